@@ -1,0 +1,1 @@
+"""Diffusion-LM decoding: denoise a canvas under a grammar, commit it, encode it, repeat."""

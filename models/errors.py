@@ -1,0 +1,9 @@
+"""What `models` raises on purpose."""
+
+
+class ModelError(Exception):
+    """Root of this package's errors: catch it to catch them all."""
+
+
+class CheckpointError(ModelError):
+    """A model directory that cannot be used: what is wrong, where, and what would be right."""

@@ -1,0 +1,181 @@
+"""The pieces of a DiffusionGemma layer. They see no cache and no mask: attention is passed in.
+
+Tensors are `[..., hidden]`: the model packs the tokens of all slots into one axis, training keeps
+batch and length apart, and nothing here can tell the difference.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dlm.models.config import LayerConfig, ModelConfig, Rotary
+
+# Queries [..., heads, D], keys and values [..., kv_heads, D] -> [..., heads, D].
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+# Rows below which a matrix product may take another path than with more rows, and round
+# otherwise; a token's result must not depend on how many other tokens chose its expert.
+_MIN_ROWS = 16
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm in fp32 (arXiv:1910.07467), with a gain or without."""
+
+    def __init__(self, dim: int, eps: float, gain: bool = True):
+        super().__init__()
+        self.dim, self.eps = (dim,), eps
+        self.weight = nn.Parameter(torch.ones(dim)) if gain else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        gain = None if self.weight is None else self.weight.float()
+        return F.rms_norm(x.float(), self.dim, gain, self.eps).type_as(x)
+
+
+def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[..., 1, head_dim]` in fp32 for `positions [...]`."""
+    pairs = head_dim // 2
+    exponent = torch.arange(pairs, device=positions.device) * (2 / head_dim)
+    turns = torch.arange(pairs, device=positions.device) < int(rotary.fraction * pairs)
+    frequency = torch.where(turns, rotary.theta**-exponent, 0.0)
+    angle = positions[..., None, None].float() * frequency
+    angle = torch.cat((angle, angle), dim=-1)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    left, right = x.chunk(2, dim=-1)
+    return x * cos.type_as(x) + torch.cat((-right, left), dim=-1) * sin.type_as(x)
+
+
+class Attention(nn.Module):
+    """Projections and norms around attention whose scale is 1: queries and keys are normed.
+
+    A full layer has no value projection: its values are the keys before norm and rotation.
+    """
+
+    def __init__(self, config: ModelConfig, layer: LayerConfig):
+        super().__init__()
+        hidden, D = config.hidden_size, layer.head_dim
+        self.head_dim = D
+        self.q_proj = nn.Linear(hidden, config.heads * D, bias=False)
+        self.k_proj = nn.Linear(hidden, layer.kv_heads * D, bias=False)
+        sliding = layer.kind == "sliding_attention"
+        self.v_proj = nn.Linear(hidden, layer.kv_heads * D, bias=False) if sliding else None
+        self.o_proj = nn.Linear(config.heads * D, hidden, bias=False)
+        self.q_norm = RMSNorm(D, config.eps)
+        self.k_norm = RMSNorm(D, config.eps)
+        self.v_norm = RMSNorm(D, config.eps, gain=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        heads = (*x.shape[:-1], -1, self.head_dim)
+        k = self.k_proj(x).view(heads)
+        v = k if self.v_proj is None else self.v_proj(x).view(heads)
+        q = rotate(self.q_norm(self.q_proj(x).view(heads)), cos, sin)
+        k = rotate(self.k_norm(k), cos, sin)
+        return self.o_proj(attend(q, k, self.v_norm(v)).flatten(-2))
+
+
+class GatedMLP(nn.Module):
+    def __init__(self, hidden: int, intermediate: int):
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+
+
+class Router(nn.Module):
+    """Chooses experts: softmax over all of them in fp32, top k, renormalised, scaled."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.k = config.experts_per_token
+        self.norm = RMSNorm(config.hidden_size, config.eps, gain=False)
+        self.proj = nn.Linear(config.hidden_size, config.experts, bias=False)
+        self.scale = nn.Parameter(torch.ones(config.hidden_size))
+        self.per_expert_scale = nn.Parameter(torch.ones(config.experts))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens `[N, hidden]` -> weights (fp32) and expert ids, both `[N, k]`."""
+        scores = self.proj(self.norm(x) * self.scale * self.scale.numel() ** -0.5)
+        weight, expert = scores.softmax(dim=-1, dtype=torch.float32).topk(self.k, dim=-1)
+        weight = weight / weight.sum(dim=-1, keepdim=True)
+        return weight * self.per_expert_scale[expert], expert
+
+
+class Experts(nn.Module):
+    """Gated MLPs, each run on the tokens that chose it."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        E, H, M = config.experts, config.hidden_size, config.expert_size
+        self.gate_up_proj = nn.Parameter(torch.empty(E, 2 * M, H))
+        self.down_proj = nn.Parameter(torch.empty(E, H, M))
+
+    def forward(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
+        """Tokens `[N, hidden]`, weights and expert ids `[N, k]` -> `[N, hidden]`."""
+        out = torch.zeros_like(x)
+        by_expert = expert.flatten().argsort(stable=True)
+        counts = expert.flatten().bincount(minlength=len(self.down_proj)).tolist()
+        for e, chosen in enumerate(by_expert.split(counts)):
+            if len(chosen) == 0:
+                continue
+            token = chosen // expert.shape[-1]
+            rows = F.pad(x[token], (0, 0, 0, max(0, _MIN_ROWS - len(token))))
+            gate, up = F.linear(rows, self.gate_up_proj[e]).chunk(2, dim=-1)
+            y = F.linear(F.gelu(gate, approximate="tanh") * up, self.down_proj[e])
+            y = y[: len(token)] * weight.flatten()[chosen, None]
+            out = out.index_add(0, token, y.type_as(out))
+        return out
+
+
+class Layer(nn.Module):
+    """Attention, then a dense MLP and routed experts side by side on the same residual.
+
+    `scalar` multiplies the result: the encoder and the decoder share every weight but this one.
+    """
+
+    def __init__(self, config: ModelConfig, layer: LayerConfig):
+        super().__init__()
+        hidden, eps = config.hidden_size, config.eps
+        self.self_attn = Attention(config, layer)
+        self.mlp = GatedMLP(hidden, config.intermediate_size)
+        self.router = Router(config)
+        self.experts = Experts(config)
+        self.input_layernorm = RMSNorm(hidden, eps)
+        self.post_attention_layernorm = RMSNorm(hidden, eps)
+        self.pre_feedforward_layernorm = RMSNorm(hidden, eps)
+        self.post_feedforward_layernorm = RMSNorm(hidden, eps)
+        self.post_feedforward_layernorm_1 = RMSNorm(hidden, eps)
+        self.post_feedforward_layernorm_2 = RMSNorm(hidden, eps)
+        self.pre_feedforward_layernorm_2 = RMSNorm(hidden, eps)
+        self.layer_scalar = nn.Buffer(torch.ones(1))  # the decoder's
+        self.encoder_scalar = nn.Buffer(torch.ones(1))
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, scalar: Tensor
+    ) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(x), cos, sin, attend)
+        x = x + self.post_attention_layernorm(attended)
+        dense = self.post_feedforward_layernorm_1(self.mlp(self.pre_feedforward_layernorm(x)))
+        flat = x.flatten(0, -2)
+        routed = self.experts(self.pre_feedforward_layernorm_2(flat), *self.router(flat))
+        routed = self.post_feedforward_layernorm_2(routed.view_as(x))
+        return (x + self.post_feedforward_layernorm(dense + routed)) * scalar
+
+
+class SelfConditioning(GatedMLP):
+    """Adds the belief, a soft embedding of the previous step's distribution, to the canvas."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__(config.hidden_size, config.intermediate_size)
+        self.pre_norm = RMSNorm(config.hidden_size, config.eps)
+        self.post_norm = RMSNorm(config.hidden_size, config.eps, gain=False)
+
+    def forward(self, canvas: Tensor, belief: Tensor) -> Tensor:
+        """Embedded canvas and belief `[..., L, hidden]`; a zero belief is the first step's."""
+        return self.post_norm(canvas + super().forward(self.pre_norm(belief)))
