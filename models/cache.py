@@ -1,6 +1,7 @@
 """Keys and values of committed tokens: one growing buffer per slot and layer."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from dlm.models.config import ModelConfig
@@ -21,7 +22,10 @@ class KVCache:
         self._layers = config.layers
         self._lengths = [0] * slots
         self._keys = [
-            [torch.empty(c.kv_heads, 0, c.head_dim, dtype=dtype, device=device) for c in self._layers]
+            [
+                torch.empty(c.kv_heads, 0, c.head_dim, dtype=dtype, device=device)
+                for c in self._layers
+            ]
             for _ in range(slots)
         ]
         self._values = [[keys.clone() for keys in slot] for slot in self._keys]
@@ -30,8 +34,14 @@ class KVCache:
         """Tokens committed in `slot`."""
         return self._lengths[slot]
 
-    def stage(self, slot: int, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write `[n, kv_heads, D]` after the committed tokens; views `[kv_heads, length + n, D]`."""
+    def stage(
+        self,
+        slot: int,
+        layer: int,
+        keys: Float[Tensor, "n kv_heads D"],
+        values: Float[Tensor, "n kv_heads D"],
+    ) -> tuple[Float[Tensor, "kv_heads total D"], Float[Tensor, "kv_heads total D"]]:
+        """Write after the committed tokens; views of those and, behind them, the new ones."""
         start, end = self._lengths[slot], self._lengths[slot] + len(keys)
         return (
             _put(self._keys[slot], layer, keys, start, end),

@@ -46,15 +46,15 @@ def load(
             ours = parameter_name(name)
             if ours is None:
                 continue
-            if ours not in wanted:
+            if ours not in wanted or tensor_name(ours) != name:
                 problems.append(f"{name} is no tensor of this architecture")
-            elif ours in found:
+                continue
+            if ours in found:
                 problems.append(f"{name} is there twice")
-            elif tensor.shape != wanted[ours].shape:
+            if tensor.shape != wanted[ours].shape:
                 shapes = f"{list(tensor.shape)}, expected {list(wanted[ours].shape)}"
                 problems.append(f"{name} has shape {shapes}")
-            else:
-                found[ours] = tensor.to(device=device, dtype=dtype)
+            found[ours] = tensor.to(device=device, dtype=dtype)
     problems += [f"{tensor_name(name)} is missing" for name in wanted.keys() - found.keys()]
     if problems:
         raise CheckpointError(f"{directory} does not fit its config.json: {_listed(problems)}")
@@ -63,12 +63,17 @@ def load(
 
 
 def save(
-    model: DiffusionGemma, directory: str | Path, config: Mapping[str, Any], extra: Mapping[str, Tensor]
+    model: DiffusionGemma,
+    directory: str | Path,
+    config: Mapping[str, Any],
+    extra: Mapping[str, Tensor],
 ) -> None:
     """Write `config.json` and `model.safetensors`, with `extra` tensors (a vision tower) beside."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {tensor_name(name): t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    tensors = {
+        tensor_name(name): t.detach().cpu().contiguous() for name, t in model.state_dict().items()
+    }
     save_file({**tensors, **extra}, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
@@ -94,7 +99,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} holds no {path.name}: not a model directory") from None
+        raise CheckpointError(
+            f"{path.parent} holds no {path.name}: not a model directory"
+        ) from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -117,7 +124,7 @@ def _shards(directory: Path) -> list[Path]:
 def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     try:
         with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118: not a dict
+            for name in file.keys():  # noqa: SIM118 (not a dict)
                 yield name, file.get_tensor(name)
     except SafetensorError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error

@@ -98,11 +98,11 @@ class ModelConfig:
 def _layer(text: Mapping[str, Any], index: int, kind: LayerType) -> LayerConfig:
     """transformers writes exceptions as `per_layer_config`; older files as `global_*` fields."""
     special = text.get("per_layer_config", {}).get(str(index), {})
-    if kind == "full_attention":
+    if kind == "full_attention" and "per_layer_config" not in text:
         special = {
             "head_dim": text.get("global_head_dim", 512),
             "num_key_value_heads": text.get("num_global_key_value_heads"),
-        } | special
+        }
     return LayerConfig(
         kind=kind,
         head_dim=special.get("head_dim") or text["head_dim"],

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -47,9 +48,16 @@ class DiffusionGemma(nn.Module):
     def new_cache(self, slots: int) -> KVCache:
         return KVCache(self.config, slots, self.embed_tokens.weight.dtype, self.device)
 
+    def no_belief(self) -> Float[Tensor, "L hidden"]:
+        """The belief of a canvas's first step: nothing."""
+        shape = self.canvas_length, self.config.hidden_size
+        return torch.zeros(shape, dtype=self.embed_tokens.weight.dtype, device=self.device)
+
     @torch.inference_mode()
-    def encode(self, tokens: Sequence[Sequence[int]], cache: KVCache, slots: Sequence[int]) -> Tensor:
-        """Append `tokens[i]` to slot `slots[i]`; returns normed states `[sum of lengths, hidden]`.
+    def encode(
+        self, tokens: Sequence[Sequence[int]], cache: KVCache, slots: Sequence[int]
+    ) -> Float[Tensor, "total hidden"]:
+        """Append `tokens[i]` to slot `slots[i]`; returns the normed states of all, packed.
 
         Causal over all that the slot has committed. The states of the last tokens, through
         `logits`, predict the next token: the same weights are an autoregressive model.
@@ -63,39 +71,47 @@ class DiffusionGemma(nn.Module):
 
     @torch.inference_mode()
     def denoise(
-        self, canvas: Tensor, belief: Tensor, cache: KVCache, slots: Sequence[int]
-    ) -> Tensor:
-        """One pass over the canvases `[B, L]` of `slots`; returns fp32 logits `[B, L, V]`.
+        self,
+        canvas: Int[Tensor, "B L"],
+        belief: Float[Tensor, "B L hidden"],
+        cache: KVCache,
+        slots: Sequence[int],
+    ) -> Float32[Tensor, "B L V"]:
+        """Logits of one pass over the canvases of `slots`.
 
-        `belief [B, L, hidden]` comes from `soft_embedding` of the previous step's logits, zeros at
-        the first. Each position sees its whole canvas and what its slot has committed; the cache
-        is left as it was.
+        `belief` comes from `soft_embedding` of the previous step's logits, zeros at the first.
+        Each position sees its whole canvas and what its slot has committed; the cache is left as
+        it was.
         """
         B, L = canvas.shape
         x = self.self_conditioning(self.embed(canvas), belief).flatten(0, 1)
         return self.logits(self._run(x, "denoise", [L] * B, cache, slots)).view(B, L, -1)
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Token ids `[...]` -> `[..., hidden]`, scaled by sqrt(hidden) rounded to the dtype."""
+    def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch hidden"]:
+        """Embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
         return self._scaled(self.embed_tokens(tokens))
 
-    def soft_embedding(self, logits: Tensor) -> Tensor:
-        """The embedding expected under `softmax(logits)`: `[..., V]` -> `[..., hidden]`.
+    def soft_embedding(self, logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch hidden"]:
+        """The embedding expected under `softmax(logits)`.
 
         This is the belief carried between steps, instead of `[L, V]` of probabilities a slot.
         """
         weight = self.embed_tokens.weight
         return self._scaled(logits.softmax(-1, dtype=torch.float32).type_as(weight) @ weight)
 
-    def logits(self, states: Tensor) -> Tensor:
-        """Normed states `[..., hidden]` -> softcapped fp32 logits `[..., V]`."""
+    def logits(self, states: Float[Tensor, "*batch hidden"]) -> Float32[Tensor, "*batch V"]:
+        """Softcapped logits of normed states."""
         cap = self.config.softcap
         return torch.tanh(F.linear(states, self.embed_tokens.weight).float() / cap) * cap
 
     def run_layers(
-        self, x: Tensor, positions: Tensor, attends: Sequence[Attend], scalars: Sequence[Tensor]
-    ) -> Tensor:
-        """All layers and the last norm over `x [..., hidden]`; one attention and scalar a layer."""
+        self,
+        x: Float[Tensor, "*batch hidden"],
+        positions: Int[Tensor, "*batch"],
+        attends: Sequence[Attend],
+        scalars: Sequence[Tensor],
+    ) -> Float[Tensor, "*batch hidden"]:
+        """All layers and the last norm; one attention and one scalar a layer."""
         angles = {
             c.kind: rotary_angles(self.config.rotary[c.kind], c.head_dim, positions)
             for c in self.config.layers
@@ -122,7 +138,8 @@ class DiffusionGemma(nn.Module):
             for index in range(len(self.layers))
         ]
         scalars = [
-            layer.encoder_scalar if mode == "encode" else layer.layer_scalar for layer in self.layers
+            layer.encoder_scalar if mode == "encode" else layer.layer_scalar
+            for layer in self.layers
         ]
         return self.run_layers(x, positions, attends, scalars)
 
@@ -150,9 +167,7 @@ def _cached_attention(
             past = cache.length(slot)
             keys, values = cache.stage(slot, layer, k[here], v[here])
             first = 0 if window is None else max(0, past - (window - 1))
-            mask = (
-                causal_mask(past - first, length, window, q.device) if mode == "encode" else None
-            )
+            mask = causal_mask(past - first, length, window, q.device) if mode == "encode" else None
             out[here] = F.scaled_dot_product_attention(
                 q[here].transpose(0, 1)[None],
                 keys[None, :, first:],
@@ -166,8 +181,10 @@ def _cached_attention(
     return attend
 
 
-def causal_mask(past: int, length: int, window: int | None, device: torch.device) -> Tensor:
-    """Who may see whom: bool `[length, past + length]` for `length` tokens after `past` others."""
+def causal_mask(
+    past: int, length: int, window: int | None, device: torch.device
+) -> Bool[Tensor, "{length} {past+length}"]:
+    """Who may see whom, for `length` tokens after `past` others."""
     query = torch.arange(past, past + length, device=device)[:, None]
     key = torch.arange(past + length, device=device)
     seen = key <= query

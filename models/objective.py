@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,19 +23,19 @@ LEAST_NOISE = 0.02  # share of a canvas that is corrupted at the least, on avera
 class Batch:
     """`B` samples of up to `T` clean tokens, each with `K` canvases of `L` positions."""
 
-    tokens: Tensor  # [B, T] clean prompt and answer, padded at the end
-    lengths: Tensor  # [B] clean tokens of each
-    answers: Tensor  # [B] where each answer starts
-    canvases: Tensor  # [B, K, L] what each canvas should become
-    starts: Tensor  # [B, K] position of each canvas's first token, which sees the tokens before it
+    tokens: Int[Tensor, "B T"]  # clean prompt and answer, padded at the end
+    lengths: Int[Tensor, "B"]  # clean tokens of each
+    answers: Int[Tensor, "B"]  # where each answer starts
+    canvases: Int[Tensor, "B K L"]  # what each canvas should become
+    starts: Int[Tensor, "B K"]  # position of each canvas's first token, which sees those before it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
     """Mean cross-entropies in nats a token."""
 
-    diffusion: Tensor
-    next_token: Tensor
+    diffusion: Float[Tensor, ""]
+    next_token: Float[Tensor, ""]
 
 
 def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.Generator) -> Loss:
@@ -64,9 +65,7 @@ def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.G
         diffusion=F.cross_entropy(
             model.logits(canvas_states).flatten(0, -2), batch.canvases.flatten()
         ),
-        next_token=F.cross_entropy(
-            model.logits(token_states[predicting]), batch.tokens[answered]
-        ),
+        next_token=F.cross_entropy(model.logits(token_states[predicting]), batch.tokens[answered]),
     )
 
 
@@ -90,8 +89,10 @@ class _Layout:
             torch.where(clean, layer.encoder_scalar, layer.layer_scalar) for layer in model.layers
         ]
 
-    def states(self, noisy: Tensor, belief: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed states of the clean tokens `[B, T, H]` and of the canvases `[B, K, L, H]`."""
+    def states(
+        self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"]
+    ) -> tuple[Float[Tensor, "B T hidden"], Float[Tensor, "B K L hidden"]]:
+        """Normed states of the clean tokens and of the canvases."""
         canvas = self._model.self_conditioning(self._model.embed(noisy), belief)
         tokens = self._model.embed(self._tokens)
         x = torch.cat((tokens, rearrange(canvas, "b k l h -> b (k l) h").type_as(tokens)), dim=1)
@@ -99,8 +100,8 @@ class _Layout:
         T = tokens.shape[1]
         return states[:, :T], rearrange(states[:, T:], "b (k l) h -> b k l h", k=self._K)
 
-    def _mask(self, batch: Batch, window: int | None) -> Tensor:
-        """Bool `[B, 1, T + K * L, T + K * L]`."""
+    def _mask(self, batch: Batch, window: int | None) -> Bool[Tensor, "B 1 N N"]:
+        """Who sees whom among the `N = T + K * L`."""
         B, T = batch.tokens.shape
         key = torch.arange(T, device=batch.tokens.device)
         causal = key <= key[:, None]

@@ -7,7 +7,7 @@ of combinations that no training sample can contain.
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
@@ -20,20 +20,22 @@ Julia Kofi Lena Marco Nadia Omar Petra Ravi Sara Tom Umar Vlad Wendy Yara Zack""
 LAST = """Miller Schmidt Garcia Rossi Novak Kim Tanaka Silva Kumar Olsen Dubois Ivanov Haddad Mensah
 Wagner Costa Moreau Berg Khan Lopez Fischer Weber Santos Marin Popov Nagy Horvat Jensen Larsen
 Murphy Walsh Byrne Clark Evans Hughes Cole Reed Stone Frost Lane""".split()
-CITY = """Berlin Paris Tokyo Madrid Rome Vienna Prague Oslo Lisbon Dublin Athens Warsaw Zurich Geneva
-Milan Munich Hamburg Lyon Porto Seoul Osaka Delhi Mumbai Cairo Lagos Accra Nairobi Lima Quito Bogota
-Boston Denver Austin Dallas Miami Seattle Chicago Toronto Montreal Sydney""".split()
-ADJECTIVE = """Aigner North Blue Delta Omega Prime Global Urban Green Solar Alpine Harbor Iron Silver
-Crystal Summit River Pacific Atlas Nova""".split()
-TRADE = """Transport Logistics Foods Systems Labs Textiles Motors Energy Media Robotics Pharma Capital
-Design Travel Studios""".split()
+CITY = """Berlin Paris Tokyo Madrid Rome Vienna Prague Oslo Lisbon Dublin Athens Warsaw Zurich
+Geneva Milan Munich Hamburg Lyon Porto Seoul Osaka Delhi Mumbai Cairo Lagos Accra Nairobi Lima Quito
+Bogota Boston Denver Austin Dallas Miami Seattle Chicago Toronto Montreal Sydney""".split()
+ADJECTIVE = """Aigner North Blue Delta Omega Prime Global Urban Green Solar Alpine Harbor Iron
+Silver Crystal Summit River Pacific Atlas Nova""".split()
+TRADE = """Transport Logistics Foods Systems Labs Textiles Motors Energy Media Robotics Pharma
+Capital Design Travel Studios""".split()
 PRODUCT = """laptop camera keyboard monitor printer tablet phone speaker router scanner chair desk
 lamp bottle backpack jacket helmet bicycle tent guitar""".split()
 ROLE = ["mage", "warrior", "healer", "archer"]
 COLOR = ["red", "green", "blue", "black", "white"]
 WEATHER = ["sunny", "rainy", "cloudy", "windy"]
 MEETING = ["Conference", "Workshop", "Summit", "Fair", "Festival"]
-SYLLABLE = "ba co da fe gi ho ju ka lo mi na or pa qui re so tu va we xi ya zo ber lin mar ton".split()
+SYLLABLE = (
+    "ba co da fe gi ho ju ka lo mi na or pa qui re so tu va we xi ya zo ber lin mar ton".split()
+)
 
 FENCED = 0.25  # share of JSON answers inside a code fence: the habit that breaks JSON in practice
 INDENTED = 0.3  # share of JSON answers spread over lines
@@ -61,7 +63,7 @@ class Draw:
         self.random, self._split = random, split
         self._invent = 0.5 if random.random() < INVENTED else 0.0
 
-    def word(self, words: list[str]) -> str:
+    def word(self, words: Sequence[str]) -> str:
         """One of `words`, or in some samples a made-up one in their style."""
         if self.random.random() >= self._invent:
             return self.random.choice(words)
@@ -80,7 +82,9 @@ class Draw:
     def code(self) -> str:
         letters = "ABCDEFGHKLMNPRSTWXZ"
         return self._ours(
-            lambda: "".join(self.random.choices(letters, k=2)) + f"-{self.random.randint(100, 9999)}"
+            lambda: (
+                "".join(self.random.choices(letters, k=2)) + f"-{self.random.randint(100, 9999)}"
+            )
         )
 
     def date(self) -> str:
@@ -90,9 +94,7 @@ class Draw:
         )
 
     def email(self) -> str:
-        return self._ours(
-            lambda: f"{self.word(FIRST).lower()}@{self.word(ADJECTIVE).lower()}.com"
-        )
+        return self._ours(lambda: f"{self.word(FIRST).lower()}@{self.word(ADJECTIVE).lower()}.com")
 
     def money(self) -> float:
         amount = self._ours(
@@ -142,7 +144,9 @@ FIELDS = {
         Draw.code, ["invoice {}", "bill number {}", "the document number is {}"], STRING
     ),
     "customer": Field(Draw.company, ["issued to {}", "billed to {}", "the customer is {}"], STRING),
-    "total": Field(Draw.money, ["it amounts to {} euros", "the total is {}", "it costs {}"], NUMBER),
+    "total": Field(
+        Draw.money, ["it amounts to {} euros", "the total is {}", "it costs {}"], NUMBER
+    ),
     "paid": Field(
         lambda d: d.random.random() < 0.5,
         {True: ["it has been paid", "payment was received"], False: ["it is open", "not paid yet"]},
@@ -161,7 +165,9 @@ FIELDS = {
         ["ordered {}", "bought {}"],
         {"type": "array", "items": STRING},
     ),
-    "quantity": Field(lambda d: d.random.randint(1, 40), ["{} pieces", "a quantity of {}"], INTEGER),
+    "quantity": Field(
+        lambda d: d.random.randint(1, 40), ["{} pieces", "a quantity of {}"], INTEGER
+    ),
     "address": Field(
         lambda d: {"city": d.word(CITY), "zip": f"{d.random.randint(10000, 99999)}"},
         ["at {zip} {city}", "with address {zip} {city}"],
@@ -173,13 +179,14 @@ FIELDS = {
     ),
     "online": Field(
         lambda d: d.random.random() < 0.5,
-        {True: ["it is held online", "you join by video"], False: ["it is on site", "come in person"]},
+        {
+            True: ["it is held online", "you join by video"],
+            False: ["it is on site", "come in person"],
+        },
         BOOLEAN,
     ),
     "product": Field(lambda d: d.word(PRODUCT), ["a {}", "the product is a {}"], STRING),
-    "color": Field(
-        lambda d: d.random.choice(COLOR), ["in {}", "its color is {}"], {"enum": COLOR}
-    ),
+    "color": Field(lambda d: d.random.choice(COLOR), ["in {}", "its color is {}"], {"enum": COLOR}),
     "in_stock": Field(
         lambda d: d.random.random() < 0.5,
         {True: ["it is available", "ready to ship"], False: ["it is sold out", "none are left"]},
@@ -322,7 +329,7 @@ def tool_call(random: Random, split: Split) -> Sample:
 
 
 def native(value: Any) -> str:
-    """A value as Gemma 4 writes it in a call: strings quoted by a control token, the rest as JSON."""
+    """A value as Gemma 4 writes it in a call: strings in control tokens, the rest as JSON."""
     return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
 
 

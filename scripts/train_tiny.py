@@ -7,7 +7,6 @@ loads. Stop it at any time: the same command goes on from its last checkpoint.
 import argparse
 import itertools
 import json
-import math
 import re
 import time
 from collections.abc import Iterator
@@ -65,7 +64,7 @@ def main() -> None:
         batch = make_batch(tokenizer, Random(f"{args.seed}/{step}"), args.batch, copying(step))
         for group in itertools.chain.from_iterable(o.param_groups for o in optimizers):
             group["lr"] = group["peak"] * schedule(step, args.steps)
-        with torch.autocast(args.device, torch.bfloat16):
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.bf16):
             now = loss(model, to(batch, args.device), step % 2 == 1, rng)
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -103,6 +102,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--save", type=int, default=100, help="steps between checkpoints")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--bf16", action="store_true", help="autocast; slow on a CPU without it")
     parser.add_argument("--out", default="runs/tiny")
     return parser.parse_args()
 
@@ -114,7 +114,7 @@ def schedule(step: int, steps: int) -> float:
 
 def copying(step: int) -> float:
     """Share of plain copying, which teaches to look values up; it fades over the first steps."""
-    return max(0.0, 0.8 * (1 - step / 1200))
+    return max(0.0, 0.8 * (1 - step / 900))
 
 
 def make_optimizers(model: DiffusionGemma) -> list[torch.optim.Optimizer]:
@@ -264,7 +264,11 @@ def hf_config() -> dict[str, Any]:
         boi_token_id=6,
         eoi_token_id=7,
     )
-    return {**config.to_dict(), "architectures": ["DiffusionGemmaForBlockDiffusion"], "dtype": "float32"}
+    return {
+        **config.to_dict(),
+        "architectures": ["DiffusionGemmaForBlockDiffusion"],
+        "dtype": "float32",
+    }
 
 
 def vision_config() -> Gemma4VisionConfig:
@@ -286,7 +290,9 @@ def write(weights: dict[str, Tensor], config: dict[str, Any], out: Path) -> None
     model.load_state_dict(weights)
     torch.manual_seed(0)
     tower = Gemma4VisionModel(vision_config())
-    extra = {f"model.encoder.vision_tower.{n}": t.contiguous() for n, t in tower.state_dict().items()}
+    extra = {
+        f"model.encoder.vision_tower.{n}": t.contiguous() for n, t in tower.state_dict().items()
+    }
     projection = torch.randn(config["text_config"]["hidden_size"], tower.config.hidden_size) * 0.02
     extra["model.encoder.embed_vision.embedding_projection.weight"] = projection
     checkpoint.save(model, out, config, extra)

@@ -1,0 +1,51 @@
+"""How canvases are denoised: the numbers of a checkpoint's `generation_config.json`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dlm.errors import DlmError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeConfig:
+    """Defaults are transformers' for DiffusionGemma. Raises `DlmError` for impossible values."""
+
+    max_steps: int = 48  # denoising passes a canvas, before positions are pinned one after another
+    entropy_bound: float = 0.1  # nats that a step may accept (arXiv:2505.24857)
+    t_min: float = 0.4  # temperature toward the last step
+    t_max: float = 0.8  # temperature of the first step
+    confidence: float = 0.005  # mean nats a position under which a repeated guess is settled
+    patience: int = 8  # passes that the first disagreement with a grammar may stay where it is
+    stops: tuple[int, ...] = (1, 106, 50)  # <eos>, <turn|>, <|tool_response>
+    pad: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "patience"):
+            if getattr(self, name) < 1:
+                raise DlmError(f"{name} is {getattr(self, name)}: it takes at least 1")
+        for name in ("entropy_bound", "confidence"):
+            if not getattr(self, name) > 0:
+                raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 nats")
+        if not 0 < self.t_min <= self.t_max:
+            raise DlmError(f"t_min {self.t_min} and t_max {self.t_max}: 0 < t_min <= t_max")
+        if not self.stops:
+            raise DlmError("stops is empty: without a stop token no answer could end")
+        if self.pad in self.stops:
+            raise DlmError(f"pad {self.pad} is a stop token too")
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> "DecodeConfig":
+        """From a parsed `generation_config.json`; what it leaves out keeps its default."""
+        stops = config.get("eos_token_id")
+        found = {
+            "max_steps": config.get("max_denoising_steps"),
+            "entropy_bound": (config.get("sampler_config") or {}).get("entropy_bound"),
+            "t_min": config.get("t_min"),
+            "t_max": config.get("t_max"),
+            "confidence": config.get("confidence_threshold"),
+            "stops": (stops,) if isinstance(stops, int) else stops and tuple(stops),
+            "pad": config.get("pad_token_id"),
+        }
+        known = {field.name for field in fields(cls)}
+        return cls(**{k: v for k, v in found.items() if v is not None and k in known})

@@ -1,0 +1,186 @@
+"""One denoising pass over the canvases of all slots: schedule, denoise, guide, settle.
+
+Knows no request, no text and no queue. What varies from slot to slot, a grammar or none, is an
+object passed in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dlm import sampling
+from dlm.config import DecodeConfig
+from dlm.grammar import GrammarError, Guidance
+from dlm.kernels.grammar_mask import mask_logits_
+from dlm.scores import Scores
+from dlm.slot import Slot
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What the model remembers of each slot's committed tokens."""
+
+    def length(self, slot: int) -> int: ...
+
+    def rewind(self, slot: int, length: int) -> None: ...
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """All that the engine asks of a model; `DiffusionGemma` is one."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def canvas_length(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def new_cache(self, slots: int) -> Any: ...  # a Cache, of the model's own kind
+
+    def encode(
+        self, tokens: Sequence[Sequence[int]], cache: Any, slots: Sequence[int]
+    ) -> Tensor: ...
+
+    def denoise(
+        self,
+        canvas: Int[Tensor, "B L"],
+        belief: Float[Tensor, "B L hidden"],
+        cache: Any,
+        slots: Sequence[int],
+    ) -> Float[Tensor, "B L V"]: ...
+
+    def no_belief(self) -> Float[Tensor, "L hidden"]: ...
+
+    def soft_embedding(self, logits: Float[Tensor, "*B V"]) -> Float[Tensor, "*B hidden"]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a pass did to one slot's canvas."""
+
+    guidance: Guidance
+    entropy: float  # mean nats over the scored positions
+    accepted: list[bool]
+    settled: bool  # the guess is ready to be committed
+
+
+@torch.inference_mode()
+def denoise_step(
+    model: Denoiser, cache: Cache, slots: dict[int, Slot], config: DecodeConfig
+) -> dict[int, Outcome | GrammarError]:
+    """One pass over the canvas of every slot. Cached tokens and grammars stay as they are.
+
+    A slot whose constraint cannot go on gets its error, and the others do not notice.
+    """
+    running = list(slots.values())
+    temperatures = torch.tensor(
+        [
+            sampling.temperature(
+                config.max_steps - slot.steps, config.max_steps, config.t_min, config.t_max
+            )
+            for slot in running
+        ],
+        device=model.device,
+    )
+    clock = [perf_counter()]
+    logits = model.denoise(
+        torch.stack([slot.canvas for slot in running]),
+        torch.stack([slot.belief for slot in running]),
+        cache,
+        list(slots),
+    )
+    logits = logits / temperatures[:, None, None]
+    argmax = logits.argmax(-1).tolist()  # waits for the device
+    clock.append(perf_counter())
+
+    readings = [
+        _guide(slot, scores, choice)
+        for slot, scores, choice in zip(running, logits, argmax, strict=True)
+    ]
+    clock.append(perf_counter())
+
+    entropies = sampling.entropy(logits)
+    accepted = sampling.accept(entropies, config.entropy_bound)
+    beliefs = model.soft_embedding(logits)
+    outcomes = {}
+    for i, (number, slot) in enumerate(slots.items()):
+        read = readings[i]
+        if isinstance(read, GrammarError):
+            outcomes[number] = read
+            continue
+        accepted[i, read.suspect :] = False
+        slot.canvas = _next_canvas(logits[i], accepted[i], slot)
+        slot.belief = beliefs[i]
+        mean = entropies[i, : read.scored].mean().item()
+        outcomes[number] = Outcome(
+            guidance=read,
+            entropy=mean,
+            accepted=accepted[i].tolist(),
+            settled=_settle(slot, read, mean, config),
+        )
+    clock.append(perf_counter())
+    for slot in running:
+        for phase, start, end in zip(
+            ("denoise", "guide", "settle"), clock, clock[1:], strict=False
+        ):
+            slot.stats.seconds[phase] += end - start
+    return outcomes
+
+
+def _guide(slot: Slot, logits: Float[Tensor, "L V"], argmax: list[int]) -> Guidance | GrammarError:
+    """Ask the slot's constraint, and forbid in `logits` what it forbids."""
+    try:
+        read = slot.constraint.guide(Scores(logits, argmax), slot.pinned)
+    except GrammarError as error:
+        return error
+    if read.bitmask is not None:
+        mask_logits_(logits, read.bitmask.to(logits.device))
+    return read
+
+
+def _next_canvas(logits: Float[Tensor, "L V"], accepted: Tensor, slot: Slot) -> Int[Tensor, "L"]:
+    """Draws where positions are accepted, noise elsewhere; all randomness is the slot's own."""
+    L, V = logits.shape
+    device = logits.device
+    uniform = torch.rand(L, generator=slot.rng, device=device)
+    noise = torch.randint(V, (L,), generator=slot.rng, device=device)
+    drawn = noise.clone()
+    drawn[accepted] = sampling.draw(logits[accepted], uniform[accepted])
+    return sampling.renoise(accepted, drawn, noise)
+
+
+def _settle(slot: Slot, guidance: Guidance, entropy: float, config: DecodeConfig) -> bool:
+    """Count the pass, pin what is stuck, and say whether the guess is ready.
+
+    The bound: after `max_steps` passes every further one fixes at least one more position, the
+    first that the model and the grammar disagree about, so a canvas of L positions takes at most
+    `max_steps + L` passes. Without a constraint nothing is suspect, and it takes `max_steps`.
+    """
+    L = len(guidance.guess)
+    slot.steps += 1
+    slot.stats.denoiser_calls += 1
+    slot.stats.repairs += guidance.suspect < L
+    stable, slot.guess = guidance.guess == slot.guess, guidance.guess
+    if sampling.settled(stable, entropy, config.confidence):
+        return True
+    late = slot.steps >= config.max_steps
+    if guidance.suspect == L:
+        return late
+    slot.waited = 0 if guidance.suspect > slot.frontier else slot.waited + 1
+    slot.frontier = max(slot.frontier, guidance.suspect)
+    if late or slot.waited >= config.patience:
+        slot.pinned = guidance.guess[: guidance.suspect]
+        slot.waited = 0
+        slot.stats.pins += 1
+    return False

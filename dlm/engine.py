@@ -1,0 +1,278 @@
+"""The engine: a fixed number of slots, and one step that takes all of them a pass further."""
+
+import json
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import overload
+
+import torch
+
+from dlm.chat import Chat
+from dlm.config import DecodeConfig
+from dlm.denoise import Denoiser, Outcome, denoise_step
+from dlm.errors import DlmError, RequestError
+from dlm.events import Committed, Draft, Event, Failed, Finished
+from dlm.grammar import Compiler, Constraint, Free, Frontier, GrammarError, Vocabulary
+from dlm.models import checkpoint
+from dlm.request import FinishReason, Request, Result
+from dlm.slot import Slot
+
+BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An admitted request: everything about it that can be wrong has been checked."""
+
+    number: int
+    request: Request
+    prompt: list[int]
+    constraint: Constraint
+
+
+class Engine:
+    """Serves requests on one model.
+
+    `add` admits a request, `step` runs one denoising pass for all that are running and tells what
+    happened; requests join and leave between passes, each at its own pace. A request's output
+    depends on the request alone, never on what runs beside it.
+    """
+
+    def __init__(
+        self,
+        model: Denoiser,
+        chat: Chat,
+        config: DecodeConfig | None = None,
+        slots: int = 8,
+    ):
+        if slots < 1:
+            raise DlmError(f"slots is {slots}: it takes at least 1")
+        self.model, self.chat = model, chat
+        self.config = config or DecodeConfig()
+        self.vocabulary = Vocabulary.from_tokenizer(
+            chat.tokenizer, model.vocab_size, self.config.stops, self.config.pad
+        )
+        self._compiler = Compiler(self.vocabulary)
+        self._cache = model.new_cache(slots)
+        self._free = list(range(slots))
+        self._running: dict[int, Slot] = {}  # by cache slot
+        self._requests: dict[int, Request] = {}
+        self._waiting: deque[_Waiting] = deque()
+        self._admitted = 0
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        slots: int = 8,
+    ) -> "Engine":
+        """The engine for a DiffusionGemma directory in Hugging Face layout; None: the built-in one.
+
+        By default on the GPU in bf16 if there is one, else on the CPU in fp32. Raises
+        `CheckpointError` or `DlmError` for a directory that is none.
+        """
+        directory = BUILT_IN if directory is None else Path(directory)
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if dtype is None:
+            dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+        if not directory.is_dir():
+            raise DlmError(f"no model directory at {directory}")
+        model = checkpoint.load(directory, dtype, device)
+        generation = directory / "generation_config.json"
+        settings = checkpoint.read_json(generation) if generation.exists() else {}
+        return cls(model, Chat.load(directory), DecodeConfig.from_hf(settings), slots)
+
+    @property
+    def busy(self) -> bool:
+        """Some admitted request has not ended."""
+        return bool(self._running or self._waiting)
+
+    def add(self, request: Request) -> int:
+        """Admit a request; its number is in every event about it.
+
+        Raises `RequestError` for one that cannot be served, before any work is done for it.
+        """
+        prompt = self.chat.prompt(request)
+        outside = [token for token in prompt if not 0 <= token < self.model.vocab_size]
+        if outside:
+            raise RequestError(f"token {outside[0]} is outside of {self.model.vocab_size} tokens")
+        L = self.model.canvas_length
+        room, canvases = self.model.max_positions - len(prompt), -(-request.max_tokens // L)
+        if canvases * L > room:
+            raise RequestError(
+                f"{len(prompt)} prompt tokens leave {max(0, room // L * L)} for the answer, "
+                f"fewer than max_tokens {request.max_tokens}"
+            )
+        try:
+            constraint = self._constraint(request)
+        except GrammarError as error:
+            raise RequestError(str(error)) from error
+        number = self._admitted
+        self._admitted += 1
+        self._waiting.append(_Waiting(number, request, prompt, constraint))
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Drop a request, waiting or running; one that has ended is left as it is."""
+        self._waiting = deque(w for w in self._waiting if w.number != number)
+        for slot in [s for s, running in self._running.items() if running.request == number]:
+            self._leave(slot)
+
+    def step(self) -> list[Event]:
+        """One denoising pass for every running request."""
+        self._join()
+        self._encode()
+        if not self._running:
+            return []
+        events: list[Event] = []
+        for slot, outcome in denoise_step(
+            self.model, self._cache, self._running, self.config
+        ).items():
+            if isinstance(outcome, GrammarError):
+                failed = DlmError(str(outcome))
+                events.append(Failed(request=self._running[slot].request, error=failed))
+                self._leave(slot)
+            else:
+                events += self._advance(slot, outcome)
+        return events
+
+    @overload
+    def generate(self, requests: Request) -> Result: ...
+    @overload
+    def generate(self, requests: Sequence[Request]) -> list[Result]: ...
+    def generate(self, requests: Request | Sequence[Request]) -> Result | list[Result]:
+        """Run requests to their ends, together. One that cannot be served is refused with
+        `RequestError` before any of them starts; one that fails raises after all have ended."""
+        if isinstance(requests, Request):
+            return self.generate([requests])[0]
+        if self.busy:
+            raise DlmError("generate would swallow the events of requests that were added before")
+        numbers = []
+        try:
+            for request in requests:
+                numbers.append(self.add(request))
+        except RequestError as error:
+            for number in numbers:
+                self.cancel(number)
+            if len(requests) == 1:
+                raise
+            raise RequestError(f"request {len(numbers)}: {error}") from error
+        ends: dict[int, Result | DlmError] = {}
+        while self.busy:
+            for event in self.step():
+                if isinstance(event, Finished):
+                    ends[event.request] = event.result
+                elif isinstance(event, Failed):
+                    ends[event.request] = event.error
+        results = []
+        for number in numbers:
+            end = ends[number]
+            if isinstance(end, DlmError):
+                raise end
+            results.append(end)
+        return results
+
+    def _constraint(self, request: Request) -> Constraint:
+        if request.constraint is None:
+            return Free(self.config.stops)
+        compiled = self._compiler.compile(request.constraint)
+        return Frontier(compiled, self.vocabulary, self.model.canvas_length, request.thinking)
+
+    def _join(self) -> None:
+        """Waiting requests take the free slots."""
+        while self._waiting and self._free:
+            waiting, slot = self._waiting.popleft(), self._free.pop()
+            request = waiting.request
+            rng = torch.Generator(self.model.device).manual_seed(request.seed)
+            self._requests[waiting.number] = request
+            self._running[slot] = Slot(
+                request=waiting.number,
+                prompt=waiting.prompt,
+                constraint=waiting.constraint,
+                max_tokens=request.max_tokens,
+                rng=rng,
+                uncoded=waiting.prompt,
+            )
+
+    def _encode(self) -> None:
+        """Bring the cache up to each slot's tokens, and begin its next canvas.
+
+        One slot at a time: a product of few rows may round otherwise than one of many, and what
+        runs beside a request must not show in its output.
+        """
+        for slot, running in self._running.items():
+            if not running.uncoded:
+                continue
+            start = perf_counter()
+            self.model.encode([running.uncoded], self._cache, [slot])
+            L, device = self.model.canvas_length, self.model.device
+            noise = torch.randint(self.model.vocab_size, (L,), generator=running.rng, device=device)
+            running.begin_canvas(noise, self.model.no_belief())
+            running.stats.seconds["encode"] += perf_counter() - start
+
+    def _advance(self, slot: int, outcome: Outcome) -> list[Event]:
+        running, guidance = self._running[slot], outcome.guidance
+        events: list[Event] = [
+            Draft(
+                request=running.request,
+                step=running.steps,
+                entropy=outcome.entropy,
+                tokens=guidance.guess,
+                accepted=outcome.accepted,
+                pinned=len(running.pinned),
+            )
+        ]
+        if not outcome.settled:
+            return events
+        room = running.max_tokens - len(running.tokens)
+        tokens = guidance.guess[: guidance.stop + 1][:room]
+        running.constraint.commit(tokens)
+        running.commit(tokens)
+        events.append(Committed(request=running.request, tokens=tokens))
+        if guidance.stop < len(tokens):
+            events.append(self._finish(slot, "stop"))
+        elif len(running.tokens) == running.max_tokens:
+            events.append(self._finish(slot, "length"))
+        else:
+            running.uncoded = tokens
+        return events
+
+    def _finish(self, slot: int, reason: FinishReason) -> Finished:
+        running = self._running[slot]
+        request = self._requests[running.request]
+        tokens = running.tokens[:-1] if reason == "stop" else running.tokens
+        reasoning, text = self._split(tokens)
+        complete = reason == "stop" and request.constraint is not None
+        result = Result(
+            text=text,
+            reasoning=reasoning,
+            parsed=json.loads(text) if complete else None,
+            finish_reason=reason,
+            token_ids=tokens,
+            prompt_tokens=len(running.prompt),
+            stats=running.stats,
+        )
+        self._leave(slot)
+        return Finished(request=running.request, result=result)
+
+    def _leave(self, slot: int) -> None:
+        del self._requests[self._running.pop(slot).request]
+        self._cache.rewind(slot, 0)
+        self._free.append(slot)
+
+    def _split(self, tokens: list[int]) -> tuple[str | None, str]:
+        """Reasoning, if there is any, and the answer."""
+        thought, text = self.vocabulary.thought, self.vocabulary.text
+        if thought is None or thought.open not in tokens:
+            return None, text(tokens)
+        opened = tokens.index(thought.open)
+        closed = tokens.index(thought.close) if thought.close in tokens else len(tokens)
+        reasoning = text(tokens[opened:closed]).removeprefix("thought").strip()
+        return reasoning or None, text(tokens[:opened] + tokens[closed:])

@@ -1,0 +1,80 @@
+"""What a caller asks, and what comes back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dlm.errors import RequestError
+from dlm.grammar import JsonSchema
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One generation. Exactly one of `prompt`, `messages` and `token_ids` is given.
+
+    `prompt` is a user's message; `messages` a conversation of `{"role", "content"}`; both are
+    rendered through the model's chat template. `token_ids` go to the model as they are.
+    Raises `RequestError` for a request that no model could serve.
+    """
+
+    prompt: str | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
+    token_ids: Sequence[int] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()  # declared to the model by the chat template
+    constraint: JsonSchema | None = None  # None: free text
+    max_tokens: int = 256  # at most this many, the stop token counted
+    seed: int = 0
+    thinking: bool = False  # let the model reason before it answers
+
+    def __post_init__(self) -> None:
+        given = [n for n in ("prompt", "messages", "token_ids") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise RequestError(
+                f"give one of prompt, messages and token_ids; got {' and '.join(given) or 'none'}"
+            )
+        source = getattr(self, given[0])
+        if len(source) == 0 or (isinstance(source, str) and not source.strip()):
+            raise RequestError(f"{given[0]} is empty: there is nothing to answer")
+        if self.max_tokens < 1:
+            raise RequestError(f"max_tokens is {self.max_tokens}: it takes at least 1")
+        if not 0 <= self.seed < 2**63:
+            raise RequestError(f"seed is {self.seed}: it takes 0 to 2**63 - 1")
+
+
+@dataclass(slots=True)
+class Stats:
+    """What one request cost."""
+
+    denoiser_calls: int = 0  # passes over a canvas
+    canvases: int = 0
+    tokens: int = 0  # committed, the stop token counted
+    repairs: int = 0  # passes in which the grammar refused the model's own choice
+    pins: int = 0  # times that positions were fixed because the guess was stuck
+    rollbacks: int = 0  # times that committed grammar state was taken back
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("encode", "denoise", "guide", "settle"), 0.0)
+    )  # wall-clock by phase; a pass shared by several requests counts in full for each
+
+    @property
+    def tokens_per_call(self) -> float:
+        return self.tokens / max(1, self.denoiser_calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The outcome of one request.
+
+    `text` is the answer without control tokens and reasoning. `parsed` is its value if it is
+    complete JSON under a constraint, else None. `finish_reason` is "stop" only for an answer that
+    its stop token ended: under a constraint it is complete.
+    """
+
+    text: str
+    reasoning: str | None
+    parsed: Any
+    finish_reason: FinishReason
+    token_ids: list[int]  # everything committed, stop token excluded
+    prompt_tokens: int
+    stats: Stats

@@ -1,0 +1,106 @@
+"""A tokenizer as a grammar sees it: the bytes of every token, and which tokens are not text."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import xgrammar as xgr
+from transformers import PreTrainedTokenizerBase
+
+from dlm.grammar.errors import GrammarError
+
+THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
+_LOOK_BACK = 4  # tokens before a forced text that may merge with it
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """Control tokens that open and close reasoning."""
+
+    open: int
+    close: int
+
+
+class Vocabulary:
+    """The pieces of a tokenizer, by id.
+
+    A control token has no bytes here, although its name is plain ASCII: a grammar's alphabet is
+    text, and a JSON string must not be able to swallow `<turn|>`.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        *,
+        control: Collection[int],
+        stops: Sequence[int],
+        pad: int,
+        thought: Markers | None,
+        encode: Callable[[str], list[int]],
+    ):
+        """`pieces[i]` are the bytes of token `i`; `encode` maps text to canonical token ids."""
+        for name, token in (("pad", pad), *(("stop", stop) for stop in stops)):
+            if not 0 <= token < len(pieces):
+                raise GrammarError(f"{name} token {token} is outside of {len(pieces)} tokens")
+        self.control = frozenset(control) | {pad, *stops}
+        self.pieces = [b"" if i in self.control else bytes(p) for i, p in enumerate(pieces)]
+        self.stops, self.pad, self.thought = tuple(stops), pad, thought
+        self._encode = encode
+        self._canonical = lru_cache(maxsize=4096)(self._tokenize_after)
+
+    @classmethod
+    def from_tokenizer(
+        cls, tokenizer: PreTrainedTokenizerBase, size: int, stops: Sequence[int], pad: int
+    ) -> "Vocabulary":
+        """Of a Hugging Face tokenizer, for a model with `size` logits a position."""
+        known = tokenizer.get_vocab()
+        if len(known) > size:
+            raise GrammarError(f"the tokenizer has {len(known)} tokens, the model only {size}")
+        added = tokenizer.added_tokens_decoder
+        markers = [known.get(name) for name in THOUGHT]
+        return cls(
+            xgr.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size).decoded_vocab,
+            control={*(i for i, t in added.items() if t.special), *tokenizer.all_special_ids},
+            stops=stops,
+            pad=pad,
+            thought=None if None in markers else Markers(*markers),
+            encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
+        )
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def info(self) -> xgr.TokenizerInfo:
+        """For xgrammar. It takes tokens without bytes for special, and never allows them."""
+        return xgr.TokenizerInfo(self.pieces, vocab_size=len(self), stop_token_ids=list(self.stops))
+
+    @cached_property
+    def text_words(self) -> np.ndarray:
+        """Every token but the control tokens, as packed bits: `v % 32` of word `v // 32`."""
+        bits = np.ones(-(-len(self) // 32) * 32, dtype=bool)
+        bits[list(self.control)] = False
+        return np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What `tokens` say, without control tokens; U+FFFD stands for bytes that are no UTF-8."""
+        return b"".join(self.pieces[token] for token in tokens).decode("utf-8", "replace")
+
+    def canonical(self, before: Sequence[int], text: str) -> list[int]:
+        """The tokens that certainly spell `text` after the tokens `before`, as the model would.
+
+        The last piece of `text` is left out, since it may merge with what follows. Empty where
+        the tokenizer would merge across the boundary behind `before`.
+        """
+        return list(self._canonical(tuple(before[-_LOOK_BACK:]), text))
+
+    def _tokenize_after(self, before: tuple[int, ...], text: str) -> tuple[int, ...]:
+        while before and not self.pieces[before[0]]:
+            before = before[1:]
+        for start in range(len(before) or 1):
+            context = before[start:]
+            prefix = b"".join(self.pieces[token] for token in context).decode("utf-8", "replace")
+            tokens = tuple(self._encode(prefix + text))
+            if tokens[: len(context)] == context:
+                return tokens[len(context) : -1]
+        return ()

@@ -1,0 +1,34 @@
+"""What all tests share: devices, seeds, and shapes that are checked wherever they are written."""
+
+import os
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
+
+# Names, not just "dlm": that would cover dlm.kernels, whose jit helpers the hook breaks.
+_DLM = Path(__file__).parent.parent / "dlm"
+jaxtyping.install_import_hook(
+    ["dlm.grammar", "dlm.models", *sorted(f"dlm.{path.stem}" for path in _DLM.glob("*.py"))],
+    "beartype.beartype",
+)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    """On the CPU whatever the device: a test draws the same numbers everywhere."""
+    return torch.Generator().manual_seed(0)

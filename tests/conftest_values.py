@@ -1,0 +1,4 @@
+"""Constants that tests and their fixtures share."""
+
+PROMPT = [2, 200, 201, 202]  # any tokens: a double does not read them
+V = 1536  # tokens of the built-in model

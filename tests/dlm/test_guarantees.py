@@ -1,0 +1,136 @@
+"""The contract, under denoisers that try to break it. The oracle is never the engine's matcher."""
+
+import json
+
+import jsonschema
+import pytest
+import xgrammar as xgr
+from conftest_values import PROMPT, V
+from doubles import Obsessed, Random, Scripted
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dlm import Committed, Finished, JsonSchema, Request
+from dlm.grammar import Compiler
+
+LEAF = st.sampled_from(
+    [
+        {"type": "string"},
+        {"type": "string", "maxLength": 5},
+        {"type": "integer"},
+        {"type": "number"},
+        {"type": "boolean"},
+        {"type": "null"},
+        {"enum": ["mage", "warrior", "<turn|>", 7, None]},
+        {"const": "ab cd"},
+        {"type": "integer", "minimum": 3, "maximum": 40},
+    ]
+)
+SCHEMA = st.recursive(
+    LEAF,
+    lambda inner: st.one_of(
+        st.builds(lambda s: {"type": "array", "items": s, "maxItems": 3}, inner),
+        st.builds(
+            lambda p: {
+                "type": "object",
+                "properties": p,
+                "required": list(p),
+                "additionalProperties": False,
+            },
+            st.dictionaries(st.sampled_from(["a", "name", "invoice_id"]), inner, min_size=1),
+        ),
+        st.builds(lambda a, b: {"anyOf": [a, b]}, inner, inner),
+    ),
+    max_leaves=4,
+)
+ADVERSARIES = st.one_of(
+    st.builds(lambda seed: Random(V, seed), st.integers(0, 10_000)),
+    st.builds(lambda seed: Random(V, seed, scale=60.0), st.integers(0, 10_000)),
+    st.just(Obsessed(V, [1])),  # <eos>
+    st.just(Obsessed(V, [106])),  # <turn|>
+    st.just(Obsessed(V, [105])),  # <|turn>: no grammar allows it
+    st.just(Obsessed(V, [0])),  # padding
+    st.just(Obsessed(V, [1, 106, 50, 0, 100, 300])),
+)
+BREAKING = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+@BREAKING
+@given(model=ADVERSARIES, schema=SCHEMA, seed=st.integers(0, 99), max_tokens=st.integers(1, 70))
+def test_whatever_the_model_wants_the_output_is_a_prefix_of_a_valid_one(
+    engine_of, model, schema, seed, max_tokens
+):
+    engine = engine_of(model)
+    spec = JsonSchema(schema)
+    engine.add(Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=max_tokens))
+    oracle = xgr.GrammarMatcher(Compiler(engine.vocabulary).compile(spec))
+    passes, said, result = 0, [], None
+    while engine.busy:
+        events = engine.step()
+        passes += 1
+        for event in events:
+            if isinstance(event, Committed):
+                said += event.tokens
+                text = engine.vocabulary.text(event.tokens)
+                assert oracle.accept_string(text), f"{text!r} after {said}"
+            elif isinstance(event, Finished):
+                result = event.result
+
+    assert result is not None
+    assert result.stats.tokens == len(said) <= max_tokens
+    canvases = result.stats.canvases
+    assert passes <= canvases * (engine.config.max_steps + model.canvas_length)
+    if result.finish_reason == "stop":
+        jsonschema.validate(json.loads(result.text), schema)
+        assert result.parsed == json.loads(result.text)
+        assert said[-1] in engine.config.stops
+    else:
+        assert len(said) == max_tokens
+        assert result.parsed is None
+    assert not set(result.token_ids) & engine.vocabulary.control
+
+
+@pytest.mark.parametrize("stop", ["<eos>", "<turn|>", "<|tool_response>"])
+def test_each_stop_token_behind_the_closing_brace_ends_the_canvas(engine_of, tokens_of, stop):
+    """vLLM #45436, first reproduction: the matcher knew one stop token, the model wrote another."""
+    script = tokens_of(f'{{"a": 1}}{stop}') + tokens_of('{"b": "left over"}')
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    result = engine.generate(
+        Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), max_tokens=64)
+    )
+    assert (result.text, result.finish_reason) == ('{"a": 1}', "stop")
+    assert result.stats.canvases == 1
+
+
+def test_a_code_fence_cannot_begin_the_answer(engine_of, tokens_of):
+    """vLLM #45436, second reproduction: the canvas began with ```json, and was never masked."""
+    script = tokens_of('```json\n{"a": 1}\n```<turn|>')
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    result = engine.generate(
+        Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), max_tokens=200)
+    )
+    assert "`" not in result.text
+    assert result.text.startswith("{")
+
+
+def test_stop_tokens_are_impossible_before_the_grammar_is_satisfied(engine_of):
+    """An answer that wants to end at once is still a whole answer."""
+    engine = engine_of(Obsessed(V, [1, 106, 50]))
+    result = engine.generate(
+        Request(token_ids=PROMPT, constraint=JsonSchema({"enum": ["mage", "healer"]}))
+    )
+    assert (result.finish_reason, result.parsed in ("mage", "healer")) == ("stop", True)
+
+
+def test_a_satisfied_constraint_changes_nothing(engine_of, tokens_of):
+    text = '{"name": "Olga Lopez",\n  "items": ["desk", "lamp", "tent"], "total": 1.5}'
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of(text + "<turn|>")))
+    free = Request(token_ids=PROMPT, max_tokens=99)
+    bound = Request(token_ids=PROMPT, max_tokens=99, constraint=JsonSchema({"type": "object"}))
+    results = engine.generate([free, bound])
+    assert [r.text for r in results] == [text, text]
+    assert results[0].token_ids == results[1].token_ids
+    assert results[1].stats.denoiser_calls <= results[0].stats.denoiser_calls
+    assert results[1].stats.repairs == 0

@@ -1,0 +1,93 @@
+"""Denoisers without weights: each wants something, and none of them learns."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+CANVAS = 16
+
+
+class Ledger:
+    """The tokens of each slot, where a model would keep keys and values."""
+
+    def __init__(self, slots: int):
+        self.tokens: list[list[int]] = [[] for _ in range(slots)]
+
+    def length(self, slot: int) -> int:
+        return len(self.tokens[slot])
+
+    def rewind(self, slot: int, length: int) -> None:
+        del self.tokens[slot][length:]
+
+
+class Double:
+    """A denoiser whose logits are `wish(committed tokens of the slot, canvas)`."""
+
+    def __init__(self, vocab_size: int, canvas_length: int = CANVAS):
+        self.vocab_size, self.canvas_length = vocab_size, canvas_length
+        self.max_positions, self.device = 100_000, torch.device("cpu")
+
+    def new_cache(self, slots: int) -> Ledger:
+        return Ledger(slots)
+
+    def encode(
+        self, tokens: Sequence[Sequence[int]], cache: Ledger, slots: Sequence[int]
+    ) -> Tensor:
+        for row, slot in zip(tokens, slots, strict=True):
+            cache.tokens[slot] += row
+        return torch.zeros(sum(map(len, tokens)), 1)
+
+    def denoise(
+        self, canvas: Tensor, belief: Tensor, cache: Ledger, slots: Sequence[int]
+    ) -> Tensor:
+        return torch.stack([self.wish(cache.tokens[s], c) for s, c in zip(slots, canvas, strict=True)])
+
+    def no_belief(self) -> Tensor:
+        return torch.zeros(self.canvas_length, 1)
+
+    def soft_embedding(self, logits: Tensor) -> Tensor:
+        return torch.zeros(*logits.shape[:-1], 1)
+
+    def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Random(Double):
+    """New random logits at every pass."""
+
+    def __init__(self, vocab_size: int, seed: int, scale: float = 3.0, **shape: int):
+        super().__init__(vocab_size, **shape)
+        self._rng, self._scale = torch.Generator().manual_seed(seed), scale
+
+    def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
+        return self._scale * torch.randn(
+            self.canvas_length, self.vocab_size, generator=self._rng
+        )
+
+
+class Obsessed(Double):
+    """All mass on some tokens, everywhere and always."""
+
+    def __init__(self, vocab_size: int, tokens: Sequence[int], **shape: int):
+        super().__init__(vocab_size, **shape)
+        self._tokens = list(tokens)
+
+    def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
+        logits = torch.zeros(self.canvas_length, self.vocab_size)
+        logits[:, self._tokens] = 100.0
+        return logits
+
+
+class Scripted(Double):
+    """Sure of one text, whatever it is shown; padding behind it."""
+
+    def __init__(self, vocab_size: int, prompt: int, script: Sequence[int], **shape: int):
+        super().__init__(vocab_size, **shape)
+        self._prompt, self._script = prompt, list(script)
+
+    def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
+        said = len(committed) - self._prompt
+        rest = self._script[said : said + self.canvas_length]
+        wanted = torch.tensor(rest + [0] * (self.canvas_length - len(rest)))
+        return 100.0 * torch.nn.functional.one_hot(wanted, self.vocab_size).float()

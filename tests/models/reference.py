@@ -1,0 +1,149 @@
+"""transformers' DiffusionGemma, tiny and random: the oracle that ours is held against.
+
+Whatever could hide a mistake by being 0, 1 or equal to its neighbour is drawn at random: gains,
+router scales, the layer scalars of encoder and decoder.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
+from transformers.utils import logging
+
+from dlm.models import DiffusionGemma, KVCache, checkpoint
+
+logging.disable_progress_bar()
+
+VOCAB, HIDDEN = 64, 32
+CANVAS, WINDOW = 8, 6  # a canvas is not windowed within itself: it must be longer to show that
+KINDS = ["sliding_attention", "full_attention"] * 2
+
+# Both sides work in fp32 and differ in the order of sums: at most a few hundred terms of size 1
+# in each of 4 layers, so a few units of 6e-8 * sqrt(hundreds) * layers. Observed: 4e-6.
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def make(directory: Path, **text: Any) -> DiffusionGemmaForBlockDiffusion:
+    """A model with fields of `text_config` replaced by `text`, saved in `directory`."""
+    config = DiffusionGemmaConfig(
+        text_config={
+            "vocab_size": VOCAB,
+            "hidden_size": HIDDEN,
+            "intermediate_size": 48,
+            "num_hidden_layers": len(KINDS),
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "num_global_key_value_heads": 1,
+            "sliding_window": WINDOW,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+            "layer_types": KINDS,
+            "max_position_embeddings": 1024,
+        }
+        | text,
+        vision_config={
+            "model_type": "gemma4_vision",
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+        },
+        canvas_length=CANVAS,
+        image_token_id=3,
+        boi_token_id=3,
+        eoi_token_id=3,
+    )
+    model = DiffusionGemmaForBlockDiffusion(config).eval()
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name.endswith(("q_norm.weight", "k_norm.weight")):
+                tensor.uniform_(0.25, 0.75, generator=rng)  # saturated attention magnifies errors
+            elif tensor.dim() == 1:
+                tensor.uniform_(0.5, 1.5, generator=rng)
+            else:
+                std = 0.5 if "router" in name or "embed_tokens" in name else 0.1
+                tensor.normal_(0, std, generator=rng)
+    model.save_pretrained(directory)
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """The same weights in transformers' model and in ours, and where they lie on disk."""
+
+    theirs: DiffusionGemmaForBlockDiffusion
+    ours: DiffusionGemma
+    directory: Path
+
+
+def make_pair(directory: Path, **text: Any) -> Pair:
+    theirs = make(directory, **text)
+    return Pair(theirs=theirs, ours=checkpoint.load(directory), directory=directory)
+
+
+class Theirs:
+    """One conversation with transformers' model, in the words of ours."""
+
+    def __init__(self, model: DiffusionGemmaForBlockDiffusion):
+        self._model = model
+        self._encoder = model.model.encoder.language_model
+        self._cache = DynamicCache(config=model.config.get_text_config())
+
+    @torch.no_grad()
+    def encode(self, tokens: Sequence[int]) -> Tensor:
+        """Normed states `[tokens, hidden]`."""
+        ids = torch.tensor([list(tokens)])
+        return self._encoder(input_ids=ids, past_key_values=self._cache).last_hidden_state[0]
+
+    @torch.no_grad()
+    def denoise(self, canvas: Tensor, previous: Tensor | None = None) -> Tensor:
+        """Logits `[L, V]` for a canvas `[L]` and the logits of the step before."""
+        return self._model(
+            past_key_values=self._cache,
+            decoder_input_ids=canvas[None],
+            self_conditioning_logits=None if previous is None else previous[None],
+        ).logits[0]
+
+    def cached(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values `[kv_heads, tokens, D]`; of a sliding layer only those still in sight."""
+        stored = self._cache.layers[layer]
+        return stored.keys[0], stored.values[0]
+
+
+@torch.inference_mode()
+def cached(model: DiffusionGemma, cache: KVCache, slot: int, layer: int) -> tuple[Tensor, Tensor]:
+    """Committed keys and values `[kv_heads, T, D]`: what staging no token at all gives back."""
+    shape = model.config.layers[layer]
+    none = torch.empty(0, shape.kv_heads, shape.head_dim, dtype=model.embed_tokens.weight.dtype)
+    keys, values = cache.stage(slot, layer, none, none)
+    return keys.clone(), values.clone()
+
+
+def no_belief(*shape: int) -> Tensor:
+    """The belief of a first step for canvases `shape`."""
+    return torch.zeros(*shape, HIDDEN)
+
+
+def draw(rng: torch.Generator, *shape: int) -> Tensor:
+    """Random token ids."""
+    return torch.randint(VOCAB, shape, generator=rng)
+
+
+def edit_config(directory: Path, **text: Any) -> None:
+    """Set fields of `text_config` in `directory`; a field set to None is removed."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    merged = config["text_config"] | text
+    config["text_config"] = {name: value for name, value in merged.items() if value is not None}
+    path.write_text(json.dumps(config))

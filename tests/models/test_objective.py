@@ -1,0 +1,216 @@
+"""One packed pass against the same things run apart, through `encode` and `denoise`."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dlm.models import objective
+from dlm.models.objective import Batch
+
+# fp32 in another order of sums, as between ours and transformers; the packed masks are wider.
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.fixture
+def model(pair):
+    return copy.deepcopy(pair.ours).requires_grad_(True).train()
+
+
+@pytest.fixture
+def batch(reference, rng) -> Batch:
+    """Two samples of unequal lengths; canvases early, late, overlapping and past the end."""
+    return Batch(
+        tokens=reference.draw(rng, 2, 30),
+        lengths=torch.tensor([30, 21]),
+        answers=torch.tensor([4, 9]),
+        canvases=reference.draw(rng, 2, 3, reference.CANVAS),
+        starts=torch.tensor([[4, 12, 28], [9, 17, 10]]),
+    )
+
+
+@pytest.fixture
+def noisy(reference, rng):
+    return reference.draw(rng, 2, 3, reference.CANVAS)
+
+
+@pytest.fixture
+def belief(reference, rng):
+    return torch.randn(2, 3, reference.CANVAS, reference.HIDDEN, generator=rng)
+
+
+def states(model, batch, noisy, belief):
+    """Of the clean tokens and of the canvases, without gradient."""
+    with torch.no_grad():
+        return objective._Layout(model, batch).states(noisy, belief)
+
+
+def denoised(model, batch, noisy, belief):
+    """Logits `[B, K, L, V]` of every canvas run by itself behind its own tokens."""
+    rows = []
+    for b in range(len(noisy)):
+        for k, start in enumerate(batch.starts[b].tolist()):
+            cache = model.new_cache(1)
+            model.encode([batch.tokens[b, :start].tolist()], cache, [0])
+            rows.append(model.denoise(noisy[b, k, None], belief[b, k, None], cache, [0]))
+    return torch.cat(rows).unflatten(0, noisy.shape[:2]).clone()
+
+
+def test_canvases_in_one_pass_equal_canvases_denoised_apart(pair, batch, noisy, belief):
+    _, canvases = states(pair.ours, batch, noisy, belief)
+    expected = denoised(pair.ours, batch, noisy, belief)
+    torch.testing.assert_close(pair.ours.logits(canvases), expected, **CLOSE)
+
+
+def test_tokens_in_one_pass_equal_tokens_encoded_apart(pair, batch, noisy, belief):
+    tokens, _ = states(pair.ours, batch, noisy, belief)
+    for b, length in enumerate(batch.lengths.tolist()):
+        row = batch.tokens[b, :length].tolist()
+        expected = pair.ours.encode([row], pair.ours.new_cache(1), [0])
+        torch.testing.assert_close(tokens[b, :length], expected, **CLOSE)
+
+
+def changed(model, batch, noisy, belief, other, other_noisy):
+    """Which tokens `[B, T]` and canvases `[B, K]` come out otherwise for another input."""
+    before, after = states(model, batch, noisy, belief), states(model, other, other_noisy, belief)
+    tokens, canvases = (
+        (new - old).abs().amax(-1) > 1e-4 for new, old in zip(after, before, strict=True)
+    )
+    return tokens, canvases.any(-1)
+
+
+def test_a_canvas_is_seen_by_nothing_but_itself(pair, batch, noisy, belief, reference):
+    other = noisy.clone()
+    other[0, 1] = (other[0, 1] + 1) % reference.VOCAB
+    tokens, canvases = changed(pair.ours, batch, noisy, belief, batch, other)
+    assert not tokens.any()
+    assert canvases.tolist() == [[False, True, False], [False, False, False]]
+
+
+def test_every_position_of_a_canvas_sees_every_other(pair, batch, noisy, belief, reference):
+    for position in (0, reference.CANVAS - 1):
+        other = noisy.clone()
+        other[0, 1, position] = (other[0, 1, position] + 1) % reference.VOCAB
+        _, before = states(pair.ours, batch, noisy, belief)
+        _, after = states(pair.ours, batch, other, belief)
+        assert ((after - before)[0, 1].abs().amax(-1) > 1e-4).all()
+
+
+@pytest.mark.parametrize("column", [3, 9, 11, 12, 20])
+def test_a_clean_token_is_seen_only_by_what_comes_after_it(
+    pair, batch, noisy, belief, reference, column
+):
+    """Not by tokens before it, canvases that start before it, or other samples."""
+    tokens = batch.tokens.clone()
+    tokens[0, column] = (tokens[0, column] + 1) % reference.VOCAB
+    other = replace(batch, tokens=tokens)
+    tokens, canvases = changed(pair.ours, batch, noisy, belief, other, noisy)
+    T = batch.tokens.shape[1]
+    assert tokens[0].tolist() == [i >= column for i in range(T)]
+    assert canvases[0].tolist() == [start > column for start in batch.starts[0].tolist()]
+    assert not tokens[1].any()
+    assert not canvases[1].any()
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """What `loss` shows the model, pass by pass: (noisy, belief)."""
+    seen = []
+    original = objective._Layout.states
+
+    def spy(self, noisy, belief):
+        seen.append((noisy, belief))
+        return original(self, noisy, belief)
+
+    monkeypatch.setattr(objective._Layout, "states", spy)
+    return seen
+
+
+def test_the_loss_is_the_cross_entropy_of_what_the_model_says_apart(
+    pair, batch, reference, rng, passes
+):
+    loss = objective.loss(pair.ours, batch, False, rng)
+    [(noisy, belief)] = passes
+    assert not belief.any()
+    logits = denoised(pair.ours, batch, noisy, belief)
+    diffusion = F.cross_entropy(logits.flatten(0, 2), batch.canvases.flatten())
+    torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)
+
+    logits, targets = [], []
+    for row, length, answer in zip(batch.tokens, batch.lengths, batch.answers, strict=True):
+        encoded = pair.ours.encode([row[:length].tolist()], pair.ours.new_cache(1), [0])
+        logits.append(pair.ours.logits(encoded)[answer - 1 : length - 1])
+        targets.append(row[answer:length])
+    next_token = F.cross_entropy(torch.cat(logits).clone(), torch.cat(targets))
+    torch.testing.assert_close(loss.next_token, next_token, **CLOSE)
+
+
+def test_self_conditioning_shows_the_belief_of_a_first_pass(pair, batch, reference, rng, passes):
+    loss = objective.loss(pair.ours, batch, True, rng)
+    (noisy, nothing), (again, belief) = passes
+    assert torch.equal(noisy, again)
+    assert not nothing.any()
+    first = denoised(pair.ours, batch, noisy, nothing)
+    torch.testing.assert_close(belief, pair.ours.soft_embedding(first), **CLOSE)
+    second = denoised(pair.ours, batch, noisy, belief)
+    diffusion = F.cross_entropy(second.flatten(0, 2), batch.canvases.flatten())
+    torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)
+
+
+def test_each_canvas_is_corrupted_at_a_rate_of_its_own(pair, reference, rng, passes):
+    """Spread evenly, 22 % of the rates leave at most 1 of 8 positions changed; one rate, 3.5 %."""
+    B, K, L = 64, 4, reference.CANVAS
+    batch = Batch(
+        tokens=reference.draw(rng, B, 6),
+        lengths=torch.full((B,), 6),
+        answers=torch.full((B,), 2),
+        canvases=reference.draw(rng, B, K, L),
+        starts=torch.full((B, K), 2),
+    )
+    with torch.no_grad():
+        objective.loss(pair.ours, batch, False, rng)
+    [(noisy, _)] = passes
+    different = noisy != batch.canvases
+    counts = different.sum(-1).flatten()
+    assert (counts <= 1).float().mean() > 0.1
+    assert (counts >= L - 1).float().mean() > 0.1
+    assert noisy[different].unique().numel() == reference.VOCAB
+
+
+def test_the_same_seed_gives_the_same_loss(pair, batch):
+    def total(seed):
+        rng = torch.Generator().manual_seed(seed)
+        return objective.loss(pair.ours, batch, True, rng).diffusion.item()
+
+    assert total(1) == total(1) != total(2)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gradient_reaches_every_parameter(model, batch, rng, autocast):
+    """Also under autocast, whose cached weights must not be the first pass's, without gradient."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = objective.loss(model, batch, True, rng)
+    (loss.diffusion + loss.next_token).backward()
+    without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert without == []
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_few_steps_bring_both_losses_down(model, batch):
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    seen = []
+    for _ in range(30):
+        loss = objective.loss(model, batch, False, torch.Generator().manual_seed(0))
+        seen.append((loss.diffusion.item(), loss.next_token.item()))
+        optimizer.zero_grad()
+        (loss.diffusion + loss.next_token).backward()
+        optimizer.step()
+    assert all(last < first / 2 for first, last in zip(seen[0], seen[-1], strict=True))
+
+
+def test_batches_of_shapes_that_do_not_agree_are_an_error_under_test(batch):
+    """The hook of tests/conftest.py is on: shapes are types here."""
+    with pytest.raises(Exception, match="starts"):
+        replace(batch, starts=batch.starts[:, :2])

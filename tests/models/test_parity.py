@@ -1,0 +1,296 @@
+"""Our text stack against transformers' DiffusionGemmaForBlockDiffusion, and against itself."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlm.models import ModelConfig, checkpoint
+from dlm.models.config import Rotary
+from dlm.models.layers import rotary_angles
+
+# Below, at and beyond the window of 6, where sliding layers begin to forget.
+PROMPTS = [1, 5, 6, 7, 30]
+
+
+@pytest.mark.parametrize("length", PROMPTS)
+def test_the_encoder_computes_the_states_of_transformers(pair, reference, rng, length):
+    prompt = reference.draw(rng, length).tolist()
+    states = pair.ours.encode([prompt], pair.ours.new_cache(1), [0])
+    expected = reference.Theirs(pair.theirs).encode(prompt)
+    torch.testing.assert_close(states, expected, **reference.CLOSE)
+
+
+@pytest.mark.parametrize("length", PROMPTS)
+def test_the_cache_holds_the_keys_and_values_of_transformers(pair, reference, rng, length):
+    prompt, more = reference.draw(rng, length).tolist(), reference.draw(rng, 5).tolist()
+    theirs, cache = reference.Theirs(pair.theirs), pair.ours.new_cache(1)
+    for tokens in (prompt, more):
+        theirs.encode(tokens)
+        pair.ours.encode([tokens], cache, [0])
+    for layer in range(len(reference.KINDS)):
+        for ours, expected in zip(
+            reference.cached(pair.ours, cache, 0, layer), theirs.cached(layer), strict=True
+        ):
+            seen = expected.shape[1]
+            assert ours.shape[1] == length + 5
+            assert seen == min(
+                length + 5, reference.WINDOW - 1 if layer % 2 == 0 else length + 5
+            )
+            torch.testing.assert_close(ours[:, -seen:], expected, **reference.CLOSE)
+
+
+@pytest.mark.parametrize("length", PROMPTS)
+def test_the_decoder_computes_the_logits_of_transformers(pair, reference, rng, length):
+    prompt, canvas = reference.draw(rng, length).tolist(), reference.draw(rng, reference.CANVAS)
+    theirs, cache = reference.Theirs(pair.theirs), pair.ours.new_cache(1)
+    theirs.encode(prompt)
+    pair.ours.encode([prompt], cache, [0])
+    belief, previous = reference.no_belief(1, reference.CANVAS), None
+    for step in range(3):  # each step is shown the logits of the one before
+        logits = pair.ours.denoise(canvas[None], belief, cache, [0])
+        expected = theirs.denoise(canvas, previous)
+        torch.testing.assert_close(logits[0], expected, **reference.CLOSE, msg=f"step {step}")
+        belief, previous = pair.ours.soft_embedding(logits), expected
+
+
+def test_self_conditioning_changes_the_logits(pair, reference, rng):
+    """Otherwise the parity of steps that are shown a belief would say nothing about beliefs."""
+    canvas, cache = reference.draw(rng, 1, reference.CANVAS), pair.ours.new_cache(1)
+    first = pair.ours.denoise(canvas, reference.no_belief(1, reference.CANVAS), cache, [0])
+    second = pair.ours.denoise(canvas, pair.ours.soft_embedding(first), cache, [0])
+    assert (first - second).abs().mean() > 0.1
+
+
+@pytest.mark.parametrize("length", PROMPTS)
+def test_later_canvases_see_the_ones_committed_before_them(pair, reference, rng, length):
+    theirs, cache = reference.Theirs(pair.theirs), pair.ours.new_cache(1)
+    committed = reference.draw(rng, length)
+    for canvas in reference.draw(rng, 3, reference.CANVAS):
+        states = pair.ours.encode([committed.tolist()], cache, [0])
+        torch.testing.assert_close(states, theirs.encode(committed.tolist()), **reference.CLOSE)
+        belief = reference.no_belief(1, reference.CANVAS)
+        logits = pair.ours.denoise(canvas[None], belief, cache, [0])
+        torch.testing.assert_close(logits[0], theirs.denoise(canvas), **reference.CLOSE)
+        committed = canvas
+
+
+def test_the_encoder_is_an_autoregressive_model(pair, reference, rng):
+    prompt = reference.draw(rng, 1, 30)
+    states = pair.ours.encode(prompt.tolist(), pair.ours.new_cache(1), [0])
+    with torch.no_grad():
+        canvas = reference.draw(rng, 1, reference.CANVAS)
+        output = pair.theirs(input_ids=prompt, decoder_input_ids=canvas)
+        cap = pair.theirs.final_logit_softcapping
+        raw = pair.theirs.lm_head(output.encoder_last_hidden_state[0])
+    expected = torch.tanh(raw / cap) * cap
+    torch.testing.assert_close(pair.ours.logits(states), expected, **reference.CLOSE)
+
+
+def test_logits_are_capped(pair):
+    """At the tiny model's magnitudes, the cap of 30 is all but linear: parity would miss it."""
+    states = 1e5 * torch.ones(1, pair.ours.config.hidden_size)
+    capped = pair.ours.logits(states)
+    raw = states @ pair.ours.embed_tokens.weight.T
+    assert capped.abs().max() <= 30.0
+    far = raw.abs() > 1e3
+    torch.testing.assert_close(capped[far], 30.0 * raw[far].sign())
+    assert far.sum() > 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "fraction"), [("sliding_attention", 1.0), ("full_attention", 0.25)]
+)
+def test_rotary_angles_are_those_of_transformers_to_the_bit(pair, kind, fraction):
+    """At position 131,071 the last bit of a frequency is 0.007 rad: close is not enough."""
+    rotary = pair.theirs.model.decoder.rotary_emb
+    positions = torch.tensor([0, 1, 100, 5_000, 131_071])
+    expected = rotary(torch.zeros(1), positions[None], kind)
+    config = pair.ours.config
+    dim = next(layer.head_dim for layer in config.layers if layer.kind == kind)
+    theta = config.rotary[kind].theta
+    angles = rotary_angles(Rotary(theta=theta, fraction=fraction), dim, positions)
+    for ours, theirs in zip(angles, expected, strict=True):
+        assert torch.equal(ours[:, 0], theirs[0])
+
+
+LENGTHS = [3, 30, 0, 8, 17]
+
+
+def test_a_batch_of_unequal_slots_denoises_each_as_if_alone_to_the_bit(pair, reference, rng):
+    model, B = pair.ours, len(LENGTHS)
+    canvases = reference.draw(rng, B, reference.CANVAS)
+    beliefs = torch.randn(B, reference.CANVAS, reference.HIDDEN, generator=rng)
+    together = model.new_cache(B)
+    for slot, length in enumerate(LENGTHS):
+        if length:
+            model.encode([reference.draw(rng, length).tolist()], together, [slot])
+    logits = model.denoise(canvases, beliefs, together, list(range(B)))
+    for slot in range(B):
+        one = slice(slot, slot + 1)
+        alone = model.denoise(canvases[one], beliefs[one], together, [slot])
+        assert torch.equal(logits[one], alone), f"slot {slot}"
+
+
+def test_the_order_of_slots_in_a_batch_does_not_matter(pair, reference, rng):
+    model, cache = pair.ours, pair.ours.new_cache(3)
+    model.encode([reference.draw(rng, n).tolist() for n in (4, 20, 9)], cache, [0, 1, 2])
+    canvases = reference.draw(rng, 3, reference.CANVAS)
+    beliefs = torch.randn(3, reference.CANVAS, reference.HIDDEN, generator=rng)
+    logits = model.denoise(canvases, beliefs, cache, [0, 1, 2])
+    order = [2, 0, 1]
+    assert torch.equal(model.denoise(canvases[order], beliefs[order], cache, order), logits[order])
+
+
+def test_encoding_several_slots_at_once_equals_one_at_a_time(pair, reference, rng):
+    model, lengths = pair.ours, [3, 30, 8, 17]
+    prompts = [reference.draw(rng, length).tolist() for length in lengths]
+    together, apart = model.new_cache(5), model.new_cache(5)
+    slots = [4, 0, 2, 1]
+    states = model.encode(prompts, together, slots).split(lengths)
+    for prompt, slot, at_once in zip(prompts, slots, states, strict=True):
+        alone = model.encode([prompt], apart, [slot])
+        torch.testing.assert_close(at_once, alone, **reference.CLOSE)
+        assert together.length(slot) == apart.length(slot) == len(prompt)
+        for layer in range(len(reference.KINDS)):
+            torch.testing.assert_close(
+                reference.cached(model, together, slot, layer),
+                reference.cached(model, apart, slot, layer),
+                **reference.CLOSE,
+            )
+    assert together.length(3) == 0
+
+
+@settings(deadline=None, max_examples=25, derandomize=True)
+@given(cuts=st.lists(st.integers(1, 29), max_size=6, unique=True))
+def test_a_prompt_can_be_encoded_in_any_pieces(pair, reference, cuts):
+    prompt = reference.draw(torch.Generator().manual_seed(0), 30)
+    whole = pair.ours.encode([prompt.tolist()], pair.ours.new_cache(1), [0])
+    cache = pair.ours.new_cache(1)
+    pieces = [
+        pair.ours.encode([piece.tolist()], cache, [0])
+        for piece in prompt.tensor_split(sorted(cuts))
+    ]
+    torch.testing.assert_close(torch.cat(pieces), whole, **reference.CLOSE)
+
+
+def test_denoising_leaves_the_cache_as_it_was(pair, reference, rng):
+    model, cache = pair.ours, pair.ours.new_cache(2)
+    model.encode(reference.draw(rng, 2, 13).tolist(), cache, [0, 1])
+    layers = range(len(reference.KINDS))
+    before = [reference.cached(model, cache, slot, layer) for slot in (0, 1) for layer in layers]
+    canvas, belief = reference.draw(rng, 2, 8), reference.no_belief(2, 8)
+    first = model.denoise(canvas, belief, cache, [0, 1])
+    model.denoise(reference.draw(rng, 2, 8), belief, cache, [0, 1])
+    after = [reference.cached(model, cache, slot, layer) for slot in (0, 1) for layer in layers]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert [cache.length(0), cache.length(1)] == [13, 13]
+    assert torch.equal(model.denoise(canvas, belief, cache, [0, 1]), first)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 12, 25])
+def test_a_rewound_slot_encodes_as_if_it_had_never_gone_further(pair, reference, rng, kept):
+    """Also where the tokens still in sight had left the window before the rewind."""
+    model, prompt = pair.ours, reference.draw(rng, 25)
+    cache, untouched = model.new_cache(2), model.new_cache(2)
+    other = reference.draw(rng, 9).tolist()
+    model.encode([prompt.tolist(), other], cache, [0, 1])
+    cache.rewind(0, kept)
+    if kept:
+        model.encode([prompt[:kept].tolist()], untouched, [0])
+    again = reference.draw(rng, 11).tolist()
+    states = model.encode([again], cache, [0])
+    torch.testing.assert_close(states, model.encode([again], untouched, [0]), **reference.CLOSE)
+    canvas, belief = reference.draw(rng, 1, 8), reference.no_belief(1, 8)
+    torch.testing.assert_close(
+        model.denoise(canvas, belief, cache, [0]),
+        model.denoise(canvas, belief, untouched, [0]),
+        **reference.CLOSE,
+    )
+    assert [cache.length(0), cache.length(1)] == [kept + 11, 9]
+
+
+@pytest.mark.parametrize("length", [-1, 14])
+def test_a_slot_rewinds_only_to_where_it_has_been(pair, reference, rng, length):
+    cache = pair.ours.new_cache(1)
+    pair.ours.encode([reference.draw(rng, 13).tolist()], cache, [0])
+    with pytest.raises(ValueError, match=f"cannot rewind to {length}: 13 tokens are cached"):
+        cache.rewind(0, length)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "kv_heads"), [(32, 1), (32, 2), (16, 1), (16, 2)]
+)
+def test_both_ways_to_write_full_layers_mean_the_same(
+    reference, rng, tmp_path, head_dim, kv_heads
+):
+    """transformers 5.23 leaves a number out of `per_layer_config` where it is no exception."""
+    pair = reference.make_pair(
+        tmp_path, global_head_dim=head_dim, num_global_key_value_heads=kv_heads
+    )
+    now = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    assert "per_layer_config" in now
+    assert "global_head_dim" not in now
+    reference.edit_config(
+        tmp_path,
+        per_layer_config=None,
+        global_head_dim=head_dim,
+        num_global_key_value_heads=kv_heads,
+    )
+    older = checkpoint.load(tmp_path)
+    assert older.config == pair.ours.config
+    full = pair.ours.config.layers[1]
+    assert (full.head_dim, full.kv_heads) == (head_dim, kv_heads)
+    prompt = reference.draw(rng, 12).tolist()
+    expected = reference.Theirs(pair.theirs).encode(prompt)
+    states = older.encode([prompt], older.new_cache(1), [0])
+    torch.testing.assert_close(states, expected, **reference.CLOSE)
+
+
+def test_the_published_geometry_is_read_from_transformers_defaults(tmp_path):
+    """head_dim 512 of full layers is transformers' default, for files that do not give one."""
+    text = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "moe_intermediate_size": 24,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "layer_types": ["full_attention"],
+        "sliding_window": 8,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {},
+    }
+    config = ModelConfig.from_hf({"model_type": "diffusion_gemma", "text_config": text})
+    assert (config.layers[0].head_dim, config.layers[0].kv_heads) == (512, 2)
+    assert (config.canvas_length, config.max_positions, config.softcap) == (256, 131_072, 30.0)
+
+
+def test_bf16_loses_no_more_than_transformers_does_in_bf16(pair, reference, rng):
+    """8 bits are 0.4 % a rounding, dozens of them in a row. Observed for both: 3 % of the norm."""
+    half = checkpoint.load(pair.directory, dtype=torch.bfloat16)
+    half_of_theirs = type(pair.theirs).from_pretrained(pair.directory, dtype=torch.bfloat16)
+    errors = []
+    for prompt, canvas in zip(
+        reference.draw(rng, 8, 20).tolist(), reference.draw(rng, 8, 1, reference.CANVAS), strict=True
+    ):
+        both = []
+        for model in (pair.ours, half):
+            cache = model.new_cache(1)
+            model.encode([prompt], cache, [0])
+            belief = reference.no_belief(1, reference.CANVAS).to(model.embed_tokens.weight.dtype)
+            logits = model.denoise(canvas, belief, cache, [0])
+            both.append(model.denoise(canvas, model.soft_embedding(logits), cache, [0])[0])
+        theirs = reference.Theirs(half_of_theirs)
+        theirs.encode(prompt)
+        both.append(theirs.denoise(canvas[0], theirs.denoise(canvas[0])))
+        exact, *rounded = both
+        errors.append([(logits - exact).norm() / exact.norm() for logits in rounded])
+    ours, expected = torch.tensor(errors).mean(dim=0).tolist()
+    assert 1e-3 < ours < 1.5 * expected
+    assert expected < 0.1

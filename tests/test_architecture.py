@@ -1,0 +1,123 @@
+"""What holds for the tree as a whole: who imports whom, and how long a file may be."""
+
+import ast
+import importlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MAY_IMPORT = {
+    "dlm": {"dlm", "models", "grammar", "kernels"},
+    "models": {"models", "kernels"},
+    "grammar": {"grammar"},
+    "kernels": {"kernels"},
+}
+SCRIPTS = {path.stem for path in (ROOT / "scripts").glob("*.py")}
+MOST_LINES = 400
+
+
+def sources(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert found
+    return [path for path in found if not path.is_relative_to(ROOT / "models" / "tiny")]
+
+
+def imported(source: str) -> Iterator[str]:
+    """Full names of the modules, or of what is taken from them, that `source` imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from (f"{module}.{name.name}" for name in node.names)
+
+
+def forbidden(folder: str, source: str) -> list[str]:
+    """What `source`, a file in `folder`, imports and must not."""
+    found = []
+    for name in imported(source):
+        top, _, rest = name.partition(".")
+        if top == "dlm":
+            part = rest.split(".")[0]
+            if (part if part in MAY_IMPORT else "dlm") not in MAY_IMPORT[folder]:
+                found.append(name)
+        elif top in {"", "models", "grammar", "kernels", "tests"} | SCRIPTS:
+            found.append(name)  # relative, or by a name that only a checkout's root gives
+    return found
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_point_down(folder):
+    found = {path.name: forbidden(folder, path.read_text()) for path in sources(folder)}
+    assert not {name: names for name, names in found.items() if names}
+
+
+@pytest.mark.parametrize(
+    ("folder", "line", "allowed"),
+    [
+        ("dlm", "from dlm.models import DiffusionGemma", True),
+        ("dlm", "import dlm.kernels.topk", True),
+        ("models", "from dlm.kernels.nvfp4 import dequantise", True),
+        ("models", "from dlm import kernels", True),
+        ("models", "from dlm.grammar import Grammar", False),
+        ("models", "from dlm import grammar", False),
+        ("models", "    import dlm.engine", False),
+        ("models", "import dlm", False),
+        ("grammar", "from dlm.kernels.mask import apply_", False),
+        ("kernels", "from dlm.grammar.bitmask import words", False),
+        ("kernels", "from dlm.models import KVCache", False),
+        ("kernels", "from .nvfp4 import quantise", False),
+        ("dlm", "from kernels.nvfp4 import quantise", False),
+        ("dlm", "import train_tiny", False),
+        ("grammar", "import xgrammar", True),
+    ],
+)
+def test_the_rule_itself_tells_up_from_down(folder, line, allowed):
+    source = f"def f():\n{line}" if line.startswith(" ") else line
+    assert (forbidden(folder, source) == []) == allowed
+
+
+def test_transformers_imports_from_the_root_of_a_checkout():
+    """There `import kernels` finds our folder where transformers looks for Hugging Face's."""
+    code = """if True:
+        import transformers.integrations.hub_kernels
+        from transformers import AutoTokenizer, DiffusionGemmaForBlockDiffusion
+        from transformers.utils import is_kernels_available
+        import kernels
+        print(kernels.__path__[0], is_kernels_available())
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [str(ROOT / "kernels"), "False"]
+
+
+@pytest.mark.parametrize(
+    "folder", ["dlm", "grammar", "kernels", "models", "scripts", "tests"]
+)
+def test_files_are_short_and_annotations_are_evaluated(folder):
+    """jaxtyping and beartype read annotations: as strings they would check nothing."""
+    for path in sources(folder):
+        source = path.read_text()
+        assert len(source.splitlines()) <= MOST_LINES, path
+        assert "__future__.annotations" not in imported(source), path
+
+
+def test_shapes_are_checked_everywhere_but_in_kernels():
+    """The import hook of conftest.py breaks jit helpers, and is on for all else."""
+    checked = {}
+    for folder in MAY_IMPORT:
+        for path in sources(folder):
+            if path.stem != "__init__":
+                name = f"dlm.{path.stem}" if folder == "dlm" else f"dlm.{folder}.{path.stem}"
+                spec = importlib.util.find_spec(name)
+                assert spec is not None
+                checked[name] = "jaxtyping" in type(spec.loader).__module__
+    assert checked == {name: not name.startswith("dlm.kernels.") for name in checked}
+    assert checked["dlm.models.model"]
