@@ -170,7 +170,7 @@ def _settle(slot: Slot, guidance: Guidance, entropy: float, config: DecodeConfig
     L = len(guidance.guess)
     slot.steps += 1
     slot.stats.denoiser_calls += 1
-    slot.stats.repairs += guidance.suspect < L
+    slot.stats.repairs += guidance.repaired
     stable, slot.guess = guidance.guess == slot.guess, guidance.guess
     if sampling.settled(stable, entropy, config.confidence):
         return True

@@ -37,6 +37,9 @@ class Request:
         source = getattr(self, given[0])
         if len(source) == 0 or (isinstance(source, str) and not source.strip()):
             raise RequestError(f"{given[0]} is empty: there is nothing to answer")
+        for i, message in enumerate(self.messages or ()):
+            if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+                raise RequestError(f"messages[{i}] is no object with a role and a content")
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens}: it takes at least 1")
         if not 0 <= self.seed < 2**63:

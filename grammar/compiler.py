@@ -11,6 +11,11 @@ from dlm.grammar.vocabulary import Vocabulary
 # xgrammar's errors begin with a time, a C++ file and line, and sometimes the failed check.
 _NOISE = re.compile(r"^\[[\d:]+\] \S+:\d+: (?:Check failed: \(.*?\) is false: )?")
 
+# The character rule of strings with a minimal or maximal length lets control characters through,
+# which JSON forbids (RFC 8259, section 7); the one of plain strings does not.
+_LOOSE = re.compile(r'^(\S+ ::= )\(\(\[\^\\"\\\\\\r\\n\]\)\)$', re.MULTILINE)
+_STRICT = r'\1(([^\\0-\\x1f\\"\\\\]))'
+
 
 class Compiler:
     """Compiles constraints for one vocabulary."""
@@ -22,9 +27,11 @@ class Compiler:
     def compile(self, spec: JsonSchema) -> xgr.CompiledGrammar:
         """Raises `InvalidGrammarError` where xgrammar cannot express the schema."""
         try:
-            return self._xgr.compile_json_schema(
+            grammar = xgr.Grammar.from_json_schema(
                 spec.source, any_whitespace=True, max_whitespace_cnt=spec.max_whitespace
             )
+            rules, loose = _LOOSE.subn(_STRICT, str(grammar))
+            return self._xgr.compile_grammar(rules if loose else grammar)
         except RuntimeError as error:  # the only class that xgrammar raises here
             reason = _NOISE.sub("", str(error)).strip()
             raise InvalidGrammarError("JSON schema", reason) from error

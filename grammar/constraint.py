@@ -32,6 +32,7 @@ class Guidance:
         Int32[Tensor, "L words"] | None
     )  # tokens allowed; None: all. Valid until the next guide
     suspect: int  # the first position predicted under a wrong left context; L: none
+    repaired: bool  # somewhere the model's own choice was refused
     stop: int  # where the guess's stop token is; L: the guess goes on in the next canvas
     scored: int  # positions whose mean entropy says whether the guess is settled
 
@@ -62,7 +63,7 @@ class Free:
     def guide(self, scores: Scores, pinned: Sequence[int] = ()) -> Guidance:
         guess, L = list(scores.argmax), len(scores.argmax)
         stop = next((i for i, token in enumerate(guess) if token in self._stops), L)
-        return Guidance(guess=guess, bitmask=None, suspect=L, stop=stop, scored=L)
+        return Guidance(guess=guess, bitmask=None, suspect=L, repaired=False, stop=stop, scored=L)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Nothing is remembered: every next canvas is as free as the last."""

@@ -39,7 +39,7 @@ class Frontier:
         self._bits.all()
         guess: list[int] = []
         try:
-            suspect = self._follow(scores, pinned, guess)
+            suspect, repaired = self._follow(scores, pinned, guess)
             ended = self._reader.ended
         finally:
             self._reader.forget(len(guess))
@@ -50,6 +50,7 @@ class Frontier:
             guess=guess + [self._vocabulary.pad] * (L - end),
             bitmask=self._bits.tensor[:L],
             suspect=suspect,
+            repaired=repaired,
             stop=end - 1 if ended else L,
             scored=end,
         )
@@ -62,24 +63,29 @@ class Frontier:
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
         self._committed += tokens
 
-    def _follow(self, scores: Scores, pinned: Sequence[int], guess: list[int]) -> int:
-        """Extend `guess` to the stop or the canvas's end; returns the first suspect position."""
+    def _follow(
+        self, scores: Scores, pinned: Sequence[int], guess: list[int]
+    ) -> tuple[int, bool]:
+        """Extend `guess` to the stop or the canvas's end.
+
+        Returns the first suspect position, and whether the grammar refused the model's choice.
+        What the grammar dictates right behind a repair is certain all the same.
+        """
         L, bits, reader = len(scores.argmax), self._bits, self._reader
         suspect, repaired, forced = L, False, []
         while len(guess) < L and not reader.ended:
             position = len(guess)
+            forced = forced or self._dictated(guess)
+            if repaired and not forced:
+                suspect = min(suspect, position)
             row = position if suspect == L else self._scratch
             reader.fill(bits, row)
-            forced = forced or self._dictated(guess)
             if position < len(pinned):
                 token = pinned[position]
                 bits.only(row, token)
-            elif bits.allows(row, token := scores.argmax[position]):
-                pass
-            elif forced:
-                token, repaired = forced[0], True
-            else:
-                token, repaired = scores.best(position, bits.rows[row]), True
+            elif not bits.allows(row, token := scores.argmax[position]):
+                token = forced[0] if forced else scores.best(position, bits.rows[row])
+                repaired = True
             if forced and token == forced[0]:
                 forced = forced[1:]
                 bits.only(row, token)
@@ -88,9 +94,7 @@ class Frontier:
             if not reader.read(token):
                 raise DeadEndError(f"no token is allowed after {self._said(guess)!r}")
             guess.append(token)
-            if repaired and not forced:
-                suspect = min(suspect, position + 1)
-        return L if reader.ended and suspect == len(guess) else suspect  # behind a stop: padding
+        return suspect, repaired
 
     def _dictated(self, guess: list[int]) -> list[int]:
         """Tokens that the grammar leaves no choice about, as the tokenizer writes them."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import jaxtyping
 import pytest
 import torch
+from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
@@ -16,6 +17,10 @@ jaxtyping.install_import_hook(
     ["dlm.grammar", "dlm.models", *sorted(f"dlm.{path.stem}" for path in _DLM.glob("*.py"))],
     "beartype.beartype",
 )
+
+
+settings.register_profile("dlm", deadline=None, derandomize=True)  # machines are noisy
+settings.load_profile("dlm")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

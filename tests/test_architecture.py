@@ -98,9 +98,7 @@ def test_transformers_imports_from_the_root_of_a_checkout():
     assert run.stdout.split() == [str(ROOT / "kernels"), "False"]
 
 
-@pytest.mark.parametrize(
-    "folder", ["dlm", "grammar", "kernels", "models", "scripts", "tests"]
-)
+@pytest.mark.parametrize("folder", ["dlm", "grammar", "kernels", "models", "scripts", "tests"])
 def test_files_are_short_and_annotations_are_evaluated(folder):
     """jaxtyping and beartype read annotations: as strings they would check nothing."""
     for path in sources(folder):

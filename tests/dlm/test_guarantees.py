@@ -106,13 +106,23 @@ def test_each_stop_token_behind_the_closing_brace_ends_the_canvas(engine_of, tok
 
 def test_a_code_fence_cannot_begin_the_answer(engine_of, tokens_of):
     """vLLM #45436, second reproduction: the canvas began with ```json, and was never masked."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
     script = tokens_of('```json\n{"a": 1}\n```<turn|>')
     engine = engine_of(Scripted(V, len(PROMPT), script))
-    result = engine.generate(
-        Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), max_tokens=200)
+    free, bound = engine.generate(
+        [
+            Request(token_ids=PROMPT),
+            Request(token_ids=PROMPT, constraint=JsonSchema(schema)),
+        ]
     )
-    assert "`" not in result.text
-    assert result.text.startswith("{")
+    assert free.text.startswith("```json")
+    assert bound.text.startswith("{")
+    jsonschema.validate(bound.parsed, schema)
 
 
 def test_stop_tokens_are_impossible_before_the_grammar_is_satisfied(engine_of):

@@ -28,13 +28,13 @@ def test_the_kernel_equals_the_reference(rows, vocab, dtype, device, rng):
 
 
 @given(
-    rows=st.integers(0, 40),
-    vocab=st.integers(1, 100) | st.sampled_from([1000, 1536, 16_384, 40_000]),
+    rows=st.integers(0, 8),
+    vocab=st.integers(1, 100) | st.sampled_from([1000, 1536, 10_000, 40_000]),
     dtype=st.sampled_from(DTYPES),
     extra=st.sampled_from([0, 1, 37]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_cpu_path_equals_the_reference(rows, vocab, dtype, extra, seed):
     rng = torch.Generator().manual_seed(seed)
     padded = random_logits(rows, vocab + extra, dtype, rng)

@@ -36,9 +36,7 @@ def test_the_cache_holds_the_keys_and_values_of_transformers(pair, reference, rn
         ):
             seen = expected.shape[1]
             assert ours.shape[1] == length + 5
-            assert seen == min(
-                length + 5, reference.WINDOW - 1 if layer % 2 == 0 else length + 5
-            )
+            assert seen == min(length + 5, reference.WINDOW - 1 if layer % 2 == 0 else length + 5)
             torch.testing.assert_close(ours[:, -seen:], expected, **reference.CLOSE)
 
 
@@ -163,7 +161,7 @@ def test_encoding_several_slots_at_once_equals_one_at_a_time(pair, reference, rn
     assert together.length(3) == 0
 
 
-@settings(deadline=None, max_examples=25, derandomize=True)
+@settings(max_examples=15)
 @given(cuts=st.lists(st.integers(1, 29), max_size=6, unique=True))
 def test_a_prompt_can_be_encoded_in_any_pieces(pair, reference, cuts):
     prompt = reference.draw(torch.Generator().manual_seed(0), 30)
@@ -220,12 +218,8 @@ def test_a_slot_rewinds_only_to_where_it_has_been(pair, reference, rng, length):
         cache.rewind(0, length)
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "kv_heads"), [(32, 1), (32, 2), (16, 1), (16, 2)]
-)
-def test_both_ways_to_write_full_layers_mean_the_same(
-    reference, rng, tmp_path, head_dim, kv_heads
-):
+@pytest.mark.parametrize(("head_dim", "kv_heads"), [(32, 1), (32, 2), (16, 1), (16, 2)])
+def test_both_ways_to_write_full_layers_mean_the_same(reference, rng, tmp_path, head_dim, kv_heads):
     """transformers 5.23 leaves a number out of `per_layer_config` where it is no exception."""
     pair = reference.make_pair(
         tmp_path, global_head_dim=head_dim, num_global_key_value_heads=kv_heads
@@ -277,7 +271,9 @@ def test_bf16_loses_no_more_than_transformers_does_in_bf16(pair, reference, rng)
     half_of_theirs = type(pair.theirs).from_pretrained(pair.directory, dtype=torch.bfloat16)
     errors = []
     for prompt, canvas in zip(
-        reference.draw(rng, 8, 20).tolist(), reference.draw(rng, 8, 1, reference.CANVAS), strict=True
+        reference.draw(rng, 8, 20).tolist(),
+        reference.draw(rng, 8, 1, reference.CANVAS),
+        strict=True,
     ):
         both = []
         for model in (pair.ours, half):

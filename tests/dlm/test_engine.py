@@ -1,0 +1,278 @@
+"""Requests, slots and events."""
+
+import pytest
+import torch
+from conftest_values import PROMPT, V
+from doubles import Obsessed, Random, Scripted
+
+from dlm import (
+    Committed,
+    DlmError,
+    Draft,
+    Engine,
+    Failed,
+    Finished,
+    JsonSchema,
+    Request,
+    RequestError,
+)
+from dlm.grammar import GrammarError, Guidance
+
+ASKED = [
+    "Extract name, age as JSON. This is Olga Lopez, 61 years old.",
+    "Extract invoice_id, paid, total as JSON. Invoice TF-4914, it costs 197.5, it is open.",
+    "List as JSON. chair, desk, lamp",
+    "Answer with one word of mage, healer. Ben Kim, fights as a mage.",
+]
+PERSON = JsonSchema(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    }
+)
+
+
+def test_requests_give_in_a_batch_exactly_what_each_gives_alone(built_in):
+    requests = [
+        Request(prompt=prompt, seed=seed, max_tokens=96, constraint=spec)
+        for seed, (prompt, spec) in enumerate(
+            [(p, spec) for p in ASKED for spec in (None, JsonSchema(True))] + [(ASKED[0], PERSON)]
+        )
+    ]
+    alone = [built_in.generate(request) for request in requests]
+    together = built_in.generate(requests)
+    backwards = built_in.generate(requests[::-1])[::-1]
+    for one, other, last in zip(alone, together, backwards, strict=True):
+        assert one.token_ids == other.token_ids == last.token_ids
+        assert one.stats.denoiser_calls == other.stats.denoiser_calls == last.stats.denoiser_calls
+
+
+def test_a_request_that_joins_later_disturbs_nobody(built_in):
+    first = Request(prompt=ASKED[1], seed=3, max_tokens=96)
+    second = Request(prompt=ASKED[0], seed=4, max_tokens=96, constraint=PERSON)
+    alone = [built_in.generate(r).token_ids for r in (first, second)]
+    numbers, ends = [built_in.add(first)], {}
+    for step in range(1000):
+        if step == 2:
+            numbers.append(built_in.add(second))
+        for event in built_in.step():
+            if isinstance(event, Finished):
+                ends[event.request] = event.result.token_ids
+        if not built_in.busy:
+            break
+    assert [ends[n] for n in numbers] == alone
+
+
+def test_the_same_seed_repeats_and_another_does_not(engine_of):
+    def run(seed):
+        return engine_of(Random(V, seed=0)).generate(Request(token_ids=PROMPT, seed=seed)).token_ids
+
+    canvases = []
+    for seed in (1, 1, 2):
+        model = Random(V, seed=0)
+        engine = engine_of(model)
+        engine.add(Request(token_ids=PROMPT, seed=seed, max_tokens=4))
+        engine.step()
+        canvases.append(next(iter(engine._running.values())).canvas.tolist())
+    assert canvases[0] == canvases[1] != canvases[2]
+    assert run(1) == run(1)
+
+
+def test_more_requests_than_slots_all_end(engine_of, tokens_of):
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>')), slots=2)
+    results = engine.generate([Request(token_ids=PROMPT, seed=s) for s in range(7)])
+    assert [r.text for r in results] == ['"hi"'] * 7
+    assert not engine.busy
+
+
+def test_events_tell_of_drafts_then_of_text_that_stays(engine_of, tokens_of):
+    script = tokens_of('["laptop", "desk", "lamp", "tent", "chair", "desk"]<turn|>')
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    number = engine.add(Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"})))
+    events = []
+    while engine.busy:
+        events += engine.step()
+    assert {event.request for event in events} == {number}
+    assert isinstance(events[0], Draft)
+    assert len(events[0].tokens) == len(events[0].accepted) == engine.model.canvas_length
+    committed = [t for event in events if isinstance(event, Committed) for t in event.tokens]
+    assert committed == script
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.result.token_ids == committed[:-1]
+    assert end.result.parsed == ["laptop", "desk", "lamp", "tent", "chair", "desk"]
+    assert end.result.stats.canvases == 2
+
+
+@pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 40])
+def test_max_tokens_is_never_passed(engine_of, tokens_of, max_tokens):
+    script = tokens_of("word " * 40)
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    result = engine.generate(Request(token_ids=PROMPT, max_tokens=max_tokens))
+    assert result.finish_reason == "length"
+    assert result.token_ids == script[:max_tokens]
+    assert result.stats.canvases == -(-max_tokens // engine.model.canvas_length)
+
+
+def test_a_stop_just_beyond_max_tokens_is_no_stop(engine_of, tokens_of):
+    script = tokens_of('["laptop"]<turn|>')
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    room = Request(token_ids=PROMPT, constraint=JsonSchema(True), max_tokens=len(script))
+    tight = Request(token_ids=PROMPT, constraint=JsonSchema(True), max_tokens=len(script) - 1)
+    enough, cut = engine.generate([room, tight])
+    assert (enough.finish_reason, enough.parsed) == ("stop", ["laptop"])
+    assert (cut.finish_reason, cut.parsed) == ("length", None)
+
+
+def test_unconstrained_canvases_take_at_most_the_reference_s_steps(engine_of):
+    engine = engine_of(Random(V, seed=1))
+    result = engine.generate(Request(token_ids=PROMPT, max_tokens=32))
+    assert result.stats.denoiser_calls <= engine.config.max_steps * result.stats.canvases
+
+
+def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>')))
+    healthy, doomed = (engine.add(Request(token_ids=PROMPT, seed=s)) for s in (0, 1))
+    engine._waiting[1] = type(engine._waiting[1])(
+        doomed, engine._waiting[1].request, PROMPT, Doomed()
+    )
+    ends = {}
+    while engine.busy:
+        for event in engine.step():
+            if isinstance(event, Finished | Failed):
+                ends[event.request] = event
+    assert isinstance(ends[doomed], Failed)
+    assert "nowhere to go" in str(ends[doomed].error)
+    assert isinstance(ends[healthy], Finished)
+    assert ends[healthy].result.text == '"hi"'
+
+
+class Doomed:
+    def guide(self, scores, pinned=()) -> Guidance:
+        raise GrammarError("nowhere to go")
+
+    def commit(self, tokens) -> None:
+        raise AssertionError("nothing can have been settled")
+
+
+def test_a_cancelled_request_leaves_its_slot(engine_of):
+    engine = engine_of(Random(V, seed=1), slots=1)
+    running, waiting = (engine.add(Request(token_ids=PROMPT)) for _ in range(2))
+    engine.step()
+    engine.cancel(running)
+    engine.cancel(waiting)
+    assert not engine.busy
+    assert engine._cache.tokens == [[]]
+
+
+def test_thinking_comes_back_apart_and_does_not_satisfy_the_grammar(engine_of, tokens_of):
+    """The end of reasoning may lie anywhere in a canvas: what follows is constrained at once."""
+    for filler in range(0, 40, 3):
+        thought = "hm " * filler + 'perhaps {"a": 2}'
+        script = tokens_of(f'<|channel>thought\n{thought}<channel|>{{"a": 1}}<turn|>')
+        engine = engine_of(Scripted(V, len(PROMPT), script))
+        result = engine.generate(
+            Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), thinking=True)
+        )
+        assert result.reasoning == thought
+        assert (result.text, result.parsed) == ('{"a": 1}', {"a": 1})
+        assert result.token_ids == script[:-1]
+
+
+def test_reasoning_cannot_stop_the_answer_away(engine_of, tokens_of):
+    script = tokens_of('<|channel>thought\nhm<turn|><eos>hm<channel|>"mage"<turn|>')
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    words = JsonSchema({"enum": ["mage", "healer"]})
+    result = engine.generate(Request(token_ids=PROMPT, constraint=words, thinking=True))
+    assert result.reasoning.startswith("hm")
+    assert result.parsed in ("mage", "healer")
+    assert not set(result.token_ids) & set(engine.config.stops)
+
+
+def test_a_model_that_need_not_think_answers_at_once(engine_of, tokens_of):
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of('{"a": 1}<turn|>')))
+    result = engine.generate(
+        Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), thinking=True)
+    )
+    assert (result.parsed, result.reasoning) == ({"a": 1}, None)
+
+
+def test_an_empty_thought_channel_is_no_part_of_the_text(engine_of, tokens_of):
+    script = tokens_of("<|channel>thought\n<channel|>hello<turn|>")
+    result = engine_of(Scripted(V, len(PROMPT), script)).generate(Request(token_ids=PROMPT))
+    assert (result.text, result.reasoning) == ("hello", None)
+
+
+def test_without_thinking_the_prompt_ends_behind_an_empty_thought_channel(chat):
+    off, on = (
+        chat.prompt(Request(prompt="Hello", thinking=thinking)) for thinking in (False, True)
+    )
+    assert chat.tokenizer.decode(off).endswith("<|turn>model\n<|channel>thought\n<channel|>")
+    assert chat.tokenizer.decode(on).endswith("<|turn>model\n")
+    assert "<|think|>" in chat.tokenizer.decode(on)
+    raw = chat.prompt(Request(token_ids=off))
+    assert raw == off  # it holds the channel already
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({}, "give one of prompt, messages and token_ids; got none"),
+        ({"prompt": "a", "token_ids": [1]}, "got prompt and token_ids"),
+        ({"prompt": " \n"}, "prompt is empty"),
+        ({"messages": []}, "messages is empty"),
+        ({"messages": [{"role": "user"}]}, r"messages\[0\] is no .*role.*content"),
+        ({"token_ids": []}, "token_ids is empty"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0: it takes at least 1"),
+        ({"prompt": "a", "seed": -1}, "seed is -1"),
+    ],
+)
+def test_an_impossible_request_says_what_would_have_been_right(fields, problem):
+    with pytest.raises(RequestError, match=problem):
+        Request(**fields)
+
+
+@pytest.mark.parametrize(
+    ("request_", "problem"),
+    [
+        (Request(token_ids=[5, 9999]), "token 9999 is outside of 1536 tokens"),
+        (Request(token_ids=[5, -1]), "token -1 is outside"),
+        (Request(token_ids=[5] * 10, max_tokens=200_000), "leave 99984 for the answer, fewer"),
+        (
+            Request(prompt="a", constraint=JsonSchema({"$ref": "#/nowhere"})),
+            "JSON schema: Cannot find field nowhere",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_refused_at_admission(engine_of, request_, problem):
+    engine = engine_of(Obsessed(V, [1]))
+    with pytest.raises(RequestError, match=problem):
+        engine.add(request_)
+    assert not engine.busy
+
+
+def test_one_bad_request_of_a_list_is_named_and_the_others_do_not_start(engine_of):
+    engine = engine_of(Obsessed(V, [1]))
+    with pytest.raises(RequestError, match="request 1: token 9999"):
+        engine.generate([Request(token_ids=PROMPT), Request(token_ids=[9999])])
+    assert not engine.busy
+
+
+def test_generate_refuses_to_swallow_the_events_of_others(engine_of):
+    engine = engine_of(Obsessed(V, [1]))
+    engine.add(Request(token_ids=PROMPT))
+    with pytest.raises(DlmError, match="swallow"):
+        engine.generate(Request(token_ids=PROMPT))
+
+
+def test_a_directory_that_is_no_model_is_named(tmp_path):
+    with pytest.raises(DlmError, match=f"no model directory at {tmp_path / 'none'}"):
+        Engine.load(tmp_path / "none")
+
+
+def test_bf16_runs_too(built_in):
+    engine = Engine.load(device="cpu", dtype=torch.bfloat16)
+    result = engine.generate(Request(prompt=ASKED[0], constraint=PERSON, max_tokens=96))
+    assert result.finish_reason == "stop"
+    assert result.parsed.keys() == {"name", "age"}

@@ -1,0 +1,187 @@
+"""What the frontier engine makes of a canvas's scores."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xgrammar as xgr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlm.grammar import DeadEndError, Frontier, GrammarError, JsonSchema, Vocabulary
+from dlm.scores import Scores
+
+L = 12
+SCHEMA = {
+    "type": "object",
+    "properties": {"invoice_id": {"type": "string"}, "total": {"type": "integer"}},
+    "required": ["invoice_id", "total"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def frontier(compiler, vocabulary):
+    return Frontier(compiler.compile(JsonSchema(SCHEMA)), vocabulary, L)
+
+
+def encode(vocabulary, text):
+    return vocabulary._encode(text)
+
+
+def wanting(vocabulary, tokens, sure=50.0):
+    """Scores of a model that is sure of `tokens`, then of padding."""
+    wanted = torch.tensor(list(tokens) + [vocabulary.pad] * (L - len(tokens)))[:L]
+    logits = sure * torch.nn.functional.one_hot(wanted, len(vocabulary)).float()
+    return Scores(logits, wanted.tolist())
+
+
+def allowed(guidance, position, size):
+    words = guidance.bitmask[position].numpy()
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:size]
+    return set(np.flatnonzero(bits).tolist())
+
+
+def test_agreement_follows_the_model_and_masks_every_position(frontier, vocabulary):
+    tokens = encode(vocabulary, '{"invoice_id": "A1",')
+    guidance = frontier.guide(wanting(vocabulary, tokens))
+    agreed = len(tokens)
+    assert guidance.guess[:agreed] == tokens
+    for position, token in enumerate(tokens):
+        assert token in allowed(guidance, position, len(vocabulary))
+        assert len(allowed(guidance, position, len(vocabulary))) < len(vocabulary) - 100
+
+
+def test_each_mask_is_the_state_s_own(frontier, compiler, vocabulary):
+    """Where nothing is dictated, a row holds exactly what a fresh matcher allows there."""
+    tokens = encode(vocabulary, '{"invoice_id": "A1b2c3')
+    guidance = frontier.guide(wanting(vocabulary, tokens))
+    matcher = xgr.GrammarMatcher(
+        compiler.compile(JsonSchema(SCHEMA)), override_stop_tokens=list(vocabulary.stops)
+    )
+    row = xgr.allocate_token_bitmask(1, len(vocabulary))
+    for position, token in enumerate(tokens):
+        matcher.fill_next_token_bitmask(row)
+        mask = guidance.bitmask[position]
+        assert torch.equal(mask, row[0]) or allowed(guidance, position, len(vocabulary)) == {token}
+        assert matcher.accept_token(token)
+
+
+def test_what_the_grammar_dictates_is_all_that_is_allowed(frontier, vocabulary):
+    tokens = encode(vocabulary, '{"invoice_id": ')
+    guidance = frontier.guide(wanting(vocabulary, tokens))
+    key = encode(vocabulary, "invoice_id")
+    start = tokens.index(key[0])
+    for offset, token in enumerate(key):
+        assert allowed(guidance, start + offset, len(vocabulary)) == {token}
+
+
+def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontier, vocabulary):
+    fence = encode(vocabulary, "```json")
+    scores = wanting(vocabulary, [*fence, *encode(vocabulary, '{"invoice')])
+    brace = encode(vocabulary, '{"')[0]
+    scores._logits[0, brace] = 40.0
+    guidance = frontier.guide(scores)
+    assert guidance.guess[0] == brace
+    assert brace in allowed(guidance, 0, len(vocabulary))
+    key = encode(vocabulary, "invoice_id")
+    assert guidance.guess[1 : 1 + len(key)] == key  # dictated behind the repair, and sure
+    assert guidance.suspect == 1 + len(key)
+    for position in range(guidance.suspect, L):
+        assert len(allowed(guidance, position, len(vocabulary))) == len(vocabulary)
+
+
+def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabulary):
+    frontier = Frontier(compiler.compile(JsonSchema({"type": "integer"})), vocabulary, L)
+    tokens = [*encode(vocabulary, "42"), 106, *encode(vocabulary, "junk")]
+    guidance = frontier.guide(wanting(vocabulary, tokens))
+    assert guidance.guess == [*tokens[:3], *[vocabulary.pad] * (L - 3)]
+    assert (guidance.stop, guidance.scored, guidance.suspect, guidance.ends) == (2, 3, L, True)
+    for position in range(3, L):
+        assert allowed(guidance, position, len(vocabulary)) == {vocabulary.pad}
+
+
+def test_padding_and_stops_are_not_allowed_before_the_end(frontier, vocabulary):
+    for unwanted in (vocabulary.pad, *vocabulary.stops):
+        guidance = frontier.guide(wanting(vocabulary, [unwanted] * L))
+        assert not {vocabulary.pad, *vocabulary.stops} & allowed(guidance, 0, len(vocabulary))
+        assert guidance.guess[0] not in vocabulary.control
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 2**32), seen=st.integers(0, 2**32))
+def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
+    """Whatever was looked at, the next look is as if nothing had been."""
+    fresh, used = (
+        Frontier(compiler.compile(JsonSchema(SCHEMA)), vocabulary, L) for _ in range(2)
+    )
+    for other in (seen, seen + 1):
+        used.guide(random_scores(vocabulary, other))
+    one, two = (f.guide(random_scores(vocabulary, seed)) for f in (fresh, used))
+    assert one.guess == two.guess
+    assert (one.suspect, one.stop, one.scored) == (two.suspect, two.stop, two.scored)
+    assert torch.equal(one.bitmask, two.bitmask)
+
+
+@settings(max_examples=100)
+@given(seed=st.integers(0, 2**32), canvases=st.integers(1, 4))
+def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases):
+    """The guess of every step could be committed; a fresh matcher takes all that were."""
+    spec = JsonSchema(SCHEMA)
+    frontier = Frontier(compiler.compile(spec), vocabulary, L)
+    oracle = xgr.GrammarMatcher(compiler.compile(spec))
+    text = ""
+    for canvas in range(canvases):
+        guidance = frontier.guide(random_scores(vocabulary, seed + canvas))
+        tokens = guidance.guess[: guidance.stop + 1]
+        frontier.commit(tokens)
+        assert oracle.accept_string(vocabulary.text(tokens))
+        text += vocabulary.text(tokens)
+        if guidance.ends:
+            assert json.loads(text).keys() == {"invoice_id", "total"}
+            break
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 2**32), count=st.integers(0, L))
+def test_pinned_tokens_stay_and_are_all_that_is_allowed(compiler, vocabulary, seed, count):
+    frontier = Frontier(compiler.compile(JsonSchema(SCHEMA)), vocabulary, L)
+    pinned = frontier.guide(random_scores(vocabulary, seed)).guess[:count]
+    guidance = frontier.guide(random_scores(vocabulary, seed + 1), pinned)
+    assert guidance.guess[:count] == pinned
+    assert guidance.suspect >= count
+    for position, token in enumerate(pinned):
+        assert allowed(guidance, position, len(vocabulary)) == {token}
+
+
+def test_a_refused_commit_moves_nothing(frontier, vocabulary):
+    tokens = encode(vocabulary, '{"invoice_id": "A')
+    frontier.commit(tokens[:3])
+    with pytest.raises(GrammarError, match="at position 2 is not allowed there"):
+        frontier.commit([*tokens[3:5], 106])
+    frontier.commit(tokens[3:])
+
+
+def test_nothing_follows_the_stop(compiler, vocabulary):
+    frontier = Frontier(compiler.compile(JsonSchema({"type": "boolean"})), vocabulary, L)
+    with pytest.raises(GrammarError, match="position 2"):
+        frontier.commit([*encode(vocabulary, "true"), 106, vocabulary.pad])
+
+
+def test_a_vocabulary_that_cannot_go_on_is_a_dead_end():
+    pieces = [b"", b"", b"a", b"b"]
+    toy = Vocabulary(
+        pieces, control=[0, 1], stops=[1], pad=0, thought=None, encode=lambda t: [2] * len(t)
+    )
+    compiled = xgr.GrammarCompiler(toy.info()).compile_regex("ac")
+    with pytest.raises(DeadEndError, match="no token is allowed after 'a'"):
+        Frontier(compiled, toy, 4).guide(
+            Scores(torch.zeros(4, 4), [2, 2, 2, 2])
+        )
+
+
+def random_scores(vocabulary, seed):
+    rng = torch.Generator().manual_seed(seed)
+    logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
+    return Scores(logits, logits.argmax(-1).tolist())
