@@ -248,7 +248,7 @@ class Engine:
         running = self._running[slot]
         request = self._requests[running.request]
         tokens = running.tokens[:-1] if reason == "stop" else running.tokens
-        reasoning, text = self._split(tokens)
+        reasoning, text = self.split(tokens)
         complete = reason == "stop" and request.constraint is not None
         result = Result(
             text=text,
@@ -267,7 +267,7 @@ class Engine:
         self._cache.rewind(slot, 0)
         self._free.append(slot)
 
-    def _split(self, tokens: list[int]) -> tuple[str | None, str]:
+    def split(self, tokens: list[int]) -> tuple[str | None, str]:
         """Reasoning, if there is any, and the answer."""
         thought, text = self.vocabulary.thought, self.vocabulary.text
         if thought is None or thought.open not in tokens:

@@ -63,9 +63,7 @@ class Frontier:
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
         self._committed += tokens
 
-    def _follow(
-        self, scores: Scores, pinned: Sequence[int], guess: list[int]
-    ) -> tuple[int, bool]:
+    def _follow(self, scores: Scores, pinned: Sequence[int], guess: list[int]) -> tuple[int, bool]:
         """Extend `guess` to the stop or the canvas's end.
 
         Returns the first suspect position, and whether the grammar refused the model's choice.

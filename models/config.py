@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dlm.models.errors import CheckpointError
 
@@ -64,6 +64,8 @@ class ModelConfig:
             return cls._from_text(config["text_config"], int(config.get("canvas_length", 256)))
         except KeyError as missing:
             raise CheckpointError(f"config.json: text_config has no {missing}") from missing
+        except (AttributeError, TypeError, ValueError) as error:
+            raise CheckpointError(f"config.json: a field has the wrong type: {error}") from error
 
     @classmethod
     def _from_text(cls, text: Mapping[str, Any], canvas_length: int) -> "ModelConfig":
@@ -77,6 +79,9 @@ class ModelConfig:
                 raise CheckpointError(f"config.json: {name} is {text[name]!r}, not {value!r}")
         if text.get("use_bidirectional_attention") == "all":
             raise CheckpointError("config.json: a bidirectional encoder is not DiffusionGemma's")
+        known = get_args(LayerType)
+        if unknown := [kind for kind in text["layer_types"] if kind not in known]:
+            raise CheckpointError(f"config.json: layer type {unknown[0]!r} is none of {known}")
         return cls(
             vocab_size=text["vocab_size"],
             hidden_size=text["hidden_size"],

@@ -37,3 +37,11 @@ def device() -> str:
 def rng() -> torch.Generator:
     """On the CPU whatever the device: a test draws the same numbers everywhere."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def built_in():
+    """The engine of the built-in checkpoint."""
+    from dlm import Engine
+
+    return Engine.load(device="cpu")

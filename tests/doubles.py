@@ -41,7 +41,9 @@ class Double:
     def denoise(
         self, canvas: Tensor, belief: Tensor, cache: Ledger, slots: Sequence[int]
     ) -> Tensor:
-        return torch.stack([self.wish(cache.tokens[s], c) for s, c in zip(slots, canvas, strict=True)])
+        return torch.stack(
+            [self.wish(cache.tokens[s], c) for s, c in zip(slots, canvas, strict=True)]
+        )
 
     def no_belief(self) -> Tensor:
         return torch.zeros(self.canvas_length, 1)
@@ -61,9 +63,7 @@ class Random(Double):
         self._rng, self._scale = torch.Generator().manual_seed(seed), scale
 
     def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
-        return self._scale * torch.randn(
-            self.canvas_length, self.vocab_size, generator=self._rng
-        )
+        return self._scale * torch.randn(self.canvas_length, self.vocab_size, generator=self._rng)
 
 
 class Obsessed(Double):

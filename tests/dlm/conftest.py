@@ -30,8 +30,3 @@ def engine_of(chat: Chat) -> Callable[..., Engine]:
 def tokens_of(chat: Chat) -> Callable[[str], list[int]]:
     """Text with control tokens by name, tokenized."""
     return lambda text: chat.tokenizer.encode(text, add_special_tokens=False)
-
-
-@pytest.fixture(scope="session")
-def built_in() -> Engine:
-    return Engine.load(device="cpu")

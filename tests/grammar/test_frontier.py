@@ -113,9 +113,7 @@ def test_padding_and_stops_are_not_allowed_before_the_end(frontier, vocabulary):
 @given(seed=st.integers(0, 2**32), seen=st.integers(0, 2**32))
 def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
     """Whatever was looked at, the next look is as if nothing had been."""
-    fresh, used = (
-        Frontier(compiler.compile(JsonSchema(SCHEMA)), vocabulary, L) for _ in range(2)
-    )
+    fresh, used = (Frontier(compiler.compile(JsonSchema(SCHEMA)), vocabulary, L) for _ in range(2))
     for other in (seen, seen + 1):
         used.guide(random_scores(vocabulary, other))
     one, two = (f.guide(random_scores(vocabulary, seed)) for f in (fresh, used))
@@ -176,9 +174,7 @@ def test_a_vocabulary_that_cannot_go_on_is_a_dead_end():
     )
     compiled = xgr.GrammarCompiler(toy.info()).compile_regex("ac")
     with pytest.raises(DeadEndError, match="no token is allowed after 'a'"):
-        Frontier(compiled, toy, 4).guide(
-            Scores(torch.zeros(4, 4), [2, 2, 2, 2])
-        )
+        Frontier(compiled, toy, 4).guide(Scores(torch.zeros(4, 4), [2, 2, 2, 2]))
 
 
 def random_scores(vocabulary, seed):

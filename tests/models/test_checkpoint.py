@@ -146,6 +146,18 @@ def test_a_variant_that_is_not_computed_here_is_refused_by_name(saved, reference
     assert f"{field} is {value!r}" in refusal(saved)
 
 
+@pytest.mark.parametrize("layer_types", [["sliding_attention", "linear_attention"], None, "full"])
+def test_layers_of_an_unknown_kind_are_refused(saved, reference, layer_types):
+    reference.edit_config(saved, layer_types=layer_types)
+    assert "config.json: " in refusal(saved)
+
+
+def test_a_text_config_that_is_none_is_refused(saved):
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"text_config": None}))
+    assert "wrong type" in refusal(saved)
+
+
 def test_a_bidirectional_encoder_is_refused(saved, reference):
     reference.edit_config(saved, use_bidirectional_attention="all")
     assert "bidirectional encoder" in refusal(saved)

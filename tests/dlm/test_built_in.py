@@ -1,0 +1,62 @@
+"""The engine on the built-in model: its habits, and what the constraint makes of them."""
+
+import json
+from random import Random
+
+import jsonschema
+import pytest
+from tiny_data import choice, extract, tool_call
+
+from dlm import JsonSchema, Request
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return [extract(Random(f"built in/{i}"), "heldout") for i in range(24)]
+
+
+def test_the_fence_that_the_model_likes_is_prevented(built_in, asked):
+    """vLLM #45436, second reproduction, with a model that really has the habit."""
+    free = built_in.generate([Request(prompt=s.prompt, seed=i) for i, s in enumerate(asked)])
+    fenced = [i for i, result in enumerate(free) if result.text.startswith("```")]
+    assert fenced
+    bound = built_in.generate(
+        [
+            Request(prompt=asked[i].prompt, seed=i, constraint=JsonSchema(asked[i].schema))
+            for i in fenced
+        ]
+    )
+    for i, result in zip(fenced, bound, strict=True):
+        assert result.finish_reason == "stop"
+        jsonschema.validate(json.loads(result.text), asked[i].schema)
+
+
+def test_thinking_comes_back_apart_from_a_valid_answer(built_in, asked):
+    results = built_in.generate(
+        [
+            Request(prompt=s.prompt, seed=i, thinking=True, constraint=JsonSchema(s.schema))
+            for i, s in enumerate(asked[:8])
+        ]
+    )
+    for item, result in zip(asked, results, strict=False):
+        assert result.finish_reason == "stop"
+        jsonschema.validate(result.parsed, item.schema)
+        assert result.reasoning is None or result.reasoning.startswith("The text is about")
+    assert sum(result.reasoning is not None for result in results) >= 6
+
+
+def test_a_choice_is_one_of_the_list(built_in):
+    items = [choice(Random(f"choice/{i}"), "heldout") for i in range(12)]
+    results = built_in.generate(
+        [Request(prompt=s.prompt, constraint=JsonSchema(s.schema)) for s in items]
+    )
+    assert all(r.parsed in s.schema["enum"] for r, s in zip(results, items, strict=True))
+    assert sum(r.parsed == s.value for r, s in zip(results, items, strict=True)) >= 9
+
+
+def test_it_calls_declared_tools_in_gemma_s_own_form(built_in):
+    items = [tool_call(Random(f"tool/{i}"), "heldout") for i in range(12)]
+    requests = [Request(prompt=s.prompt, tools=s.tools) for s in items]
+    results = built_in.generate(requests)
+    said = [built_in.chat.tokenizer.decode(r.token_ids) for r in results]
+    assert sum(text == s.answer for text, s in zip(said, items, strict=True)) >= 4
