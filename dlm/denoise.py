@@ -152,12 +152,10 @@ def _guide(slot: Slot, logits: Float[Tensor, "L V"], argmax: list[int]) -> Guida
 def _next_canvas(logits: Float[Tensor, "L V"], accepted: Tensor, slot: Slot) -> Int[Tensor, "L"]:
     """Draws where positions are accepted, noise elsewhere; all randomness is the slot's own."""
     L, V = logits.shape
-    device = logits.device
-    uniform = torch.rand(L, generator=slot.rng, device=device)
-    noise = torch.randint(V, (L,), generator=slot.rng, device=device)
-    drawn = noise.clone()
-    drawn[accepted] = sampling.draw(logits[accepted], uniform[accepted])
-    return sampling.renoise(accepted, drawn, noise)
+    uniform = torch.rand(L, generator=slot.rng, device=logits.device)
+    noise = torch.randint(V, (L,), generator=slot.rng, device=logits.device)
+    drawn = sampling.draw(logits[accepted], uniform[accepted])
+    return sampling.renoise(noise, accepted, drawn)
 
 
 def _settle(slot: Slot, guidance: Guidance, entropy: float, config: DecodeConfig) -> bool:

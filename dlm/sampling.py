@@ -46,10 +46,10 @@ def draw(logits: Float[Tensor, "N V"], uniform: Float[Tensor, "N"]) -> Int64[Ten
 
 
 def renoise(
-    accepted: Bool[Tensor, "*B L"], drawn: Int64[Tensor, "*B L"], noise: Int64[Tensor, "*B L"]
+    noise: Int64[Tensor, "*B L"], accepted: Bool[Tensor, "*B L"], drawn: Int64[Tensor, "N"]
 ) -> Int64[Tensor, "*B L"]:
-    """The next canvas: what was drawn where it was accepted, fresh noise everywhere else."""
-    return torch.where(accepted, drawn, noise)
+    """The next canvas: the `N` drawn tokens at the `N` accepted positions, noise elsewhere."""
+    return noise.masked_scatter(accepted, drawn)
 
 
 def settled(stable: bool, mean_entropy: float, threshold: float) -> bool:

@@ -57,7 +57,8 @@ def compare(directory: str, prompts: int, seed: int, max_tokens: int) -> dict[st
 
         torch.manual_seed(seed * 1_000_003 + i)
         started = time.perf_counter()
-        output: Any = reference.generate(torch.tensor([tokens]), max_new_tokens=max_tokens)
+        inputs: Any = torch.tensor([tokens])
+        output: Any = reference.generate(inputs, max_new_tokens=max_tokens)
         their_seconds += time.perf_counter() - started
         said = [token for token in output.sequences[0, len(tokens) :].tolist() if token != 0]
         their_calls += round(len(said) / output.tokens_per_forward.item())

@@ -61,7 +61,7 @@ def test_accept_and_renoise_are_the_reference_sampler_s(logits, bound):
     cost = sampling.entropy(logits).sort(-1).values
     close = ((cost.cumsum(-1) - cost - bound).abs() < 1e-4).any()
     if not close:
-        assert torch.equal(sampling.renoise(accepted, drawn, noise), expected)
+        assert torch.equal(sampling.renoise(noise, accepted, drawn[accepted]), expected)
         assert torch.equal(accepted, sampler.accepted_token_mask)
 
 
