@@ -32,10 +32,13 @@ class Chat:
         """The tokens that the model continues.
 
         Without thinking, the model's turn is opened up to behind an empty thought channel, where
-        the answer begins: the model would write the channel itself, and no grammar allows it.
+        the answer begins: the model would write the channel itself, and no grammar allows it. Only
+        raw tokens without a constraint are left exactly as they are.
         """
         if request.token_ids is not None:
             tokens = list(request.token_ids)
+            if request.constraint is None:
+                return tokens
         else:
             messages = request.messages or [{"role": "user", "content": request.prompt}]
             tokens = self._render(messages, request.tools, request.thinking)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import overload
+from typing import Any, overload
 
 import torch
 
@@ -253,7 +253,7 @@ class Engine:
         result = Result(
             text=text,
             reasoning=reasoning,
-            parsed=json.loads(text) if complete else None,
+            parsed=_value(text) if complete else None,
             finish_reason=reason,
             token_ids=tokens,
             prompt_tokens=len(running.prompt),
@@ -276,3 +276,10 @@ class Engine:
         closed = tokens.index(thought.close) if thought.close in tokens else len(tokens)
         reasoning = text(tokens[opened:closed]).removeprefix("thought").strip()
         return reasoning or None, text(tokens[:opened] + tokens[closed:])
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -15,7 +15,8 @@ class Request:
     """One generation. Exactly one of `prompt`, `messages` and `token_ids` is given.
 
     `prompt` is a user's message; `messages` a conversation of `{"role", "content"}`; both are
-    rendered through the model's chat template. `token_ids` go to the model as they are.
+    rendered through the model's chat template. `token_ids` go to the model as they are; under a
+    constraint an empty thought channel is added to a turn that has only been opened.
     Raises `RequestError` for a request that no model could serve.
     """
 
@@ -70,8 +71,9 @@ class Result:
     """The outcome of one request.
 
     `text` is the answer without control tokens and reasoning. `parsed` is its value if it is
-    complete JSON under a constraint, else None. `finish_reason` is "stop" only for an answer that
-    its stop token ended: under a constraint it is complete.
+    complete JSON under a constraint, else None; None also where Python cannot hold the value (an
+    integer of over 4,300 digits, a thousand nested arrays). `finish_reason` is "stop" only for an
+    answer that its stop token ended: under a constraint it is complete.
     """
 
     text: str

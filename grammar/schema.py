@@ -14,7 +14,7 @@ from dlm.grammar.errors import InvalidGrammarError
 _KIND = "JSON schema"
 
 
-@dataclass(frozen=True, kw_only=False)
+@dataclass(frozen=True)
 class JsonSchema:
     """A JSON value that a schema accepts.
 

@@ -1,40 +1,49 @@
-"""What a terminal shows of a running request: the canvas as it denoises, or a line of progress."""
+"""What a terminal shows of a running request: the canvas as it denoises, or a progress bar."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from dlm import Committed, Draft, Event
 from dlm.grammar import Vocabulary
 
 PINNED, ACCEPTED, NOISE = "bold green", "cyan", "dim"
+FRAME = 0.1  # seconds that each step of a watched canvas stays visible, at the least
 
 
 class CanvasView:
     """Follows the events of one request; draws on stderr, and only on a terminal."""
 
-    def __init__(self, vocabulary: Vocabulary, live: Live | None, whole: bool):
-        self._vocabulary, self._live, self._whole = vocabulary, live, whole
+    def __init__(self, vocabulary: Vocabulary, max_tokens: int, live: Live | None, watch: bool):
+        self._vocabulary, self._max_tokens = vocabulary, max_tokens
+        self._live, self._watch = live, watch
         self._committed: list[int] = []
 
     def show(self, event: Event) -> None:
         if isinstance(event, Committed):
             self._committed += event.tokens
         elif isinstance(event, Draft) and self._live is not None:
-            self._live.update(self._canvas(event) if self._whole else self._line(event))
+            self._live.update(self._canvas(event) if self._watch else self._bar(event))
+            if self._watch and self._live.console.is_terminal:
+                self._live.refresh()
+                time.sleep(FRAME)
 
-    def _line(self, draft: Draft) -> Text:
-        accepted = sum(draft.accepted)
-        return Text(
-            f"{len(self._committed)} tokens committed; step {draft.step} of this canvas, "
-            f"{accepted} of {len(draft.accepted)} positions accepted",
-            style="dim",
+    def _bar(self, draft: Draft) -> RenderableType:
+        done = len(self._committed)
+        line = Table.grid(padding=(0, 1))
+        line.add_row(
+            ProgressBar(total=self._max_tokens, completed=done, width=40),
+            f"{done} of at most {self._max_tokens} tokens, step {draft.step} of this canvas",
         )
+        return line
 
-    def _canvas(self, draft: Draft) -> Group:
+    def _canvas(self, draft: Draft) -> RenderableType:
         canvas = Text(self._vocabulary.text(self._committed))
         for position, token in enumerate(draft.tokens):
             style = ACCEPTED if draft.accepted[position] else NOISE
@@ -50,17 +59,15 @@ class CanvasView:
         return Group(canvas, legend)
 
     def _piece(self, token: int) -> str:
-        if token in self._vocabulary.control:
-            return "·"
-        return self._vocabulary.text([token])
+        return "·" if token in self._vocabulary.control else self._vocabulary.text([token])
 
 
 @contextmanager
-def canvas_view(vocabulary: Vocabulary, watch: bool) -> Iterator[CanvasView]:
-    """With `watch` the whole canvas, which stays on the screen; else one line, which goes away."""
+def canvas_view(vocabulary: Vocabulary, max_tokens: int, watch: bool) -> Iterator[CanvasView]:
+    """With `watch` the whole canvas, which stays on the screen; else a bar, which goes away."""
     console = Console(stderr=True)
     if not (watch or console.is_terminal):
-        yield CanvasView(vocabulary, None, whole=False)
+        yield CanvasView(vocabulary, max_tokens, None, watch)
         return
-    with Live(console=console, transient=not watch, refresh_per_second=20) as live:
-        yield CanvasView(vocabulary, live, whole=watch)
+    with Live(console=console, transient=not watch, auto_refresh=not watch) as live:
+        yield CanvasView(vocabulary, max_tokens, live, watch)

@@ -109,7 +109,7 @@ def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":
 
     import dlm
 
-    with canvas_view(engine.vocabulary, args.watch) as view:
+    with canvas_view(engine.vocabulary, args.max_tokens, args.watch) as view:
         while engine.busy:
             for event in engine.step():
                 if isinstance(event, dlm.Finished):
@@ -133,8 +133,8 @@ def judge(
     try:
         value = json.loads(result.text)
         jsonschema.validate(value, constraint.parsed)
-    except json.JSONDecodeError as error:
-        return None, f"the text is not JSON: {error}"
+    except (ValueError, RecursionError) as error:
+        return None, f"the text cannot be parsed as JSON: {error}"
     except jsonschema.ValidationError as error:
         return None, f"the JSON does not fit the schema at {error.json_path}: {error.message}"
     return value, None

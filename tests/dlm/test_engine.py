@@ -211,8 +211,19 @@ def test_without_thinking_the_prompt_ends_behind_an_empty_thought_channel(chat):
     assert chat.tokenizer.decode(off).endswith("<|turn>model\n<|channel>thought\n<channel|>")
     assert chat.tokenizer.decode(on).endswith("<|turn>model\n")
     assert "<|think|>" in chat.tokenizer.decode(on)
-    raw = chat.prompt(Request(token_ids=off))
-    assert raw == off  # it holds the channel already
+    bound = JsonSchema(True)
+    assert chat.prompt(Request(token_ids=off, constraint=bound)) == off  # it is there already
+    assert chat.prompt(Request(token_ids=off[:-4], constraint=bound)) == off
+    assert chat.prompt(Request(token_ids=off[:-4])) == off[:-4]
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 1500 + "]" * 1500])
+def test_a_value_that_python_cannot_hold_is_left_as_text(engine_of, tokens_of, text):
+    script = [*tokens_of(text), 106]
+    engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=64))
+    schema = JsonSchema({"type": "integer"} if text[0] == "9" else {"type": "array"})
+    result = engine.generate(Request(token_ids=PROMPT, constraint=schema, max_tokens=9000))
+    assert (result.text, result.finish_reason, result.parsed) == (text, "stop", None)
 
 
 @pytest.mark.parametrize(
