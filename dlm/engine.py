@@ -1,12 +1,11 @@
 """The engine: a fixed number of slots, and one step that takes all of them a pass further."""
 
-import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, overload
+from typing import overload
 
 import torch
 
@@ -15,7 +14,15 @@ from dlm.config import DecodeConfig
 from dlm.denoise import Denoiser, Outcome, denoise_step
 from dlm.errors import DlmError, RequestError
 from dlm.events import Committed, Draft, Event, Failed, Finished
-from dlm.grammar import Compiler, Constraint, Free, Frontier, GrammarError, Vocabulary
+from dlm.grammar import (
+    Compiler,
+    Constraint,
+    Free,
+    Frontier,
+    GrammarError,
+    InvalidValueError,
+    Vocabulary,
+)
 from dlm.models import checkpoint
 from dlm.request import FinishReason, Request, Result
 from dlm.slot import Slot
@@ -244,23 +251,27 @@ class Engine:
             running.uncoded = tokens
         return events
 
-    def _finish(self, slot: int, reason: FinishReason) -> Finished:
+    def _finish(self, slot: int, reason: FinishReason) -> Finished | Failed:
+        """A grammar can be wider than its schema, so a complete answer is checked once more."""
         running = self._running[slot]
-        request = self._requests[running.request]
+        number, constraint = running.request, self._requests[running.request].constraint
+        self._leave(slot)
         tokens = running.tokens[:-1] if reason == "stop" else running.tokens
         reasoning, text = self.split(tokens)
-        complete = reason == "stop" and request.constraint is not None
+        try:
+            parsed = constraint.value(text) if constraint and reason == "stop" else None
+        except InvalidValueError as error:
+            return Failed(request=number, error=DlmError(f"the result is refused: {error}"))
         result = Result(
             text=text,
             reasoning=reasoning,
-            parsed=_value(text) if complete else None,
+            parsed=parsed,
             finish_reason=reason,
             token_ids=tokens,
             prompt_tokens=len(running.prompt),
             stats=running.stats,
         )
-        self._leave(slot)
-        return Finished(request=running.request, result=result)
+        return Finished(request=number, result=result)
 
     def _leave(self, slot: int) -> None:
         del self._requests[self._running.pop(slot).request]
@@ -276,10 +287,3 @@ class Engine:
         closed = tokens.index(thought.close) if thought.close in tokens else len(tokens)
         reasoning = text(tokens[opened:closed]).removeprefix("thought").strip()
         return reasoning or None, text(tokens[:opened] + tokens[closed:])
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

@@ -2,7 +2,12 @@
 
 from dlm.grammar.compiler import Compiler
 from dlm.grammar.constraint import Constraint, Free, Guidance, Scores
-from dlm.grammar.errors import DeadEndError, GrammarError, InvalidGrammarError
+from dlm.grammar.errors import (
+    DeadEndError,
+    GrammarError,
+    InvalidGrammarError,
+    InvalidValueError,
+)
 from dlm.grammar.frontier import Frontier
 from dlm.grammar.schema import JsonSchema
 from dlm.grammar.vocabulary import Vocabulary
@@ -16,6 +21,7 @@ __all__ = [
     "GrammarError",
     "Guidance",
     "InvalidGrammarError",
+    "InvalidValueError",
     "JsonSchema",
     "Scores",
     "Vocabulary",

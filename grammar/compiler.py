@@ -1,6 +1,7 @@
-"""From what a user wrote to what xgrammar runs. One compiler per vocabulary; it caches."""
+"""From what a user wrote to what xgrammar runs. One compiler per vocabulary."""
 
 import re
+from functools import lru_cache
 
 import xgrammar as xgr
 
@@ -18,20 +19,27 @@ _STRICT = r'\1(([^\\0-\\x1f\\"\\\\]))'
 
 
 class Compiler:
-    """Compiles constraints for one vocabulary."""
+    """Compiles constraints for one vocabulary, and remembers the last ones.
 
-    def __init__(self, vocabulary: Vocabulary):
+    xgrammar's own cache is off: with it, a pattern with a long repetition does not compile.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, remembered: int = 64):
         self.vocabulary = vocabulary
-        self._xgr = xgr.GrammarCompiler(vocabulary.info())
+        self._xgr = xgr.GrammarCompiler(vocabulary.info(), cache_enabled=False)
+        self._compiled = lru_cache(maxsize=remembered)(self._json_schema)
 
     def compile(self, spec: JsonSchema) -> xgr.CompiledGrammar:
         """Raises `InvalidGrammarError` where xgrammar cannot express the schema."""
         try:
-            grammar = xgr.Grammar.from_json_schema(
-                spec.source, any_whitespace=True, max_whitespace_cnt=spec.max_whitespace
-            )
-            rules, loose = _LOOSE.subn(_STRICT, str(grammar))
-            return self._xgr.compile_grammar(rules if loose else grammar)
+            return self._compiled(spec.source, spec.max_whitespace)
         except RuntimeError as error:  # the only class that xgrammar raises here
-            reason = _NOISE.sub("", str(error)).strip()
+            reason = _NOISE.sub("", str(error)).strip() or "xgrammar failed on it"
             raise InvalidGrammarError("JSON schema", reason) from error
+
+    def _json_schema(self, source: str, max_whitespace: int) -> xgr.CompiledGrammar:
+        grammar = xgr.Grammar.from_json_schema(
+            source, any_whitespace=True, max_whitespace_cnt=max_whitespace
+        )
+        rules, loose = _LOOSE.subn(_STRICT, str(grammar))
+        return self._xgr.compile_grammar(rules if loose else grammar)

@@ -13,5 +13,9 @@ class InvalidGrammarError(GrammarError, ValueError):
         self.kind, self.reason, self.where = kind, reason, where
 
 
+class InvalidValueError(GrammarError, ValueError):
+    """A text that is no value of its schema."""
+
+
 class DeadEndError(GrammarError):
     """The grammar goes on, but no token of the vocabulary does."""

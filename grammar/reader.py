@@ -74,7 +74,12 @@ class Reader:
 
     def forced(self) -> str:
         """The text that every sentence goes on with from here."""
-        return self._matcher.find_jump_forward_string() if self.answering else ""
+        if not self.answering:
+            return ""
+        try:
+            return self._matcher.find_jump_forward_string()
+        except UnicodeDecodeError as error:  # what is certain ends within a character
+            return error.object[: error.start].decode()
 
     def read(self, token: int) -> bool:
         """Move past `token`; False, and no move, if it is not allowed here."""

@@ -1,4 +1,4 @@
-"""What a user may ask the output to be: a value of a JSON schema."""
+"""What a user may ask the output to be: a value of a JSON schema. Also judges a finished one."""
 
 import json
 from collections.abc import Mapping
@@ -8,8 +8,10 @@ from typing import Any
 
 from jsonschema import exceptions, validators
 from pydantic import BaseModel
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
-from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 
 _KIND = "JSON schema"
 
@@ -60,6 +62,29 @@ class JsonSchema:
     def source(self) -> str:
         """The schema as JSON text, its properties in the user's order."""
         return json.dumps(self.parsed)
+
+    def value(self, text: str) -> Any:
+        """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it.
+
+        None where Python cannot hold the value to check it: an integer of over 4,300 digits, a
+        thousand nested arrays. A `$ref` to another document is never followed.
+        """
+        schema = self.parsed
+        try:
+            value = json.loads(text)
+            checker = validators.validator_for(schema)(schema, registry=Registry())
+            problem = exceptions.best_match(checker.iter_errors(value))
+        except json.JSONDecodeError as error:
+            raise InvalidValueError(f"the text is not JSON: {error}") from error
+        except Unresolvable as error:
+            raise InvalidValueError(f"the JSON cannot be checked: {error}") from error
+        except (ValueError, RecursionError):
+            return None
+        if problem is not None:
+            raise InvalidValueError(
+                f"the JSON does not fit the schema at {problem.json_path}: {problem.message:.200}"
+            )
+        return value
 
 
 def _pointer(error: exceptions.SchemaError) -> str:

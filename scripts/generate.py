@@ -124,20 +124,16 @@ def judge(
     result: "dlm.Result", constraint: "dlm.JsonSchema | None", max_tokens: int
 ) -> tuple[Any, str | None]:
     """The value of the result, and what is wrong with it if anything is."""
-    import jsonschema
+    from dlm.grammar import InvalidValueError
 
     if constraint is None:
         return None, None
     if result.finish_reason == "length":
         return None, f"max_tokens {max_tokens} was reached before the JSON was complete"
     try:
-        value = json.loads(result.text)
-        jsonschema.validate(value, constraint.parsed)
-    except (ValueError, RecursionError) as error:
-        return None, f"the text cannot be parsed as JSON: {error}"
-    except jsonschema.ValidationError as error:
-        return None, f"the JSON does not fit the schema at {error.json_path}: {error.message}"
-    return value, None
+        return constraint.value(result.text), None
+    except InvalidValueError as error:
+        return None, str(error)
 
 
 def report(result: "dlm.Result", value: Any, loaded: float) -> dict[str, Any]:

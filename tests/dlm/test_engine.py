@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from conftest_values import PROMPT, V
 from doubles import Obsessed, Random, Scripted
+from values import PROMPT, V
 
 from dlm import (
     Committed,
@@ -146,6 +146,15 @@ def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
     assert "nowhere to go" in str(ends[doomed].error)
     assert isinstance(ends[healthy], Finished)
     assert ends[healthy].result.text == '"hi"'
+
+
+def test_an_answer_that_the_grammar_took_and_the_schema_does_not_is_no_result(engine_of, tokens_of):
+    """xgrammar cannot divide: it takes every number for a multiple of twelve."""
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of("7<turn|>")))
+    wide = JsonSchema({"type": "number", "multipleOf": 12})
+    with pytest.raises(DlmError, match=r"refused: .* at \$: 7 is not a multiple of 12"):
+        engine.generate(Request(token_ids=PROMPT, constraint=wide))
+    assert not engine.busy
 
 
 class Doomed:

@@ -5,10 +5,10 @@ import json
 import jsonschema
 import pytest
 import xgrammar as xgr
-from conftest_values import PROMPT, V
 from doubles import Obsessed, Random, Scripted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from values import PROMPT, V
 
 from dlm import Committed, Finished, JsonSchema, Request
 from dlm.grammar import Compiler

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from dlm.grammar import InvalidGrammarError, JsonSchema
+from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
 
 
 class Person(BaseModel):
@@ -133,3 +133,31 @@ def test_a_number_ends_where_a_stop_may_follow(compiler, vocabulary):
     assert matcher.accept_string("5")
     matcher.fill_next_token_bitmask(row)
     assert all(row[0, s // 32] >> (s % 32) & 1 for s in vocabulary.stops)
+
+
+def test_long_repetitions_in_a_pattern_compile(compiler):
+    """With xgrammar's own cache this one fails on an internal check."""
+    spec = JsonSchema({"type": "string", "pattern": "^[0-9a-z]{1,255}$"})
+    assert accepts(compiler, spec, '"a1"')
+    assert not accepts(compiler, spec, '"A"')
+    assert not accepts(compiler, spec, f'"{"a" * 256}"')
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "problem"),
+    [
+        ({"type": "integer", "multipleOf": 12}, "7", r"does not fit .* at \$: 7 is not a multiple"),
+        ({"properties": {"a": {"type": "string"}}}, '{"a": 1}', r"at \$.a: 1 is not of type"),
+        ({}, "{", "the text is not JSON"),
+        ({"$ref": "http://127.0.0.1:9/x"}, "1", "cannot be checked"),
+    ],
+)
+def test_a_text_that_is_no_value_of_the_schema_says_why(schema, text, problem):
+    with pytest.raises(InvalidValueError, match=problem):
+        JsonSchema(schema).value(text)
+
+
+def test_a_value_that_python_cannot_hold_is_none():
+    assert JsonSchema(True).value("9" * 5000) is None
+    assert JsonSchema(True).value("[" * 5000 + "]" * 5000) is None
+    assert JsonSchema(True).value("[1]") == [1]

@@ -153,6 +153,16 @@ def test_pinned_tokens_stay_and_are_all_that_is_allowed(compiler, vocabulary, se
         assert allowed(guidance, position, len(vocabulary)) == {token}
 
 
+def test_what_is_dictated_may_end_within_a_character(compiler, vocabulary):
+    """Both words begin with the byte D0: half of a letter is certain, and no text."""
+    frontier = Frontier(
+        compiler.compile(JsonSchema({"enum": ["\u0434\u0430", "\u043d"]})), vocabulary, L
+    )
+    tokens = encode(vocabulary, '"\u0434\u0430"')
+    guidance = frontier.guide(wanting(vocabulary, [*tokens, 106]))
+    assert vocabulary.text(guidance.guess) == '"\u0434\u0430"'
+
+
 def test_a_refused_commit_moves_nothing(frontier, vocabulary):
     tokens = encode(vocabulary, '{"invoice_id": "A')
     frontier.commit(tokens[:3])
