@@ -41,10 +41,13 @@ class Request:
         for i, message in enumerate(self.messages or ()):
             if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
                 raise RequestError(f"messages[{i}] is no object with a role and a content")
-        if self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens}: it takes at least 1")
-        if not 0 <= self.seed < 2**63:
-            raise RequestError(f"seed is {self.seed}: it takes 0 to 2**63 - 1")
+        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
+            raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise RequestError(f"seed is {self.seed!r}: it takes 0 to 2**63 - 1")
+        if self.constraint is not None and not isinstance(self.constraint, JsonSchema):
+            kind = type(self.constraint).__name__
+            raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
 
 
 @dataclass(slots=True)

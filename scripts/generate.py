@@ -34,7 +34,10 @@ def main() -> None:
 
 
 def run(args: argparse.Namespace, schema: str | None, prompt: str) -> int:
-    import dlm  # takes seconds: what is wrong with the arguments is told before
+    try:
+        import dlm  # takes seconds: what is wrong with the arguments is told before
+    except ModuleNotFoundError as error:
+        fail(2, f"{error} for {sys.executable}: run `make install`, then use .venv/bin/python")
 
     try:
         constraint = None if schema is None else dlm.JsonSchema(schema)
@@ -86,7 +89,7 @@ def arguments() -> argparse.Namespace:
 
 def read_schema(source: str | None) -> str | None:
     """JSON text from a file, from stdin, or from the command line itself."""
-    if source is None or source.lstrip().startswith(("{", "[", "true", "false")):
+    if source is None or source.lstrip()[:1] in ("{", "[") or source in ("true", "false"):
         return source
     return sys.stdin.read() if source == "-" else read_file(Path(source))
 

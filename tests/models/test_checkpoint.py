@@ -152,6 +152,13 @@ def test_layers_of_an_unknown_kind_are_refused(saved, reference, layer_types):
     assert "config.json: " in refusal(saved)
 
 
+def test_quantised_weights_are_refused_by_name(saved):
+    config = json.loads((saved / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    (saved / "config.json").write_text(json.dumps(config))
+    assert "quantised by 'modelopt' are not read yet" in refusal(saved)
+
+
 def test_a_text_config_that_is_none_is_refused(saved):
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps(config | {"text_config": None}))
