@@ -36,10 +36,6 @@ class Guidance:
     stop: int  # where the guess's stop token is; L: the guess goes on in the next canvas
     scored: int  # positions whose mean entropy says whether the guess is settled
 
-    @property
-    def ends(self) -> bool:
-        return self.stop < len(self.guess)
-
 
 @runtime_checkable
 class Constraint(Protocol):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import takewhile
 
 import numpy as np
 import xgrammar as xgr
@@ -89,8 +90,9 @@ class Vocabulary:
     def canonical(self, before: Sequence[int], text: str) -> list[int]:
         """The tokens that certainly spell `text` after the tokens `before`, as the model would.
 
-        The last piece of `text` is left out, since it may merge with what follows. Empty where
-        the tokenizer would merge across the boundary behind `before`.
+        The last piece of `text` is left out, since it may merge with what follows, and so is all
+        from a control token on: `text` is to be spelled, whatever it reads like. Empty where the
+        tokenizer would merge across the boundary behind `before`.
         """
         return list(self._canonical(tuple(before[-_LOOK_BACK:]), text))
 
@@ -102,5 +104,6 @@ class Vocabulary:
             prefix = b"".join(self.pieces[token] for token in context).decode("utf-8", "replace")
             tokens = tuple(self._encode(prefix + text))
             if tokens[: len(context)] == context:
-                return tokens[len(context) : -1]
+                spelled = takewhile(lambda t: t not in self.control, tokens[len(context) :])
+                return tuple(spelled)[:-1]
         return ()

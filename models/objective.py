@@ -60,12 +60,14 @@ def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.G
 
     column = torch.arange(batch.tokens.shape[1], device=device)
     answered = (column >= batch.answers[:, None]) & (column < batch.lengths[:, None])
-    predicting = answered.roll(-1, dims=1)
+    next_tokens, answered = batch.tokens[:, 1:], answered[:, 1:]
     return Loss(
         diffusion=F.cross_entropy(
             model.logits(canvas_states).flatten(0, -2), batch.canvases.flatten()
         ),
-        next_token=F.cross_entropy(model.logits(token_states[predicting]), batch.tokens[answered]),
+        next_token=F.cross_entropy(
+            model.logits(token_states[:, :-1][answered]), next_tokens[answered]
+        ),
     )
 
 

@@ -97,7 +97,7 @@ def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabu
     tokens = [*encode(vocabulary, "42"), 106, *encode(vocabulary, "junk")]
     guidance = frontier.guide(wanting(vocabulary, tokens))
     assert guidance.guess == [*tokens[:3], *[vocabulary.pad] * (L - 3)]
-    assert (guidance.stop, guidance.scored, guidance.suspect, guidance.ends) == (2, 3, L, True)
+    assert (guidance.stop, guidance.scored, guidance.suspect) == (2, 3, L)
     for position in range(3, L):
         assert allowed(guidance, position, len(vocabulary)) == {vocabulary.pad}
 
@@ -136,7 +136,7 @@ def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases)
         frontier.commit(tokens)
         assert oracle.accept_string(vocabulary.text(tokens))
         text += vocabulary.text(tokens)
-        if guidance.ends:
+        if guidance.stop < L:
             assert json.loads(text).keys() == {"invoice_id", "total"}
             break
 
@@ -161,6 +161,18 @@ def test_what_is_dictated_may_end_within_a_character(compiler, vocabulary):
     tokens = encode(vocabulary, '"\u0434\u0430"')
     guidance = frontier.guide(wanting(vocabulary, [*tokens, 106]))
     assert vocabulary.text(guidance.guess) == '"\u0434\u0430"'
+
+
+@pytest.mark.parametrize("text", ["ab <turn|> cd", "<eos>", '<|"|>x<|channel>'])
+def test_a_literal_that_reads_like_a_control_token_is_spelled_out(compiler, vocabulary, text):
+    """The tokenizer would write the control token, which is no text and ends the answer."""
+    compiled = compiler.compile(JsonSchema({"const": text}))
+    frontier = Frontier(compiled, vocabulary, 60)
+    scores = Scores(torch.zeros(60, len(vocabulary)), [vocabulary.pad] * 60)
+    guidance = frontier.guide(scores)
+    said = guidance.guess[: guidance.stop]
+    assert json.loads(vocabulary.text(said)) == text
+    assert not set(said) & vocabulary.control
 
 
 def test_a_refused_commit_moves_nothing(frontier, vocabulary):
