@@ -54,15 +54,17 @@ class Vocabulary:
     def from_tokenizer(
         cls, tokenizer: PreTrainedTokenizerBase, size: int, stops: Sequence[int], pad: int
     ) -> "Vocabulary":
-        """Of a Hugging Face tokenizer, for a model with `size` logits a position."""
+        """Of a Hugging Face tokenizer, for a model with `size` logits a position.
+
+        Tokens behind the model's last one, which Gemma's tokenizer has for images, do not count.
+        """
         known = tokenizer.get_vocab()
-        if len(known) > size:
-            raise GrammarError(f"the tokenizer has {len(known)} tokens, the model only {size}")
-        added = tokenizer.added_tokens_decoder
+        info = xgr.TokenizerInfo.from_huggingface(tokenizer, vocab_size=max(size, len(known)))
+        special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         markers = [known.get(name) for name in THOUGHT]
         return cls(
-            xgr.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size).decoded_vocab,
-            control={*(i for i, t in added.items() if t.special), *tokenizer.all_special_ids},
+            info.decoded_vocab[:size],
+            control={i for i in special | set(tokenizer.all_special_ids) if i < size},
             stops=stops,
             pad=pad,
             thought=None if None in markers else Markers(*markers),

@@ -1,10 +1,16 @@
 """The tokenizer as grammars see it."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
+import dlm.models
 from dlm.grammar import GrammarError, Vocabulary
+
+TINY = Path(dlm.models.__file__).parent / "tiny"
 
 
 def test_control_tokens_have_no_text(vocabulary):
@@ -56,3 +62,14 @@ def test_stops_and_padding_have_to_be_tokens(stops, pad):
         Vocabulary(
             [b"", b"", b"a"], control=[], stops=stops, pad=pad, thought=None, encode=lambda t: []
         )
+
+
+@pytest.mark.parametrize("size", [1500, 1536, 1600])
+def test_a_model_may_have_fewer_or_more_logits_than_the_tokenizer_has_tokens(vocabulary, size):
+    """Gemma's own tokenizer has one token more than its model."""
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    other = Vocabulary.from_tokenizer(tokenizer, size, [1, 106], pad=0)
+    assert len(other) == size
+    shared = min(size, len(vocabulary))
+    assert other.pieces[:shared] == vocabulary.pieces[:shared]
+    assert all(token < size for token in other.control)
