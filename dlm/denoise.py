@@ -145,7 +145,7 @@ def _guide(slot: Slot, logits: Float[Tensor, "L V"], argmax: list[int]) -> Guida
     except GrammarError as error:
         return error
     if read.bitmask is not None:
-        mask_logits_(logits, read.bitmask.to(logits.device))
+        mask_logits_(logits[: len(read.bitmask)], read.bitmask.to(logits.device))
     return read
 
 

@@ -25,12 +25,14 @@ class Scores(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance:
-    """How a constraint wants one denoising step of a canvas of `L` positions to be read."""
+    """How a constraint wants one denoising step of a canvas of `L` positions to be read.
+
+    `bitmask` rows are the tokens allowed at the leading positions, the trusted ones; None: all are
+    allowed everywhere. It is valid until the next `guide`.
+    """
 
     guess: list[int]  # [L] what would be committed now: valid as a whole, padding after its stop
-    bitmask: (
-        Int32[Tensor, "L words"] | None
-    )  # tokens allowed; None: all. Valid until the next guide
+    bitmask: Int32[Tensor, "trusted words"] | None
     suspect: int  # the first position predicted under a wrong left context; L: none
     repaired: bool  # somewhere the model's own choice was refused
     stop: int  # where the guess's stop token is; L: the guess goes on in the next canvas

@@ -9,6 +9,8 @@ same, greedily under masks, so that one valid whole is there at every step.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 import xgrammar as xgr
 
@@ -18,8 +20,28 @@ from dlm.grammar.reader import Bits, Reader
 from dlm.grammar.vocabulary import Vocabulary
 
 
+@dataclass(slots=True)
+class _Pass:
+    """One reading of a canvas, as far as it got."""
+
+    guess: list[int] = field(default_factory=list)
+    dictated: list[list[int]] = field(default_factory=list)  # what was still due at each position
+    repair: int | None = None  # the first position where the model's choice was refused
+    suspect: int | None = None  # the first position behind the repair and what that dictates
+    pinned: int = 0
+
+    @property
+    def agreed(self) -> int:
+        """Leading positions that hold the model's own choice."""
+        return len(self.guess) if self.repair is None else self.repair
+
+
 class Frontier:
-    """One request's grammar over canvases of `L` positions. `commit` alone moves its state."""
+    """One request's grammar over canvases of `L` positions. `commit` alone moves its state.
+
+    A mask costs far more than to accept a token, and from step to step the guess repeats most of
+    itself: rows of the bitmask are filled again only from where it departs from the last one.
+    """
 
     def __init__(
         self,
@@ -33,24 +55,28 @@ class Frontier:
         self._reader = Reader(compiled, vocabulary, thinking)
         self._scratch = canvas_length  # the row behind the canvas's own
         self._bits = Bits(canvas_length + 1, len(vocabulary))
+        self._last = _Pass()
         self._committed: list[int] = []
 
     def guide(self, scores: Scores, pinned: Sequence[int] = ()) -> Guidance:
-        self._bits.all()
-        guess: list[int] = []
+        L = len(scores.argmax)
+        here, self._last = self._resume(scores.argmax, pinned), _Pass()
+        self._reader.read_all(here.guess)
         try:
-            suspect, repaired = self._follow(scores, pinned, guess)
+            self._follow(scores, pinned, here)
             ended = self._reader.ended
         finally:
-            self._reader.forget(len(guess))
-        L, end = len(scores.argmax), len(guess)
-        for position in range(end, L if suspect == L else end):
+            self._reader.forget(len(here.guess))
+        end = len(here.guess)
+        suspect = L if here.suspect is None else here.suspect
+        for position in range(end, suspect):
             self._bits.only(position, self._vocabulary.pad)
+        self._last = here
         return Guidance(
-            guess=guess + [self._vocabulary.pad] * (L - end),
-            bitmask=self._bits.tensor[:L],
+            guess=here.guess + [self._vocabulary.pad] * (L - end),
+            bitmask=self._bits.tensor[:suspect],
             suspect=suspect,
-            repaired=repaired,
+            repaired=here.repair is not None,
             stop=end - 1 if ended else L,
             scored=end,
         )
@@ -62,37 +88,47 @@ class Frontier:
             self._reader.forget(taken)
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
         self._committed += tokens
+        self._last = _Pass()
 
-    def _follow(self, scores: Scores, pinned: Sequence[int], guess: list[int]) -> tuple[int, bool]:
-        """Extend `guess` to the stop or the canvas's end.
+    def _resume(self, argmax: Sequence[int], pinned: Sequence[int]) -> _Pass:
+        """The last pass, up to where the model's choice departs from it."""
+        last = self._last
+        if len(pinned) != last.pinned:
+            return _Pass(pinned=len(pinned))
+        wanted = [*pinned, *argmax[len(pinned) :]]
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(wanted, last.guess, strict=False))
+        keep = min(last.agreed, sum(1 for _ in same))
+        return _Pass(last.guess[:keep], last.dictated[:keep], pinned=len(pinned))
 
-        Returns the first suspect position, and whether the grammar refused the model's choice.
+    def _follow(self, scores: Scores, pinned: Sequence[int], here: _Pass) -> None:
+        """Extend the guess to the stop or the canvas's end.
+
         What the grammar dictates right behind a repair is certain all the same.
         """
-        L, bits, reader = len(scores.argmax), self._bits, self._reader
-        suspect, repaired, forced = L, False, []
-        while len(guess) < L and not reader.ended:
+        bits, reader, guess = self._bits, self._reader, here.guess
+        forced = here.dictated[-1][1:] if here.dictated else []
+        while len(guess) < len(scores.argmax) and not reader.ended:
             position = len(guess)
             forced = forced or self._dictated(guess)
-            if repaired and not forced:
-                suspect = min(suspect, position)
-            row = position if suspect == L else self._scratch
+            if here.repair is not None and here.suspect is None and not forced:
+                here.suspect = position
+            row = position if here.suspect is None else self._scratch
             reader.fill(bits, row)
             if position < len(pinned):
                 token = pinned[position]
                 bits.only(row, token)
             elif not bits.allows(row, token := scores.argmax[position]):
                 token = forced[0] if forced else scores.best(position, bits.rows[row])
-                repaired = True
+                here.repair = position if here.repair is None else here.repair
             if forced and token == forced[0]:
-                forced = forced[1:]
                 bits.only(row, token)
             else:
                 forced = []
             if not reader.read(token):
                 raise DeadEndError(f"no token is allowed after {self._said(guess)!r}")
             guess.append(token)
-        return suspect, repaired
+            here.dictated.append(forced)
+            forced = forced[1:]
 
     def _dictated(self, guess: list[int]) -> list[int]:
         """Tokens that the grammar leaves no choice about, as the tokenizer writes them."""

@@ -32,9 +32,6 @@ class Bits:
         self.rows[row] = 0
         self.add(row, token)
 
-    def all(self) -> None:
-        self.rows[:] = 0xFFFFFFFF
-
 
 class Reader:
     """A matcher behind a gate: until reasoning is closed, tokens are not the grammar's business.

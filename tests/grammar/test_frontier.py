@@ -88,8 +88,7 @@ def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontie
     key = encode(vocabulary, "invoice_id")
     assert guidance.guess[1 : 1 + len(key)] == key  # dictated behind the repair, and sure
     assert guidance.suspect == 1 + len(key)
-    for position in range(guidance.suspect, L):
-        assert len(allowed(guidance, position, len(vocabulary))) == len(vocabulary)
+    assert len(guidance.bitmask) == guidance.suspect  # and no mask further right
 
 
 def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabulary):
@@ -120,6 +119,36 @@ def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
     assert one.guess == two.guess
     assert (one.suspect, one.stop, one.scored) == (two.suspect, two.stop, two.scored)
     assert torch.equal(one.bitmask, two.bitmask)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, vocabulary, data):
+    """Rows are reused as long as the model's choices repeat: here they do, for a random while."""
+    compiled = compiler.compile(JsonSchema(SCHEMA))
+    used = Frontier(compiled, vocabulary, L)
+    texts = [
+        '{"invoice_id": "A1",',
+        '{"invoice_id":"A1","',
+        '{"in',
+        "{ ",
+        "```json",
+        '{"total',
+        "7",
+    ]
+    pinned = []
+    for _ in range(data.draw(st.integers(2, 6))):
+        tokens = encode(vocabulary, data.draw(st.sampled_from(texts)))
+        tokens = tokens[: data.draw(st.integers(0, len(tokens)))]
+        filler = data.draw(st.sampled_from([0, 106, 523, encode(vocabulary, "A")[0]]))
+        scores = wanting(vocabulary, (tokens + [filler] * L)[:L])
+        fresh = Frontier(compiled, vocabulary, L)
+        one, two = fresh.guide(scores, pinned), used.guide(scores, pinned)
+        assert one.guess == two.guess
+        assert (one.suspect, one.stop, one.repaired) == (two.suspect, two.stop, two.repaired)
+        assert torch.equal(one.bitmask, two.bitmask)
+        if data.draw(st.booleans()):
+            pinned = one.guess[: data.draw(st.integers(len(pinned), one.suspect))]
 
 
 @settings(max_examples=100)
