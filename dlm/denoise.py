@@ -84,36 +84,18 @@ def denoise_step(
     A slot whose constraint cannot go on gets its error, and the others do not notice.
     """
     running = list(slots.values())
-    temperatures = torch.tensor(
-        [
-            sampling.temperature(
-                config.max_steps - slot.steps, config.max_steps, config.t_min, config.t_max
-            )
-            for slot in running
-        ],
-        device=model.device,
-    )
     clock = [perf_counter()]
-    logits = model.denoise(
-        torch.stack([slot.canvas for slot in running]),
-        torch.stack([slot.belief for slot in running]),
-        cache,
-        list(slots),
-    )
-    logits = logits / temperatures[:, None, None]
+    logits = _denoise(model, cache, slots, _schedule(running, config))
     argmax = logits.argmax(-1).tolist()  # waits for the device
     clock.append(perf_counter())
 
-    readings = [
-        _guide(slot, scores, choice)
-        for slot, scores, choice in zip(running, logits, argmax, strict=True)
-    ]
+    readings = [_guide(*one) for one in zip(running, logits, argmax, strict=True)]
     clock.append(perf_counter())
 
     entropies = sampling.entropy(logits)
     accepted = sampling.accept(entropies, config.entropy_bound)
     beliefs = model.soft_embedding(logits)
-    outcomes = {}
+    outcomes: dict[int, Outcome | GrammarError] = {}
     for i, (number, slot) in enumerate(slots.items()):
         read = readings[i]
         if isinstance(read, GrammarError):
@@ -123,19 +105,30 @@ def denoise_step(
         slot.canvas = _next_canvas(logits[i], accepted[i], slot)
         slot.belief = beliefs[i]
         mean = entropies[i, : read.scored].mean().item()
+        settled = _settle(slot, read, mean, config)
         outcomes[number] = Outcome(
-            guidance=read,
-            entropy=mean,
-            accepted=accepted[i].tolist(),
-            settled=_settle(slot, read, mean, config),
+            guidance=read, entropy=mean, accepted=accepted[i].tolist(), settled=settled
         )
     clock.append(perf_counter())
     for slot in running:
-        for phase, start, end in zip(
-            ("denoise", "guide", "settle"), clock, clock[1:], strict=False
-        ):
-            slot.stats.seconds[phase] += end - start
+        slot.stats.spend(clock)
     return outcomes
+
+
+def _schedule(running: list[Slot], config: DecodeConfig) -> list[float]:
+    """Each slot's temperature, by the passes that its canvas has left."""
+    N = config.max_steps
+    return [sampling.temperature(N - s.steps, N, config.t_min, config.t_max) for s in running]
+
+
+def _denoise(
+    model: Denoiser, cache: Cache, slots: dict[int, Slot], temperatures: list[float]
+) -> Float[Tensor, "B L V"]:
+    """Logits of all canvases, scaled by their slots' temperatures."""
+    canvases = torch.stack([slot.canvas for slot in slots.values()])
+    beliefs = torch.stack([slot.belief for slot in slots.values()])
+    logits = model.denoise(canvases, beliefs, cache, list(slots))
+    return logits / torch.tensor(temperatures, device=logits.device)[:, None, None]
 
 
 def _guide(slot: Slot, logits: Float[Tensor, "L V"], argmax: list[int]) -> Guidance | GrammarError:

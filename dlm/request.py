@@ -8,6 +8,7 @@ from dlm.errors import RequestError
 from dlm.grammar import JsonSchema
 
 FinishReason = Literal["stop", "length"]
+_PASS = ("denoise", "guide", "settle")  # the phases of a denoising pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,13 @@ class Stats:
     pins: int = 0  # times that positions were fixed because the guess was stuck
     rollbacks: int = 0  # times that committed grammar state was taken back
     seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("encode", "denoise", "guide", "settle"), 0.0)
+        default_factory=lambda: dict.fromkeys(("encode", *_PASS), 0.0)
     )  # wall-clock by phase; a pass shared by several requests counts in full for each
+
+    def spend(self, clock: Sequence[float]) -> None:
+        """Add a pass, from its times (seconds): its start, then the ends of its three phases."""
+        for phase, start, end in zip(_PASS, clock, clock[1:], strict=False):
+            self.seconds[phase] += end - start
 
     @property
     def tokens_per_call(self) -> float:

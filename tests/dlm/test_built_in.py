@@ -46,7 +46,7 @@ def test_thinking_comes_back_apart_from_a_valid_answer(built_in, asked):
 
 
 def test_a_choice_is_a_word_of_the_list(built_in):
-    """The model answers with the bare word: in quotes, as JSON, it is less sure, and still valid."""
+    """The model answers with the bare word; in quotes it is less sure, and valid all the same."""
     items = [choice(Random(f"choice/{i}"), "heldout") for i in range(12)]
     free = built_in.generate([Request(prompt=s.prompt) for s in items])
     assert sum(r.text == s.value for r, s in zip(free, items, strict=True)) >= 10
