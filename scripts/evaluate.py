@@ -30,7 +30,7 @@ class Row:
     constrained: bool
     prompts: int
     valid: int  # the text is JSON that the schema accepts
-    truncated: int  # max_tokens came first
+    truncated: list[int]  # numbers of the prompts whose answer max_tokens cut off
     exact: int  # the value is the wanted one, a code fence forgiven
     calls: float  # denoiser calls a prompt
     tokens_per_call: float
@@ -53,6 +53,10 @@ def main() -> None:
             print(json.dumps(asdict(row)))
     else:
         Console(width=100).print(table(rows))
+        for row in rows:
+            if row.truncated:
+                kind = "constrained" if row.constrained else "free"
+                print(f"cut off at {args.max_tokens} tokens, {kind}: prompts {row.truncated}")
         print(paired(*outcomes))
 
 
@@ -100,7 +104,7 @@ def measure(
         constrained=constrained,
         prompts=n,
         valid=sum(is_valid(r.text, item) for r, item in zip(ordered, samples, strict=True)),
-        truncated=sum(r.finish_reason == "length" for r in ordered),
+        truncated=[i for i, r in enumerate(ordered) if r.finish_reason == "length"],
         exact=sum(exact),
         calls=calls / n,
         tokens_per_call=tokens / calls,
@@ -134,7 +138,7 @@ def table(rows: list[Row]) -> Table:
         shown.add_row(
             "yes" if row.constrained else "no",
             f"{row.valid}/{row.prompts}",
-            str(row.truncated),
+            str(len(row.truncated)),
             f"{row.exact / row.prompts:.3f}",
             f"{row.calls:.2f}",
             f"{row.tokens_per_call:.2f}",
