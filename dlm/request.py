@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dlm.errors import RequestError
-from dlm.grammar import JsonSchema
+from dlm.grammar import Spec
 
 FinishReason = Literal["stop", "length"]
 _PASS = ("denoise", "guide", "settle")  # the phases of a denoising pass
@@ -25,7 +25,7 @@ class Request:
     messages: Sequence[Mapping[str, Any]] | None = None
     token_ids: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] = ()  # declared to the model by the chat template
-    constraint: JsonSchema | None = None  # None: free text
+    constraint: Spec | None = None  # None: free text
     max_tokens: int = 256  # at most this many, the stop token counted
     seed: int = 0
     thinking: bool = False  # let the model reason before it answers
@@ -46,7 +46,7 @@ class Request:
             raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise RequestError(f"seed is {self.seed!r}: it takes 0 to 2**63 - 1")
-        if self.constraint is not None and not isinstance(self.constraint, JsonSchema):
+        if self.constraint is not None and not isinstance(self.constraint, Spec):
             kind = type(self.constraint).__name__
             raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
 
@@ -79,10 +79,10 @@ class Stats:
 class Result:
     """The outcome of one request.
 
-    `text` is the answer without control tokens and reasoning. `parsed` is its value if it is
-    complete JSON under a constraint, else None; None also where Python cannot hold the value (an
-    integer of over 4,300 digits, a thousand nested arrays). `finish_reason` is "stop" only for an
-    answer that its stop token ended: under a constraint it is complete.
+    `text` is the answer without control tokens and reasoning. `finish_reason` is "stop" only for
+    an answer that its stop token ended: under a constraint it is complete, and `parsed` is then
+    its value: of JSON the data, of other kinds the text. `parsed` is None otherwise, and where
+    Python cannot hold the value (an integer of over 4,300 digits, a thousand nested arrays).
     """
 
     text: str

@@ -10,19 +10,25 @@ from dlm.grammar.errors import (
 )
 from dlm.grammar.frontier import Frontier
 from dlm.grammar.schema import JsonSchema
+from dlm.grammar.spec import Spec
+from dlm.grammar.text import Choice, Grammar, Regex
 from dlm.grammar.vocabulary import Vocabulary
 
 __all__ = [
+    "Choice",
     "Compiler",
     "Constraint",
     "DeadEndError",
     "Free",
     "Frontier",
+    "Grammar",
     "GrammarError",
     "Guidance",
     "InvalidGrammarError",
     "InvalidValueError",
     "JsonSchema",
+    "Regex",
     "Scores",
+    "Spec",
     "Vocabulary",
 ]

@@ -1,23 +1,29 @@
-"""What a user may ask the output to be: a value of a JSON schema. Also judges a finished one."""
+"""What a user may ask the output to be: a value of a JSON schema."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import xgrammar as xgr
 from jsonschema import exceptions, validators
 from pydantic import BaseModel
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.spec import Spec
 
-_KIND = "JSON schema"
+# The character rule of strings with a minimal or maximal length lets control characters through,
+# which JSON forbids (RFC 8259, section 7); the one of plain strings does not.
+_LOOSE = re.compile(r'^(\S+ ::= )\(\(\[\^\\"\\\\\\r\\n\]\)\)$', re.MULTILINE)
+_STRICT = r'\1(([^\\0-\\x1f\\"\\\\]))'
 
 
 @dataclass(frozen=True)
-class JsonSchema:
+class JsonSchema(Spec):
     """A JSON value that a schema accepts.
 
     `schema` is a parsed schema, its JSON text, or a pydantic model. Properties come in the
@@ -30,16 +36,18 @@ class JsonSchema:
     schema: Mapping[str, Any] | bool | str | type[BaseModel]
     max_whitespace: int = 8  # characters; indentation by 2 down to four levels
 
+    kind = "JSON schema"
+
     def __post_init__(self) -> None:
         if self.max_whitespace < 1:
             raise InvalidGrammarError(
-                _KIND, f"max_whitespace is {self.max_whitespace}, not 1 or more"
+                self.kind, f"max_whitespace is {self.max_whitespace}, not 1 or more"
             )
         parsed = self.parsed
         try:
             validators.validator_for(parsed).check_schema(parsed)
         except exceptions.SchemaError as error:
-            raise InvalidGrammarError(_KIND, error.message, _pointer(error)) from error
+            raise InvalidGrammarError(self.kind, error.message, _pointer(error)) from error
 
     @cached_property
     def parsed(self) -> dict[str, Any] | bool:
@@ -51,17 +59,23 @@ class JsonSchema:
             parsed = json.loads(text)
         except json.JSONDecodeError as error:
             where = f"line {error.lineno} column {error.colno}"
-            raise InvalidGrammarError(_KIND, f"not JSON: {error.msg}", where) from error
+            raise InvalidGrammarError(self.kind, f"not JSON: {error.msg}", where) from error
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidGrammarError(_KIND, f"not JSON data: {error}") from error
+            raise InvalidGrammarError(self.kind, f"not JSON data: {error}") from error
         if not isinstance(parsed, dict | bool):
-            raise InvalidGrammarError(_KIND, f"a schema is an object, not {parsed!r:.40}")
+            raise InvalidGrammarError(self.kind, f"a schema is an object, not {parsed!r:.40}")
         return parsed
 
     @property
-    def source(self) -> str:
-        """The schema as JSON text, its properties in the user's order."""
-        return json.dumps(self.parsed)
+    def key(self) -> Hashable:
+        return self.kind, json.dumps(self.parsed), self.max_whitespace
+
+    def grammar(self) -> xgr.Grammar:
+        grammar = xgr.Grammar.from_json_schema(
+            json.dumps(self.parsed), any_whitespace=True, max_whitespace_cnt=self.max_whitespace
+        )
+        rules, loose = _LOOSE.subn(_STRICT, str(grammar))
+        return xgr.Grammar.from_ebnf(rules) if loose else grammar
 
     def value(self, text: str) -> Any:
         """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it.

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from tiny_data import choice, extract, tool_call
 
-from dlm import JsonSchema, Request
+from dlm import Choice, JsonSchema, Request
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +45,18 @@ def test_thinking_comes_back_apart_from_a_valid_answer(built_in, asked):
     assert sum(result.reasoning is not None for result in results) >= 6
 
 
-def test_a_choice_is_a_word_of_the_list(built_in):
-    """The model answers with the bare word; in quotes it is less sure, and valid all the same."""
+def test_a_choice_is_a_word_of_the_list_and_mostly_the_right_one(built_in):
     items = [choice(Random(f"choice/{i}"), "heldout") for i in range(12)]
     free = built_in.generate([Request(prompt=s.prompt) for s in items])
-    assert sum(r.text == s.value for r, s in zip(free, items, strict=True)) >= 10
     bound = built_in.generate(
-        [Request(prompt=s.prompt, constraint=JsonSchema(s.schema)) for s in items]
+        [Request(prompt=s.prompt, constraint=Choice(s.schema["enum"])) for s in items]
     )
-    assert all(r.parsed in s.schema["enum"] for r, s in zip(bound, items, strict=True))
+    assert all(r.text in s.schema["enum"] for r, s in zip(bound, items, strict=True))
+    right, still = (
+        sum(r.text == s.value for r, s in zip(results, items, strict=True))
+        for results in (free, bound)
+    )
+    assert still >= right >= 10
 
 
 def test_it_calls_declared_tools_in_gemma_s_own_form(built_in):

@@ -1,6 +1,8 @@
 """The contract, under denoisers that try to break it. The oracle is never the engine's matcher."""
 
 import json
+import re
+from functools import partial
 
 import jsonschema
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from values import PROMPT, V
 
-from dlm import Committed, Finished, JsonSchema, Request
+from dlm import Choice, Committed, Finished, Grammar, JsonSchema, Regex, Request
 from dlm.grammar import Compiler
 
 LEAF = st.sampled_from(
@@ -73,8 +75,8 @@ def test_whatever_the_model_wants_the_output_is_a_prefix_of_a_valid_one(
         for event in events:
             if isinstance(event, Committed):
                 said += event.tokens
-                text = engine.vocabulary.text(event.tokens)
-                assert oracle.accept_string(text), f"{text!r} after {said}"
+                raw = spelled(engine, event.tokens)
+                assert oracle.accept_string(raw), f"{raw!r} after {said}"
             elif isinstance(event, Finished):
                 result = event.result
 
@@ -90,6 +92,61 @@ def test_whatever_the_model_wants_the_output_is_a_prefix_of_a_valid_one(
         assert len(said) == max_tokens
         assert result.parsed is None
     assert not set(result.token_ids) & engine.vocabulary.control
+
+
+WORDS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12),
+    min_size=1,
+    max_size=5,
+    unique=True,
+)
+TEXTS = st.one_of(
+    st.tuples(st.just(Choice), WORDS),
+    st.tuples(st.just(Choice), st.just(["mage", "mage of the north", "<turn|>", "warrior"])),
+    st.tuples(
+        st.just(Regex),
+        st.sampled_from(
+            ["[0-9]{4}-[0-9]{2}", "(red|green) [a-z]{1,5}", "a+b?", "x(yx)*", "[^a-z]{3}", "(é|ß)+"]
+        ),
+    ),
+    st.tuples(
+        st.just(Grammar),
+        st.sampled_from(
+            [
+                'root ::= "(" root ")" | "x"',
+                'root ::= term ("+" term)*\nterm ::= [0-9]+ | "<eos>"',
+            ]
+        ),
+    ),
+    st.tuples(st.just(partial(Grammar, syntax="lark")), st.just('start: "a" start "b" | "c"')),
+)
+
+
+@BREAKING
+@given(model=ADVERSARIES, text=TEXTS, seed=st.integers(0, 99), max_tokens=st.integers(1, 60))
+def test_texts_obey_their_regex_choice_or_grammar(engine_of, model, text, seed, max_tokens):
+    engine = engine_of(model)
+    kind, source = text
+    spec = kind(source)
+    result = engine.generate(
+        Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=max_tokens)
+    )
+    oracle = xgr.GrammarMatcher(Compiler(engine.vocabulary).compile(spec))
+    whole = result.finish_reason == "stop"
+    raw = spelled(engine, result.token_ids)
+    assert oracle.accept_string(raw)
+    assert result.parsed == (result.text if whole else None)
+    assert not whole or oracle.is_completed()
+    if isinstance(spec, Regex) and whole:
+        assert re.fullmatch(spec.pattern, result.text, re.DOTALL)
+    if isinstance(spec, Choice):
+        assert result.text in spec.options or not whole
+        assert any(option.encode().startswith(raw) for option in spec.options)
+
+
+def spelled(engine, tokens) -> bytes:
+    """Bytes, since a canvas may end within a character."""
+    return b"".join(engine.vocabulary.pieces[token] for token in tokens)
 
 
 @pytest.mark.parametrize("stop", ["<eos>", "<turn|>", "<|tool_response>"])

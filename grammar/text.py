@@ -1,0 +1,98 @@
+"""What a user may ask a text to be: a match of a regex, one of some words, a sentence."""
+
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import xgrammar as xgr
+
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.spec import Spec
+
+
+@dataclass(frozen=True)
+class Regex(Spec):
+    """A text that `pattern` matches from its beginning to its end.
+
+    ECMAScript's syntax as far as it is regular: no look-around, no back-reference. A dot matches
+    a line break too.
+    """
+
+    pattern: str
+
+    kind = "regex"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern:
+            raise InvalidGrammarError(self.kind, f"a pattern is text, not {self.pattern!r:.40}")
+
+    @property
+    def key(self) -> Hashable:
+        return self.kind, self.pattern
+
+    def grammar(self) -> xgr.Grammar:
+        return xgr.Grammar.from_regex(self.pattern)
+
+    def value(self, text: str) -> str:
+        return text
+
+
+@dataclass(frozen=True)
+class Choice(Spec):
+    """One of `options`, word for word."""
+
+    options: Sequence[str]
+
+    kind = "choice"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.options, str) or not self.options:
+            raise InvalidGrammarError(self.kind, f"a list of options, not {self.options!r:.40}")
+        for i, option in enumerate(self.options):
+            if not isinstance(option, str) or not option:
+                raise InvalidGrammarError(self.kind, f"{option!r:.40} is no text", f"option {i}")
+            if option in self.options[:i]:
+                raise InvalidGrammarError(
+                    self.kind, f"{option!r:.40} is there twice", f"option {i}"
+                )
+
+    @property
+    def key(self) -> Hashable:
+        return self.kind, tuple(self.options)
+
+    def grammar(self) -> xgr.Grammar:
+        literals = (json.dumps(option, ensure_ascii=False) for option in self.options)
+        return xgr.Grammar.from_ebnf(f"root ::= {' | '.join(literals)}")
+
+    def value(self, text: str) -> str:
+        if text not in self.options:
+            raise InvalidValueError(f"{text!r:.80} is none of the options")
+        return text
+
+
+@dataclass(frozen=True)
+class Grammar(Spec):
+    """A sentence of a context-free grammar: xgrammar's EBNF, from `root`, or Lark, from `start`."""
+
+    rules: str
+    syntax: Literal["ebnf", "lark"] = "ebnf"
+
+    kind = "grammar"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rules, str) or not self.rules.strip():
+            raise InvalidGrammarError(self.kind, f"rules are text, not {self.rules!r:.40}")
+        if self.syntax not in ("ebnf", "lark"):
+            raise InvalidGrammarError(self.kind, f"syntax is {self.syntax!r}, not ebnf or lark")
+
+    @property
+    def key(self) -> Hashable:
+        return self.kind, self.syntax, self.rules
+
+    def grammar(self) -> xgr.Grammar:
+        read = xgr.Grammar.from_ebnf if self.syntax == "ebnf" else xgr.Grammar.from_lark
+        return read(self.rules)
+
+    def value(self, text: str) -> str:
+        return text
