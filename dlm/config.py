@@ -1,7 +1,7 @@
 """How canvases are denoised: the numbers of a checkpoint's `generation_config.json`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from dlm.errors import DlmError
@@ -37,15 +37,19 @@ class DecodeConfig:
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "DecodeConfig":
         """From a parsed `generation_config.json`; what it leaves out keeps its default."""
-        stops = config.get("eos_token_id")
-        found = {
-            "max_steps": config.get("max_denoising_steps"),
-            "entropy_bound": (config.get("sampler_config") or {}).get("entropy_bound"),
-            "t_min": config.get("t_min"),
-            "t_max": config.get("t_max"),
-            "confidence": config.get("confidence_threshold"),
-            "stops": (stops,) if isinstance(stops, int) else stops and tuple(stops),
-            "pad": config.get("pad_token_id"),
-        }
-        known = {field.name for field in fields(cls)}
-        return cls(**{k: v for k, v in found.items() if v is not None and k in known})
+        try:
+            stops = config.get("eos_token_id")
+            found = {
+                "max_steps": config.get("max_denoising_steps"),
+                "entropy_bound": (config.get("sampler_config") or {}).get("entropy_bound"),
+                "t_min": config.get("t_min"),
+                "t_max": config.get("t_max"),
+                "confidence": config.get("confidence_threshold"),
+                "stops": (stops,) if isinstance(stops, int) else stops and tuple(stops),
+                "pad": config.get("pad_token_id"),
+            }
+            return cls(**{name: value for name, value in found.items() if value is not None})
+        except (AttributeError, TypeError) as error:
+            raise DlmError(
+                f"generation_config.json: a field has the wrong type: {error}"
+            ) from error

@@ -66,7 +66,6 @@ class Engine:
         self._cache = model.new_cache(slots)
         self._free = list(range(slots))
         self._running: dict[int, Slot] = {}  # by cache slot
-        self._requests: dict[int, Request] = {}
         self._waiting: deque[_Waiting] = deque()
         self._admitted = 0
 
@@ -107,9 +106,10 @@ class Engine:
         Raises `RequestError` for one that cannot be served, before any work is done for it.
         """
         prompt = self.chat.prompt(request)
-        outside = [token for token in prompt if not 0 <= token < self.model.vocab_size]
-        if outside:
-            raise RequestError(f"token {outside[0]} is outside of {self.model.vocab_size} tokens")
+        V = self.model.vocab_size
+        for token in prompt:
+            if not isinstance(token, int) or not 0 <= token < V:
+                raise RequestError(f"token {token!r} is outside of {V} tokens")
         L = self.model.canvas_length
         room, canvases = self.model.max_positions - len(prompt), -(-request.max_tokens // L)
         if canvases * L > room:
@@ -129,7 +129,7 @@ class Engine:
     def cancel(self, number: int) -> None:
         """Drop a request, waiting or running; one that has ended is left as it is."""
         self._waiting = deque(w for w in self._waiting if w.number != number)
-        for slot in [s for s, running in self._running.items() if running.request == number]:
+        for slot in [s for s, running in self._running.items() if running.number == number]:
             self._leave(slot)
 
     def step(self) -> list[Event]:
@@ -139,13 +139,11 @@ class Engine:
         if not self._running:
             return []
         events: list[Event] = []
-        for slot, outcome in denoise_step(
-            self.model, self._cache, self._running, self.config
-        ).items():
+        outcomes = denoise_step(self.model, self._cache, self._running, self.config)
+        for slot, outcome in outcomes.items():
             if isinstance(outcome, GrammarError):
-                failed = DlmError(str(outcome))
-                events.append(Failed(request=self._running[slot].request, error=failed))
-                self._leave(slot)
+                number = self._leave(slot).number
+                events.append(Failed(request=number, error=DlmError(str(outcome))))
             else:
                 events += self._advance(slot, outcome)
         return events
@@ -196,15 +194,12 @@ class Engine:
         """Waiting requests take the free slots."""
         while self._waiting and self._free:
             waiting, slot = self._waiting.popleft(), self._free.pop()
-            request = waiting.request
-            rng = torch.Generator(self.model.device).manual_seed(request.seed)
-            self._requests[waiting.number] = request
             self._running[slot] = Slot(
-                request=waiting.number,
+                number=waiting.number,
+                request=waiting.request,
                 prompt=waiting.prompt,
                 constraint=waiting.constraint,
-                max_tokens=request.max_tokens,
-                rng=rng,
+                rng=torch.Generator(self.model.device).manual_seed(waiting.request.seed),
                 uncoded=waiting.prompt,
             )
 
@@ -225,43 +220,39 @@ class Engine:
             running.stats.seconds["encode"] += perf_counter() - start
 
     def _advance(self, slot: int, outcome: Outcome) -> list[Event]:
+        """Tell of the pass; commit the canvas if it settled, and see whether the answer ends."""
         running, guidance = self._running[slot], outcome.guidance
-        events: list[Event] = [
-            Draft(
-                request=running.request,
-                step=running.steps,
-                entropy=outcome.entropy,
-                tokens=guidance.guess,
-                accepted=outcome.accepted,
-                pinned=len(running.pinned),
-            )
-        ]
+        draft = Draft(
+            request=running.number,
+            step=running.steps,
+            entropy=outcome.entropy,
+            tokens=guidance.guess,
+            accepted=outcome.accepted,
+            pinned=len(running.pinned),
+        )
         if not outcome.settled:
-            return events
-        room = running.max_tokens - len(running.tokens)
+            return [draft]
+        room = running.request.max_tokens - len(running.tokens)
         tokens = guidance.guess[: guidance.stop + 1][:room]
         running.constraint.commit(tokens)
         running.commit(tokens)
-        events.append(Committed(request=running.request, tokens=tokens))
+        events: list[Event] = [draft, Committed(request=running.number, tokens=tokens)]
         if guidance.stop < len(tokens):
             events.append(self._finish(slot, "stop"))
-        elif len(running.tokens) == running.max_tokens:
+        elif len(tokens) == room:
             events.append(self._finish(slot, "length"))
-        else:
-            running.uncoded = tokens
         return events
 
     def _finish(self, slot: int, reason: FinishReason) -> Finished | Failed:
         """A grammar can be wider than its schema, so a complete answer is checked once more."""
-        running = self._running[slot]
-        number, constraint = running.request, self._requests[running.request].constraint
-        self._leave(slot)
+        running = self._leave(slot)
+        spec = running.request.constraint
         tokens = running.tokens[:-1] if reason == "stop" else running.tokens
         reasoning, text = self.split(tokens)
         try:
-            parsed = constraint.value(text) if constraint and reason == "stop" else None
+            parsed = spec.value(text) if spec and reason == "stop" else None
         except InvalidValueError as error:
-            return Failed(request=number, error=DlmError(f"the result is refused: {error}"))
+            return Failed(request=running.number, error=DlmError(f"the result is refused: {error}"))
         result = Result(
             text=text,
             reasoning=reasoning,
@@ -271,12 +262,12 @@ class Engine:
             prompt_tokens=len(running.prompt),
             stats=running.stats,
         )
-        return Finished(request=number, result=result)
+        return Finished(request=running.number, result=result)
 
-    def _leave(self, slot: int) -> None:
-        del self._requests[self._running.pop(slot).request]
+    def _leave(self, slot: int) -> Slot:
         self._cache.rewind(slot, 0)
         self._free.append(slot)
+        return self._running.pop(slot)
 
     def split(self, tokens: list[int]) -> tuple[str | None, str]:
         """Reasoning, if there is any, and the answer."""

@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 
 from dlm.grammar import Constraint
-from dlm.request import Stats
+from dlm.request import Request, Stats
 
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
     """Moved by `Engine.step` alone."""
 
-    request: int  # the engine's number for it
+    number: int  # the engine's, for events about the request
+    request: Request
     prompt: list[int]
     constraint: Constraint
-    max_tokens: int
     rng: torch.Generator  # all the randomness of the request
     uncoded: list[int]  # tokens that the cache does not hold yet: the prompt, then each canvas
     tokens: list[int] = field(default_factory=list)  # committed
@@ -38,5 +38,6 @@ class Slot:
         self.stats.canvases += 1
 
     def commit(self, tokens: list[int]) -> None:
-        self.tokens = self.tokens + tokens
+        """The canvas is done: its tokens are final, and the cache does not hold them yet."""
+        self.tokens, self.uncoded = self.tokens + tokens, tokens
         self.stats.tokens += len(tokens)

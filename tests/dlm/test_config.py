@@ -1,0 +1,50 @@
+"""The numbers of the loop, and where they come from."""
+
+import json
+
+import pytest
+from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
+    DiffusionGemmaGenerationConfig,
+)
+
+from dlm import DecodeConfig, DlmError
+from dlm.engine import BUILT_IN
+
+
+def test_the_defaults_are_transformers_own():
+    theirs = DiffusionGemmaGenerationConfig._get_default_generation_params()
+    ours = DecodeConfig()
+    assert ours.max_steps == theirs["max_denoising_steps"]
+    assert ours.entropy_bound == theirs["sampler_config"].entropy_bound
+    assert (ours.t_min, ours.t_max) == (theirs["t_min"], theirs["t_max"])
+    assert ours.confidence == theirs["confidence_threshold"]
+
+
+def test_a_checkpoint_s_own_numbers_are_used():
+    config = DecodeConfig.from_hf(json.loads((BUILT_IN / "generation_config.json").read_text()))
+    assert (config.max_steps, config.confidence, config.stops) == (24, 0.02, (1, 106, 50))
+    assert DecodeConfig.from_hf({"eos_token_id": 7}).stops == (7,)
+    assert DecodeConfig.from_hf({}) == DecodeConfig()
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"max_steps": 0}, "max_steps is 0: it takes at least 1"),
+        ({"patience": 0}, "patience is 0"),
+        ({"entropy_bound": 0.0}, "entropy_bound is 0.0: it takes more than 0 nats"),
+        ({"confidence": -1.0}, "confidence is -1.0"),
+        ({"t_min": 0.9}, "t_min 0.9 and t_max 0.8"),
+        ({"t_min": 0.0}, "t_min 0.0"),
+        ({"stops": ()}, "stops is empty"),
+        ({"pad": 106}, "pad 106 is a stop token too"),
+    ],
+)
+def test_impossible_numbers_are_refused(fields, problem):
+    with pytest.raises(DlmError, match=problem):
+        DecodeConfig(**fields)
+
+
+def test_a_file_with_fields_of_the_wrong_type_is_named():
+    with pytest.raises(DlmError, match="generation_config.json: a field has the wrong type"):
+        DecodeConfig.from_hf({"sampler_config": 3})
