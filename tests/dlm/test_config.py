@@ -46,5 +46,5 @@ def test_impossible_numbers_are_refused(fields, problem):
 
 
 def test_a_file_with_fields_of_the_wrong_type_is_named():
-    with pytest.raises(DlmError, match=r"generation_config\.json: a wrong type"):
+    with pytest.raises(DlmError, match=r"generation_config\.json: a field has the wrong type"):
         DecodeConfig.from_hf({"sampler_config": 3})
