@@ -56,7 +56,7 @@ def test_a_choice_is_a_word_of_the_list_and_mostly_the_right_one(built_in):
         sum(r.text == s.value for r, s in zip(results, items, strict=True))
         for results in (free, bound)
     )
-    assert still >= right >= 10
+    assert min(right, still) >= 10
 
 
 def test_it_calls_declared_tools_in_gemma_s_own_form(built_in):
