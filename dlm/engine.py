@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import overload
@@ -28,16 +27,6 @@ from dlm.request import FinishReason, Request, Result
 from dlm.slot import Slot
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """An admitted request: everything about it that can be wrong has been checked."""
-
-    number: int
-    request: Request
-    prompt: list[int]
-    constraint: Constraint
 
 
 class Engine:
@@ -66,7 +55,7 @@ class Engine:
         self._cache = model.new_cache(slots)
         self._free = list(range(slots))
         self._running: dict[int, Slot] = {}  # by cache slot
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Slot] = deque()
         self._admitted = 0
 
     @classmethod
@@ -121,10 +110,17 @@ class Engine:
             constraint = self._constraint(request)
         except GrammarError as error:
             raise RequestError(str(error)) from error
-        number = self._admitted
+        slot = Slot(
+            number=self._admitted,
+            request=request,
+            prompt=prompt,
+            constraint=constraint,
+            rng=torch.Generator(self.model.device).manual_seed(request.seed),
+            uncoded=prompt,
+        )
         self._admitted += 1
-        self._waiting.append(_Waiting(number, request, prompt, constraint))
-        return number
+        self._waiting.append(slot)
+        return slot.number
 
     def cancel(self, number: int) -> None:
         """Drop a request, waiting or running; one that has ended is left as it is."""
@@ -193,15 +189,7 @@ class Engine:
     def _join(self) -> None:
         """Waiting requests take the free slots."""
         while self._waiting and self._free:
-            waiting, slot = self._waiting.popleft(), self._free.pop()
-            self._running[slot] = Slot(
-                number=waiting.number,
-                request=waiting.request,
-                prompt=waiting.prompt,
-                constraint=waiting.constraint,
-                rng=torch.Generator(self.model.device).manual_seed(waiting.request.seed),
-                uncoded=waiting.prompt,
-            )
+            self._running[self._free.pop()] = self._waiting.popleft()
 
     def _encode(self) -> None:
         """Bring the cache up to each slot's tokens, and begin its next canvas.

@@ -1,4 +1,4 @@
-"""The engine's state for one running request: its canvas, and what it believes of it."""
+"""The engine's state for one admitted request: its canvas, and what it believes of it."""
 
 from dataclasses import dataclass, field
 

@@ -28,13 +28,14 @@ class Compiler:
 
     def compile(self, spec: Spec) -> xgr.CompiledGrammar:
         """Raises `InvalidGrammarError` where xgrammar cannot express `spec`."""
-        if spec.key not in self._compiled:
+        key = spec.key
+        if key not in self._compiled:
             try:
-                self._compiled[spec.key] = self._xgr.compile_grammar(spec.grammar())
+                self._compiled[key] = self._xgr.compile_grammar(spec.grammar())
             except RuntimeError as error:  # the only class that xgrammar raises here
                 reason = _NOISE.sub("", str(error)).strip() or "xgrammar failed on it"
                 raise InvalidGrammarError(spec.kind, reason) from error
-        self._compiled.move_to_end(spec.key)
+        self._compiled.move_to_end(key)
         if len(self._compiled) > self._remembered:
             self._compiled.popitem(last=False)
-        return self._compiled[spec.key]
+        return self._compiled[key]

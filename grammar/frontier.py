@@ -19,6 +19,8 @@ from dlm.grammar.errors import DeadEndError, GrammarError
 from dlm.grammar.reader import Bits, Reader
 from dlm.grammar.vocabulary import Vocabulary
 
+_CONTEXT = 20  # tokens that are remembered of the text so far, to spell what follows and for errors
+
 
 @dataclass(slots=True)
 class _Pass:
@@ -56,7 +58,7 @@ class Frontier:
         self._scratch = canvas_length  # the row behind the canvas's own
         self._bits = Bits(canvas_length + 1, len(vocabulary))
         self._last = _Pass()
-        self._committed: list[int] = []
+        self._said: list[int] = []  # the last tokens committed
 
     def guide(self, scores: Scores, pinned: Sequence[int] = ()) -> Guidance:
         L = len(scores.argmax)
@@ -87,7 +89,7 @@ class Frontier:
         if taken < len(tokens):
             self._reader.forget(taken)
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
-        self._committed += tokens
+        self._said = self._recent(tokens)
         self._last = _Pass()
 
     def _resume(self, argmax: Sequence[int], pinned: Sequence[int]) -> _Pass:
@@ -125,7 +127,8 @@ class Frontier:
             else:
                 forced = []
             if not reader.read(token):
-                raise DeadEndError(f"no token is allowed after {self._said(guess)!r}")
+                said = self._vocabulary.text(self._recent(guess))
+                raise DeadEndError(f"no token is allowed after {said!r}")
             guess.append(token)
             here.dictated.append(forced)
             forced = forced[1:]
@@ -133,7 +136,8 @@ class Frontier:
     def _dictated(self, guess: list[int]) -> list[int]:
         """Tokens that the grammar leaves no choice about, as the tokenizer writes them."""
         text = self._reader.forced()
-        return self._vocabulary.canonical((self._committed + guess)[-4:], text) if text else []
+        return self._vocabulary.canonical(self._recent(guess), text) if text else []
 
-    def _said(self, guess: list[int]) -> str:
-        return self._vocabulary.text((self._committed + guess)[-20:])
+    def _recent(self, tokens: Sequence[int]) -> list[int]:
+        """The last of what was committed and of `tokens` behind it."""
+        return [*self._said, *tokens[-_CONTEXT:]][-_CONTEXT:]

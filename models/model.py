@@ -112,9 +112,10 @@ class DiffusionGemma(nn.Module):
         scalars: Sequence[Tensor],
     ) -> Float[Tensor, "*batch hidden"]:
         """All layers and the last norm; one attention and one scalar a layer."""
+        kinds = {c.kind: c.head_dim for c in self.config.layers}
         angles = {
-            c.kind: rotary_angles(self.config.rotary[c.kind], c.head_dim, positions)
-            for c in self.config.layers
+            kind: rotary_angles(self.config.rotary[kind], head_dim, positions)
+            for kind, head_dim in kinds.items()
         }
         for layer, c, attend, scalar in zip(
             self.layers, self.config.layers, attends, scalars, strict=True

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlm.models.layers import Attend
-from dlm.models.model import DiffusionGemma
+from dlm.models.model import DiffusionGemma, causal_mask
 
 LEAST_NOISE = 0.02  # share of a canvas that is corrupted at the least, on average
 
@@ -82,10 +82,9 @@ class _Layout:
         column = torch.arange(T, device=device)
         canvas = batch.starts[..., None] + torch.arange(self._L, device=device)
         self._positions = torch.cat((column.expand(B, T), rearrange(canvas, "b k l -> b (k l)")), 1)
-        self._attends = [
-            _masked_attention(self._mask(batch, window))
-            for window in (model.window(i) for i in range(len(model.layers)))
-        ]
+        windows = [model.window(i) for i in range(len(model.layers))]
+        attend = {window: _masked_attention(self._mask(batch, window)) for window in set(windows)}
+        self._attends = [attend[window] for window in windows]
         clean = torch.arange(T + self._K * self._L, device=device)[:, None] < T
         self._scalars = [
             torch.where(clean, layer.encoder_scalar, layer.layer_scalar) for layer in model.layers
@@ -106,10 +105,9 @@ class _Layout:
         """Who sees whom among the `N = T + K * L`."""
         B, T = batch.tokens.shape
         key = torch.arange(T, device=batch.tokens.device)
-        causal = key <= key[:, None]
+        causal = causal_mask(0, T, window, key.device)
         committed = key < batch.starts[..., None]  # [B, K, T]
         if window is not None:
-            causal = causal & (key[:, None] - key < window)
             committed = committed & (key >= batch.starts[..., None] - (window - 1))
         own = torch.block_diag(*[torch.ones(self._L, self._L, dtype=torch.bool)] * self._K)
         tokens = F.pad(causal.expand(B, T, T), (0, self._K * self._L))

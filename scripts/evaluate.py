@@ -16,7 +16,6 @@ from typing import Any
 
 import jsonschema
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from tiny_data import Sample, extract
 
@@ -75,40 +74,34 @@ def measure(
     engine: dlm.Engine, samples: list[Sample], constrained: bool, args: argparse.Namespace
 ) -> tuple[Row, list[bool]]:
     """Run all samples through the engine; also says which of them came out exact."""
-    numbers = {}
-    for i, item in enumerate(samples):
-        request = dlm.Request(
+    requests = [
+        dlm.Request(
             prompt=item.prompt,
             constraint=dlm.JsonSchema(item.schema or True) if constrained else None,
             max_tokens=args.max_tokens,
             seed=args.seed * 1_000_003 + i,
             thinking=item.thought is not None,
         )
-        numbers[engine.add(request)] = i
-    started, results = time.perf_counter(), {}
-    console = Console(stderr=True)
-    for _ in track(samples, "constrained" if constrained else "free", console=console):
-        while len(results) < len(samples):
-            ended = [e for e in engine.step() if isinstance(e, dlm.Finished)]
-            results.update({numbers[e.request]: e.result for e in ended})
-            if ended:
-                break
+        for i, item in enumerate(samples)
+    ]
+    started = time.perf_counter()
+    with Console(stderr=True).status("constrained" if constrained else "free"):
+        results = engine.generate(requests)
     seconds = time.perf_counter() - started
-    ordered = [results[i] for i in range(len(samples))]
-    exact = [is_exact(r.text, item) for r, item in zip(ordered, samples, strict=True)]
+    exact = [is_exact(r.text, item) for r, item in zip(results, samples, strict=True)]
     calls, tokens = (
-        sum(getattr(r.stats, name) for r in ordered) for name in ("denoiser_calls", "tokens")
+        sum(getattr(r.stats, name) for r in results) for name in ("denoiser_calls", "tokens")
     )
     n = len(samples)
     row = Row(
         constrained=constrained,
         prompts=n,
-        valid=sum(is_valid(r.text, item) for r, item in zip(ordered, samples, strict=True)),
-        truncated=[i for i, r in enumerate(ordered) if r.finish_reason == "length"],
+        valid=sum(is_valid(r.text, item) for r, item in zip(results, samples, strict=True)),
+        truncated=[i for i, r in enumerate(results) if r.finish_reason == "length"],
         exact=sum(exact),
         calls=calls / n,
         tokens_per_call=tokens / calls,
-        pins=sum(r.stats.pins for r in ordered) / n,
+        pins=sum(r.stats.pins for r in results) / n,
         seconds=seconds / n,
     )
     return row, exact

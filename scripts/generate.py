@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, schema: str | None, prompt: str) -> int:
     except (dlm.DlmError, dlm.GrammarError, dlm.ModelError) as error:
         fail(2, str(error))
     result = follow(engine, args)
-    value, problem = judge(result, constraint, args.max_tokens)
+    value, problem = judge(result, constraint, args)
     if args.json:
         print(json.dumps(report(result, value, loaded), ensure_ascii=False))
     else:
@@ -124,7 +124,7 @@ def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":
 
 
 def judge(
-    result: "dlm.Result", constraint: "dlm.JsonSchema | None", max_tokens: int
+    result: "dlm.Result", constraint: "dlm.JsonSchema | None", args: argparse.Namespace
 ) -> tuple[Any, str | None]:
     """The value of the result, and what is wrong with it if anything is."""
     from dlm.grammar import InvalidValueError
@@ -132,7 +132,9 @@ def judge(
     if constraint is None:
         return None, None
     if result.finish_reason == "length":
-        return None, f"max_tokens {max_tokens} was reached before the JSON was complete"
+        return None, f"max_tokens {args.max_tokens} was reached before the JSON was complete"
+    if not args.no_constraint:
+        return result.parsed, None  # the engine has checked it
     try:
         return constraint.value(result.text), None
     except InvalidValueError as error:

@@ -134,9 +134,7 @@ def test_unconstrained_canvases_take_at_most_the_reference_s_steps(engine_of):
 def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
     engine = engine_of(Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>')))
     healthy, doomed = (engine.add(Request(token_ids=PROMPT, seed=s)) for s in (0, 1))
-    engine._waiting[1] = type(engine._waiting[1])(
-        doomed, engine._waiting[1].request, PROMPT, Doomed()
-    )
+    engine._waiting[1].constraint = Doomed()
     ends = {}
     while engine.busy:
         for event in engine.step():
