@@ -236,13 +236,13 @@ class Engine:
         running = self._leave(slot)
         spec = running.request.constraint
         tokens = running.tokens[:-1] if reason == "stop" else running.tokens
-        reasoning, text = self.split(tokens)
+        reasoning, answer = self.split(tokens)
         try:
-            parsed = spec.value(text) if spec and reason == "stop" else None
+            parsed = spec.read(answer, self.vocabulary) if spec and reason == "stop" else None
         except InvalidValueError as error:
             return Failed(request=running.number, error=DlmError(f"the result is refused: {error}"))
         result = Result(
-            text=text,
+            text=self.vocabulary.text(answer),
             reasoning=reasoning,
             parsed=parsed,
             finish_reason=reason,
@@ -257,12 +257,12 @@ class Engine:
         self._free.append(slot)
         return self._running.pop(slot)
 
-    def split(self, tokens: list[int]) -> tuple[str | None, str]:
-        """Reasoning, if there is any, and the answer."""
-        thought, text = self.vocabulary.thought, self.vocabulary.text
+    def split(self, tokens: list[int]) -> tuple[str | None, list[int]]:
+        """The text of the reasoning, if there is any, and the tokens of the answer."""
+        thought = self.vocabulary.thought
         if thought is None or thought.open not in tokens:
-            return None, text(tokens)
+            return None, tokens
         opened = tokens.index(thought.open)
         closed = tokens.index(thought.close) if thought.close in tokens else len(tokens)
-        reasoning = text(tokens[opened:closed]).removeprefix("thought").strip()
-        return reasoning or None, text(tokens[:opened] + tokens[closed:])
+        reasoning = self.vocabulary.text(tokens[opened:closed]).removeprefix("thought").strip()
+        return reasoning or None, tokens[:opened] + tokens[closed:]

@@ -22,7 +22,7 @@ class Compiler:
 
     def __init__(self, vocabulary: Vocabulary, remembered: int = 64):
         self.vocabulary = vocabulary
-        self._xgr = xgr.GrammarCompiler(vocabulary.info(), cache_enabled=False)
+        self._xgr: dict[bool, xgr.GrammarCompiler] = {}  # by whether tool calls are its alphabet
         self._remembered = remembered
         self._compiled: OrderedDict[Hashable, xgr.CompiledGrammar] = OrderedDict()
 
@@ -31,7 +31,8 @@ class Compiler:
         key = spec.key
         if key not in self._compiled:
             try:
-                self._compiled[key] = self._xgr.compile_grammar(spec.grammar())
+                grammar = spec.grammar(self.vocabulary)
+                self._compiled[key] = self._backend(spec.calls).compile_grammar(grammar)
             except RuntimeError as error:  # the only class that xgrammar raises here
                 reason = _NOISE.sub("", str(error)).strip() or "xgrammar failed on it"
                 raise InvalidGrammarError(spec.kind, reason) from error
@@ -39,3 +40,9 @@ class Compiler:
         if len(self._compiled) > self._remembered:
             self._compiled.popitem(last=False)
         return self._compiled[key]
+
+    def _backend(self, calls: bool) -> xgr.GrammarCompiler:
+        if calls not in self._xgr:
+            info = self.vocabulary.info(calls)
+            self._xgr[calls] = xgr.GrammarCompiler(info, cache_enabled=False)
+        return self._xgr[calls]

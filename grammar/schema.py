@@ -15,6 +15,7 @@ from referencing.exceptions import Unresolvable
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.spec import Spec
+from dlm.grammar.vocabulary import Vocabulary
 
 # The character rule of strings with a minimal or maximal length lets control characters through,
 # which JSON forbids (RFC 8259, section 7); the one of plain strings does not.
@@ -70,7 +71,7 @@ class JsonSchema(Spec):
     def key(self) -> Hashable:
         return self.kind, json.dumps(self.parsed), self.max_whitespace
 
-    def grammar(self) -> xgr.Grammar:
+    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
         grammar = xgr.Grammar.from_json_schema(
             json.dumps(self.parsed), any_whitespace=True, max_whitespace_cnt=self.max_whitespace
         )

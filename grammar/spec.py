@@ -1,16 +1,19 @@
 """What every kind of constraint has in common, before it meets a vocabulary."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 import xgrammar as xgr
+
+from dlm.grammar.vocabulary import Vocabulary
 
 
 class Spec(ABC):
     """What a user may ask the output to be. Frozen, and checked when it is made."""
 
     kind: ClassVar[str]  # as errors name it
+    calls: ClassVar[bool] = False  # the control tokens of tool calls are part of its alphabet
 
     @property
     @abstractmethod
@@ -18,9 +21,13 @@ class Spec(ABC):
         """Equal for specs that mean the same grammar, and only for those."""
 
     @abstractmethod
-    def grammar(self) -> xgr.Grammar:
+    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
         """Raises xgrammar's own `RuntimeError` where it cannot express the spec."""
 
     @abstractmethod
     def value(self, text: str) -> Any:
         """What a finished `text` means; `InvalidValueError` if the spec refuses it after all."""
+
+    def read(self, tokens: Sequence[int], vocabulary: Vocabulary) -> Any:
+        """What a finished answer means; `InvalidValueError` if the spec refuses it after all."""
+        return self.value(vocabulary.text(tokens))

@@ -9,6 +9,7 @@ import xgrammar as xgr
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.spec import Spec
+from dlm.grammar.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Regex(Spec):
     def key(self) -> Hashable:
         return self.kind, self.pattern
 
-    def grammar(self) -> xgr.Grammar:
+    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
         return xgr.Grammar.from_regex(self.pattern)
 
     def value(self, text: str) -> str:
@@ -61,7 +62,7 @@ class Choice(Spec):
     def key(self) -> Hashable:
         return self.kind, tuple(self.options)
 
-    def grammar(self) -> xgr.Grammar:
+    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
         literals = (json.dumps(option, ensure_ascii=False) for option in self.options)
         return xgr.Grammar.from_ebnf(f"root ::= {' | '.join(literals)}")
 
@@ -90,7 +91,7 @@ class Grammar(Spec):
     def key(self) -> Hashable:
         return self.kind, self.syntax, self.rules
 
-    def grammar(self) -> xgr.Grammar:
+    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
         read = xgr.Grammar.from_ebnf if self.syntax == "ebnf" else xgr.Grammar.from_lark
         return read(self.rules)
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from dlm.grammar.errors import GrammarError
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
+CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, likewise
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 
 
@@ -21,6 +22,15 @@ class Markers:
 
     open: int
     close: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallMarkers:
+    """Control tokens that open and close a tool call, and quote a string within it."""
+
+    open: int
+    close: int
+    quote: int
 
 
 class Vocabulary:
@@ -39,6 +49,7 @@ class Vocabulary:
         pad: int,
         thought: Markers | None,
         encode: Callable[[str], list[int]],
+        call: CallMarkers | None = None,
     ):
         """`pieces[i]` are the bytes of token `i`; `encode` maps text to canonical token ids."""
         for name, token in (("pad", pad), *(("stop", stop) for stop in stops)):
@@ -46,7 +57,7 @@ class Vocabulary:
                 raise GrammarError(f"{name} token {token} is outside of {len(pieces)} tokens")
         self.control = frozenset(control) | {pad, *stops}
         self.pieces = [b"" if i in self.control else bytes(p) for i, p in enumerate(pieces)]
-        self.stops, self.pad, self.thought = tuple(stops), pad, thought
+        self.stops, self.pad, self.thought, self.call = tuple(stops), pad, thought, call
         self._encode = encode
         self._canonical = lru_cache(maxsize=4096)(self._tokenize_after)
 
@@ -62,6 +73,7 @@ class Vocabulary:
         info = xgr.TokenizerInfo.from_huggingface(tokenizer, vocab_size=max(size, len(known)))
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         markers = [known.get(name) for name in THOUGHT]
+        call = [known.get(name) for name in CALL]
         return cls(
             info.decoded_vocab[:size],
             control={i for i in special | set(tokenizer.all_special_ids) if i < size},
@@ -69,14 +81,23 @@ class Vocabulary:
             pad=pad,
             thought=None if None in markers else Markers(*markers),
             encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
+            call=None if None in call else CallMarkers(*call),
         )
 
     def __len__(self) -> int:
         return len(self.pieces)
 
-    def info(self) -> xgr.TokenizerInfo:
-        """For xgrammar. It takes tokens without bytes for special, and never allows them."""
-        return xgr.TokenizerInfo(self.pieces, vocab_size=len(self), stop_token_ids=list(self.stops))
+    def info(self, calls: bool = False) -> xgr.TokenizerInfo:
+        """For xgrammar. It takes tokens without bytes for special, and never allows them.
+
+        With `calls`, a grammar can name the markers of tool calls by their ids; no text spells
+        them, since their bytes there are no UTF-8.
+        """
+        pieces = list(self.pieces)
+        if calls and self.call is not None:
+            for token in (self.call.open, self.call.close, self.call.quote):
+                pieces[token] = b"\xff%d" % token
+        return xgr.TokenizerInfo(pieces, vocab_size=len(self), stop_token_ids=list(self.stops))
 
     @cached_property
     def text_words(self) -> np.ndarray:

@@ -62,7 +62,7 @@ def compare(directory: str, prompts: int, seed: int, max_tokens: int) -> dict[st
         their_seconds += time.perf_counter() - started
         said = [token for token in output.sequences[0, len(tokens) :].tolist() if token != 0]
         their_calls += round(len(said) / output.tokens_per_forward.item())
-        theirs += is_exact(engine.split(said)[1], item)
+        theirs += is_exact(engine.vocabulary.text(engine.split(said)[1]), item)
     pooled = (ours + theirs) / (2 * prompts)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * 2 / prompts)
     return {
