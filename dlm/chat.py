@@ -1,6 +1,13 @@
-"""Conversations to token ids, through the chat template that comes with the model."""
+"""Conversations to token ids, through the chat template that comes with the model.
 
-from collections.abc import Mapping, Sequence
+What a caller wrote is text, whatever it reads like: only the template writes control tokens. So the
+template sees a stand-in for each character of the caller's that a control token could begin with,
+and what it then makes of them is told from what it wrote itself. The price: a template that looks
+for control tokens in a message, to strip its reasoning say, finds none there.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +19,10 @@ from dlm.request import Request
 
 _TURN = "<|turn>model\n"  # what a model's turn begins with
 _NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel
+# Hieroglyphs: rare, and no filter of a template changes or escapes them.
+_STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
+_FAULTS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of templates
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Chat:
@@ -20,6 +31,10 @@ class Chat:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
         self._turn, self._no_thought = self._encode(_TURN), self._encode(_NO_THOUGHT)
+        added = tokenizer.added_tokens_decoder
+        self._control = {token.content: i for i, token in added.items() if token.special}
+        names = sorted(self._control, key=len, reverse=True)  # the tokenizer takes the longest too
+        self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
 
     @classmethod
     def load(cls, directory: str | Path) -> "Chat":
@@ -53,17 +68,80 @@ class Chat:
     ) -> list[int]:
         if self.tokenizer.chat_template is None:
             raise RequestError("this model has no chat template: give token_ids, not messages")
+        table = self._stand_ins([messages, tools])
         try:
             text = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools] or None,
+                [_replaced(message, table) for message in messages],
+                tools=[_replaced(tool, table) for tool in tools] or None,
                 enable_thinking=thinking,
                 add_generation_prompt=True,
                 tokenize=False,
             )
-        except (jinja2.TemplateError, KeyError, TypeError, ValueError) as error:
+        except (jinja2.TemplateError, *_FAULTS) as error:
             raise RequestError(f"the chat template cannot render messages: {error}") from error
-        return self._encode(str(text))
+        return self._tokenize(str(text), table)
+
+    def _stand_ins(self, written: Any) -> dict[int, str]:
+        """What stands for which of the caller's characters; empty if none begins a control token.
+
+        They are in no text of the caller's, so that all of them in a rendering stand for something.
+        """
+        used = set().union(*_strings(written))
+        if _SURROGATES.search("".join(used)):
+            raise RequestError("messages hold half a surrogate pair, which is no text")
+        begin = sorted({name[0] for name in self._control} & used)
+        free = [c for c in _STAND_INS if c not in used]
+        if len(free) < len(begin):
+            raise RequestError(
+                "messages hold every hieroglyph of U+13000 to U+133FF: leave one out"
+            )
+        return {ord(c): stand_in for c, stand_in in zip(begin, free, strict=False)}
+
+    def _tokenize(self, rendered: str, table: Mapping[int, str]) -> list[int]:
+        """As the tokenizer would, but for control tokens that only the caller's text spells."""
+        back = {ord(stand_in): chr(c) for c, stand_in in table.items()}
+        text = rendered.translate(back)
+        names = list(self._names.finditer(rendered))
+        if [n.span() for n in names] == [n.span() for n in self._names.finditer(text)]:
+            return self._encode(text)
+        tokens, at = [], 0
+        for name in names:
+            tokens += [*self._spell(text[at : name.start()]), self._control[name[0]]]
+            at = name.end()
+        return tokens + self._spell(text[at:])
+
+    def _spell(self, text: str) -> list[int]:
+        """`text` as text, control tokens' names included."""
+        tokens = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        if not set(self._control.values()).isdisjoint(tokens):
+            raise RequestError("messages spell a control token that the tokenizer cannot split")
+        return tokens
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _strings(written: Any) -> Iterator[str]:
+    """All strings within `written`, keys too; `RequestError` for what is no JSON data."""
+    waiting = [written]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, Mapping):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple):
+            waiting += value
+        elif not isinstance(value, int | float | None):
+            raise RequestError(f"messages hold a {type(value).__name__}: they take JSON data")
+
+
+def _replaced(written: Any, table: Mapping[int, str]) -> Any:
+    """A copy of `written` with each character in `table` replaced."""
+    if isinstance(written, str):
+        return written.translate(table) if table else written
+    if isinstance(written, Mapping):
+        return {_replaced(k, table): _replaced(v, table) for k, v in written.items()}
+    if isinstance(written, list | tuple):
+        return [_replaced(value, table) for value in written]
+    return written

@@ -17,6 +17,9 @@ class DecodeConfig:
     t_max: float = 0.8  # temperature of the first step
     confidence: float = 0.005  # mean nats a position under which a repeated guess is settled
     patience: int = 8  # passes that the first disagreement with a grammar may stay where it is
+    lost: float = 1e-3  # share of the model's probability in what is allowed that makes it stuck
+    retries: int = 3  # rollbacks a canvas: choices that are taken back because they led nowhere
+    refusals: int = 8  # times that a finished value which its schema refuses is tried again
     stops: tuple[int, ...] = (1, 106, 50)  # <eos>, <turn|>, <|tool_response>
     pad: int = 0
 
@@ -27,6 +30,11 @@ class DecodeConfig:
         for name in ("entropy_bound", "confidence"):
             if not getattr(self, name) > 0:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 nats")
+        if not 0 <= self.lost < 1:
+            raise DlmError(f"lost is {self.lost}: it takes a probability under 1")
+        for name in ("retries", "refusals"):
+            if getattr(self, name) < 0:
+                raise DlmError(f"{name} is {getattr(self, name)}: it takes 0 or more")
         if not 0 < self.t_min <= self.t_max:
             raise DlmError(f"t_min {self.t_min} and t_max {self.t_max}: 0 < t_min <= t_max")
         if not self.stops:

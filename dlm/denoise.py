@@ -89,7 +89,7 @@ def denoise_step(
     argmax = logits.argmax(-1).tolist()  # waits for the device
     clock.append(perf_counter())
 
-    readings = [_guide(*one) for one in zip(running, logits, argmax, strict=True)]
+    readings = [_guide(*one, config) for one in zip(running, logits, argmax, strict=True)]
     clock.append(perf_counter())
 
     entropies = sampling.entropy(logits)
@@ -105,7 +105,7 @@ def denoise_step(
         slot.canvas = _next_canvas(logits[i], accepted[i], slot)
         slot.belief = beliefs[i]
         mean = entropies[i, : read.scored].mean().item()
-        settled = _settle(slot, read, mean, config)
+        settled = settle(slot, read, mean, config)
         outcomes[number] = Outcome(
             guidance=read, entropy=mean, accepted=accepted[i].tolist(), settled=settled
         )
@@ -131,10 +131,13 @@ def _denoise(
     return logits / torch.tensor(temperatures, device=logits.device)[:, None, None]
 
 
-def _guide(slot: Slot, logits: Float[Tensor, "L V"], argmax: list[int]) -> Guidance | GrammarError:
+def _guide(
+    slot: Slot, logits: Float[Tensor, "L V"], argmax: list[int], config: DecodeConfig
+) -> Guidance | GrammarError:
     """Ask the slot's constraint, and forbid in `logits` what it forbids."""
+    last = slot.steps + 1 >= config.max_steps
     try:
-        read = slot.constraint.guide(Scores(logits, argmax), slot.pinned)
+        read = slot.constraint.guide(Scores(logits, argmax), slot.fixed(last))
     except GrammarError as error:
         return error
     if read.bitmask is not None:
@@ -151,27 +154,33 @@ def _next_canvas(logits: Float[Tensor, "L V"], accepted: Tensor, slot: Slot) -> 
     return sampling.renoise(noise, accepted, drawn)
 
 
-def _settle(slot: Slot, guidance: Guidance, entropy: float, config: DecodeConfig) -> bool:
-    """Count the pass, pin what is stuck, and say whether the guess is ready.
+def settle(slot: Slot, guidance: Guidance, entropy: float, config: DecodeConfig) -> bool:
+    """Count the pass, fix what is stuck, and say whether the guess is ready.
 
-    The bound: after `max_steps` passes every further one fixes at least one more position, the
-    first that the model and the grammar disagree about, so a canvas of L positions takes at most
-    `max_steps + L` passes. Without a constraint nothing is suspect, and it takes `max_steps`.
+    It is not while some of it was predicted under a wrong left context. The bound: from the pass
+    `max_steps` on, each pins at least what the grammar is sure of and twice as many positions as
+    the one before, so a canvas of L positions takes at most `max_steps + log2(L) + 1` passes.
+    Without a constraint nothing is suspect, and it takes `max_steps`.
     """
-    L = len(guidance.guess)
+    guess, suspect = guidance.guess, guidance.suspect
     slot.steps += 1
     slot.stats.denoiser_calls += 1
     slot.stats.repairs += guidance.repaired
-    stable, slot.guess = guidance.guess == slot.guess, guidance.guess
-    if sampling.settled(stable, entropy, config.confidence):
-        return True
-    late = slot.steps >= config.max_steps
-    if guidance.suspect == L:
-        return late
-    slot.waited = 0 if guidance.suspect > slot.frontier else slot.waited + 1
-    slot.frontier = max(slot.frontier, guidance.suspect)
-    if late or slot.waited >= config.patience:
-        slot.pinned = guidance.guess[: guidance.suspect]
-        slot.waited = 0
-        slot.stats.pins += 1
+    stable, slot.guess = guess == slot.guess, guess
+    late = slot.steps - config.max_steps
+    if suspect >= guidance.scored:
+        return late >= 0 or sampling.settled(stable, entropy, config.confidence)
+    slot.waited = 0 if suspect > slot.frontier else slot.waited + 1
+    slot.frontier = max(slot.frontier, suspect)
+    if late >= 0:
+        slot.pin(guess[: max(suspect, len(slot.pinned) + 2**late)])
+        return len(slot.pinned) >= guidance.scored
+    if slot.waited >= config.patience:
+        lost = guidance.mass < config.lost and guidance.choice >= 0
+        if lost and slot.retries < config.retries:
+            slot.take_back(guidance.choice, guess[guidance.choice])
+        elif slot.banned:
+            slot.restore()
+        else:
+            slot.pin(guess[:suspect])
     return False

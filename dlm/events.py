@@ -20,10 +20,15 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Tokens that are final. They follow those of the request's earlier events."""
+    """What is final: pinned on a canvas, or committed. It follows the request's earlier events.
+
+    `text` and `reasoning` hold whole characters, so they may lag behind `tokens`.
+    """
 
     request: int
-    tokens: list[int]
+    tokens: list[int]  # markers and the stop token among them
+    text: str  # of the answer
+    reasoning: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

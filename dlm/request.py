@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dlm.errors import RequestError
-from dlm.grammar import Spec
+from dlm.grammar import Spec, ToolCall
 
 FinishReason = Literal["stop", "length"]
 _PASS = ("denoise", "guide", "settle")  # the phases of a denoising pass
@@ -29,6 +29,7 @@ class Request:
     max_tokens: int = 256  # at most this many, the stop token counted
     seed: int = 0
     thinking: bool = False  # let the model reason before it answers
+    thinking_budget: int | None = None  # tokens of it at most, markers included; None: what is left
 
     def __post_init__(self) -> None:
         given = [n for n in ("prompt", "messages", "token_ids") if getattr(self, n) is not None]
@@ -46,6 +47,9 @@ class Request:
             raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise RequestError(f"seed is {self.seed!r}: it takes 0 to 2**63 - 1")
+        budget = self.thinking_budget
+        if budget is not None and (not isinstance(budget, int) or budget < 0):
+            raise RequestError(f"thinking_budget is {budget!r}: it takes 0 or more tokens")
         if self.constraint is not None and not isinstance(self.constraint, Spec):
             kind = type(self.constraint).__name__
             raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
@@ -60,7 +64,7 @@ class Stats:
     tokens: int = 0  # committed, the stop token counted
     repairs: int = 0  # passes in which the grammar refused the model's own choice
     pins: int = 0  # times that positions were fixed because the guess was stuck
-    rollbacks: int = 0  # times that committed grammar state was taken back
+    rollbacks: int = 0  # choices taken back: they led nowhere, or to a value that was refused
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(("encode", *_PASS), 0.0)
     )  # wall-clock by phase; a pass shared by several requests counts in full for each
@@ -83,11 +87,13 @@ class Result:
     an answer that its stop token ended: under a constraint it is complete, and `parsed` is then
     its value: of JSON the data, of other kinds the text. `parsed` is None otherwise, and where
     Python cannot hold the value (an integer of over 4,300 digits, a thousand nested arrays).
+    `tool_calls` are those of an answer under `Tools`, whose `text` is what it says beside them.
     """
 
     text: str
     reasoning: str | None
     parsed: Any
+    tool_calls: tuple[ToolCall, ...]
     finish_reason: FinishReason
     token_ids: list[int]  # everything committed, stop token excluded
     prompt_tokens: int

@@ -3,46 +3,88 @@
 import re
 from collections import OrderedDict
 from collections.abc import Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 
 import xgrammar as xgr
 
+from dlm.grammar.compiled import Compiled
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.network_reader import read_network
 from dlm.grammar.spec import Spec
 from dlm.grammar.vocabulary import Vocabulary
 
 # xgrammar's errors begin with a time, a C++ file and line, and sometimes the failed check.
-_NOISE = re.compile(r"^\[[\d:]+\] \S+:\d+: (?:Check failed: \(.*?\) is false: )?")
+_NOISE = re.compile(r"\[[\d:]+\] \S+:\d+: (?:Check failed: \(.*?\) is false: )?")
+_REMEMBERED = 1024  # grammars and failures
 
 
 class Compiler:
-    """Compiles constraints for one vocabulary, and remembers the last `remembered` ones.
+    """Compiles constraints for one vocabulary, in threads of its own, and remembers them.
 
-    xgrammar's own cache is off: with it, a pattern with a long repetition does not compile.
+    What is remembered takes about `max_bytes` at most; what was used last stays. xgrammar's own
+    cache is off: with it, a pattern with a long repetition does not compile, and schemas that
+    differ in properties named like annotations are taken for the same.
     """
 
-    def __init__(self, vocabulary: Vocabulary, remembered: int = 64):
+    def __init__(self, vocabulary: Vocabulary, max_bytes: int = 1 << 30, threads: int = 2):
         self.vocabulary = vocabulary
-        self._xgr: dict[bool, xgr.GrammarCompiler] = {}  # by whether tool calls are its alphabet
-        self._remembered = remembered
-        self._compiled: OrderedDict[Hashable, xgr.CompiledGrammar] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
+        self._lock = Lock()
+        self._known: OrderedDict[Hashable, Future[Compiled]] = OrderedDict()
+        self._backends: dict[bool, xgr.GrammarCompiler] = {}  # by whether calls are the alphabet's
 
-    def compile(self, spec: Spec) -> xgr.CompiledGrammar:
-        """Raises `InvalidGrammarError` where xgrammar cannot express `spec`."""
+    def submit(self, spec: Spec) -> "Future[Compiled]":
+        """Compile in the background; the same spec is compiled once, and asked for once.
+
+        The future raises `InvalidGrammarError` where xgrammar cannot express `spec`.
+        """
         key = spec.key
-        if key not in self._compiled:
-            try:
-                grammar = spec.grammar(self.vocabulary)
-                self._compiled[key] = self._backend(spec.calls).compile_grammar(grammar)
-            except RuntimeError as error:  # the only class that xgrammar raises here
-                reason = _NOISE.sub("", str(error)).strip() or "xgrammar failed on it"
-                raise InvalidGrammarError(spec.kind, reason) from error
-        self._compiled.move_to_end(key)
-        if len(self._compiled) > self._remembered:
-            self._compiled.popitem(last=False)
-        return self._compiled[key]
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = self._pool.submit(self._compile, spec)
+            self._known.move_to_end(key)
+            self._forget()
+            return self._known[key]
+
+    def compile(self, spec: Spec) -> Compiled:
+        """Compile, and wait. Raises `InvalidGrammarError` where xgrammar cannot express `spec`."""
+        return self.submit(spec).result()
+
+    def _compile(self, spec: Spec) -> Compiled:
+        try:
+            grammar = spec.grammar(self.vocabulary)
+            matcher = self._backend(spec.calls).compile_grammar(grammar)
+            return Compiled(matcher, read_network(grammar), self.vocabulary)
+        except (RuntimeError, UnicodeError) as error:  # all that xgrammar raises here
+            raise InvalidGrammarError(spec.kind, _reason(error)) from error
 
     def _backend(self, calls: bool) -> xgr.GrammarCompiler:
-        if calls not in self._xgr:
-            info = self.vocabulary.info(calls)
-            self._xgr[calls] = xgr.GrammarCompiler(info, cache_enabled=False)
-        return self._xgr[calls]
+        with self._lock:
+            if calls not in self._backends:
+                info = self.vocabulary.info(calls)
+                self._backends[calls] = xgr.GrammarCompiler(info, cache_enabled=False)
+            return self._backends[calls]
+
+    def _forget(self) -> None:
+        """Drop what was not used for the longest time, until the rest fits; failures are small."""
+        sizes = {key: _size(future) for key, future in self._known.items() if future.done()}
+        total = sum(sizes.values())
+        for key, size in list(sizes.items())[:-1]:
+            if total <= self._max_bytes and len(self._known) <= _REMEMBERED:
+                break
+            del self._known[key]
+            total -= size
+
+
+def _size(future: "Future[Compiled]") -> int:
+    return 0 if future.exception() else future.result().nbytes
+
+
+def _reason(error: RuntimeError | UnicodeError) -> str:
+    """What xgrammar says; its message may quote half a character of the source."""
+    said = str(error)
+    if isinstance(error, UnicodeDecodeError):
+        said = bytes(error.object).decode("utf-8", "replace")
+    return " ".join(_NOISE.sub("", said).split()) or "xgrammar failed on it"

@@ -1,12 +1,20 @@
 """The seam between the denoising loop and whatever constrains it: two calls, one record."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int32
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Tokens that a grammar allows at one position, the likeliest first."""
+
+    ranked: list[tuple[int, float]]  # tokens and their log-probabilities (nats)
+    mass: float  # the share of the model's probability that all allowed tokens have
 
 
 @runtime_checkable
@@ -20,6 +28,10 @@ class Scores(Protocol):
 
     def best(self, position: int, allowed: np.ndarray) -> int:
         """The likeliest token at `position` among those whose bit is set in `allowed [words]`."""
+        ...
+
+    def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
+        """The likeliest `count` of them."""
         ...
 
 
@@ -37,18 +49,36 @@ class Guidance:
     repaired: bool  # somewhere the model's own choice was refused
     stop: int  # where the guess's stop token is; L: the guess goes on in the next canvas
     scored: int  # positions whose mean entropy says whether the guess is settled
+    mass: float = 1.0  # the model's own share in what is allowed where it is first refused
+    choice: int = -1  # the last free choice in front of that position; -1: none to take back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """What a step may not change about a canvas."""
+
+    pinned: Sequence[int] = ()  # its leading tokens
+    banned: Mapping[int, Collection[int]] = field(default_factory=dict)  # tokens, by position
+    last: bool = False  # the whole guess may be pinned: choose well behind the suspect position too
+
+
+NOTHING = Fixed()
 
 
 @runtime_checkable
 class Constraint(Protocol):
     """One request's constraint. Its state is the parse of all committed canvases."""
 
-    def guide(self, scores: Scores, pinned: Sequence[int] = ()) -> Guidance:
-        """Read a step's scores, the canvas beginning with `pinned`. Leaves no trace."""
+    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+        """Read a step's scores. Leaves no trace."""
         ...
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Move past the tokens of a finished canvas, its stop included, its padding not."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens committed."""
         ...
 
 
@@ -58,10 +88,13 @@ class Free:
     def __init__(self, stops: Collection[int]):
         self._stops = frozenset(stops)
 
-    def guide(self, scores: Scores, pinned: Sequence[int] = ()) -> Guidance:
+    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         guess, L = list(scores.argmax), len(scores.argmax)
         stop = next((i for i, token in enumerate(guess) if token in self._stops), L)
         return Guidance(guess=guess, bitmask=None, suspect=L, repaired=False, stop=stop, scored=L)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Nothing is remembered: every next canvas is as free as the last."""
+
+    def rollback(self, count: int) -> None:
+        """Nothing was remembered."""

@@ -1,5 +1,7 @@
 """What `grammar` raises on purpose."""
 
+from collections.abc import Sequence
+
 
 class GrammarError(Exception):
     """Root of this package's errors: catch it to catch them all."""
@@ -16,6 +18,19 @@ class InvalidGrammarError(GrammarError, ValueError):
 class InvalidValueError(GrammarError, ValueError):
     """A text that is no value of its schema."""
 
+    def __init__(self, message: str, path: Sequence[str | int] = ()):
+        """`path` leads to the part of the value that is wrong."""
+        super().__init__(message)
+        self.path = tuple(path)
+
 
 class DeadEndError(GrammarError):
     """The grammar goes on, but no token of the vocabulary does."""
+
+
+class BudgetError(GrammarError, ValueError):
+    """No text that the grammar accepts is as short as it has to be; `needed` tokens would do."""
+
+    def __init__(self, message: str, needed: int):
+        super().__init__(message)
+        self.needed = needed

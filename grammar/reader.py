@@ -3,108 +3,90 @@
 from collections.abc import Sequence
 from enum import Enum, auto
 
-import numpy as np
 import xgrammar as xgr
 
-from dlm.grammar.vocabulary import Markers, Vocabulary
+from dlm.grammar.bits import Bits
+from dlm.grammar.compiled import Compiled
+from dlm.grammar.place import Place
+from dlm.grammar.reasoning import Reasoning
 
 
 class _Phase(Enum):
     OPENING = auto()  # the answer may begin, or reasoning may
     REASONING = auto()  # any text, until the marker closes it
     ANSWER = auto()  # the grammar's
-
-
-class Bits:
-    """Rows of allowed tokens in xgrammar's packed form: bit `v % 32` of word `v // 32`."""
-
-    def __init__(self, rows: int, vocab_size: int):
-        self.tensor = xgr.allocate_token_bitmask(rows, vocab_size)
-        self.rows = self.tensor.numpy().view(np.uint32)  # shares memory
-
-    def allows(self, row: int, token: int) -> bool:
-        return bool(int(self.rows[row, token >> 5]) >> (token & 31) & 1)
-
-    def add(self, row: int, token: int) -> None:
-        self.rows[row, token >> 5] |= np.uint32(1 << (token & 31))
-
-    def only(self, row: int, token: int) -> None:
-        self.rows[row] = 0
-        self.add(row, token)
+    ENDED = auto()  # a stop token was read
 
 
 class Reader:
     """A matcher behind a gate: until reasoning is closed, tokens are not the grammar's business.
 
-    `read` moves forward, `forget` back; `fill` and `forced` only look.
+    `read` moves forward, `forget` back; everything else only looks.
     """
 
-    def __init__(self, compiled: xgr.CompiledGrammar, vocabulary: Vocabulary, thinking: bool):
+    def __init__(self, compiled: Compiled, reasoning: Reasoning | None = None):
+        """With `reasoning`, there may be some before the answer."""
+        vocabulary = compiled.vocabulary
+        self._compiled, self._pieces, self._reasoning = compiled, vocabulary.pieces, reasoning
+        self._stops = frozenset(vocabulary.stops)
         self._matcher = xgr.GrammarMatcher(
-            compiled, override_stop_tokens=list(vocabulary.stops), max_rollback_tokens=-1
+            compiled.grammar, override_stop_tokens=list(vocabulary.stops), max_rollback_tokens=-1
         )
-        self._thought: Markers | None = vocabulary.thought if thinking else None
-        self._phase = _Phase.ANSWER if self._thought is None else _Phase.OPENING
-        self._trail: list[_Phase] = []  # the phase before each token read
-        self._reasoning = Bits(1, len(vocabulary))  # what may stand between the markers
-        if self._thought is not None:
-            self._reasoning.rows[0] = vocabulary.text_words
-            self._reasoning.add(0, self._thought.close)
+        self._place = compiled.places.start
+        self._phase = _Phase.ANSWER if reasoning is None else _Phase.OPENING
+        self._marker = 0  # how much of a marker has been read
+        self._thought = 0  # tokens of reasoning so far, its markers included
+        self._trail: list[tuple[_Phase, Place, int, int]] = []  # before each token read
 
     @property
     def ended(self) -> bool:
-        """A stop token was read."""
-        return self._matcher.is_terminated()
-
-    @property
-    def answering(self) -> bool:
-        return self._phase is _Phase.ANSWER
+        return self._phase is _Phase.ENDED
 
     def fill(self, bits: Bits, row: int) -> None:
         """Write the tokens that `read` would take now."""
-        if self._phase is _Phase.REASONING:
-            bits.rows[row] = self._reasoning.rows[0]
+        reasoning = self._reasoning
+        if self._phase is _Phase.REASONING and reasoning is not None:
+            bits.rows[row] = reasoning.close.allowed(self._marker)
             return
-        self._matcher.fill_next_token_bitmask(bits.tensor, row)
-        if self._phase is _Phase.OPENING and self._thought is not None:
-            bits.add(row, self._thought.open)
+        if self._phase is _Phase.OPENING and reasoning is not None:
+            if self._marker:
+                bits.only(row, reasoning.open.rest(self._marker)[0])
+                return
+            self._compiled.fill(self._place, self._matcher, bits, row)
+            bits.add(row, reasoning.open.rest(0)[0])
+            return
+        self._compiled.fill(self._place, self._matcher, bits, row)
 
     def forced(self) -> str:
         """The text that every sentence goes on with from here."""
-        if not self.answering:
-            return ""
-        try:
-            return self._matcher.find_jump_forward_string()
-        except UnicodeDecodeError as error:  # what is certain ends within a character
-            return error.object[: error.start].decode()
+        return self._compiled.forced(self._place, self._matcher) if self._answering else ""
 
     def read(self, token: int) -> bool:
         """Move past `token`; False, and no move, if it is not allowed here."""
-        before, thought = self._phase, self._thought
-        if before is _Phase.OPENING and thought is not None and token == thought.open:
-            self._phase = _Phase.REASONING
-        elif before is _Phase.REASONING and thought is not None:
-            if not self._reasoning.allows(0, token):
-                return False
-            if token == thought.close:
-                self._phase = _Phase.ANSWER
-        elif self._matcher.accept_token(token):
-            self._phase = _Phase.ANSWER
+        before = (self._phase, self._place, self._marker, self._thought)
+        if self._answering or (self._phase is _Phase.OPENING and not self._opens(token)):
+            taken = not self._marker and self._answer(token)
         else:
-            return False
-        self._trail.append(before)
-        return True
+            taken = self._reason(token)
+        if taken:
+            self._trail.append(before)
+        return taken
 
     def forget(self, count: int) -> None:
         """Undo the last `count` reads."""
-        undone = self._trail[len(self._trail) - count :]
-        del self._trail[len(self._trail) - count :]
+        if not count:
+            return
+        undone = [phase for phase, *_ in self._trail[-count:]]
         after = [*undone[1:], self._phase]
-        moves = zip(undone, after, strict=True)
-        read_by_grammar = [a is _Phase.ANSWER and b is not _Phase.REASONING for b, a in moves]
-        if count:
-            self._matcher.rollback(sum(read_by_grammar))
-            self._phase = undone[0]
+        answers = (_Phase.ANSWER, _Phase.ENDED)
+        self._matcher.rollback(
+            sum(
+                b in answers and (a in answers or a is _Phase.OPENING)
+                for a, b in zip(undone, after, strict=True)
+            )
+        )
+        self._phase, self._place, self._marker, self._thought = self._trail[-count]
+        del self._trail[-count:]
 
     def read_all(self, tokens: Sequence[int]) -> int:
         """Read as many of `tokens` as are allowed; says how many that were."""
@@ -112,3 +94,70 @@ class Reader:
             if self.ended or not self.read(token):
                 return position
         return len(tokens)
+
+    def closes_within(self, tokens: int) -> bool:
+        """What is begun can be completed in so many tokens, and reasoning within its budget."""
+        if self.ended:
+            return True
+        closing = len(self._closing())
+        budget = self._reasoning.budget if self._reasoning is not None else None
+        if closing and budget is not None and self._thought + closing > budget:
+            return False
+        return self._compiled.closes_within(self._place, tokens - closing)
+
+    def witness(self) -> list[int] | None:
+        """Tokens that complete what is begun, up to a stop token; None: nothing does."""
+        rest = self._compiled.witness(self._place)
+        return None if rest is None else self._closing() + rest
+
+    @property
+    def _answering(self) -> bool:
+        return self._phase is _Phase.ANSWER
+
+    def _closing(self) -> list[int]:
+        """Tokens that end the reasoning, if it has begun."""
+        reasoning = self._reasoning
+        if reasoning is None:
+            return []
+        if self._phase is _Phase.REASONING:
+            return reasoning.close.rest(self._marker)
+        if self._phase is _Phase.OPENING and self._marker:
+            return reasoning.open.rest(self._marker) + reasoning.close.rest(0)
+        return []
+
+    def _opens(self, token: int) -> bool:
+        """`token` goes on with the opening marker. What may be the answer is the answer."""
+        reasoning = self._reasoning
+        if reasoning is None or reasoning.open.rest(self._marker)[0] != token:
+            return False
+        if self._marker or not self._pieces[token]:
+            return True
+        return self._compiled.places.after(self._place, token, self._pieces[token]) is None
+
+    def _reason(self, token: int) -> bool:
+        reasoning = self._reasoning
+        if reasoning is None:
+            return False
+        opening = self._phase is _Phase.OPENING
+        marker = reasoning.open if opening else reasoning.close
+        done = marker.after(self._marker, token)
+        if done is None:
+            return False
+        self._thought += 1
+        self._marker = done
+        if marker.complete(done):
+            self._phase = _Phase.REASONING if opening else _Phase.ANSWER
+            self._marker = 0
+        return True
+
+    def _answer(self, token: int) -> bool:
+        if token in self._stops:
+            if not self._matcher.accept_token(token):
+                return False
+            self._phase = _Phase.ENDED
+            return True
+        place = self._compiled.places.after(self._place, token, self._pieces[token])
+        if place is None or not self._matcher.accept_token(token):
+            return False
+        self._place, self._phase = place, _Phase.ANSWER
+        return True

@@ -5,7 +5,7 @@ import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import xgrammar as xgr
 from jsonschema import exceptions, validators
@@ -14,6 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.exactness import Enforceable, enforceable
 from dlm.grammar.spec import Spec
 from dlm.grammar.vocabulary import Vocabulary
 
@@ -21,6 +22,12 @@ from dlm.grammar.vocabulary import Vocabulary
 # which JSON forbids (RFC 8259, section 7); the one of plain strings does not.
 _LOOSE = re.compile(r'^(\S+ ::= )\(\(\[\^\\"\\\\\\r\\n\]\)\)$', re.MULTILINE)
 _STRICT = r'\1(([^\\0-\\x1f\\"\\\\]))'
+
+# The rule of a key that is none of the named ones would let it be one of them in escapes.
+_ESCAPED = re.compile(
+    r'^(\S+_addl_key_\d+ ::= .*?) \| \("\\\\" basic_escape basic_string_sub\)', re.MULTILINE
+)
+_TOLD = 5  # places that an error names
 
 
 @dataclass(frozen=True)
@@ -30,12 +37,16 @@ class JsonSchema(Spec):
     `schema` is a parsed schema, its JSON text, or a pydantic model. Properties come in the
     schema's order, and only those that it names. `max_whitespace` bounds each run of whitespace
     between the JSON's own tokens: enough for the model's own indentation, never an endless run.
+    A grammar cannot enforce every keyword: `unenforced` ones are refused, or left to the check of
+    the finished value.
 
-    Raises `InvalidGrammarError` for what is no valid JSON schema.
+    Raises `InvalidGrammarError` for what is no valid JSON schema, for a `$ref` that leads out of
+    the document, and for unenforced keywords that are to be refused.
     """
 
     schema: Mapping[str, Any] | bool | str | type[BaseModel]
     max_whitespace: int = 8  # characters; indentation by 2 down to four levels
+    unenforced: Literal["refuse", "check"] = "refuse"
 
     kind = "JSON schema"
 
@@ -44,11 +55,25 @@ class JsonSchema(Spec):
             raise InvalidGrammarError(
                 self.kind, f"max_whitespace is {self.max_whitespace}, not 1 or more"
             )
-        parsed = self.parsed
+        if self.unenforced not in ("refuse", "check"):
+            raise InvalidGrammarError(
+                self.kind, f"unenforced is {self.unenforced!r:.40}, not 'refuse' or 'check'"
+            )
         try:
-            validators.validator_for(parsed).check_schema(parsed)
+            _validator(self.parsed).check_schema(self.parsed)
+            found = self._enforceable
         except exceptions.SchemaError as error:
             raise InvalidGrammarError(self.kind, error.message, _pointer(error)) from error
+        except RecursionError as error:
+            raise InvalidGrammarError(self.kind, "nested too deeply") from error
+        except re.error as error:
+            raise InvalidGrammarError(self.kind, f"a pattern is no regex: {error}") from error
+        problems = found.unresolved + (found.inexact if self.unenforced == "refuse" else ())
+        if problems:
+            (where, reason), *others = problems
+            more = [f"{place or '/'}: {why}" for place, why in others[: _TOLD - 1]]
+            more += ["..."] * (len(others) >= _TOLD)
+            raise InvalidGrammarError(self.kind, "; ".join([reason, *more]), where or "/")
 
     @cached_property
     def parsed(self) -> dict[str, Any] | bool:
@@ -67,16 +92,26 @@ class JsonSchema(Spec):
             raise InvalidGrammarError(self.kind, f"a schema is an object, not {parsed!r:.40}")
         return parsed
 
+    @cached_property
+    def _enforceable(self) -> Enforceable:
+        return enforceable(self.parsed)
+
+    @property
+    def checked(self) -> bool:
+        return bool(self._enforceable.inexact)
+
     @property
     def key(self) -> Hashable:
-        return self.kind, json.dumps(self.parsed), self.max_whitespace
+        return self.kind, json.dumps(self._enforceable.schema), self.max_whitespace
 
     def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
+        schema = json.dumps(self._enforceable.schema)
         grammar = xgr.Grammar.from_json_schema(
-            json.dumps(self.parsed), any_whitespace=True, max_whitespace_cnt=self.max_whitespace
+            schema, any_whitespace=True, max_whitespace_cnt=self.max_whitespace
         )
         rules, loose = _LOOSE.subn(_STRICT, str(grammar))
-        return xgr.Grammar.from_ebnf(rules) if loose else grammar
+        rules, escaped = _ESCAPED.subn(r"\1", rules)
+        return xgr.Grammar.from_ebnf(rules) if loose or escaped else grammar
 
     def value(self, text: str) -> Any:
         """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it.
@@ -87,7 +122,7 @@ class JsonSchema(Spec):
         schema = self.parsed
         try:
             value = json.loads(text)
-            checker = validators.validator_for(schema)(schema, registry=Registry())
+            checker = _validator(schema)(schema, registry=Registry())
             problem = exceptions.best_match(checker.iter_errors(value))
         except json.JSONDecodeError as error:
             raise InvalidValueError(f"the text is not JSON: {error}") from error
@@ -97,9 +132,14 @@ class JsonSchema(Spec):
             return None
         if problem is not None:
             raise InvalidValueError(
-                f"the JSON does not fit the schema at {problem.json_path}: {problem.message:.200}"
+                f"the JSON does not fit the schema at {problem.json_path}: {problem.message:.200}",
+                list(problem.absolute_path),
             )
         return value
+
+
+def _validator(schema: dict[str, Any] | bool) -> Any:
+    return validators.validator_for(schema, default=validators.Draft202012Validator)
 
 
 def _pointer(error: exceptions.SchemaError) -> str:

@@ -13,12 +13,21 @@ class Spec(ABC):
     """What a user may ask the output to be. Frozen, and checked when it is made."""
 
     kind: ClassVar[str]  # as errors name it
-    calls: ClassVar[bool] = False  # the control tokens of tool calls are part of its alphabet
 
     @property
     @abstractmethod
     def key(self) -> Hashable:
         """Equal for specs that mean the same grammar, and only for those."""
+
+    @property
+    def calls(self) -> bool:
+        """The control tokens of tool calls are part of its alphabet."""
+        return False
+
+    @property
+    def checked(self) -> bool:
+        """Its grammar may be wider than what it means: `value` decides."""
+        return False
 
     @abstractmethod
     def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import takewhile
+from itertools import groupby, takewhile
+from typing import Any
 
 import numpy as np
 import xgrammar as xgr
@@ -18,10 +19,10 @@ _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """Control tokens that open and close reasoning."""
+    """The tokens that open reasoning, and those that close it."""
 
-    open: int
-    close: int
+    open: tuple[int, ...]
+    close: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +64,37 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(
-        cls, tokenizer: PreTrainedTokenizerBase, size: int, stops: Sequence[int], pad: int
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        size: int,
+        stops: Sequence[int],
+        pad: int,
+        thought: tuple[str, str] | None = None,
     ) -> "Vocabulary":
         """Of a Hugging Face tokenizer, for a model with `size` logits a position.
+
+        `thought` are the texts that open and close reasoning; by default Gemma 4's, if the
+        tokenizer has them.
 
         Tokens behind the model's last one, which Gemma's tokenizer has for images, do not count.
         """
         known = tokenizer.get_vocab()
         info = xgr.TokenizerInfo.from_huggingface(tokenizer, vocab_size=max(size, len(known)))
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-        markers = [known.get(name) for name in THOUGHT]
+
+        def encode(text: str) -> list[int]:
+            return tokenizer.encode(text, add_special_tokens=False)
+
+        if thought is None and known.keys() >= set(THOUGHT):
+            thought = THOUGHT
         call = [known.get(name) for name in CALL]
         return cls(
             info.decoded_vocab[:size],
             control={i for i in special | set(tokenizer.all_special_ids) if i < size},
             stops=stops,
             pad=pad,
-            thought=None if None in markers else Markers(*markers),
-            encode=lambda text: tokenizer.encode(text, add_special_tokens=False),
+            thought=thought and Markers(*(tuple(encode(text)) for text in thought)),
+            encode=encode,
             call=None if None in call else CallMarkers(*call),
         )
 
@@ -109,6 +123,51 @@ class Vocabulary:
     def text(self, tokens: Sequence[int]) -> str:
         """What `tokens` say, without control tokens; U+FFFD stands for bytes that are no UTF-8."""
         return b"".join(self.pieces[token] for token in tokens).decode("utf-8", "replace")
+
+    def fewest(self, text: Sequence[bytes | int]) -> list[int] | None:
+        """The fewest tokens that spell `text`: bytes, and control tokens by their ids.
+
+        None if a byte has no token.
+        """
+        tokens: list[int] = []
+        for kind, group in groupby(text, key=type):
+            parts: list[Any] = list(group)
+            said = parts if kind is int else self._fewest(b"".join(parts))
+            if said is None:
+                return None
+            tokens += said
+        return tokens
+
+    def _fewest(self, raw: bytes) -> list[int] | None:
+        ids, longest = self._by_piece
+        steps: list[tuple[int, int]] = [(0, 0)]  # by length: tokens for it, bytes of the last one
+        for end in range(1, len(raw) + 1):
+            ways = (
+                (steps[end - size][0] + 1, -size)
+                for size in range(1, min(end, longest) + 1)
+                if raw[end - size : end] in ids and steps[end - size][0] >= 0
+            )
+            count, size = min(ways, default=(-1, 0))
+            steps.append((count, -size))
+        if steps[-1][0] < 0:
+            return None
+        tokens, end = [], len(raw)
+        while end:
+            size = steps[end][1]
+            tokens.append(ids[raw[end - size : end]])
+            end -= size
+        return tokens[::-1]
+
+    @cached_property
+    def spells_every_byte(self) -> bool:
+        """Each byte is a token by itself, so that a text takes no more tokens than bytes."""
+        return all(bytes([byte]) in self._by_piece[0] for byte in range(256))
+
+    @cached_property
+    def _by_piece(self) -> tuple[dict[bytes, int], int]:
+        """Text tokens by their bytes, and the longest of them that is worth a try."""
+        ids = {piece: token for token, piece in enumerate(self.pieces) if piece}
+        return ids, min(32, max(map(len, ids)))
 
     def canonical(self, before: Sequence[int], text: str) -> list[int]:
         """The tokens that certainly spell `text` after the tokens `before`, as the model would.

@@ -21,6 +21,7 @@ from transformers import DiffusionGemmaForBlockDiffusion
 
 import dlm
 from dlm.engine import BUILT_IN
+from dlm.grammar import Reasoning
 
 
 def main() -> None:
@@ -35,6 +36,9 @@ def main() -> None:
 
 def compare(directory: str, prompts: int, seed: int, max_tokens: int) -> dict[str, float]:
     engine = dlm.Engine.load(directory, device="cpu", slots=1)
+    thoughts = Reasoning.of(engine.vocabulary)
+    if thoughts is None:
+        raise SystemExit(f"{directory}: its tokenizer has no markers of reasoning")
     reference = DiffusionGemmaForBlockDiffusion.from_pretrained(directory).eval()
     random = Random(f"compare/{seed}")
     ours = theirs = our_calls = their_calls = 0
@@ -62,7 +66,7 @@ def compare(directory: str, prompts: int, seed: int, max_tokens: int) -> dict[st
         their_seconds += time.perf_counter() - started
         said = [token for token in output.sequences[0, len(tokens) :].tolist() if token != 0]
         their_calls += round(len(said) / output.tokens_per_forward.item())
-        theirs += is_exact(engine.vocabulary.text(engine.split(said)[1]), item)
+        theirs += is_exact(engine.vocabulary.text(thoughts.split(said)[1]), item)
     pooled = (ours + theirs) / (2 * prompts)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * 2 / prompts)
     return {

@@ -12,11 +12,12 @@ from dlm import (
     Engine,
     Failed,
     Finished,
+    Grammar,
     JsonSchema,
     Request,
     RequestError,
 )
-from dlm.grammar import GrammarError, Guidance
+from dlm.grammar import NOTHING, GrammarError, Guidance
 
 ASKED = [
     "Extract name, age as JSON. This is Olga Lopez, 61 years old.",
@@ -115,13 +116,16 @@ def test_max_tokens_is_never_passed(engine_of, tokens_of, max_tokens):
     assert result.stats.canvases == -(-max_tokens // engine.model.canvas_length)
 
 
-def test_a_stop_just_beyond_max_tokens_is_no_stop(engine_of, tokens_of):
+def test_an_answer_that_would_not_fit_is_closed_in_time(engine_of, tokens_of):
     script = tokens_of('["laptop"]<turn|>')
     engine = engine_of(Scripted(V, len(PROMPT), script))
     room = Request(token_ids=PROMPT, constraint=JsonSchema(True), max_tokens=len(script))
     tight = Request(token_ids=PROMPT, constraint=JsonSchema(True), max_tokens=len(script) - 1)
-    enough, cut = engine.generate([room, tight])
+    free = Request(token_ids=PROMPT, max_tokens=len(script) - 1)
+    enough, closed, cut = engine.generate([room, tight, free])
     assert (enough.finish_reason, enough.parsed) == ("stop", ["laptop"])
+    assert (closed.finish_reason, closed.stats.tokens) == ("stop", len(script) - 1)
+    assert "laptop".startswith(closed.parsed[0])
     assert (cut.finish_reason, cut.parsed) == ("length", None)
 
 
@@ -134,7 +138,8 @@ def test_unconstrained_canvases_take_at_most_the_reference_s_steps(engine_of):
 def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
     engine = engine_of(Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>')))
     healthy, doomed = (engine.add(Request(token_ids=PROMPT, seed=s)) for s in (0, 1))
-    engine._waiting[1].constraint = Doomed()
+    engine.step()
+    next(s for s in engine._running.values() if s.number == doomed).constraint = Doomed()
     ends = {}
     while engine.busy:
         for event in engine.step():
@@ -147,16 +152,16 @@ def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
 
 
 def test_an_answer_that_the_grammar_took_and_the_schema_does_not_is_no_result(engine_of, tokens_of):
-    """xgrammar cannot divide: it takes every number for a multiple of twelve."""
-    engine = engine_of(Scripted(V, len(PROMPT), tokens_of("7<turn|>")))
-    wide = JsonSchema({"type": "number", "multipleOf": 12})
-    with pytest.raises(DlmError, match=r"refused: .* at \$: 7 is not a multiple of 12"):
+    """xgrammar cannot compare items."""
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of("[7, 7]<turn|>")))
+    wide = JsonSchema({"type": "array", "uniqueItems": True}, unenforced="check")
+    with pytest.raises(DlmError, match=r"refused: .* at \$: .*has non-unique elements"):
         engine.generate(Request(token_ids=PROMPT, constraint=wide))
     assert not engine.busy
 
 
 class Doomed:
-    def guide(self, scores, pinned=()) -> Guidance:
+    def guide(self, scores, fixed=NOTHING) -> Guidance:
         raise GrammarError("nowhere to go")
 
     def commit(self, tokens) -> None:
@@ -258,15 +263,15 @@ def test_an_impossible_request_says_what_would_have_been_right(fields, problem):
         (Request(token_ids=[5, -1]), "token -1 is outside"),
         (Request(token_ids=[5] * 10, max_tokens=200_000), "leave 99984 for the answer, fewer"),
         (
-            Request(prompt="a", constraint=JsonSchema({"$ref": "#/nowhere"})),
-            "JSON schema: Cannot find field nowhere",
+            Request(prompt="a", constraint=Grammar("root ::= nowhere")),
+            'grammar: .*Rule "nowhere" is not defined',
         ),
     ],
 )
 def test_what_cannot_be_served_is_refused_at_admission(engine_of, request_, problem):
     engine = engine_of(Obsessed(V, [1]))
     with pytest.raises(RequestError, match=problem):
-        engine.add(request_)
+        engine.generate(request_)
     assert not engine.busy
 
 

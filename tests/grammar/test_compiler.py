@@ -17,7 +17,7 @@ class Person(BaseModel):
 
 
 def accepts(compiler, spec, text):
-    matcher = xgr.GrammarMatcher(compiler.compile(spec))
+    matcher = xgr.GrammarMatcher(compiler.compile(spec).grammar)
     return matcher.accept_string(text) and matcher.is_completed()
 
 
@@ -103,16 +103,9 @@ def test_what_is_no_schema_says_where_and_why(schema, problem):
         JsonSchema(schema)
 
 
-@pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        ({"$ref": "#/nowhere"}, "Cannot find field nowhere"),
-        (False, "cannot accept any value"),
-    ],
-)
-def test_what_cannot_be_compiled_says_why_without_a_stack_of_files(compiler, schema, reason):
-    with pytest.raises(InvalidGrammarError, match=reason) as raised:
-        compiler.compile(JsonSchema(schema))
+def test_what_cannot_be_compiled_says_why_without_a_stack_of_files(compiler):
+    with pytest.raises(InvalidGrammarError, match="cannot accept any value") as raised:
+        compiler.compile(JsonSchema(False))
     assert ".cc" not in str(raised.value)
 
 
@@ -123,7 +116,7 @@ def test_whitespace_has_to_be_possible():
 
 def test_a_number_ends_where_a_stop_may_follow(compiler, vocabulary):
     matcher = xgr.GrammarMatcher(
-        compiler.compile(JsonSchema({"type": "number"})),
+        compiler.compile(JsonSchema({"type": "number"})).grammar,
         override_stop_tokens=list(vocabulary.stops),
     )
     assert matcher.accept_string("1.")
@@ -149,7 +142,6 @@ def test_long_repetitions_in_a_pattern_compile(compiler):
         ({"type": "integer", "multipleOf": 12}, "7", r"does not fit .* at \$: 7 is not a multiple"),
         ({"properties": {"a": {"type": "string"}}}, '{"a": 1}', r"at \$.a: 1 is not of type"),
         ({}, "{", "the text is not JSON"),
-        ({"$ref": "http://127.0.0.1:9/x"}, "1", "cannot be checked"),
     ],
 )
 def test_a_text_that_is_no_value_of_the_schema_says_why(schema, text, problem):

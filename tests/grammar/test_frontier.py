@@ -9,10 +9,19 @@ import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlm.grammar import DeadEndError, Frontier, GrammarError, JsonSchema, Vocabulary
+from dlm.grammar import (
+    Compiler,
+    DeadEndError,
+    Fixed,
+    Frontier,
+    GrammarError,
+    JsonSchema,
+    Regex,
+    Vocabulary,
+)
 from dlm.scores import Scores
 
-L = 12
+L, BUDGET = 12, 1000
 SCHEMA = {
     "type": "object",
     "properties": {"invoice_id": {"type": "string"}, "total": {"type": "integer"}},
@@ -23,7 +32,7 @@ SCHEMA = {
 
 @pytest.fixture
 def frontier(compiler, vocabulary):
-    return Frontier(compiler.compile(JsonSchema(SCHEMA)), vocabulary, L)
+    return Frontier(compiler.compile(JsonSchema(SCHEMA)), L, BUDGET)
 
 
 def encode(vocabulary, text):
@@ -58,7 +67,7 @@ def test_each_mask_is_the_state_s_own(frontier, compiler, vocabulary):
     tokens = encode(vocabulary, '{"invoice_id": "A1b2c3')
     guidance = frontier.guide(wanting(vocabulary, tokens))
     matcher = xgr.GrammarMatcher(
-        compiler.compile(JsonSchema(SCHEMA)), override_stop_tokens=list(vocabulary.stops)
+        compiler.compile(JsonSchema(SCHEMA)).grammar, override_stop_tokens=list(vocabulary.stops)
     )
     row = xgr.allocate_token_bitmask(1, len(vocabulary))
     for position, token in enumerate(tokens):
@@ -92,7 +101,7 @@ def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontie
 
 
 def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabulary):
-    frontier = Frontier(compiler.compile(JsonSchema({"type": "integer"})), vocabulary, L)
+    frontier = Frontier(compiler.compile(JsonSchema({"type": "integer"})), L, BUDGET)
     tokens = [*encode(vocabulary, "42"), 106, *encode(vocabulary, "junk")]
     guidance = frontier.guide(wanting(vocabulary, tokens))
     assert guidance.guess == [*tokens[:3], *[vocabulary.pad] * (L - 3)]
@@ -112,7 +121,7 @@ def test_padding_and_stops_are_not_allowed_before_the_end(frontier, vocabulary):
 @given(seed=st.integers(0, 2**32), seen=st.integers(0, 2**32))
 def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
     """Whatever was looked at, the next look is as if nothing had been."""
-    fresh, used = (Frontier(compiler.compile(JsonSchema(SCHEMA)), vocabulary, L) for _ in range(2))
+    fresh, used = (Frontier(compiler.compile(JsonSchema(SCHEMA)), L, BUDGET) for _ in range(2))
     for other in (seen, seen + 1):
         used.guide(random_scores(vocabulary, other))
     one, two = (f.guide(random_scores(vocabulary, seed)) for f in (fresh, used))
@@ -126,7 +135,7 @@ def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
 def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, vocabulary, data):
     """Rows are reused as long as the model's choices repeat: here they do, for a random while."""
     compiled = compiler.compile(JsonSchema(SCHEMA))
-    used = Frontier(compiled, vocabulary, L)
+    used = Frontier(compiled, L, BUDGET)
     texts = [
         '{"invoice_id": "A1",',
         '{"invoice_id":"A1","',
@@ -142,8 +151,11 @@ def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, 
         tokens = tokens[: data.draw(st.integers(0, len(tokens)))]
         filler = data.draw(st.sampled_from([0, 106, 523, encode(vocabulary, "A")[0]]))
         scores = wanting(vocabulary, (tokens + [filler] * L)[:L])
-        fresh = Frontier(compiled, vocabulary, L)
-        one, two = fresh.guide(scores, pinned), used.guide(scores, pinned)
+        fresh = Frontier(compiled, L, BUDGET)
+        one, two = (
+            fresh.guide(scores, Fixed(pinned=pinned)),
+            used.guide(scores, Fixed(pinned=pinned)),
+        )
         assert one.guess == two.guess
         assert (one.suspect, one.stop, one.repaired) == (two.suspect, two.stop, two.repaired)
         assert torch.equal(one.bitmask, two.bitmask)
@@ -156,8 +168,8 @@ def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, 
 def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases):
     """The guess of every step could be committed; a fresh matcher takes all that were."""
     spec = JsonSchema(SCHEMA)
-    frontier = Frontier(compiler.compile(spec), vocabulary, L)
-    oracle = xgr.GrammarMatcher(compiler.compile(spec))
+    frontier = Frontier(compiler.compile(spec), L, BUDGET)
+    oracle = xgr.GrammarMatcher(compiler.compile(spec).grammar)
     raw = b""
     for canvas in range(canvases):
         guidance = frontier.guide(random_scores(vocabulary, seed + canvas))
@@ -174,9 +186,9 @@ def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases)
 @settings(max_examples=50)
 @given(seed=st.integers(0, 2**32), count=st.integers(0, L))
 def test_pinned_tokens_stay_and_are_all_that_is_allowed(compiler, vocabulary, seed, count):
-    frontier = Frontier(compiler.compile(JsonSchema(SCHEMA)), vocabulary, L)
+    frontier = Frontier(compiler.compile(JsonSchema(SCHEMA)), L, BUDGET)
     pinned = frontier.guide(random_scores(vocabulary, seed)).guess[:count]
-    guidance = frontier.guide(random_scores(vocabulary, seed + 1), pinned)
+    guidance = frontier.guide(random_scores(vocabulary, seed + 1), Fixed(pinned=pinned))
     assert guidance.guess[:count] == pinned
     assert guidance.suspect >= count
     for position, token in enumerate(pinned):
@@ -186,7 +198,7 @@ def test_pinned_tokens_stay_and_are_all_that_is_allowed(compiler, vocabulary, se
 def test_what_is_dictated_may_end_within_a_character(compiler, vocabulary):
     """Both words begin with the byte D0: half of a letter is certain, and no text."""
     frontier = Frontier(
-        compiler.compile(JsonSchema({"enum": ["\u0434\u0430", "\u043d"]})), vocabulary, L
+        compiler.compile(JsonSchema({"enum": ["\u0434\u0430", "\u043d"]})), L, BUDGET
     )
     tokens = encode(vocabulary, '"\u0434\u0430"')
     guidance = frontier.guide(wanting(vocabulary, [*tokens, 106]))
@@ -197,7 +209,7 @@ def test_what_is_dictated_may_end_within_a_character(compiler, vocabulary):
 def test_a_literal_that_reads_like_a_control_token_is_spelled_out(compiler, vocabulary, text):
     """The tokenizer would write the control token, which is no text and ends the answer."""
     compiled = compiler.compile(JsonSchema({"const": text}))
-    frontier = Frontier(compiled, vocabulary, 60)
+    frontier = Frontier(compiled, 60, BUDGET)
     scores = Scores(torch.zeros(60, len(vocabulary)), [vocabulary.pad] * 60)
     guidance = frontier.guide(scores)
     said = guidance.guess[: guidance.stop]
@@ -214,19 +226,18 @@ def test_a_refused_commit_moves_nothing(frontier, vocabulary):
 
 
 def test_nothing_follows_the_stop(compiler, vocabulary):
-    frontier = Frontier(compiler.compile(JsonSchema({"type": "boolean"})), vocabulary, L)
+    frontier = Frontier(compiler.compile(JsonSchema({"type": "boolean"})), L, BUDGET)
     with pytest.raises(GrammarError, match="position 2"):
         frontier.commit([*encode(vocabulary, "true"), 106, vocabulary.pad])
 
 
-def test_a_vocabulary_that_cannot_go_on_is_a_dead_end():
+def test_a_vocabulary_that_cannot_end_the_text_is_told_of_at_once():
     pieces = [b"", b"", b"a", b"b"]
     toy = Vocabulary(
         pieces, control=[0, 1], stops=[1], pad=0, thought=None, encode=lambda t: [2] * len(t)
     )
-    compiled = xgr.GrammarCompiler(toy.info()).compile_regex("ac")
-    with pytest.raises(DeadEndError, match="no token is allowed after 'a'"):
-        Frontier(compiled, toy, 4).guide(Scores(torch.zeros(4, 4), [2, 2, 2, 2]))
+    with pytest.raises(DeadEndError, match=r"no text .* can be written in this vocabulary"):
+        Frontier(Compiler(toy).compile(Regex("ac")), 4, BUDGET)
 
 
 def random_scores(vocabulary, seed):

@@ -9,7 +9,7 @@ from dlm.grammar import Choice, Grammar, InvalidGrammarError, InvalidValueError,
 
 
 def accepts(compiler, spec, text):
-    matcher = xgr.GrammarMatcher(compiler.compile(spec))
+    matcher = xgr.GrammarMatcher(compiler.compile(spec).grammar)
     return matcher.accept_string(text) and matcher.is_completed()
 
 

@@ -1,0 +1,26 @@
+"""Sets of tokens as packed bits, one set a row: what a grammar and a mask kernel agree on."""
+
+import numpy as np
+import xgrammar as xgr
+
+
+class Bits:
+    """Rows of allowed tokens in xgrammar's packed form: bit `v % 32` of word `v // 32`."""
+
+    def __init__(self, rows: int, vocab_size: int):
+        self.tensor = xgr.allocate_token_bitmask(rows, vocab_size)
+        self.rows = self.tensor.numpy().view(np.uint32)  # shares memory
+
+    def allows(self, row: int, token: int) -> bool:
+        return bool(int(self.rows[row, token >> 5]) >> (token & 31) & 1)
+
+    def add(self, row: int, token: int) -> None:
+        self.rows[row, token >> 5] |= np.uint32(1 << (token & 31))
+
+    def remove(self, row: int, token: int) -> None:
+        self.rows[row, token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+
+    def only(self, row: int, *tokens: int) -> None:
+        self.rows[row] = 0
+        for token in tokens:
+            self.add(row, token)

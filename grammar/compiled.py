@@ -1,0 +1,92 @@
+"""A compiled grammar, and what is learnt of its places as requests pass them.
+
+It is shared by the requests that use the grammar. Knows tokens, but no request and no canvas.
+"""
+
+from collections import OrderedDict
+
+import numpy as np
+import xgrammar as xgr
+
+from dlm.grammar.bits import Bits
+from dlm.grammar.network import Network
+from dlm.grammar.place import Item, Place, Places
+from dlm.grammar.vocabulary import Vocabulary
+
+_ROWS = 256  # masks that are remembered: 8 MiB at 262,144 tokens
+_WITNESSES = 4096  # completions that are remembered
+
+
+class Compiled:
+    """Not for several threads at once."""
+
+    def __init__(self, grammar: xgr.CompiledGrammar, network: Network, vocabulary: Vocabulary):
+        self.grammar, self.vocabulary = grammar, vocabulary
+        self.places = Places(network)
+        self._network = network
+        self._rows: OrderedDict[Place, np.ndarray] = OrderedDict()
+        self._spelled: dict[int, list[int] | None] = {}  # the way out of a state, in tokens
+        self._witnesses: dict[Place, list[int] | None] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory when its masks are all in use."""
+        masks = _ROWS * len(self.vocabulary) // 8
+        return self.grammar.memory_size_bytes + 200 * len(self._network.edges) + masks
+
+    def fill(self, place: Place, matcher: xgr.GrammarMatcher, bits: Bits, row: int) -> None:
+        """Write the tokens that may follow at `place`, where `matcher` is."""
+        if place in self._rows:
+            bits.rows[row] = self._rows[place]
+            self._rows.move_to_end(place)
+            return
+        matcher.fill_next_token_bitmask(bits.tensor, row)
+        self._rows[place] = bits.rows[row].copy()
+        if len(self._rows) > _ROWS:
+            self._rows.popitem(last=False)
+
+    def forced(self, place: Place, matcher: xgr.GrammarMatcher) -> str:
+        """The text that every sentence goes on with from `place`, where `matcher` is."""
+        if place.forced is None:
+            try:
+                place.forced = matcher.find_jump_forward_string()
+            except UnicodeDecodeError as error:  # what is certain ends within a character
+                place.forced = error.object[: error.start].decode()
+        return place.forced
+
+    def closes_within(self, place: Place, tokens: int) -> bool:
+        """The text can be completed from `place` in so many tokens, its stop not counted.
+
+        Bytes bound it, then the tokens of each rule's rest by themselves; seldom is more needed.
+        """
+        if place.cost is None:
+            return False
+        if place.cost <= tokens and self.vocabulary.spells_every_byte:
+            return True
+        by_rules = self._by_rules(place.best)
+        if by_rules is not None and by_rules <= tokens:
+            return True
+        witness = self.witness(place)
+        return witness is not None and len(witness) <= tokens
+
+    def witness(self, place: Place) -> list[int] | None:
+        """The tokens of a shortest text that completes the one so far; None: there is none."""
+        if place not in self._witnesses:
+            if len(self._witnesses) >= _WITNESSES:
+                self._witnesses.clear()
+            text = None if place.cost is None else self.places.completion(place)
+            self._witnesses[place] = None if text is None else self.vocabulary.fewest(text)
+        return self._witnesses[place]
+
+    def _by_rules(self, item: Item | None) -> int | None:
+        total = 0
+        while item is not None:
+            state, callers = item
+            if state not in self._spelled:
+                self._spelled[state] = self.vocabulary.fewest(self._network.way(state))
+            spelled = self._spelled[state]
+            if spelled is None:
+                return None
+            total += len(spelled)
+            item = callers.best
+        return total

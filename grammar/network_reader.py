@@ -1,0 +1,183 @@
+"""Reads what xgrammar makes of a grammar: its rules, as the states and edges of a network.
+
+xgrammar serialises a grammar in two forms: as expressions, and once it is compiled as automata. The
+second is read only for single expressions that xgrammar alone can build, regexes and tag
+dispatches, because it repeats all automata of a grammar for each of its rules.
+"""
+
+import json
+from typing import Any
+
+import xgrammar as xgr
+
+from dlm.grammar.network import Bytes, Call, Edge, Network, Skip, Tokens
+
+# Kinds of xgrammar's expressions, and of its automata's edges; bytes are edges of kind 0 and more.
+_STRING, _CLASS, _STAR, _EMPTY, _RULE, _SEQUENCE, _CHOICES = range(7)
+_REPEAT, _TOKENS, _OTHER_TOKENS = 8, 9, 10
+_EDGE_SKIP, _EDGE_CALL, _EDGE_REPEAT, _EDGE_TOKENS, _EDGE_OTHER_TOKENS = -1, -2, -4, -5, -6
+# Code points by the length of their UTF-8, surrogates left out.
+_LENGTHS = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
+
+
+def read_network(grammar: xgr.Grammar) -> Network:
+    """The network of a grammar that compiles."""
+    source = json.loads(grammar.serialize_json())
+    return _Builder(source).network()
+
+
+class _Builder:
+    """Expressions to states: each kind leads from a state to a state."""
+
+    def __init__(self, source: dict[str, Any]):
+        """`source` is a serialised grammar."""
+        data, starts = source["grammar_expr_data"], source["grammar_expr_indptr"]
+        self._source = source
+        self._expressions = [(data[s], data[s + 2 : s + 2 + data[s + 1]]) for s in starts]
+        self._edges: list[list[Edge]] = []
+
+    def network(self) -> Network:
+        bodies = [rule[1] for rule in self._source["rules"]]
+        start = [self._new() for _ in bodies]
+        final = {self._build(body, begin) for body, begin in zip(bodies, start, strict=True)}
+        return Network(self._edges, start, final, self._source["root_rule_id"])
+
+    def _new(self) -> int:
+        self._edges.append([])
+        return len(self._edges) - 1
+
+    def _build(self, number: int, state: int) -> int:
+        """Add an expression behind `state`; says where it ends."""
+        kind, parts = self._expressions[number]
+        if kind == _STRING:
+            for byte in parts:
+                state = self._add(state, Bytes(byte, byte, self._new()))
+        elif kind == _CLASS:
+            return self._characters(parts, state, self._new())
+        elif kind == _STAR:
+            loop = self._add(state, Skip(self._new()))
+            return self._characters(parts, loop, loop)
+        elif kind == _RULE:
+            return self._add(state, Call(parts[0], self._new()))
+        elif kind == _REPEAT:
+            rule, least, most = parts
+            return self._add(state, Call(rule, self._new(), least, None if most < 0 else most))
+        elif kind in (_TOKENS, _OTHER_TOKENS):
+            return self._add(state, Tokens(frozenset(parts), kind == _TOKENS, self._new()))
+        elif kind == _SEQUENCE:
+            for part in parts:
+                state = self._build(part, state)
+        elif kind == _CHOICES:
+            end = self._new()
+            for part in parts:
+                self._add(self._build(part, self._add(state, Skip(self._new()))), Skip(end))
+            return end
+        elif kind != _EMPTY:
+            return self._automaton(number, state)
+        return state
+
+    def _add(self, state: int, edge: Edge) -> int:
+        self._edges[state].append(edge)
+        return edge.to
+
+    def _characters(self, parts: list[int], state: int, end: int) -> int:
+        """A character class: whether it is negated, then its ranges of code points."""
+        negated, bounds = parts[0], parts[1:]
+        ranges = sorted(zip(bounds[::2], bounds[1::2], strict=True))
+        for low, high in _complement(ranges) if negated else ranges:
+            for first, last in _LENGTHS:
+                if low <= last and high >= first:
+                    self._utf8(
+                        chr(max(low, first)).encode(), chr(min(high, last)).encode(), state, end
+                    )
+        return end
+
+    def _utf8(self, low: bytes, high: bytes, state: int, end: int) -> None:
+        """All characters from `low` to `high`, whose UTF-8 is of one length."""
+        if len(low) == 1:
+            self._add(state, Bytes(low[0], high[0], end))
+            return
+        rest = len(low) - 1
+        least, most = b"\x80" * rest, b"\xbf" * rest
+        if low[0] == high[0]:
+            self._utf8(low[1:], high[1:], self._add(state, Bytes(low[0], low[0], self._new())), end)
+            return
+        first, last = low[0], high[0]
+        if low[1:] != least:
+            self._utf8(low[1:], most, self._add(state, Bytes(first, first, self._new())), end)
+            first += 1
+        if high[1:] != most:
+            self._utf8(least, high[1:], self._add(state, Bytes(last, last, self._new())), end)
+            last -= 1
+        if first <= last:
+            self._utf8(least, most, self._add(state, Bytes(first, last, self._new())), end)
+
+    def _automaton(self, number: int, state: int) -> int:
+        """An expression that xgrammar has to compile, alone."""
+        grammar = self._compiled_alone(number)
+        automaton, root = grammar["complete_fsm"], grammar["root_rule_id"]
+        ids = {rule[0]: i for i, rule in enumerate(self._source["rules"])}
+        rules = [ids.get(rule[0], -1) for rule in grammar["rules"]]  # by number there, ours
+        data, ends = automaton["edges"]["data_"], automaton["edges"]["indptr_"]
+        moved, end = [self._new() for _ in ends[1:]], self._new()
+        for at, first, last in zip(moved, ends, ends[1:], strict=False):
+            for kind, value, to in data[first:last]:
+                edge = _edge(kind, value, moved[to], automaton["edge_aux_data"], rules)
+                self._add(at, edge)
+        _, begin, finals, *_ = grammar["per_rule_fsms"][root][0]
+        self._add(state, Skip(moved[begin]))
+        for final in finals:
+            self._add(moved[final], Skip(end))
+        return end
+
+    def _compiled_alone(self, number: int) -> dict[str, Any]:
+        """A grammar of one rule, that expression, serialised; the rules that it names are stubs."""
+        source = self._source
+        data, starts = list(source["grammar_expr_data"]), list(source["grammar_expr_indptr"])
+        for kind, value in (
+            (_STRING, ord("x")),
+            (_SEQUENCE, len(starts)),
+            (_CHOICES, len(starts) + 1),
+        ):
+            starts.append(len(data))
+            data += [kind, 1, value]
+        plain = [-1, False, -1, -1, "", False, None]  # a rule without look-ahead, bounds and names
+        stubs = [[rule[0], len(starts) - 1, *plain] for rule in source["rules"]]
+        alone = {
+            **source,
+            "grammar_expr_data": data,
+            "grammar_expr_indptr": starts,
+            "rules": [*stubs, ["", number, *plain]],
+            "root_rule_id": len(stubs),
+        }
+        vocabulary = xgr.TokenizerInfo([b"x", b""], stop_token_ids=[1])  # any will do
+        compiler = xgr.GrammarCompiler(vocabulary, max_threads=1, cache_enabled=False)
+        compiled = compiler.compile_grammar(xgr.Grammar.deserialize_json(json.dumps(alone)))
+        return json.loads(compiled.grammar.serialize_json())
+
+
+def _edge(kind: int, value: int, to: int, aux: list[int], rules: list[int]) -> Edge:
+    """One edge of xgrammar's automata, whose rules are `rules` here."""
+    if kind >= 0:
+        return Bytes(kind, value, to)
+    if kind == _EDGE_SKIP:
+        return Skip(to)
+    if kind == _EDGE_CALL:
+        return Call(rules[value], to)
+    if kind == _EDGE_REPEAT:
+        rule, least, most = aux[value : value + 3]
+        return Call(rules[rule], to, least, None if most < 0 else most)
+    if kind in (_EDGE_TOKENS, _EDGE_OTHER_TOKENS):
+        ids = aux[value + 1 : value + 1 + aux[value]]
+        return Tokens(frozenset(ids), kind == _EDGE_TOKENS, to)
+    raise ValueError(f"xgrammar has an edge of kind {kind}, which is not known here")
+
+
+def _complement(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The code points that none of the sorted `ranges` holds."""
+    gaps, next_free = [], 0
+    for low, high in ranges:
+        if low > next_free:
+            gaps.append((next_free, low - 1))
+        next_free = max(next_free, high + 1)
+    return [*gaps, (next_free, 0x10FFFF)] if next_free <= 0x10FFFF else gaps

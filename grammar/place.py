@@ -1,0 +1,190 @@
+"""Where in its grammar a text may be, and the shortest text that completes it from there.
+
+An Earley parser over a `Network`, whose places are shared: a text that comes back to the same
+situation comes back to the same object, so that reading on is a look-up. What a matcher cannot
+tell, how far the end is, is known at each of them. It holds no matcher and decides nothing.
+"""
+
+from collections.abc import Collection, Iterable
+
+from dlm.grammar.network import Bytes, Call, Network, Skip, Tokens
+
+_REMEMBERED = 100_000  # places, before sharing begins anew
+
+Item = tuple[int, "Callers"]  # a state of a rule, and where it goes on when the rule ends
+
+
+class Callers:
+    """Who waits for one rule to end. A caller may be among its own: left recursion."""
+
+    __slots__ = ("best", "cost", "ends", "waiting")
+
+    def __init__(self, ends: bool = False):
+        self.waiting: list[Item] = []  # states to go on in, and their own callers
+        self.ends = ends  # nobody waits: it is the text that ends
+        self.cost = 0 if ends else None  # bytes to its end, once the rule has ended; None: no way
+        self.best: Item | None = None  # where the shortest way goes on
+
+
+class Place:
+    """A situation within a grammar. Moved from by `Places.after`, never changed.
+
+    `cost` bounds the tokens to the end of the text: it counts bytes, and named tokens. It is None
+    where the grammar has no end in sight.
+    """
+
+    __slots__ = ("best", "cost", "forced", "items", "named", "next")
+
+    def __init__(self, items: list[Item], best: Item | None, cost: int | None, named: bool):
+        self.items = items  # those that a byte or a named token moves
+        self.best, self.cost = best, cost  # where the shortest way to the end begins
+        self.named = named  # a token may be asked for by its id
+        self.next: dict[int, Place | None] = {}  # by the next byte, as far as known
+        self.forced: str | None = None  # the text that must follow, once somebody has found out
+
+
+class Places:
+    """The places of one grammar, made as texts reach them."""
+
+    def __init__(self, network: Network):
+        self._network = network
+        self._known: dict[frozenset[Item], Place] = {}
+        self._end = Callers(ends=True)
+        self.start = self._place([(network.start[network.root], self._end)])
+
+    def after(self, place: Place, token: int, piece: bytes) -> Place | None:
+        """The place behind a token whose bytes are `piece`; None where the grammar refuses it."""
+        at = place if piece else None
+        for byte in piece:
+            if at is None:
+                break
+            if byte not in at.next:
+                at.next[byte] = self._behind(at, byte)
+            at = at.next[byte]
+        if not place.named:
+            return at
+        items = [
+            (edge.to, callers)
+            for state, callers in place.items
+            for edge in self._network.out(state)
+            if isinstance(edge, Tokens) and edge.takes(token)
+        ]
+        if at is None:
+            return self._place(items) if items else None
+        return self._place([*at.items, *items])
+
+    def completion(self, place: Place) -> list[bytes | int]:
+        """A shortest text from `place` to the end: bytes, and ids of tokens that are named."""
+        return _text(self._network, place.best) if place.best else []
+
+    def _behind(self, place: Place, byte: int) -> Place | None:
+        items = [
+            (edge.to, callers)
+            for state, callers in place.items
+            for edge in self._network.out(state)
+            if isinstance(edge, Bytes) and edge.low <= byte <= edge.high
+        ]
+        return self._place(items) if items else None
+
+    def _place(self, items: Iterable[Item]) -> Place:
+        kernel = frozenset(items)
+        if kernel not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+                self.start.next.clear()
+            self._known[kernel] = self._closed(kernel)
+        return self._known[kernel]
+
+    def _closed(self, kernel: frozenset[Item]) -> Place:
+        """Predict and complete until nothing is new."""
+        network, final = self._network, self._network.final
+        seen, work = set(kernel), list(kernel)
+        called: dict[int, Callers] = {}  # from here, by rule
+        moving: list[Item] = []
+        named = False
+        while work:
+            state, callers = item = work.pop()
+            reached = list(callers.waiting) if state in final else []
+            moves = False
+            for edge in network.out(state):
+                if isinstance(edge, Bytes | Tokens):
+                    moves = True
+                    named = named or isinstance(edge, Tokens)
+                elif isinstance(edge, Skip):
+                    reached.append((edge.to, callers))
+                elif (edge.least, edge.most) != (1, 1):
+                    reached.append((network.counted(edge, 0), callers))
+                else:
+                    reached += self._called(edge, callers, called)
+            if moves:
+                moving.append(item)
+            work += (new := set(reached) - seen)
+            seen |= new
+        _measure(network, called)
+        cost, best = _shortest(network, kernel)
+        return Place(moving, best, cost, named)
+
+    def _called(self, call: Call, callers: Callers, called: dict[int, Callers]) -> list[Item]:
+        """Enter a rule: once for all who call it from here."""
+        network, entry = self._network, self._network.start[call.rule]
+        reached = [(call.to, callers)] if network.nullable(call.rule) else []
+        if network.tail(call.to):  # its end is the caller's end
+            return [*reached, (entry, callers)]
+        own = called.setdefault(call.rule, Callers())
+        if (call.to, callers) not in own.waiting:
+            own.waiting.append((call.to, callers))
+        return [*reached, (entry, own)]
+
+
+def _measure(network: Network, called: dict[int, Callers]) -> None:
+    """The ways on from callers that may wait for each other: first their costs, then the ways."""
+    changed = True
+    while changed:
+        changed = False
+        for callers in called.values():
+            cost = _least(network, callers.waiting)
+            if cost is not None and (callers.cost is None or cost < callers.cost):
+                callers.cost, changed = cost, True
+    undecided = [callers for _, callers in sorted(called.items()) if callers.cost is not None]
+    while undecided:
+        for callers in undecided:
+            callers.best = _shortest(network, callers.waiting)[1]
+        undecided = [callers for callers in undecided if callers.best is None]
+
+
+def _least(network: Network, items: Iterable[Item]) -> int | None:
+    """Bytes to the end of the text, from the nearest of `items`."""
+    costs = (_cost(network, item) for item in items)
+    return min((cost for cost in costs if cost is not None), default=None)
+
+
+def _cost(network: Network, item: Item) -> int | None:
+    rest, after = network.cost.get(item[0]), item[1].cost
+    return None if rest is None or after is None else rest + after
+
+
+def _shortest(network: Network, items: Collection[Item]) -> tuple[int | None, Item | None]:
+    """The least cost, and an item with that cost whose way on is decided.
+
+    Of several it is the one whose text sorts first: it must not depend on what was read before.
+    """
+    least = _least(network, items)
+    ways = [
+        item
+        for item in items
+        if least is not None and _cost(network, item) == least
+        if item[1].best is not None or item[1].ends
+    ]
+    if len(ways) > 1:
+        return least, min(ways, key=lambda item: [str(part) for part in _text(network, item)])
+    return least, ways[0] if ways else None
+
+
+def _text(network: Network, item: Item | None) -> list[bytes | int]:
+    """A shortest text from `item` to the end."""
+    said: list[bytes | int] = []
+    while item is not None:
+        state, callers = item
+        said += network.way(state)
+        item = callers.best
+    return said

@@ -1,0 +1,259 @@
+"""Bodies of HTTP requests: what they ask for, and what a 400 says of those that make no sense."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dlm import (
+    Choice,
+    Grammar,
+    JsonSchema,
+    Regex,
+    Request,
+    RequestError,
+)
+from dlm.fields import EFFORT, constraint_of, request_of, thinking_of
+from dlm.grammar import Spec
+from dlm.grammar.json_object import JsonObject
+from dlm.grammar.tags import StructuralTag
+from dlm.grammar.tools import Tools
+from dlm.policy import Policy
+
+LIBRARY = Policy()
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
+TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
+OLD_TAG = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<a>", "schema": SCHEMA, "end": "</a>"}],
+    "triggers": ["<a"],
+}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+    for name in ("find", "book")
+]
+BOOK = {"type": "function", "function": {"name": "book"}}
+EBNF, LARK = 'root ::= "a" | "(" root ")"', 'start: "a" | "(" start ")"'
+
+TRICKY = '// root ::=\n?start.2 : x\nx: "root ::= start:"'
+
+
+def formatted(**schema):
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def outputs(**kinds):
+    return {"structured_outputs": kinds}
+
+
+VALID: list[tuple[dict[str, Any], Spec | None]] = [
+    ({}, None),
+    ({"response_format": None, "structured_outputs": None, "tools": None}, None),
+    ({"response_format": {"type": "text"}}, None),
+    ({"response_format": {"type": "json_object"}}, JsonObject()),
+    (formatted(name="person", schema=SCHEMA, strict=True), JsonSchema(SCHEMA)),
+    (formatted(schema=SCHEMA, strict=None, description="of one"), JsonSchema(SCHEMA)),
+    ({"response_format": TAG}, StructuralTag(TAG)),
+    ({"response_format": OLD_TAG}, StructuralTag(OLD_TAG)),
+    (outputs(json=SCHEMA), JsonSchema(SCHEMA)),
+    (outputs(json=json.dumps(SCHEMA)), JsonSchema(SCHEMA)),
+    (outputs(json_object=True), JsonObject()),
+    (outputs(regex="a+", json=None, disable_any_whitespace=False), Regex("a+")),
+    (outputs(choice=["a", "b"]), Choice(["a", "b"])),
+    (outputs(grammar=EBNF), Grammar(EBNF)),
+    (outputs(grammar=LARK), Grammar(LARK, "lark")),
+    (outputs(grammar=TRICKY), Grammar(TRICKY, "lark")),
+    (outputs(structural_tag=json.dumps(TAG)), StructuralTag(TAG)),
+    ({"tools": TOOLS}, Tools(TOOLS)),
+    ({"tools": TOOLS, "tool_choice": "auto"}, Tools(TOOLS)),
+    ({"tools": TOOLS, "tool_choice": "required"}, Tools(TOOLS, "required")),
+    ({"tools": TOOLS, "tool_choice": BOOK}, Tools(TOOLS, "required", "book")),
+    ({"tools": TOOLS, "parallel_tool_calls": False}, Tools(TOOLS, parallel=False)),
+    ({"tools": TOOLS, "tool_choice": "none"}, None),
+    ({"tool_choice": "auto"}, None),
+    ({"tools": TOOLS, "tool_choice": "none"} | outputs(regex="a"), Regex("a")),
+    ({"response_format": {"type": "text"}} | outputs(regex="a"), Regex("a")),
+]
+
+
+@pytest.mark.parametrize(("body", "spec"), VALID)
+def test_a_body_asks_for_one_constraint(body, spec):
+    found = constraint_of(body, LIBRARY)
+    assert (found and found.key) == (spec and spec.key)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ([], "the body is an empty list: it takes an object"),
+        ("{}", "the body is '{}': it takes an object"),
+        ({"response_format": "json_object"}, "response_format is 'json_object': it takes an obj"),
+        ({"response_format": {}}, "response_format.type is missing: it takes text, json_object"),
+        ({"response_format": {"type": "regex"}}, "type is 'regex': .*structured_outputs takes reg"),
+        ({"response_format": {"type": ["text"]}}, "response_format.type is a list"),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            "response_format.schema is unknown: it takes type",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "format.json_schema is missing: it takes"),
+        (formatted(name="a"), "json_schema.schema is missing: it takes a JSON schema"),
+        (formatted(schema={}), "json_schema.schema is an empty object"),
+        (formatted(schema=True), "json_schema.schema is true"),
+        (formatted(schema=SCHEMA, name=3), "json_schema.name is 3: it takes text"),
+        (formatted(schema=SCHEMA, strict="yes"), "json_schema.strict is 'yes': it takes true or"),
+        (formatted(schema=SCHEMA, strickt=True), "json_schema.strickt is unknown: it takes name"),
+        (formatted(schema={"type": 3}), "json_schema.schema: JSON schema at /type: 3 is not"),
+        (formatted(schema={"$schema": []}), r"json_schema.schema: \$schema is an empty list"),
+        (outputs(json='{"$schema": 3}'), r"structured_outputs.json: \$schema is 3"),
+        (outputs(), "structured_outputs takes exactly one of json, .*; got none"),
+        (outputs(json=None), "got none"),
+        (outputs(json=SCHEMA, regex="a"), "exactly one of .*; got json and regex"),
+        (outputs(jsn=SCHEMA), "structured_outputs.jsn is unknown: it takes json, regex, choice"),
+        (outputs(regex="a", whitespace_pattern=" "), "whitespace_pattern is not supported"),
+        (outputs(json=SCHEMA, disable_any_whitespace=True), "disable_any_whitespace is not supp"),
+        (outputs(json=""), "structured_outputs.json is '': it takes a JSON schema"),
+        (outputs(json={}), "structured_outputs.json is an empty object"),
+        (outputs(json="{"), "structured_outputs.json: not JSON"),
+        (outputs(json="3"), "structured_outputs.json: JSON schema: a schema is an object, not 3"),
+        (outputs(json_object=False), "structured_outputs.json_object is false: it takes true"),
+        (outputs(regex=""), "structured_outputs.regex is '': it takes a regex as text"),
+        (outputs(regex=["a"]), "structured_outputs.regex is a list"),
+        (outputs(choice=[]), "structured_outputs.choice is an empty list"),
+        (outputs(choice="ab"), "structured_outputs.choice is 'ab': it takes a list"),
+        (outputs(choice=["a", 3]), r"structured_outputs.choice\[1\] is 3: it takes text"),
+        (outputs(choice=["a", ""]), "structured_outputs.choice: choice at option 1: '' is no text"),
+        (outputs(choice=["a", "a"]), "structured_outputs.choice: .* 'a' is there twice"),
+        (outputs(grammar=" "), "structured_outputs.grammar is ' ': it takes a grammar as text"),
+        (outputs(grammar='x ::= "a"'), "grammar takes EBNF with a rule `root ::= .*found neither"),
+        (outputs(grammar=f"{EBNF}\n{LARK}"), "grammar takes EBNF .*found both"),
+        (outputs(structural_tag={}), "structural_tag is an empty object"),
+        (outputs(structural_tag=TAG | {"format": 3}), "structured_outputs.structural_tag: struct"),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"type": "token"}}},
+            "response_format: structural tag at /format/token/token: Field required",
+        ),
+        (formatted(schema=SCHEMA) | outputs(regex="a"), "response_format and structured_outputs e"),
+        ({"tools": TOOLS} | formatted(schema=SCHEMA), 'format and tools each .*choice to "none"'),
+        (
+            {"tools": TOOLS, "tool_choice": "required"} | formatted(schema=SCHEMA),
+            "response_format and tools each say what the answer must be: send one of them",
+        ),
+        ({"tools": []}, "tools is an empty list"),
+        ({"tools": {"find": 1}}, "tools is an object of find: it takes a list"),
+        ({"tools": [3]}, "tools: tools at /tools/0: a tool is .* not 3"),
+        ({"tools": [{"type": "function"}]}, "tools: tools at /tools/0"),
+        ({"tool_choice": "required"}, "tool_choice asks for a call, and there are no tools"),
+        ({"tool_choice": BOOK}, "tool_choice asks for a call, and there are no tools"),
+        ({"tools": TOOLS[:1], "tool_choice": BOOK}, "choice names 'book': it takes one of 'find'"),
+        ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice is 'any': it takes none, auto, req"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice is an object of type"),
+        ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls is 1: it takes true or"),
+        ({"guided_json": SCHEMA}, "guided_json is not supported: use structured_outputs"),
+        ({"guided_regex": "a"}, "guided_regex is not supported: use structured_outputs"),
+        ({"functions": []}, "functions is not supported: use tools"),
+    ],
+)
+def test_a_body_that_makes_no_sense_says_what_would(body, problem):
+    with pytest.raises(RequestError, match=problem):
+        constraint_of(body, LIBRARY)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (outputs(regex="a"), "structured_outputs.regex: a regex is not served here"),
+        (outputs(grammar=EBNF), "structured_outputs.grammar: a grammar is not served here"),
+        ({"response_format": TAG}, "response_format: a structural tag is not served here"),
+        (formatted(schema={"pattern": "a"}), "json_schema.schema: regexes are not served here"),
+        ({"tools": TOOLS * 100}, "tools: too large: 200 tools"),
+        (outputs(choice=["a"] * 100_000), "structured_outputs.choice: too large: 100000 options"),
+        (outputs(json='{"a":' * 20_000), "structured_outputs.json: too large: 100000 bytes"),
+    ],
+)
+def test_a_policy_is_kept_before_anything_is_made(body, problem):
+    with pytest.raises(RequestError, match=problem):
+        constraint_of(body, Policy.server())
+
+
+def test_a_request_takes_all_that_a_body_says_of_it():
+    body = {
+        "messages": [
+            {"role": "user", "content": "Book it.", "name": None},
+            {"role": "assistant", "content": None, "tool_calls": []},
+        ],
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "max_completion_tokens": 99,
+        "seed": 7,
+        "reasoning_effort": "low",
+        "temperature": 0.3,
+    }
+    request = request_of(body, LIBRARY)
+    assert request.messages == [
+        {"role": "user", "content": "Book it."},
+        {"role": "assistant", "content": "", "tool_calls": []},
+    ]
+    assert (request.max_tokens, request.seed) == (99, 7)
+    assert (request.thinking, request.thinking_budget) == (True, EFFORT["low"])
+    assert request.tools == TOOLS
+    assert isinstance(request.constraint, Tools)
+
+
+def test_what_a_body_leaves_out_keeps_its_default():
+    assert request_of({"prompt": "Hi.", "seed": None}, LIBRARY) == Request(prompt="Hi.")
+    assert request_of({"prompt": [5, 6]}, LIBRARY) == Request(token_ids=[5, 6])
+    unused = {"prompt": "Hi.", "tools": TOOLS, "tool_choice": "none"}
+    assert request_of(unused, LIBRARY) == Request(prompt="Hi.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"messages": None}, "give one of prompt, messages and token_ids; got none"),
+        ({"prompt": "a"}, "got prompt and messages"),
+        ({"messages": []}, "messages is an empty list"),
+        ({"messages": ["hi"]}, r"messages\[0\] is 'hi': it takes an object"),
+        ({"messages": [{"content": "hi"}]}, r"messages\[0\].role is missing: it takes system, dev"),
+        ({"messages": [{"role": "model", "content": "hi"}]}, r"role is 'model': it takes system"),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content is 3: it takes t"),
+        ({"messages": None, "prompt": ["a"]}, "prompt is a list: it takes text or token ids"),
+        ({"max_tokens": "9"}, "max_tokens is '9': it takes a whole number"),
+        ({"max_tokens": True}, "max_tokens is true: it takes a whole number"),
+        ({"max_tokens": 0}, "max_tokens is 0: it takes at least 1"),
+        ({"max_tokens": 8, "max_completion_tokens": 9}, "max_completion_tokens is 9 and max_tok"),
+        ({"seed": 0.5}, r"seed is 0\.5: it takes a whole number"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort is 'huge': it takes none, low, medium, h"),
+        ({"reasoning_effort": ["low"]}, "reasoning_effort is a list"),
+    ],
+)
+def test_a_request_that_makes_no_sense_says_what_would(fields, problem):
+    with pytest.raises(RequestError, match=problem):
+        request_of({"messages": [{"role": "user", "content": "hi"}]} | fields, LIBRARY)
+
+
+def test_a_schema_that_is_not_strict_may_ask_for_what_only_a_check_can_tell():
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    for strict in (True, None):
+        with pytest.raises(RequestError, match=r"json_schema.schema: JSON schema at .*unique"):
+            constraint_of(formatted(schema=schema, strict=strict), LIBRARY)
+    spec = constraint_of(formatted(schema=schema, strict=False), LIBRARY)
+    assert isinstance(spec, JsonSchema)
+    assert spec.unenforced == "check"
+
+
+def test_more_effort_is_more_thinking():
+    assert thinking_of(None) == (False, None)
+    assert thinking_of("none") == (False, 0)
+    budgets = [thinking_of(effort) for effort in ("low", "medium", "high")]
+    assert all(thinking for thinking, _ in budgets)
+    assert [budget for _, budget in budgets] == sorted({*EFFORT.values()} - {0})
+
+
+@pytest.mark.parametrize("field", ["response_format", "tools", "tool_choice", "structured_outputs"])
+@pytest.mark.parametrize("key", [None, "a", "json", "type", "json_schema"])
+def test_a_body_as_deep_as_a_parser_takes_it_is_refused(field, key):
+    value: Any = 1
+    for _ in range(5000):
+        value = [value] if key is None else {key: value}
+    with pytest.raises(RequestError):
+        constraint_of({field: value}, LIBRARY)
