@@ -1,8 +1,10 @@
 """One canvas's logits, as a constraint on the host may ask about them."""
 
+import math
+
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dlm.grammar import Candidates
@@ -17,24 +19,30 @@ class Scores:
 
     def best(self, position: int, allowed: np.ndarray) -> int:
         """The likeliest token at `position` whose bit is set in `allowed [words]`."""
-        return int(self._allowed(position, allowed).argmax())
+        row = self._logits[position]
+        return int(row.masked_fill(~self._bits(row, allowed), -torch.inf).argmax())
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
         """The likeliest `count` tokens of `allowed [words]` at `position`, best first."""
-        row = self._allowed(position, allowed)
-        total = torch.logsumexp(self._logits[position], -1)
-        mass = torch.logsumexp(row, -1) - total
-        logits, tokens = row.topk(min(count, len(row)))
-        said = torch.cat([logits - total, mass[None]]).tolist()
-        ranked = [
-            (token, logp)
-            for token, logp in zip(tokens.tolist(), said, strict=False)
-            if logp > -torch.inf
-        ]
-        return Candidates(ranked=ranked, mass=float(np.exp(said[-1])))
+        row = self._logits[position].float()
+        odds = (row - row.max()).exp_()
+        total = odds.sum()
+        odds *= self._bits(row, allowed)
+        found = [odds.sum()]
+        tokens = []
+        for _ in range(count):  # cheaper than to sort a vocabulary
+            best = odds.argmax()
+            tokens.append(best)
+            found.append(odds[best].clone())
+            odds[best] = 0.0
+        mass, *shares = (torch.stack(found) / total).tolist()
+        chosen = torch.stack(tokens).tolist()
+        ranked = [(t, math.log(p)) for t, p in zip(chosen, shares, strict=True) if p > 0]
+        if not ranked and allowed.any():  # all of it underflows
+            ranked = [(self.best(position, allowed), -math.inf)]
+        return Candidates(ranked=ranked, mass=mass)
 
-    def _allowed(self, position: int, allowed: np.ndarray) -> Float[Tensor, "V"]:
-        row = self._logits[position]
+    @staticmethod
+    def _bits(row: Float[Tensor, "V"], allowed: np.ndarray) -> Bool[Tensor, "V"]:
         bits = np.unpackbits(allowed.view(np.uint8), bitorder="little")[: len(row)]
-        forbidden = torch.from_numpy(bits == 0).to(row.device)
-        return row.masked_fill(forbidden, -torch.inf)
+        return torch.from_numpy(bits.view(bool)).to(row.device)

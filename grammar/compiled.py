@@ -79,14 +79,19 @@ class Compiled:
         return self._witnesses[place]
 
     def _by_rules(self, item: Item | None) -> int | None:
-        total = 0
+        """The tokens of a completion that spells each rule's rest by itself."""
+        path: list[Item] = []
         while item is not None:
-            state, callers = item
+            path.append(item)
+            item = item[1].best if item[1].tokens is None else None
+        total = 0
+        for state, callers in reversed(path):
             if state not in self._spelled:
                 self._spelled[state] = self.vocabulary.fewest(self._network.way(state))
             spelled = self._spelled[state]
             if spelled is None:
                 return None
+            total = total if callers.tokens is None else callers.tokens
+            callers.tokens = total
             total += len(spelled)
-            item = callers.best
         return total

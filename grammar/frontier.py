@@ -43,6 +43,11 @@ class _Pass:
     mass: float = 1.0
 
     @property
+    def read_masks(self) -> bool:
+        """Behind the suspect position any way to the end will do, except in the last passes."""
+        return self.suspect is None or self.fixed.last
+
+    @property
     def agreed(self) -> int:
         """Leading positions that hold the model's own choice."""
         return len(self.guess) if self.repair is None else self.repair
@@ -71,49 +76,63 @@ class Frontier:
         self._budget = budget
         self._scratch = canvas_length  # the row behind the canvas's own
         self._bits = Bits(canvas_length + 1, len(self._vocabulary))
-        self._last = _Pass(NOTHING)
         self._said: list[int] = []  # all tokens committed
+        self._begin_canvas()
         if not self._reader.closes_within(budget - 1):
             raise self._too_long(budget)
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         L = len(scores.argmax)
-        here, self._last = self._resume(scores.argmax, fixed), _Pass(NOTHING)
-        self._reader.read_all(here.guess)
-        try:
-            self._follow(scores, here)
-            ended = self._reader.ended
-        finally:
-            self._reader.forget(len(here.guess))
+        here = self._resume(scores.argmax, fixed)
+        if self._guidance is not None and len(here.guess) == self._guidance.scored:
+            return self._guidance  # nothing new was said
+        self._last, self._guidance = _Pass(NOTHING), None
+        self._seek(here.guess)
+        self._follow(scores, here)
         end = len(here.guess)
         suspect = L if here.suspect is None else here.suspect
         for position in range(end, suspect):
             self._bits.only(position, self._vocabulary.pad)
         self._last = here
-        return Guidance(
+        self._guidance = Guidance(
             guess=here.guess + [self._vocabulary.pad] * (L - end),
             bitmask=self._bits.tensor[:suspect],
             suspect=suspect,
             repaired=here.repair is not None,
-            stop=end - 1 if ended else L,
+            stop=end - 1 if self._reader.ended else L,
             scored=end,
             mass=here.mass,
             choice=here.choice if here.repair is not None else -1,
         )
+        return self._guidance
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Raises `GrammarError`, and moves nothing, if the grammar does not take `tokens`."""
-        taken = self._reader.read_all(tokens)
+        taken = self._seek(tokens)
         if taken < len(tokens):
-            self._reader.forget(taken)
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
         self._said += tokens
-        self._last = _Pass(NOTHING)
+        self._begin_canvas()
 
     def rollback(self, count: int) -> None:
+        self._seek([])
         self._reader.forget(count)
         del self._said[len(self._said) - count :]
+        self._begin_canvas()
+
+    def _begin_canvas(self) -> None:
+        self._ahead: list[int] = []  # tokens of the canvas that the reader has read
         self._last = _Pass(NOTHING)
+        self._guidance: Guidance | None = None  # of the last pass
+
+    def _seek(self, tokens: Sequence[int]) -> int:
+        """Take the reader from where it is behind `tokens`; says how many of them it takes."""
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(self._ahead, tokens, strict=False))
+        kept = sum(1 for _ in same)
+        self._reader.forget(len(self._ahead) - kept)
+        kept += self._reader.read_all(tokens[kept:])
+        self._ahead = list(tokens[:kept])
+        return kept
 
     def _too_long(self, budget: int) -> GrammarError:
         shortest = self._reader.witness()
@@ -171,14 +190,15 @@ class Frontier:
     def _read_next(self, scores: Scores, here: _Pass, row: int, forced: list[int]) -> int:
         """Read the first token that the grammar takes and the budget can complete."""
         reader, left = self._reader, self._budget - len(self._said) - len(here.guess)
-        reader.fill(self._bits, row)
-        for token in here.fixed.banned.get(len(here.guess), ()):
-            self._bits.remove(row, token)
+        if here.read_masks:
+            reader.fill(self._bits, row)
+            for token in here.fixed.banned.get(len(here.guess), ()):
+                self._bits.remove(row, token)
         for token in self._proposals(scores, here, row, forced):
             if reader.read(token):
-                if here.plan[:1] == [token] or reader.closes_within(
-                    left - 2
-                ):  # this token, and a stop
+                planned = here.plan[:1] == [token]
+                if planned or reader.closes_within(left - 2):  # this token, and a stop
+                    self._ahead.append(token)
                     return token
                 reader.forget(1)
             self._bits.remove(row, token)
@@ -193,7 +213,7 @@ class Frontier:
             yield pinned[position]
             return
         wanted, first = scores.argmax[position], here.repair is None
-        allowed = bits.allows(row, wanted)
+        allowed = not here.read_masks or bits.allows(row, wanted)
         if allowed:
             yield wanted
         if first:

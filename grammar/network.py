@@ -40,6 +40,10 @@ class Call:
     least: int = 1
     most: int | None = 1
 
+    @property
+    def once(self) -> bool:
+        return self.least == self.most == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Skip:
@@ -47,6 +51,16 @@ class Skip:
 
 
 Edge = Bytes | Tokens | Call | Skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """All edges of one state."""
+
+    bytes: list[Bytes]
+    tokens: list[Tokens]
+    calls: list[Call]  # of a rule, once
+    skips: list[int]
 
 
 class Network:
@@ -62,6 +76,7 @@ class Network:
         self._way: dict[int, Edge] = {}  # a first edge of such a way
         self._counted: dict[tuple[Call, int], int] = {}
         self._rounds: dict[int, tuple[Call, int]] = {}  # counted states whose edges are not made
+        self._shapes: dict[int, Shape] = {}
         self._measure()
 
     def counted(self, call: Call, done: int) -> int:
@@ -79,8 +94,22 @@ class Network:
                 self._way[state] = Call(call.rule, call.to, rounds, None)
         return self._counted[call, done]
 
-    def out(self, state: int) -> list[Edge]:
-        """The edges of a state."""
+    def shape(self, state: int) -> "Shape":
+        """The edges of a state, by what they are; a repetition is a way into its first round."""
+        shape = self._shapes.get(state)
+        if shape is None:
+            edges = self._out(state)
+            calls = [edge for edge in edges if isinstance(edge, Call)]
+            shape = self._shapes[state] = Shape(
+                bytes=[edge for edge in edges if isinstance(edge, Bytes)],
+                tokens=[edge for edge in edges if isinstance(edge, Tokens)],
+                calls=[call for call in calls if call.once],
+                skips=[edge.to for edge in edges if isinstance(edge, Skip)]
+                + [self.counted(call, 0) for call in calls if not call.once],
+            )
+        return shape
+
+    def _out(self, state: int) -> list[Edge]:
         if state in self._rounds:
             call, done = self._rounds.pop(state)
             if call.most is None or done < call.most:

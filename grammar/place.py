@@ -7,7 +7,7 @@ tell, how far the end is, is known at each of them. It holds no matcher and deci
 
 from collections.abc import Collection, Iterable
 
-from dlm.grammar.network import Bytes, Call, Network, Skip, Tokens
+from dlm.grammar.network import Call, Network
 
 _REMEMBERED = 100_000  # places, before sharing begins anew
 
@@ -17,13 +17,14 @@ Item = tuple[int, "Callers"]  # a state of a rule, and where it goes on when the
 class Callers:
     """Who waits for one rule to end. A caller may be among its own: left recursion."""
 
-    __slots__ = ("best", "cost", "ends", "waiting")
+    __slots__ = ("best", "cost", "ends", "tokens", "waiting")
 
     def __init__(self, ends: bool = False):
         self.waiting: list[Item] = []  # states to go on in, and their own callers
         self.ends = ends  # nobody waits: it is the text that ends
         self.cost = 0 if ends else None  # bytes to its end, once the rule has ended; None: no way
         self.best: Item | None = None  # where the shortest way goes on
+        self.tokens: int | None = None  # how many that takes, once somebody has counted
 
 
 class Place:
@@ -66,8 +67,8 @@ class Places:
         items = [
             (edge.to, callers)
             for state, callers in place.items
-            for edge in self._network.out(state)
-            if isinstance(edge, Tokens) and edge.takes(token)
+            for edge in self._network.shape(state).tokens
+            if edge.takes(token)
         ]
         if at is None:
             return self._place(items) if items else None
@@ -81,8 +82,8 @@ class Places:
         items = [
             (edge.to, callers)
             for state, callers in place.items
-            for edge in self._network.out(state)
-            if isinstance(edge, Bytes) and edge.low <= byte <= edge.high
+            for edge in self._network.shape(state).bytes
+            if edge.low <= byte <= edge.high
         ]
         return self._place(items) if items else None
 
@@ -105,22 +106,17 @@ class Places:
         while work:
             state, callers = item = work.pop()
             reached = list(callers.waiting) if state in final else []
-            moves = False
-            for edge in network.out(state):
-                if isinstance(edge, Bytes | Tokens):
-                    moves = True
-                    named = named or isinstance(edge, Tokens)
-                elif isinstance(edge, Skip):
-                    reached.append((edge.to, callers))
-                elif (edge.least, edge.most) != (1, 1):
-                    reached.append((network.counted(edge, 0), callers))
-                else:
-                    reached += self._called(edge, callers, called)
-            if moves:
+            shape = network.shape(state)
+            reached += [(to, callers) for to in shape.skips]
+            for call in shape.calls:
+                reached += self._called(call, callers, called)
+            if shape.bytes or shape.tokens:
                 moving.append(item)
+                named = named or bool(shape.tokens)
             work += (new := set(reached) - seen)
             seen |= new
-        _measure(network, called)
+        if called:
+            _measure(network, called)
         cost, best = _shortest(network, kernel)
         return Place(moving, best, cost, named)
 

@@ -59,7 +59,7 @@ class Vocabulary:
         self.control = frozenset(control) | {pad, *stops}
         self.pieces = [b"" if i in self.control else bytes(p) for i, p in enumerate(pieces)]
         self.stops, self.pad, self.thought, self.call = tuple(stops), pad, thought, call
-        self._encode = encode
+        self.encode = encode
         self._canonical = lru_cache(maxsize=4096)(self._tokenize_after)
 
     @classmethod
@@ -87,7 +87,7 @@ class Vocabulary:
 
         if thought is None and known.keys() >= set(THOUGHT):
             thought = THOUGHT
-        call = [known.get(name) for name in CALL]
+        has_calls = known.keys() >= set(CALL)
         return cls(
             info.decoded_vocab[:size],
             control={i for i in special | set(tokenizer.all_special_ids) if i < size},
@@ -95,7 +95,7 @@ class Vocabulary:
             pad=pad,
             thought=thought and Markers(*(tuple(encode(text)) for text in thought)),
             encode=encode,
-            call=None if None in call else CallMarkers(*call),
+            call=CallMarkers(*(known[name] for name in CALL)) if has_calls else None,
         )
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ class Vocabulary:
         for start in range(len(before) or 1):
             context = before[start:]
             prefix = b"".join(self.pieces[token] for token in context).decode("utf-8", "replace")
-            tokens = tuple(self._encode(prefix + text))
+            tokens = tuple(self.encode(prefix + text))
             if tokens[: len(context)] == context:
                 spelled = takewhile(lambda t: t not in self.control, tokens[len(context) :])
                 return tuple(spelled)[:-1]

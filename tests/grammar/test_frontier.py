@@ -36,7 +36,7 @@ def frontier(compiler, vocabulary):
 
 
 def encode(vocabulary, text):
-    return vocabulary._encode(text)
+    return vocabulary.encode(text)
 
 
 def wanting(vocabulary, tokens, sure=50.0):

@@ -15,7 +15,7 @@ TINY = Path(dlm.models.__file__).parent / "tiny"
 
 def test_control_tokens_have_no_text(vocabulary):
     for name in ("<turn|>", "<|channel>", "<eos>", '<|"|>', "<pad>"):
-        token = vocabulary._encode(name)
+        token = vocabulary.encode(name)
         assert len(token) == 1
         assert vocabulary.text(token) == ""
         assert token[0] in vocabulary.control
@@ -25,34 +25,34 @@ def test_control_tokens_have_no_text(vocabulary):
 def test_text_is_what_was_encoded(vocabulary, text):
     for name in ("<", "|", "▁"):  # control tokens by name, and the tokenizer's own space sign
         text = text.replace(name, "")
-    assert vocabulary.text(vocabulary._encode(text)) == text
+    assert vocabulary.text(vocabulary.encode(text)) == text
 
 
 def test_bytes_that_are_no_utf8_are_replaced(vocabulary):
-    euro = vocabulary._encode("€")
+    euro = vocabulary.encode("€")
     assert len(euro) == 3
     assert vocabulary.text(euro[:2]) == "\ufffd"
 
 
 def test_canonical_tokens_continue_what_is_there(vocabulary):
-    before = vocabulary._encode('{"')
-    assert vocabulary.canonical(before, 'invoice_id"') == vocabulary._encode("invoice_id")
+    before = vocabulary.encode('{"')
+    assert vocabulary.canonical(before, 'invoice_id"') == vocabulary.encode("invoice_id")
 
 
 def test_canonical_leaves_out_a_piece_that_could_merge_with_what_follows(vocabulary):
-    assert vocabulary.canonical(vocabulary._encode('{"'), "total") == []
+    assert vocabulary.canonical(vocabulary.encode('{"'), "total") == []
     assert vocabulary.canonical([], "true") == []
 
 
 def test_canonical_is_empty_where_the_boundary_would_merge(vocabulary):
     """`"` and `, ` are one token together: behind a lone quote no tokens are certain."""
-    quote = vocabulary._encode('"')
-    assert vocabulary._encode('",') != quote + vocabulary._encode(",")
-    assert vocabulary.canonical([*vocabulary._encode("ab"), *quote], ", ab") == []
+    quote = vocabulary.encode('"')
+    assert vocabulary.encode('",') != quote + vocabulary.encode(",")
+    assert vocabulary.canonical([*vocabulary.encode("ab"), *quote], ", ab") == []
 
 
 def test_a_longer_context_than_four_tokens_changes_nothing(vocabulary):
-    before = vocabulary._encode('{"name": "Olga Lopez", "')
+    before = vocabulary.encode('{"name": "Olga Lopez", "')
     assert vocabulary.canonical(before, 'total"') == vocabulary.canonical(before[-4:], 'total"')
 
 

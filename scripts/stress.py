@@ -1,0 +1,302 @@
+"""Constrain denoisers that do not want to be constrained, and check what comes out.
+
+    python scripts/stress.py --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json --model random
+
+Every schema is decoded at the tokenizer's whole vocabulary, on canvases of 256, in at most
+max(512, 2 x the shortest answer) tokens. The denoiser has no weights: `random` has random logits,
+`spiteful` wants what is forbidden, stop tokens first, and `endless` never wants to stop. The output
+is judged by `jsonschema`, and the file's own instances are read token by token.
+
+The loop is the engine's own: constraint, settling, pins and budget. Only the arithmetic on `[L, V]`
+logits is left out, which cannot change what is committed: for random logits, the best of some
+allowed tokens is any of them. The whole engine is
+put to the same test on a small vocabulary, in `tests/dlm/test_guarantees.py`.
+"""
+
+import argparse
+import json
+import lzma
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xgrammar as xgr
+from jsonschema import validators
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from dlm import DecodeConfig, JsonSchema, Request
+from dlm.denoise import settle
+from dlm.grammar import (
+    BudgetError,
+    Candidates,
+    Compiled,
+    Compiler,
+    Frontier,
+    GrammarError,
+    Vocabulary,
+)
+from dlm.slot import Slot
+from dlm.stream import Stream
+
+L = 256  # positions a canvas
+STOPS, PAD = (1, 106, 50), 0
+_OPENING = ("[", "{", '"', "a", " ", ",", "1", "\\")
+_SPELLINGS: tuple[dict[str, Any], ...] = ({}, {"separators": (",", ":")}, {"indent": 2})
+
+
+@dataclass(slots=True, kw_only=True)
+class Row:
+    """What became of one schema."""
+
+    id: str
+    split: str
+    compiled: bool = False
+    refused: str | None = None  # why it was not decoded
+    valid: bool = False
+    complete: bool = False
+    shortest: int | None = None  # tokens
+    tokens: int = 0
+    calls: int = 0  # passes of the denoiser
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    disagreements: list[str] = field(default_factory=list)  # about the file's own instances
+
+
+class Wishes:
+    """The scores of a denoiser without weights; drawn as they are asked for."""
+
+    def __init__(self, kind: str, vocabulary: Vocabulary, rng: np.random.Generator):
+        self._kind, self._vocabulary, self._rng = kind, vocabulary, rng
+        size, stops = len(vocabulary), list(vocabulary.stops)
+        self.argmax: list[int] = rng.integers(size, size=L).tolist()
+        if kind == "spiteful":
+            self.argmax = rng.choice([*stops, vocabulary.pad, *vocabulary.control], size=L).tolist()
+        elif kind == "endless":  # it opens brackets and strings, and goes on in them
+            opening = [vocabulary.fewest([piece.encode()]) for piece in _OPENING]
+            wanted = [tokens[0] for tokens in opening if tokens]
+            self.argmax = rng.choice([*wanted, *self.argmax[: len(wanted)]], size=L).tolist()
+
+    def best(self, position: int, allowed: np.ndarray) -> int:
+        return self.candidates(position, allowed, 1).ranked[0][0]
+
+    def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
+        bits = np.unpackbits(allowed.view(np.uint8), bitorder="little")
+        tokens = np.flatnonzero(bits)
+        if not len(tokens):
+            return Candidates(ranked=[], mass=0.0)
+        stops = np.isin(tokens, self._vocabulary.stops)
+        if self._kind == "spiteful" and stops.any():
+            tokens = tokens[stops]
+        elif self._kind == "endless" and not stops.all():
+            tokens = tokens[~stops]
+        some = self._rng.choice(tokens, size=min(count, len(tokens)), replace=False)
+        share = len(tokens) / len(self._vocabulary)
+        logp = float(np.log(1 / len(self._vocabulary)))
+        return Candidates(ranked=[(int(token), logp) for token in some], mass=share)
+
+
+def main() -> None:
+    args = arguments()
+    rows = list(stress(args))
+    if args.json:
+        print(json.dumps({"rows": [asdict(row) for row in rows]}))
+    else:
+        show(rows)
+    decoded = [row for row in rows if row.compiled and row.refused is None]
+    sys.exit(not all(row.valid and row.complete for row in decoded))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--schemas", required=True, metavar="FILE", help=".jsonl or .jsonl.xz")
+    parser.add_argument("--tokenizer", required=True, metavar="FILE", help="a tokenizer.json[.xz]")
+    parser.add_argument("--model", choices=("random", "spiteful", "endless"), default="random")
+    parser.add_argument("--limit", type=int, metavar="N", help="schemas at most; default: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    for path in (args.schemas, args.tokenizer):
+        if not Path(path).is_file():
+            parser.error(f"there is no file {path}")
+    if args.limit is not None and args.limit < 1:
+        parser.error(f"--limit is {args.limit}: it takes at least 1")
+    return args
+
+
+def stress(args: argparse.Namespace) -> Iterator[Row]:
+    compiler = Compiler(vocabulary_of(Path(args.tokenizer)))
+    entries = read_schemas(Path(args.schemas))
+    random.Random(args.seed).shuffle(entries)  # a part of the file is a sample of all splits
+    shown = Console(stderr=True)
+    with shown.status("") as status:
+        for i, entry in enumerate(entries[: args.limit]):
+            status.update(f"{i + 1}: {entry['id']}")
+            yield decode(entry, compiler, args.model, args.seed)
+
+
+def vocabulary_of(path: Path) -> Vocabulary:
+    """Of a tokenizer.json, for a model of Gemma's size."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(read_text(path)))
+    size = min(262_144, len(tokenizer))  # Gemma's tokenizer has a token more than its model
+    return Vocabulary.from_tokenizer(tokenizer, size, STOPS, PAD)
+
+
+def read_schemas(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in read_text(path).splitlines() if line.strip()]
+
+
+def read_text(path: Path) -> str:
+    if path.suffix == ".xz":
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            return file.read()
+    return path.read_text(encoding="utf-8")
+
+
+def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> Row:
+    row = Row(id=entry["id"], split=entry["split"])
+    schema = entry["schema"]
+    started = time.perf_counter()
+    try:
+        spec = JsonSchema(schema if isinstance(schema, str) else json.dumps(schema))
+        compiled = compiler.compile(spec)
+        row.compiled = True
+        row.shortest = shortest(compiled)
+    except GrammarError as error:
+        row.refused = str(error)
+        return row
+    finally:
+        row.compile_seconds = time.perf_counter() - started
+    vocabulary, rng = compiler.vocabulary, np.random.default_rng([seed, *entry["id"].encode()])
+    max_tokens = max(512, 2 * row.shortest)
+    started = time.perf_counter()
+    slot = run(spec, compiled, model, max_tokens, rng)
+    row.seconds = time.perf_counter() - started
+    row.tokens, row.calls = len(slot.tokens), slot.stats.denoiser_calls
+    row.complete = slot.tokens[-1] in vocabulary.stops and row.tokens <= max_tokens
+    row.valid = is_valid(vocabulary.text(slot.tokens), spec.parsed)
+    row.disagreements = list(instances(entry, compiled, spec))
+    return row
+
+
+def shortest(compiled: Compiled) -> int:
+    """Tokens of the shortest answer, its stop included."""
+    try:
+        Frontier(compiled, L, 1)
+    except BudgetError as error:
+        return error.needed
+    return 1
+
+
+def run(
+    spec: JsonSchema, compiled: Compiled, model: str, max_tokens: int, rng: np.random.Generator
+) -> Slot:
+    """The engine's loop for one request, on scores instead of logits."""
+    config, vocabulary = DecodeConfig(stops=STOPS, pad=PAD), compiled.vocabulary
+    slot = Slot(
+        number=0,
+        request=Request(token_ids=[2], constraint=spec, max_tokens=max_tokens),
+        prompt=[2],
+        stream=Stream(vocabulary=vocabulary, reasoning=None, calls=False),
+        rng=torch.Generator(),
+        uncoded=[],
+    )
+    slot.constraint = Frontier(compiled, L, max_tokens)
+    nothing = torch.zeros(1)
+    while not slot.tokens or (slot.tokens[-1] not in STOPS and len(slot.tokens) < max_tokens):
+        slot.begin_canvas(nothing, nothing)
+        while True:
+            last = slot.steps + 1 >= config.max_steps
+            read = slot.constraint.guide(Wishes(model, vocabulary, rng), slot.fixed(last))
+            if settle(slot, read, float("inf"), config):
+                break
+        tokens = read.guess[: read.stop + 1][: max_tokens - len(slot.tokens)]
+        slot.constraint.commit(tokens)
+        slot.commit(tokens)
+    return slot
+
+
+def is_valid(text: str, schema: Any) -> bool:
+    checker = validators.validator_for(schema, default=validators.Draft202012Validator)
+    try:
+        return checker(schema).is_valid(json.loads(text))
+    except (ValueError, RecursionError):
+        return False
+
+
+def instances(entry: dict[str, Any], compiled: Compiled, spec: JsonSchema) -> Iterator[str]:
+    """Where the grammar and the file's instances disagree, and how far the grammar read."""
+    for i, test in enumerate(entry.get("tests", [])):
+        reads = [read_by(compiled, json.dumps(test["data"], **way)) for way in _SPELLINGS]
+        accepted = any(rest is None for rest in reads)
+        label = "valid" if test["valid"] else "invalid"
+        if accepted == test["valid"]:
+            continue
+        judged = is_valid(json.dumps(test["data"]), spec.parsed)
+        why = (
+            ""
+            if judged == test["valid"]
+            else f"; jsonschema takes it for {'in' * (not judged)}valid"
+        )
+        how = "accepted" if accepted else f"refused in front of {max(reads, key=progress)!r:.60}"
+        yield f"instance {i}, marked {label}, is {how}{why}"
+
+
+def progress(rest: str | None) -> int:
+    return -len(rest or "")
+
+
+def read_by(compiled: Compiled, text: str) -> str | None:
+    """Read a text token by token; None if all of it is accepted, else what is left."""
+    vocabulary = compiled.vocabulary
+    matcher = xgr.GrammarMatcher(compiled.grammar, override_stop_tokens=list(vocabulary.stops))
+    tokens = vocabulary.encode(text)
+    for at, token in enumerate(tokens):
+        if not matcher.accept_token(token):
+            return vocabulary.text(tokens[at:])
+    return None if matcher.accept_token(vocabulary.stops[0]) else "the end"
+
+
+def show(rows: Sequence[Row]) -> None:
+    console = Console(width=120)
+    table = Table(
+        *"split schemas compiled refused valid complete shortest tokens calls s/schema".split()
+    )
+    splits = sorted({row.split for row in rows})
+    for split in [*splits, "all"]:
+        part = [row for row in rows if split in ("all", row.split)]
+        ran = [row for row in part if row.compiled and row.refused is None]
+        mean = [
+            np.mean([getattr(row, name) for row in ran]) if ran else float("nan")
+            for name in ("shortest", "tokens", "calls", "seconds")
+        ]
+        table.add_row(
+            split,
+            *(str(len(part)), str(len(ran)), str(len(part) - len(ran))),
+            *(
+                f"{sum(getattr(row, name) for row in ran)}/{len(ran)}"
+                for name in ("valid", "complete")
+            ),
+            *(f"{value:.2f}" for value in mean),
+        )
+    console.print(table)
+    for reason, count in Counter(row.refused for row in rows if row.refused).most_common():
+        console.print(f"refused ({count}): {reason}", markup=False)
+    for row in rows:
+        for disagreement in row.disagreements:
+            console.print(f"{row.id}: {disagreement}", markup=False)
+        if row.compiled and row.refused is None and not (row.valid and row.complete):
+            console.print(f"{row.id}: FAILED, {row}", markup=False)
+
+
+if __name__ == "__main__":
+    main()
