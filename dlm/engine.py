@@ -320,12 +320,9 @@ class Engine:
         if spec is None or not spec.checked or running.refusals >= self.config.refusals:
             return False
         pieces = [self.vocabulary.pieces[token] for token in answer]
-        at = (
-            len(running.tokens)
-            - 1
-            - len(answer)
-            + turning_point(pieces, error.path, running.refusals)
-        )
+        begin = len(running.tokens) - 1 - len(answer)  # behind the reasoning
+        turned = None if running.turned is None else running.turned - begin
+        at = begin + turning_point(pieces, error.path, turned)
         canvas = at // L * L
         running.constraint.rollback(len(running.tokens) - canvas)
         self._cache.rewind(slot, len(running.prompt) + canvas)

@@ -4,24 +4,27 @@ import json
 from collections.abc import Sequence
 
 _SKIP = " \t\r\n"
-_SAME = 4  # times that the last token of the wrong part is replaced, before one in front of it is
 
 
-def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], tried: int) -> int:
+def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], turned: int | None) -> int:
     """The token, of those whose bytes are `pieces`, to replace by another.
 
-    `path` leads to the wrong part of the JSON that they spell. It is that part's last token, and
-    the more often it was `tried` the further in front.
+    `path` leads to the wrong part of the JSON that they spell. Of a number or a text it is the last
+    token; of an array or an object, first that, and then always one in front of where it `turned`
+    the last time, since what is wrong may be anywhere in it.
     """
     ends, total = [], 0
     for piece in pieces:
         total += len(piece)
         ends.append(total)
     text = b"".join(pieces).decode("utf-8", "replace")
-    start, end = (len(text[:at].encode()) for at in _span(text, path))
+    begin, end = _span(text, path)
+    start, stop = len(text[:begin].encode()), len(text[:end].encode())
     first = next((i for i, at in enumerate(ends) if at > start), 0)
-    last = next((i for i, at in enumerate(ends) if at >= end), len(ends) - 1)
-    return max(first, last - max(0, tried - _SAME + 1))
+    last = next((i for i, at in enumerate(ends) if at >= stop), len(ends) - 1)
+    if turned is None or text[begin] not in "[{":
+        return last
+    return max(first, min(last, turned - 1))
 
 
 def _span(text: str, path: Sequence[str | int]) -> tuple[int, int]:

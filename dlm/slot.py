@@ -24,6 +24,7 @@ class Slot:
     stats: Stats = field(default_factory=Stats)
     refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
     refusals: int = 0  # times that a finished answer was refused
+    turned: int | None = None  # the token that was replaced the last time
 
     constraint: Constraint = field(init=False)  # made when the request can run
     canvas: Tensor = field(init=False)  # [L] what the model looks at: accepted tokens and noise
@@ -78,7 +79,7 @@ class Slot:
         self.refused.setdefault(led, set()).add(self.tokens[at])
         self.tokens = self.tokens[:canvas]
         self.pinned, self.barred = list(led[canvas:]), {at - canvas: self.refused[led]}
-        self.refusals += 1
+        self.refusals, self.turned = self.refusals + 1, at
         self.stats.rollbacks += 1
         self.stats.tokens = len(self.tokens)
 

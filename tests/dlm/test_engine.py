@@ -1,5 +1,6 @@
 """Requests, slots and events."""
 
+import jsonschema
 import pytest
 import torch
 from doubles import Obsessed, Random, Scripted
@@ -151,12 +152,30 @@ def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
     assert ends[healthy].result.text == '"hi"'
 
 
-def test_an_answer_that_the_grammar_took_and_the_schema_does_not_is_no_result(engine_of, tokens_of):
-    """xgrammar cannot compare items."""
+def test_an_answer_that_its_schema_refuses_is_taken_back_and_mended(engine_of, tokens_of):
+    """xgrammar cannot compare items; nothing is told before the schema has seen the whole."""
     engine = engine_of(Scripted(V, len(PROMPT), tokens_of("[7, 7]<turn|>")))
-    wide = JsonSchema({"type": "array", "uniqueItems": True}, unenforced="check")
-    with pytest.raises(DlmError, match=r"refused: .* at \$: .*has non-unique elements"):
-        engine.generate(Request(token_ids=PROMPT, constraint=wide))
+    wide = JsonSchema({"type": "array", "uniqueItems": True, "minItems": 1}, unenforced="check")
+    engine.add(Request(token_ids=PROMPT, constraint=wide))
+    told, result = [], None
+    while engine.busy:
+        for event in engine.step():
+            if isinstance(event, Committed):
+                told.append(event.text)
+            elif isinstance(event, Finished):
+                result = event.result
+    assert told == [result.text]
+    assert result.parsed != [7, 7]
+    jsonschema.validate(result.parsed, wide.schema)
+    assert 0 < result.stats.rollbacks <= engine.config.refusals
+
+
+def test_an_answer_that_no_retry_mends_is_no_result(engine_of, tokens_of):
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of("[7, 7]<turn|>")))
+    sevens = {"type": "array", "items": {"const": 7}, "minItems": 2, "uniqueItems": True}
+    fails = JsonSchema(sevens, unenforced="check")
+    with pytest.raises(DlmError, match=r"the result is refused: .* non-unique elements"):
+        engine.generate(Request(token_ids=PROMPT, constraint=fails))
     assert not engine.busy
 
 
