@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import Choice, Grammar, JsonObject, JsonSchema, Regex, Spec, StructuralTag
@@ -40,25 +40,30 @@ class Policy:
     max_options: int = 1000  # of a choice; OpenAI's limit for an enum
     max_tools: int = 128  # OpenAI's limit
     compile_seconds: float = 10.0  # a compiler gives up then
+    guide_seconds: float = 10.0  # a request fails then: ambiguous grammars are slow to match
 
     def __post_init__(self) -> None:
         for name in ("max_source_bytes", "max_depth", "max_options", "max_tools"):
             if not isinstance(limit := getattr(self, name), int) or limit < 1:
                 raise DlmError(f"{name} is {limit!r}: it takes at least 1")
-        if not self.compile_seconds > 0:
-            raise DlmError(f"compile_seconds is {self.compile_seconds!r}: it takes more than 0")
+        for name in ("compile_seconds", "guide_seconds"):
+            if not (limit := getattr(self, name)) > 0:
+                raise DlmError(f"{name} is {limit!r}: it takes more than 0")
         if unknown := sorted(set(self.kinds) - DATA - GRAMMARS):
             known = ", ".join(sorted(DATA | GRAMMARS))
             raise DlmError(f"kinds holds {unknown[0]!r}: it takes {known}")
 
     @classmethod
-    def server(cls, allow_client_grammars: bool = False, **limits: Any) -> "Policy":
-        """For clients that nobody knows: what they send as data, but no grammar that they wrote.
+    def server(
+        cls, allow_client_grammars: bool | Literal["data"] = False, **limits: Any
+    ) -> "Policy":
+        """For clients that nobody knows: none of what they send becomes a grammar, by default.
 
-        That is schemas, choices and tools without regexes, whose cost their size bounds;
-        `allow_client_grammars` adds regexes, EBNF, Lark and structural tags.
+        "data" admits schemas, choices and tools without regexes, whose cost their size bounds;
+        True adds regexes, EBNF, Lark and structural tags.
         """
-        return cls(kinds=DATA | GRAMMARS if allow_client_grammars else DATA, **limits)
+        kinds = {True: DATA | GRAMMARS, "data": DATA}.get(allow_client_grammars, frozenset())
+        return cls(kinds=kinds, **limits)
 
     def check(self, spec: Spec) -> None:
         """`RequestError` for a spec that is not served here."""

@@ -34,8 +34,10 @@ class Stream:
         """The text of the reasoning, and the tokens of the answer."""
         if self.reasoning is None:
             return "", tokens
-        raw, answer = self.reasoning.split(tokens)
+        raw, answer = self.reasoning.split(tokens, ended)
         thought = _decode(raw, ended)
+        if self.reasoning.open.size:  # the marker is text: no channel, and no name of one
+            return thought.strip(), answer
         named = "" if _CHANNEL.startswith(thought) else thought.removeprefix(_CHANNEL)
         return named.strip(), answer
 

@@ -14,7 +14,8 @@ completion is followed instead.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from math import exp
+from math import exp, inf
+from time import perf_counter
 
 from dlm.grammar.bits import Bits
 from dlm.grammar.compiled import Compiled
@@ -66,14 +67,16 @@ class Frontier:
         canvas_length: int,
         budget: int,
         reasoning: Reasoning | None = None,
+        seconds: float = 10.0,
     ):
         """`budget` bounds all tokens, the stop among them. With `reasoning`, that may come first.
+        A look that takes over `seconds` is given up: some grammars are slow to match.
 
         Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
         """
         self._vocabulary = compiled.vocabulary
         self._reader = Reader(compiled, reasoning)
-        self._budget = budget
+        self._budget, self._seconds, self._deadline = budget, seconds, inf
         self._scratch = canvas_length  # the row behind the canvas's own
         self._bits = Bits(canvas_length + 1, len(self._vocabulary))
         self._said: list[int] = []  # all tokens committed
@@ -87,6 +90,7 @@ class Frontier:
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
             return self._guidance  # nothing new was said
         self._last, self._guidance = _Pass(NOTHING), None
+        self._deadline = perf_counter() + self._seconds
         self._seek(here.guess)
         self._follow(scores, here)
         end = len(here.guess)
@@ -190,6 +194,8 @@ class Frontier:
     def _read_next(self, scores: Scores, here: _Pass, row: int, forced: list[int]) -> int:
         """Read the first token that the grammar takes and the budget can complete."""
         reader, left = self._reader, self._budget - len(self._said) - len(here.guess)
+        if perf_counter() > self._deadline:
+            raise GrammarError(f"the grammar takes over {self._seconds} s to match a canvas")
         if here.read_masks:
             reader.fill(self._bits, row)
             for token in here.fixed.banned.get(len(here.guess), ()):

@@ -123,7 +123,9 @@ class Network:
 
     def tail(self, state: int) -> bool:
         """Nothing is left of the state's rule."""
-        return state in self.final and not self.edges[state]
+        edges = self.edges[state]
+        skips = all(isinstance(edge, Skip) and self.tail(edge.to) for edge in edges)
+        return skips if edges else state in self.final
 
     def way(self, state: int) -> list[bytes | int]:
         """A shortest completion of the state's rule: bytes, and ids of tokens that are named."""

@@ -21,8 +21,11 @@ _LENGTHS = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x1000
 
 
 def read_network(grammar: xgr.Grammar) -> Network:
-    """The network of a grammar that compiles."""
+    """The network of a grammar that compiles; `RuntimeError` for rules that count or are lazy."""
     source = json.loads(grammar.serialize_json())
+    for name, _, _, _, *bounds in source["rules"]:
+        if [*bounds[:2], *bounds[3:]] != [-1, -1, False, None] or source["suffix_stop_infos"]:
+            raise RuntimeError(f"rule {name}: max_tokens, max_chars and laziness are not supported")
     return _Builder(source).network()
 
 

@@ -70,8 +70,8 @@ class Places:
             for edge in self._network.shape(state).tokens
             if edge.takes(token)
         ]
-        if at is None:
-            return self._place(items) if items else None
+        if at is None or not items:
+            return self._place(items) if items else at
         return self._place([*at.items, *items])
 
     def completion(self, place: Place) -> list[bytes | int]:

@@ -4,6 +4,7 @@ Text is matched by its bytes, whatever tokens spell it, so that no other spellin
 stand in the reasoning by accident. Knows no grammar.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ class Marker:
         self.symbols = [symbol for token in tokens for symbol in self._read(token)]
         self.size = sum(symbol < _CONTROL for symbol in self.symbols)  # bytes of its text
         self._rest = [self._spell(self.symbols[i:]) for i in range(len(self.symbols) + 1)]
+        self._allowed: dict[int, np.ndarray] = {}
         self._back = [0] * (len(self.symbols) + 1)  # the longest border of each beginning
         for i in range(1, len(self.symbols)):
             self._back[i + 1] = self._on(self._back[i], self.symbols[i])
@@ -42,13 +44,21 @@ class Marker:
 
     def find(self, tokens: Sequence[int]) -> tuple[int, int] | None:
         """The tokens of the marker's first occurrence, from and to; None: it is not there."""
-        done, begin = 0, 0
+        done, total, starts = 0, 0, []
         for at, token in enumerate(tokens):
-            begin = begin if done else at
+            starts.append(total)
+            total += len(self._read(token))
             done = self.after(done, token) or 0
             if self.complete(done):
-                return begin, at + 1
+                return bisect_right(starts, total - len(self.symbols)) - 1, at + 1
         return None
+
+    def begun(self, tokens: Sequence[int]) -> int:
+        """How many bytes at the end of `tokens` the marker, not complete yet, begins with."""
+        done = 0
+        for token in tokens:
+            done = self.after(done, token) or 0
+        return sum(symbol < _CONTROL for symbol in self.symbols[:done])
 
     def complete(self, done: int) -> bool:
         return done == len(self.symbols)
@@ -58,7 +68,12 @@ class Marker:
         return self._rest[done]
 
     def allowed(self, done: int) -> np.ndarray:
-        """What `after` takes, as packed bits."""
+        """What `after` takes, as packed bits: a look at every token, so it is remembered."""
+        if done not in self._allowed:
+            self._allowed[done] = self._look(done)
+        return self._allowed[done]
+
+    def _look(self, done: int) -> np.ndarray:
         bits = Bits(1, len(self._vocabulary))
         bits.rows[0] = self._vocabulary.text_words
         if self.symbols[done] >= _CONTROL:
@@ -106,15 +121,23 @@ class Reasoning:
         opens, closes = vocabulary.thought.open, vocabulary.thought.close
         return cls(Marker(opens, vocabulary), Marker(closes, vocabulary), budget)
 
-    def split(self, tokens: Sequence[int]) -> tuple[bytes, list[int]]:
-        """What the reasoning says, between its markers, and the tokens of the answer."""
+    def split(self, tokens: Sequence[int], ended: bool = True) -> tuple[bytes, list[int]]:
+        """What the reasoning says, between its markers, and the tokens of the answer.
+
+        Text opens it at the beginning only: further on, an answer may quote it. What may become a
+        marker is neither, until the answer has `ended`.
+        """
         opened = self.open.find(tokens)
-        if opened is None:
-            return b"", list(tokens)
+        if opened is None or (self.open.size and opened[0]):
+            raw = b"".join(self.open.pieces[token] for token in tokens)
+            held = not ended and opened is None and self.open.begun(tokens) == len(raw)
+            return b"", [] if held else list(tokens)
         behind = tokens[opened[1] :]
         closed = self.close.find(behind)
         end = len(behind) if closed is None else closed[1]
         said = b"".join(self.close.pieces[token] for token in behind[:end])
         if closed is not None:
             said = said[: len(said) - self.close.size]
+        elif not ended:
+            said = said[: len(said) - self.close.begun(behind)]
         return said, [*tokens[: opened[0]], *behind[end:]]

@@ -59,6 +59,8 @@ class JsonSchema(Spec):
             raise InvalidGrammarError(
                 self.kind, f"unenforced is {self.unenforced!r:.40}, not 'refuse' or 'check'"
             )
+        if isinstance(self.parsed, dict) and not isinstance(self.parsed.get("$schema", ""), str):
+            raise InvalidGrammarError(self.kind, "it names a dialect by its URI", "/$schema")
         try:
             _validator(self.parsed).check_schema(self.parsed)
             found = self._enforceable

@@ -9,6 +9,7 @@ import xgrammar as xgr
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.spec import Spec
+from dlm.grammar.tags import token_macro
 from dlm.grammar.vocabulary import Vocabulary
 
 
@@ -93,7 +94,10 @@ class Grammar(Spec):
 
     def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
         read = xgr.Grammar.from_ebnf if self.syntax == "ebnf" else xgr.Grammar.from_lark
-        return read(self.rules)
+        grammar = read(self.rules)
+        if macro := token_macro(grammar):
+            raise InvalidGrammarError(self.kind, f"{macro}(...) names tokens: a grammar is of text")
+        return grammar
 
     def value(self, text: str) -> str:
         return text

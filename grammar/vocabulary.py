@@ -115,9 +115,9 @@ class Vocabulary:
 
     @cached_property
     def text_words(self) -> np.ndarray:
-        """Every token but the control tokens, as packed bits: `v % 32` of word `v // 32`."""
+        """Every token that has bytes, as packed bits: `v % 32` of word `v // 32`."""
         bits = np.ones(-(-len(self) // 32) * 32, dtype=bool)
-        bits[list(self.control)] = False
+        bits[: len(self)] = [bool(piece) for piece in self.pieces]
         return np.packbits(bits, bitorder="little").view(np.uint32)
 
     def text(self, tokens: Sequence[int]) -> str:

@@ -172,7 +172,7 @@ def test_a_body_that_makes_no_sense_says_what_would(body, problem):
 )
 def test_a_policy_is_kept_before_anything_is_made(body, problem):
     with pytest.raises(RequestError, match=problem):
-        constraint_of(body, Policy.server())
+        constraint_of(body, Policy.server("data"))
 
 
 def test_a_request_takes_all_that_a_body_says_of_it():

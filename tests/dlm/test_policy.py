@@ -40,7 +40,8 @@ def refused(policy, spec):
 def test_a_library_serves_every_kind_and_a_server_no_grammar_of_a_client(spec):
     assert refused(Policy(), spec) is None
     assert refused(Policy.server(allow_client_grammars=True), spec) is None
-    assert (refused(Policy.server(), spec) is None) == (spec in DATA)
+    assert (refused(Policy.server("data"), spec) is None) == (spec in DATA)
+    assert "is not served here" in refused(Policy.server(), spec)
     assert f"a {spec.kind} is not served here" in refused(Policy(kinds=frozenset()), spec)
 
 
@@ -58,14 +59,14 @@ def test_no_regex_comes_in_by_way_of_a_schema(schema):
     for spec in (JsonSchema(schema), Tools(tools(schema=schema))):
         assert refused(Policy(), spec) is None
         with pytest.raises(RequestError, match=problem):
-            Policy.server().check(spec)
+            Policy.server("data").check(spec)
     with pytest.raises(RequestError, match=problem):
-        Policy.server().admit(JsonSchema.kind, '{"pattern": "a"}')
+        Policy.server("data").admit(JsonSchema.kind, '{"pattern": "a"}')
 
 
 def test_a_property_may_be_named_like_a_regex():
     schema = {"properties": {"pattern": {"type": "string"}}, "required": ["pattern"]}
-    assert refused(Policy.server(), JsonSchema(schema)) is None
+    assert refused(Policy.server("data"), JsonSchema(schema)) is None
 
 
 def nested(depth):
@@ -138,7 +139,11 @@ _JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(Policy().kinds)), _JSON, st.sampled_from([Policy(), Policy.server()]))
+@given(
+    st.sampled_from(sorted(Policy().kinds)),
+    _JSON,
+    st.sampled_from([Policy(), Policy.server("data")]),
+)
 def test_whatever_a_client_sends_is_admitted_or_refused(kind, source, policy):
     try:
         policy.admit(kind, source)

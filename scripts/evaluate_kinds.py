@@ -1,0 +1,198 @@
+"""Measure a model on held-out prompts under every kind of constraint, all kinds in one batch.
+
+    python scripts/evaluate_kinds.py --prompts 300
+
+Extraction goes by JSON schema and as any JSON object, tools by their own parameters, words by
+choice, regex and grammar. "valid" is judged by `jsonschema`, by the parser of tool calls and by the
+list of words; a code fence around JSON is not valid, and forgiven where "exact" is counted.
+"""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, replace
+from random import Random
+
+from evaluate import is_exact, is_valid, paired
+from rich.console import Console
+from rich.table import Table
+from tiny_data import Sample, choice, extract, tool_call
+
+import dlm
+from dlm.grammar import InvalidValueError, Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One kind, with or without its constraint."""
+
+    kind: str
+    constrained: bool
+    prompts: int
+    valid: int
+    truncated: int
+    exact: int
+    calls: float  # denoiser calls a prompt
+    tokens_per_call: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt, what its answer must be, and what it should be."""
+
+    item: Sample
+    spec: Spec
+
+    def valid(self, result: dlm.Result, engine: dlm.Engine) -> bool:
+        if result.finish_reason != "stop":
+            return False
+        if isinstance(self.spec, dlm.Tools):
+            return self.call(result, engine) is not None
+        if self.item.task == "choice":
+            return result.text in (self.item.schema or {})["enum"]
+        if isinstance(self.spec, dlm.JsonObject):
+            return is_valid(result.text, replace(self.item, schema={"type": "object"}))
+        return is_valid(result.text, self.item)
+
+    def exact(self, result: dlm.Result, engine: dlm.Engine) -> bool:
+        if isinstance(self.spec, dlm.Tools):
+            return self.call(result, engine) == self.item.value
+        if self.item.task == "choice":
+            return result.text.strip() == self.item.value
+        return is_exact(result.text, self.item)
+
+    def call(self, result: dlm.Result, engine: dlm.Engine) -> tuple[str, dict[str, object]] | None:
+        """The one call of an answer, made under a constraint or not."""
+        try:
+            answer = self.spec.read(result.token_ids, engine.vocabulary)
+        except InvalidValueError:
+            return None
+        call = answer.tool_calls[0]
+        return call.name, call.arguments
+
+
+def main() -> None:
+    args = arguments()
+    engine = dlm.Engine.load(args.model, slots=args.slots)
+    random = Random(f"kinds/{args.seed}")
+    kinds = list(MAKERS)
+    tasks = [MAKERS[kinds[i % len(kinds)]](random) for i in range(args.prompts)]
+    rows: list[Row] = []
+    outcomes: list[list[bool]] = []
+    for constrained in (False, True):
+        requests = [request(task, i, constrained, args) for i, task in enumerate(tasks)]
+        results = engine.generate(requests)
+        outcomes.append([t.exact(r, engine) for t, r in zip(tasks, results, strict=True)])
+        for kind in [*kinds, "all"]:
+            part = [i for i in range(len(tasks)) if kind in ("all", kinds[i % len(kinds)])]
+            rows.append(row_of(kind, constrained, part, tasks, results, outcomes[-1], engine))
+    if args.json:
+        for row in rows:
+            print(json.dumps(asdict(row)))
+    else:
+        Console(width=100).print(table(rows))
+        print(paired(*outcomes))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", metavar="DIR", help="built in: tiny")
+    parser.add_argument("--prompts", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts and the generations")
+    parser.add_argument("--max-tokens", type=int, default=160)
+    parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+def by_schema(random: Random) -> Task:
+    item = extract(random, "heldout")
+    return Task(item, dlm.JsonSchema(item.schema or True))
+
+
+def by_object(random: Random) -> Task:
+    return Task(extract(random, "heldout"), dlm.JsonObject())
+
+
+def by_tool(random: Random) -> Task:
+    item = tool_call(random, "heldout")
+    return Task(item, dlm.Tools(item.tools, choice="required", parallel=False))
+
+
+def by_choice(random: Random) -> Task:
+    item = choice(random, "heldout")
+    return Task(item, dlm.Choice((item.schema or {})["enum"]))
+
+
+def by_regex(random: Random) -> Task:
+    item = choice(random, "heldout")
+    return Task(item, dlm.Regex("|".join((item.schema or {})["enum"])))
+
+
+def by_grammar(random: Random) -> Task:
+    item = choice(random, "heldout")
+    words = " | ".join(json.dumps(word) for word in (item.schema or {})["enum"])
+    return Task(item, dlm.Grammar(f"start: {words}", "lark"))
+
+
+MAKERS = {
+    "JSON schema": by_schema,
+    "tools": by_tool,
+    "choice": by_choice,
+    "JSON object": by_object,
+    "regex": by_regex,
+    "grammar": by_grammar,
+}
+
+
+def request(task: Task, i: int, constrained: bool, args: argparse.Namespace) -> dlm.Request:
+    return dlm.Request(
+        prompt=task.item.prompt,
+        tools=task.item.tools,
+        constraint=task.spec if constrained else None,
+        max_tokens=args.max_tokens,
+        seed=args.seed * 1_000_003 + i,
+        thinking=task.item.thought is not None,
+    )
+
+
+def row_of(
+    kind: str,
+    constrained: bool,
+    part: list[int],
+    tasks: list[Task],
+    results: list[dlm.Result],
+    exact: list[bool],
+    engine: dlm.Engine,
+) -> Row:
+    calls, tokens = (
+        sum(getattr(results[i].stats, name) for i in part) for name in ("denoiser_calls", "tokens")
+    )
+    return Row(
+        kind=kind,
+        constrained=constrained,
+        prompts=len(part),
+        valid=sum(tasks[i].valid(results[i], engine) for i in part),
+        truncated=sum(results[i].finish_reason == "length" for i in part),
+        exact=sum(exact[i] for i in part),
+        calls=calls / max(1, len(part)),
+        tokens_per_call=tokens / max(1, calls),
+    )
+
+
+def table(rows: list[Row]) -> Table:
+    shown = Table(*"kind constraint valid truncated exact calls tokens/call".split())
+    for row in rows:
+        shown.add_row(
+            row.kind,
+            "yes" if row.constrained else "no",
+            f"{row.valid}/{row.prompts}",
+            str(row.truncated),
+            f"{row.exact}/{row.prompts}",
+            f"{row.calls:.2f}",
+            f"{row.tokens_per_call:.2f}",
+        )
+    return shown
+
+
+if __name__ == "__main__":
+    main()
