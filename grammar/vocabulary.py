@@ -79,7 +79,9 @@ class Vocabulary:
         Tokens behind the model's last one, which Gemma's tokenizer has for images, do not count.
         """
         known = tokenizer.get_vocab()
-        info = xgr.TokenizerInfo.from_huggingface(tokenizer, vocab_size=max(size, len(known)))
+        info = xgr.TokenizerInfo.from_huggingface(
+            tokenizer, vocab_size=max(size, len(known)), stop_token_ids=list(stops)
+        )
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
         def encode(text: str) -> list[int]:
