@@ -11,18 +11,22 @@ def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], turned: in
 
     `path` leads to the wrong part of the JSON that they spell. Of a number or a text it is the last
     token; of an array or an object, first that, and then always one in front of where it `turned`
-    the last time, since what is wrong may be anywhere in it.
+    the last time, since what is wrong may be anywhere in it. So it is of what is no JSON.
     """
     ends, total = [], 0
     for piece in pieces:
         total += len(piece)
         ends.append(total)
     text = b"".join(pieces).decode("utf-8", "replace")
-    begin, end = _span(text, path)
+    try:
+        begin, end = _span(text, path)
+        whole = text[begin] not in "[{"
+    except (ValueError, IndexError, RecursionError):  # calls within a text, say
+        begin, end, whole = 0, len(text), False
     start, stop = len(text[:begin].encode()), len(text[:end].encode())
     first = next((i for i, at in enumerate(ends) if at > start), 0)
     last = next((i for i, at in enumerate(ends) if at >= stop), len(ends) - 1)
-    if turned is None or text[begin] not in "[{":
+    if turned is None or whole:
         return last
     return max(first, min(last, turned - 1))
 

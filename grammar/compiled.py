@@ -14,6 +14,7 @@ from dlm.grammar.place import Item, Place, Places
 from dlm.grammar.vocabulary import Vocabulary
 
 _ROWS = 256  # masks that are remembered: 8 MiB at 262,144 tokens
+_EDGE_BYTES, _PLACE_BYTES = 200, 2000  # of Python objects, roughly
 _WITNESSES = 4096  # completions that are remembered
 
 
@@ -30,9 +31,10 @@ class Compiled:
 
     @property
     def nbytes(self) -> int:
-        """About what it takes in memory when its masks are all in use."""
-        masks = _ROWS * len(self.vocabulary) // 8
-        return self.grammar.memory_size_bytes + 200 * len(self._network.edges) + masks
+        """About what it takes in memory by now."""
+        masks = len(self._rows) * len(self.vocabulary) // 8
+        learnt = _EDGE_BYTES * self._network.size + _PLACE_BYTES * len(self.places)
+        return self.grammar.memory_size_bytes + masks + learnt
 
     def fill(self, place: Place, matcher: xgr.GrammarMatcher, bits: Bits, row: int) -> None:
         """Write the tokens that may follow at `place`, where `matcher` is."""

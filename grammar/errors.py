@@ -29,7 +29,10 @@ class DeadEndError(GrammarError):
 
 
 class BudgetError(GrammarError, ValueError):
-    """No text that the grammar accepts is as short as it has to be; `needed` tokens would do."""
+    """The shortest text that the grammar accepts is too long; `needed` tokens would do.
+
+    Shortest in bytes, and in its fewest tokens: a longer text of longer tokens may need fewer.
+    """
 
     def __init__(self, message: str, needed: int):
         super().__init__(message)

@@ -79,6 +79,11 @@ class Network:
         self._shapes: dict[int, Shape] = {}
         self._measure()
 
+    @property
+    def size(self) -> int:
+        """States; there are about as many edges."""
+        return len(self.edges)
+
     def counted(self, call: Call, done: int) -> int:
         """The state after `done` rounds of a repetition; such states are made as they are met."""
         if call.most is None:

@@ -53,6 +53,10 @@ class Places:
         self._end = Callers(ends=True)
         self.start = self._place([(network.start[network.root], self._end)])
 
+    def __len__(self) -> int:
+        """How many are known."""
+        return len(self._known)
+
     def after(self, place: Place, token: int, piece: bytes) -> Place | None:
         """The place behind a token whose bytes are `piece`; None where the grammar refuses it."""
         at = place if piece else None

@@ -49,4 +49,4 @@ def best_repair(
             reader.forget(read)
         if not heap:
             break
-    return max((path for *_, path in heap), key=len)[0] if heap else first.ranked[0][0]
+    return heap[0][2][0] if heap else first.ranked[0][0]

@@ -8,6 +8,7 @@ from typing import Literal
 import xgrammar as xgr
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.repetition import endless_rule
 from dlm.grammar.spec import Spec
 from dlm.grammar.tags import token_macro
 from dlm.grammar.vocabulary import Vocabulary
@@ -95,6 +96,8 @@ class Grammar(Spec):
     def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
         read = xgr.Grammar.from_ebnf if self.syntax == "ebnf" else xgr.Grammar.from_lark
         grammar = read(self.rules)
+        if rule := endless_rule(grammar):
+            raise InvalidGrammarError(self.kind, "it only repeats itself", f"rule {rule}")
         if macro := token_macro(grammar):
             raise InvalidGrammarError(self.kind, f"{macro}(...) names tokens: a grammar is of text")
         return grammar

@@ -83,3 +83,14 @@ def test_what_cannot_be_compiled_says_why(compiler, spec, reason):
 def test_the_compiler_remembers_what_means_the_same(compiler):
     assert compiler.compile(Choice(["a", "b"])) is compiler.compile(Choice(("a", "b")))
     assert compiler.compile(Regex("a")) is not compiler.compile(Grammar('root ::= "a"'))
+
+
+@pytest.mark.parametrize("rule", ["x ::= x{2}", "x ::= x{2,}", "x ::= y{0,2}\ny ::= x", "x ::= x"])
+def test_a_rule_that_only_repeats_itself_is_refused_and_does_not_kill_the_process(compiler, rule):
+    with pytest.raises(InvalidGrammarError, match=r"rule \w: it only repeats itself"):
+        compiler.compile(Grammar(f'root ::= "a"\n{rule}'))
+
+
+def test_a_grammar_cannot_name_tokens(compiler):
+    with pytest.raises(InvalidGrammarError, match="names tokens: a grammar is of text"):
+        compiler.compile(Grammar('root ::= "a" Token(106)'))

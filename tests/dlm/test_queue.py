@@ -1,0 +1,200 @@
+"""Requests that wait for their grammars: nobody waits for anybody else's."""
+
+from concurrent.futures import Future
+
+import pytest
+from doubles import Scripted
+from values import PROMPT, V
+
+from dlm import (
+    Choice,
+    Failed,
+    Finished,
+    Grammar,
+    InvalidGrammarError,
+    JsonSchema,
+    Policy,
+    Regex,
+    Request,
+    RequestError,
+)
+from dlm.grammar import Compiler
+
+SLOW = Choice(["slow"])  # the spec that a test lets take its time
+QUICK = JsonSchema({"type": "string"})
+
+
+class Held:
+    """A compiler that does `SLOW` when it is told to, and all else at once."""
+
+    def __init__(self, compiler: Compiler):
+        self.compiler, self.asked, self.held = compiler, [], Future()
+
+    def submit(self, spec):
+        self.asked.append(spec)
+        if spec is SLOW:
+            return self.held
+        ready = Future()
+        ready.set_result(self.compiler.compile(spec))
+        return ready
+
+    def release(self):
+        self.held.set_result(self.compiler.compile(SLOW))
+
+
+@pytest.fixture
+def serving(engine_of, tokens_of, monkeypatch):
+    """An engine with so many slots, and its compiler."""
+
+    def serving(slots=4, **limits):
+        model = Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>'))
+        engine = engine_of(model, slots=slots, policy=Policy(**limits))
+        compiler = Held(engine._compiler)
+        monkeypatch.setattr(engine, "_compiler", compiler)
+        return engine, compiler
+
+    return serving
+
+
+def asks(spec=None):
+    return Request(token_ids=PROMPT, constraint=spec, max_tokens=40)
+
+
+def ends_of(engine, ends, passes=1000):
+    """Collect the ends of requests, until none is left or it took so many passes."""
+    for _ in range(passes):
+        if not engine.busy:
+            break
+        for event in engine.step():
+            if isinstance(event, Finished | Failed):
+                ends[event.request] = event
+    return ends
+
+
+def test_a_grammar_that_compiles_slowly_holds_up_nobody_else(serving):
+    engine, compiler = serving()
+    slow, quick, free = (engine.add(asks(spec)) for spec in (SLOW, QUICK, None))
+    ends = ends_of(engine, {}, passes=20)
+    assert set(ends) == {quick, free}
+    assert engine.busy
+    compiler.release()
+    ends_of(engine, ends)
+    assert ends[slow].result.text == "slow"
+
+
+def test_one_slot_is_not_kept_for_a_request_that_cannot_use_it_yet(serving):
+    engine, compiler = serving(slots=1)
+    slow, quick = (engine.add(asks(spec)) for spec in (SLOW, QUICK))
+    assert list(ends_of(engine, {}, passes=20)) == [quick]
+    compiler.release()
+    assert list(ends_of(engine, {})) == [slow]
+
+
+def test_a_request_that_joins_late_gives_what_it_gives_alone(serving):
+    engine, compiler = serving()
+    slow, other = engine.add(asks(SLOW)), engine.add(asks(QUICK))
+    engine.step()
+    compiler.release()
+    ends = ends_of(engine, {})
+    for number, spec in ((slow, SLOW), (other, QUICK)):
+        alone = serving()[0]
+        alone._compiler.release()
+        result = alone.generate(asks(spec))
+        assert ends[number].result.token_ids == result.token_ids
+        assert ends[number].result.stats.denoiser_calls == result.stats.denoiser_calls
+
+
+def test_an_error_of_the_compiler_ends_its_request_alone(serving):
+    engine, compiler = serving()
+    doomed, fine = engine.add(asks(SLOW)), engine.add(asks(QUICK))
+    engine.step()
+    compiler.held.set_exception(InvalidGrammarError("choice", "it is no good"))
+    ends = ends_of(engine, {})
+    assert isinstance(ends[doomed], Failed)
+    assert isinstance(ends[doomed].error, RequestError)
+    assert "choice: it is no good" in str(ends[doomed].error)
+    assert ends[fine].result.text == '"hi"'
+
+
+def test_a_grammar_that_never_compiles_ends_its_request_alone(serving):
+    engine, _ = serving(compile_seconds=1e-6)
+    doomed, fine = engine.add(asks(SLOW)), engine.add(asks())
+    ends = ends_of(engine, {})
+    assert isinstance(ends[doomed], Failed)
+    assert isinstance(ends[doomed].error, RequestError)
+    assert "takes over 1e-06 s to compile" in str(ends[doomed].error)
+    assert ends[fine].result.text == '"hi"'
+
+
+def test_generate_gives_up_on_a_grammar_that_never_compiles(serving):
+    engine, _ = serving(compile_seconds=1e-3)
+    with pytest.raises(RequestError, match=r"request 1: .* takes over 0.001 s"):
+        engine.generate([asks(), asks(SLOW)])
+    assert not engine.busy
+
+
+def test_a_waiting_request_that_is_cancelled_never_runs(serving):
+    engine, compiler = serving()
+    gone, kept = engine.add(asks(SLOW)), engine.add(asks(SLOW))
+    engine.step()
+    engine.cancel(gone)
+    compiler.release()
+    assert list(ends_of(engine, {})) == [kept]
+
+
+def test_a_budget_that_is_too_small_is_told_of_once_the_grammar_is_known(serving):
+    engine, compiler = serving()
+    number = engine.add(Request(token_ids=PROMPT, constraint=SLOW, max_tokens=1))
+    engine.step()
+    compiler.release()
+    ends = ends_of(engine, {})
+    assert isinstance(ends[number].error, RequestError)
+    assert "max_tokens is 1: the shortest answer takes" in str(ends[number].error)
+
+
+def test_who_comes_first_is_served_first(serving):
+    engine, compiler = serving(slots=1)
+    first, second, third = (engine.add(asks(spec)) for spec in (QUICK, None, SLOW))
+    fourth = engine.add(asks(QUICK))
+    compiler.release()
+    assert list(ends_of(engine, {})) == [first, second, third, fourth]
+
+
+def test_a_spec_is_compiled_once_however_it_is_written(engine_of, monkeypatch):
+    engine = engine_of(Scripted(V, len(PROMPT), [106]))
+    compiled = []
+    kept = Compiler._compile
+    monkeypatch.setattr(
+        Compiler, "_compile", lambda self, spec: compiled.append(spec) or kept(self, spec)
+    )
+    schema = {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}
+    same = [JsonSchema(schema), JsonSchema(dict(schema)), JsonSchema(str(schema).replace("'", '"'))]
+    engine.generate([asks(spec) for spec in same for _ in range(2)])
+    assert len(compiled) == 1
+    engine.generate(asks(JsonSchema({**schema, "maxItems": 3})))
+    assert len(compiled) == 2
+
+
+def test_a_compiler_forgets_what_was_not_used_for_the_longest_time(engine_of):
+    vocabulary = engine_of(Scripted(V, len(PROMPT), [106])).vocabulary
+    specs = [Regex(f"[a-{last}]{{3}}") for last in "xyz"]
+    large = Compiler(vocabulary)
+    sizes = [large.compile(spec).nbytes for spec in specs]
+    small = Compiler(vocabulary, max_bytes=sum(sizes) - 1)  # two of them fit
+    first, second = (small.compile(spec) for spec in specs[:2])
+    assert small.compile(specs[0]) is first
+    third = small.compile(specs[2])
+    small.compile(Choice(["by the way"]))  # what is being compiled has no size yet
+    assert small.compile(specs[2]) is third
+    assert small.compile(specs[0]) is first
+    assert small.compile(specs[1]) is not second
+    assert all(large.compile(spec) is large.compile(spec) for spec in specs)
+
+
+def test_a_failure_is_remembered_too(engine_of, monkeypatch):
+    engine = engine_of(Scripted(V, len(PROMPT), [106]))
+    wrong = Grammar("root ::= nowhere")
+    futures = {id(engine.compile(wrong)) for _ in range(3)}
+    assert len(futures) == 1
+    with pytest.raises(InvalidGrammarError, match="nowhere"):
+        engine.compile(wrong).result()

@@ -1,0 +1,252 @@
+"""Answers that only their schema refuses: where to go back to, and that it leaves no mark."""
+
+import json
+
+import jsonschema
+import pytest
+from doubles import Obsessed, Random, Scripted
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from values import PROMPT, V
+
+from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
+from dlm.retry import turning_point
+
+FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+
+
+def bytewise(text):
+    return [bytes([byte]) for byte in text.encode()]
+
+
+def pointed_at(text, path, turned=None):
+    """The bytes in front of the turning point, and the byte at it, where each byte is a token."""
+    at = turning_point(bytewise(text), path, turned)
+    return text.encode()[:at].decode("utf-8", "ignore"), text.encode()[at : at + 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "before", "at"),
+    [
+        ("17", [], "1", b"7"),
+        ('{"a": 17, "b": 2}', ["a"], '{"a": 1', b"7"),
+        ('{"a": 17, "b": 2}', ["b"], '{"a": 17, "b": ', b"2"),
+        ('{ "a" : [ 1 , { "b" : 25 } ] }', ["a", 1, "b"], '{ "a" : [ 1 , { "b" : 2', b"5"),
+        ("[[1, 2], [3, 45]]", [1, 1], "[[1, 2], [3, 4", b"5"),
+        ("[[1, 2], [3, 45]]", [1], "[[1, 2], [3, 45", b"]"),
+        ('["a]", "b\\"]", 31]', [2], '["a]", "b\\"]", 3', b"1"),
+        ('{"é\\"}": {"日": 12}}', ['é"}', "日"], '{"é\\"}": {"日": 1', b"2"),
+        ('{"\\u00e9": 12}', ["é"], '{"\\u00e9": 1', b"2"),
+        (' \n["日本", "x"] ', [0], ' \n["日本', b'"'),
+        ('{"a": {"a": 12}, "b": 3}', ["a", "a"], '{"a": {"a": 1', b"2"),
+        ("[true, null]", [1], "[true, nul", b"l"),
+    ],
+)
+def test_a_wrong_part_turns_at_its_last_token(text, path, before, at):
+    json.loads(text)
+    assert pointed_at(text, path) == (before, at)
+
+
+def test_a_token_that_reaches_over_the_end_of_the_part_is_the_one():
+    pieces = [b'{"a":', b' [1', b'2, ', b'3]', b'}']  # fmt: skip
+    assert turning_point(pieces, ["a", 0], None) == 2
+    assert turning_point(pieces, ["a", 1], None) == 3
+    assert turning_point([b'{"a": [12, 3]}'], ["a", 0], None) == 0
+
+
+def test_in_an_array_each_turn_is_in_front_of_the_last():
+    text = '{"a": [1, 2, 2]}'
+    turned, seen = None, []
+    for _ in range(12):
+        turned = turning_point(bytewise(text), ["a"], turned)
+        seen.append(turned)
+    assert seen[0] == text.index("]")
+    assert seen[:9] == list(range(text.index("]"), text.index("[") - 1, -1))
+    assert set(seen[9:]) == {text.index("[")}
+
+
+def test_a_number_turns_at_its_last_token_time_and_again():
+    text = "[17, 25]"
+    assert [turning_point(bytewise(text), [0], turned) for turned in (None, 2, 5)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("text", ["no JSON", "<call>[7, 7]</call>", '{"a": '])
+def test_what_is_no_json_turns_from_its_end(text):
+    last = max(0, len(text) - 1)
+    assert turning_point(bytewise(text), [], None) == last
+    assert turning_point(bytewise(text), ["a", 0], 2) == min(last, 1)
+
+
+JSON = st.recursive(
+    st.one_of(st.integers(), st.booleans(), st.none(), st.text(max_size=6)),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3),
+        st.dictionaries(st.text(max_size=4), inner, min_size=1, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=30)
+@given(value=JSON, data=st.data(), ascii_=st.booleans(), indent=st.sampled_from([None, 2]))
+def test_the_turning_point_lies_in_the_part_whatever_the_json(value, data, ascii_, indent):
+    """Oracle: with another token there, and all in front of it, the parts before are the same."""
+    path, part = [], value
+    while isinstance(part, dict | list) and data.draw(st.booleans()):
+        keys = list(part) if isinstance(part, dict) else range(len(part))
+        path.append(data.draw(st.sampled_from(keys)))
+        part = part[path[-1]]
+    text = json.dumps(value, ensure_ascii=ascii_, indent=indent)
+    at = turning_point(bytewise(text), path, None)
+    raw = text.encode()
+    spelled = {json.dumps(part, ensure_ascii=flag).encode()[-1:] for flag in (True, False)}
+    assert raw[at : at + 1] in spelled
+    changed = raw[:at].decode("utf-8", "ignore")
+    assert text.startswith(changed)
+
+
+WIDE = [
+    {
+        "type": "array",
+        "items": {"enum": [1, 2, 3]},
+        "minItems": 2,
+        "maxItems": 4,
+        "uniqueItems": True,
+    },
+    {"type": "integer", "minimum": 1, "maximum": 99, "multipleOf": 3},
+    {"type": "integer", "minimum": 0, "maximum": 30, "not": {"multipleOf": 7}},
+    {
+        "oneOf": [
+            {"type": "integer", "minimum": 0, "maximum": 50},
+            {"type": "integer", "minimum": 40, "maximum": 99},
+        ]
+    },
+    {
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer", "multipleOf": 5, "minimum": 1, "maximum": 60},
+            "s": {
+                "type": "array",
+                "items": {"enum": ["é", "b"]},
+                "maxItems": 2,
+                "uniqueItems": True,
+            },
+        },
+        "required": ["n", "s"],
+        "additionalProperties": False,
+    },
+]
+
+
+def holds_just_its_tokens(engine):
+    """A model would remember the prompt and the tokens that stand, but for those to come next."""
+    for slot, running in engine._running.items():
+        remembered = engine._cache.tokens[slot] + running.uncoded
+        assert remembered == running.prompt + running.tokens
+    for slot in engine._free:
+        assert engine._cache.tokens[slot] == []
+
+
+def ends_of(engine, requests):
+    """The end of each request; after every step, caches hold what they are to hold."""
+    numbers = [engine.add(request) for request in requests]
+    ends = {}
+    while engine.busy:
+        for event in engine.step():
+            if isinstance(event, Finished | Failed):
+                ends[event.request] = event
+        holds_just_its_tokens(engine)
+    return [ends[number] for number in numbers]
+
+
+@FEW
+@given(schema=st.sampled_from(WIDE), model=st.integers(0, 999), scale=st.sampled_from([3.0, 60.0]))
+@pytest.mark.parametrize("canvas_length", [4, 16])
+def test_what_a_grammar_cannot_say_is_met_or_refused(
+    engine_of, schema, model, scale, canvas_length
+):
+    engine = engine_of(Random(V, model, scale, canvas_length=canvas_length))
+    spec = JsonSchema(schema, max_whitespace=1, unenforced="check")
+    request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60)
+    (end,) = ends_of(engine, [request])
+    if isinstance(end, Failed):
+        assert "the result is refused: " in str(end.error)
+        return
+    jsonschema.validate(json.loads(end.result.text), schema)
+    assert end.result.finish_reason == "stop"
+    assert end.result.stats.tokens == len(end.result.token_ids) + 1 <= 60
+
+
+@pytest.mark.parametrize(
+    ("said", "schema"),
+    [
+        ("[1, 2, 1]", WIDE[0]),
+        ("25", WIDE[1]),
+        ("7", WIDE[2]),
+        ("45", WIDE[3]),
+    ],
+)
+@pytest.mark.parametrize("canvas_length", [3, 16])
+def test_a_model_that_insists_is_turned_back_until_it_is_right(
+    engine_of, tokens_of, said, schema, canvas_length
+):
+    script = tokens_of(f"{said}<turn|>")
+    engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
+    spec = JsonSchema(schema, unenforced="check")
+    request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60)
+    (end,) = ends_of(engine, [request])
+    assert isinstance(end, Finished), end
+    jsonschema.validate(end.result.parsed, schema)
+    assert 0 < end.result.stats.rollbacks <= engine.config.refusals
+
+
+def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of):
+    engine = engine_of(Obsessed(V, [383]))
+    never = {"type": "integer", "minimum": 1, "maximum": 9, "multipleOf": 10}
+    number = engine.add(Request(token_ids=PROMPT, constraint=JsonSchema(never, unenforced="check")))
+    canvases, last = 0, None
+    while engine.busy:
+        canvases = max([canvases, *(s.stats.canvases for s in engine._running.values())])
+        for event in engine.step():
+            last = event
+    assert isinstance(last, Failed)
+    assert last.request == number
+    assert canvases <= engine.config.refusals + 1
+
+
+def test_thinking_is_kept_where_the_answer_is_taken_back(engine_of, tokens_of):
+    script = tokens_of("<|channel>thought\nhm [7, 7]<channel|>[7, 7]<turn|>")
+    schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "uniqueItems": True}
+    spec = JsonSchema(schema, unenforced="check")
+    for canvas_length in (3, 5, 32):
+        engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
+        request = Request(token_ids=PROMPT, constraint=spec, thinking=True, max_tokens=40)
+        (end,) = ends_of(engine, [request])
+        assert end.result.reasoning == "hm [7, 7]"
+        jsonschema.validate(end.result.parsed, schema)
+
+
+def test_a_neighbour_of_a_refused_answer_notices_nothing(engine_of, tokens_of):
+    script = tokens_of("[2, 2]<turn|>")
+    wide = JsonSchema(WIDE[0], unenforced="check")
+    bad = Request(token_ids=PROMPT, constraint=wide, seed=1)
+    good = Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"}), seed=2)
+
+    def engine():
+        return engine_of(Scripted(V, len(PROMPT), script, canvas_length=3))
+
+    (alone,) = ends_of(engine(), [good])
+    refused, beside = ends_of(engine(), [bad, good])
+    (by_itself,) = ends_of(engine(), [bad])
+    assert beside.result.token_ids == alone.result.token_ids == script[:-1]
+    assert beside.result.stats.denoiser_calls == alone.result.stats.denoiser_calls
+    assert refused.result.token_ids == by_itself.result.token_ids != script[:-1]
+
+
+def test_no_tries_at_all_can_be_asked_for(engine_of, tokens_of):
+    engine = engine_of(
+        Scripted(V, len(PROMPT), tokens_of("[2, 2]<turn|>")), DecodeConfig(refusals=0)
+    )
+    spec = JsonSchema(WIDE[0], unenforced="check")
+    with pytest.raises(DlmError, match="the result is refused"):
+        engine.generate(Request(token_ids=PROMPT, constraint=spec))

@@ -1,0 +1,231 @@
+"""Tool calls from a body to OpenAI's form, by models that want anything but."""
+
+import json
+
+import jsonschema
+import pytest
+from doubles import Obsessed, Random, Scripted
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from native_calls import call_tokens, spell
+from values import PROMPT, V
+
+from dlm import Answer, Committed, Policy, Request, ToolCall, Tools, request_of
+
+FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+SCHEMAS = {
+    "book": {
+        "type": "object",
+        "properties": {
+            "room": {"enum": ["mage", "<turn|>", "é"]},
+            "nights": {"type": "integer", "minimum": 1, "maximum": 30},
+            "notes": {"type": "array", "items": {"type": "string", "maxLength": 8}, "maxItems": 2},
+            "paid": {"type": "boolean"},
+        },
+        "required": ["room", "nights"],
+        "additionalProperties": False,
+    },
+    "where": {
+        "type": "object",
+        "properties": {
+            "at": {
+                "type": "object",
+                "properties": {"x": {"type": "number"}, "label": {"type": ["string", "null"]}},
+                "required": ["x", "label"],
+                "additionalProperties": False,
+            }
+        },
+        "required": ["at"],
+        "additionalProperties": False,
+    },
+    "stop": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in SCHEMAS.items()
+]
+MODELS = st.one_of(
+    st.builds(lambda seed: Random(V, seed), st.integers(0, 999)),
+    st.builds(lambda seed: Random(V, seed, scale=60.0), st.integers(0, 999)),
+    st.sampled_from([[48], [49], [52], [106], [105], [0], [48, 49, 52, 106, 394, 459, 461]]).map(
+        lambda tokens: Obsessed(V, tokens)
+    ),
+)
+WAYS = st.fixed_dictionaries(
+    {
+        "choice": st.sampled_from(["auto", "required"]),
+        "named": st.sampled_from([None, None, *SCHEMAS]),
+        "parallel": st.booleans(),
+    }
+)
+
+
+def serve(engine, request):
+    """The result, and all the text that was told of on the way."""
+    engine.add(request)
+    told, last = "", None
+    while engine.busy:
+        for event in engine.step():
+            told += event.text if isinstance(event, Committed) else ""
+            last = event
+    return last.result, told
+
+
+@FEW
+@given(model=MODELS, way=WAYS, seed=st.integers(0, 99), max_tokens=st.integers(40, 90))
+def test_whatever_the_model_wants_its_calls_are_ones_of_the_tools(
+    engine_of, model, way, seed, max_tokens
+):
+    spec = Tools(TOOLS, **way)
+    request = Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=max_tokens)
+    engine = engine_of(model)
+    result, told = serve(engine, request)
+    assert result.finish_reason == "stop"
+    assert result.stats.tokens <= max_tokens
+    assert isinstance(result.parsed, Answer)
+    assert result.tool_calls == result.parsed.tool_calls
+    assert told == result.text == (result.parsed.content or "")
+    for call in result.tool_calls:
+        jsonschema.validate(call.arguments, SCHEMAS[call.name])
+    marks = result.token_ids.count(engine.vocabulary.call.open)
+    assert marks == result.token_ids.count(engine.vocabulary.call.close) == len(result.tool_calls)
+    if way["named"] is not None:
+        assert [call.name for call in result.tool_calls] == [way["named"]]
+    elif way["choice"] == "required":
+        assert len(result.tool_calls) >= 1
+    if not way["parallel"]:
+        assert len(result.tool_calls) <= 1
+    if way["named"] is not None or way["choice"] == "required":
+        assert result.text == ""
+
+
+@pytest.fixture
+def says(engine_of):
+    """An engine whose model says texts and calls."""
+
+    def says(*parts, canvas_length=16):
+        vocabulary = engine_of(Obsessed(V, [1])).vocabulary
+        script = [
+            token
+            for part in parts
+            for token in (
+                spell(vocabulary, part)
+                if isinstance(part, str)
+                else call_tokens(vocabulary, part.name, part.arguments)
+            )
+        ]
+        model = Scripted(V, len(PROMPT), [*script, 106], canvas_length=canvas_length)
+        return engine_of(model)
+
+    return says
+
+
+BOOK = ToolCall("book", {"room": "é", "nights": 2, "notes": ["a, {b}", "日"], "paid": True})
+WHERE = ToolCall("where", {"at": {"x": -1.5, "label": None}})
+STOP = ToolCall("stop", {})
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [BOOK],
+        [BOOK, WHERE, STOP],
+        ["Let me see: ", WHERE],
+        ["No calls: {}, call:stop{}."],
+        ["I write 日本 ", STOP, STOP],
+    ],
+)
+@pytest.mark.parametrize("canvas_length", [5, 64])
+def test_a_model_that_calls_well_is_taken_at_its_word(says, parts, canvas_length):
+    engine = says(*parts, canvas_length=canvas_length)
+    result, told = serve(engine, Request(token_ids=PROMPT, constraint=Tools(TOOLS), max_tokens=200))
+    assert result.tool_calls == tuple(part for part in parts if isinstance(part, ToolCall))
+    assert told == result.text == "".join(part for part in parts if isinstance(part, str))
+    assert result.finish_reason == "stop"
+    assert result.stats.repairs == 0
+
+
+def test_a_call_that_is_cut_short_of_its_room_is_completed(says):
+    """No budget cuts a call: it closes, or it was never begun."""
+    engine = says(BOOK)
+    for max_tokens in range(2, 60, 4):
+        result = engine.generate(
+            Request(token_ids=PROMPT, constraint=Tools(TOOLS), max_tokens=max_tokens)
+        )
+        assert result.finish_reason == "stop"
+        for call in result.tool_calls:
+            jsonschema.validate(call.arguments, SCHEMAS[call.name])
+
+
+def test_free_text_beside_tools_that_are_not_asked_for_holds_no_calls(says):
+    result = says("Hello.", STOP).generate(Request(token_ids=PROMPT, max_tokens=60))
+    assert (result.tool_calls, result.parsed) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("auto", {"book", "where", "stop"}),
+        ("required", {"book", "where", "stop"}),
+        ({"type": "function", "function": {"name": "where"}}, {"where"}),
+        ("none", set()),
+    ],
+)
+@pytest.mark.parametrize("parallel", [None, True, False])
+def test_a_body_with_tools_comes_back_as_openai_has_it(says, choice, names, parallel):
+    body = {
+        "messages": [{"role": "user", "content": "Book the room <|tool_call>, please."}],
+        "tools": TOOLS,
+        "tool_choice": choice,
+        "parallel_tool_calls": parallel,
+        "max_tokens": 120,
+    }
+    request = request_of(body, Policy())
+    engine = says(BOOK, WHERE)
+    engine.model._prompt = len(engine.chat.prompt(request))  # where its script begins
+    result = engine.generate(request)
+    calls = [call.to_openai(f"call_{i}") for i, call in enumerate(result.tool_calls)]
+    assert json.loads(json.dumps(calls)) == calls
+    assert {call["function"]["name"] for call in calls} <= names
+    assert bool(calls) is (choice != "none")
+    for call in calls:
+        function = call["function"]
+        jsonschema.validate(json.loads(function["arguments"]), SCHEMAS[function["name"]])
+    if choice == "auto" and parallel is not False:
+        assert result.tool_calls == (BOOK, WHERE)
+    if parallel is False and choice != "none":
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "llama"])
+@pytest.mark.parametrize("seed", range(2))
+def test_calls_in_another_form_are_read_from_the_text(engine_of, form, seed):
+    spec = Tools(TOOLS, choice="required", named="stop", format=form)
+    engine = engine_of(Random(V, seed, scale=20.0))
+    result, told = serve(engine, Request(token_ids=PROMPT, constraint=spec, max_tokens=120))
+    assert result.tool_calls == (STOP,)
+    assert told == result.text
+
+
+def test_wrong_arguments_in_another_form_are_mended_or_refused(engine_of, tokens_of):
+    """Its grammar cannot compare items, and the text around the arguments is no JSON."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}},
+        "required": ["a"],
+    }
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    said = '<tool_call>\n{"name": "f", "arguments": {"a": [7, 7]}}\n</tool_call>'
+    engine = engine_of(Scripted(V, len(PROMPT), [*tokens_of(said), 106]))
+    spec = Tools([tool], choice="required", format="hermes")
+    number = engine.add(Request(token_ids=PROMPT, constraint=spec, max_tokens=80))
+    last = None
+    while engine.busy:
+        for event in engine.step():
+            last = event
+    assert last is not None
+    assert last.request == number
+    if hasattr(last, "result"):
+        jsonschema.validate(last.result.tool_calls[0].arguments, schema)
+    else:
+        assert "the result is refused: call of f" in str(last.error)

@@ -1,0 +1,155 @@
+"""Answers close within their budget, whatever the model wants."""
+
+import pytest
+import torch
+import xgrammar as xgr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlm.grammar import (
+    BudgetError,
+    Choice,
+    Compiler,
+    Frontier,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Vocabulary,
+)
+from dlm.scores import Scores
+
+L, AMPLE = 12, 1000
+PAIRS = {"type": "array", "items": {"type": "array", "maxItems": 3}, "minItems": 2}
+PERSON = {"name": {"type": "string"}, "age": {"type": ["integer", "null"]}, "of": {"$ref": "#"}}
+SPECS = [
+    JsonSchema({"type": "object", "properties": PERSON, "required": ["name", "age"]}),
+    JsonSchema({"type": "string", "pattern": "^[A-Z]{2}-[0-9]{4,60}$"}),
+    JsonSchema({"enum": ["да", "нет", "名前", "😀é", 7, [1, {"a": 2}]]}),
+    JsonSchema({"type": "string", "minLength": 30, "maxLength": 300}),
+    JsonSchema(PAIRS),
+    JsonObject(),
+    Regex(r"(ab|a)*c?[^a-zж]{2,40}."),
+    Grammar('root ::= root "+" t | t\nt ::= [0-9]+ | "(" root ")"'),
+    Grammar('root ::= root root | "a" | "b" root "c"'),
+    Grammar('root ::= ("ab"{3,500} | ([ef]{2}){40}) "!"'),
+    Grammar('start: w ("," w)*\nw: /[a-z]{2,5}/ | "(" start ")"\n%ignore " "', syntax="lark"),
+    Grammar('root ::= "ab" | "b" x | "(" root ")"\nx ::= "c" x'),  # x never ends
+]
+
+
+def random_scores(seed, size, scale=4.0):
+    logits = scale * torch.randn(L, size, generator=torch.Generator().manual_seed(seed))
+    return Scores(logits, logits.argmax(-1).tolist())
+
+
+def wanting(tokens, size, pad):
+    row = (list(tokens) + [pad] * L)[:L]
+    return Scores(50.0 * torch.nn.functional.one_hot(torch.tensor(row), size).float(), row)
+
+
+def answer(frontier, canvases):
+    """All that is committed up to the stop, canvas by canvas."""
+    said = []
+    for scores in canvases:
+        guidance = frontier.guide(scores)
+        said += guidance.guess[: guidance.stop + 1]
+        frontier.commit(guidance.guess[: guidance.stop + 1])
+        if guidance.stop < L:
+            return said
+    raise AssertionError("there is no end")
+
+
+def needed_for(compiled):
+    with pytest.raises(BudgetError) as raised:
+        Frontier(compiled, L, 1)
+    return raised.value.needed
+
+
+@settings(max_examples=60)
+@given(spec=st.sampled_from(SPECS), more=st.integers(0, 10), seed=st.integers(0, 2**32))
+def test_whatever_the_model_wants_the_answer_closes_within_its_budget(
+    compiler, vocabulary, spec, more, seed
+):
+    """It wants noise, or only ever one token, which may open what has to be closed."""
+    compiled, size = compiler.compile(spec), len(vocabulary)
+    budget = needed_for(compiled) + more
+    opening = vocabulary.encode('[{"(ab1ж')[seed % 6]
+    for canvases in (
+        (random_scores(seed + i, size) for i in range(budget)),
+        (wanting([opening] * L, size, vocabulary.pad) for _ in range(budget)),
+    ):
+        said = answer(Frontier(compiled, L, budget), canvases)
+        assert len(said) <= budget
+        matcher = xgr.GrammarMatcher(
+            compiled.grammar, override_stop_tokens=list(vocabulary.stops), max_rollback_tokens=-1
+        )
+        assert all(matcher.accept_token(token) for token in said)
+        assert matcher.is_terminated()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_budget_error_tells_the_least_that_would_do(compiler, spec):
+    compiled = compiler.compile(spec)
+    needed = needed_for(compiled)
+    Frontier(compiled, L, needed)
+    with pytest.raises(BudgetError, match=f"takes {needed} tokens, more than {needed - 1}") as no:
+        Frontier(compiled, L, needed - 1)
+    assert no.value.needed == needed
+
+
+@settings(max_examples=30)
+@given(spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32))
+def test_a_huge_budget_and_an_ample_one_give_equal_guesses(compiler, vocabulary, spec, seed):
+    compiled = compiler.compile(spec)
+    one, two = Frontier(compiled, L, AMPLE), Frontier(compiled, L, 10**9)
+    for canvas in range(3):
+        scores = random_scores(seed + canvas, len(vocabulary))
+        ample, huge = one.guide(scores), two.guide(scores)
+        assert ample.guess == huge.guess
+        assert ample.bitmask is not None
+        assert huge.bitmask is not None
+        assert torch.equal(ample.bitmask, huge.bitmask)
+        if ample.stop < L:
+            break
+        for frontier in (one, two):
+            frontier.commit(ample.guess)
+
+
+@pytest.fixture(scope="module")
+def by_byte():
+    """A compiler whose tokens are single bytes: what is shortest in bytes is so in tokens."""
+    vocabulary = Vocabulary(
+        [b"", b"", *(bytes([byte]) for byte in range(256))],
+        control=[0, 1],
+        stops=[1],
+        pad=0,
+        thought=None,
+        encode=lambda text: [2 + byte for byte in text.encode()],
+    )
+    return Compiler(vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (Choice(["a", "ab", "abcdefghijklmnopq", "z"]), "abcdefghijklmnopq"),
+        (JsonObject(), '{"a": [1, {"b": "é\\n"}], "c": null}'),
+        (SPECS[7], "((1+22)+(3))+4"),
+        (SPECS[9], "ab" * 20 + "!"),
+    ],
+)
+def test_nothing_is_closed_early_while_the_model_s_own_text_fits(by_byte, spec, text):
+    """Not even with a budget that its text and the stop take up entirely."""
+    vocabulary = by_byte.vocabulary
+    wanted = [*vocabulary.encode(text), 1]
+    frontier = Frontier(by_byte.compile(spec), L, len(wanted))
+    for start in range(0, len(wanted), L):
+        scores = wanting(wanted[start:][:L], len(vocabulary), vocabulary.pad)
+        guidance = frontier.guide(scores)
+        assert not guidance.repaired
+        assert guidance.guess[: guidance.stop + 1] == wanted[start:][:L]
+        frontier.commit(guidance.guess[: guidance.stop + 1])
+    short = Frontier(by_byte.compile(spec), L, len(wanted) - 1)
+    tokens = (wanting(wanted[i:][:L], len(vocabulary), vocabulary.pad) for i in range(0, 999, L))
+    assert len(answer(short, tokens)) < len(wanted)
