@@ -8,7 +8,7 @@ _RULE, _SEQUENCE, _CHOICES, _REPEAT = 4, 5, 6, 8  # kinds of xgrammar's expressi
 
 
 def endless_rule(grammar: xgr.Grammar) -> str | None:
-    """The name of a rule that only repeats itself, perhaps by way of others; None: there is none."""
+    """The name of a rule that only repeats itself, perhaps by way of others, if there is one."""
     source = json.loads(grammar.serialize_json())
     data, starts = source["grammar_expr_data"], source["grammar_expr_indptr"]
 

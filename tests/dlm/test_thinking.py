@@ -38,7 +38,7 @@ def scripted(engine_of, tokens_of):
     return scripted
 
 
-def thinks(budget=None, max_tokens=128, spec=ANSWER):
+def thinks(budget=None, max_tokens=128, spec: JsonSchema | None = ANSWER):
     return Request(
         token_ids=PROMPT,
         constraint=spec,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from native_calls import call_tokens, spell
 from values import PROMPT, V
 
-from dlm import Answer, Committed, Policy, Request, ToolCall, Tools, request_of
+from dlm import Answer, Committed, Finished, Policy, Request, ToolCall, Tools, request_of
 
 FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 SCHEMAS = {
@@ -68,6 +68,7 @@ def serve(engine, request):
         for event in engine.step():
             told += event.text if isinstance(event, Committed) else ""
             last = event
+    assert isinstance(last, Finished)
     return last.result, told
 
 
