@@ -234,7 +234,7 @@ def kind_of(end):
 def test_a_neighbour_of_a_refused_answer_notices_nothing(engine_of, tokens_of):
     script = tokens_of("[2, 2]<turn|>")
     wide = JsonSchema(WIDE[0], unenforced="check")
-    bad = Request(token_ids=PROMPT, constraint=wide, seed=1)
+    bad = Request(token_ids=PROMPT, constraint=wide, seed=1, max_tokens=24)
     good = Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"}), seed=2)
 
     def engine():
