@@ -118,7 +118,7 @@ def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":
                 if isinstance(event, dlm.Finished):
                     return event.result
                 if isinstance(event, dlm.Failed):
-                    fail(1, str(event.error))
+                    fail(2 if isinstance(event.error, dlm.RequestError) else 1, str(event.error))
                 view.show(event)
     raise RuntimeError("the engine ended a request without saying how")
 

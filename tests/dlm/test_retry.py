@@ -202,8 +202,9 @@ def test_a_model_that_insists_is_turned_back_until_it_is_right(
 
 def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of):
     engine = engine_of(Obsessed(V, [383]))
-    never = {"type": "integer", "minimum": 1, "maximum": 9, "multipleOf": 10}
-    number = engine.add(Request(token_ids=PROMPT, constraint=JsonSchema(never, unenforced="check")))
+    never = {"type": "array", "items": {"const": 7}, "minItems": 2, "uniqueItems": True}
+    spec = JsonSchema(never, unenforced="check")
+    number = engine.add(Request(token_ids=PROMPT, constraint=spec, max_tokens=24))
     canvases, last = 0, None
     while engine.busy:
         canvases = max([canvases, *(s.stats.canvases for s in engine._running.values())])

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,8 +88,16 @@ def test_thinking_is_kept_out_of_the_answer(run):
     assert "thought" not in said["text"]
 
 
-def test_too_few_tokens_are_no_valid_result(run):
-    code, _, err = run("--schema", INVOICE, "--max-tokens", "5", PROMPT)
+def test_too_few_tokens_for_any_answer_are_bad_usage(run):
+    code, out, err = run("--schema", INVOICE, "--max-tokens", "5", PROMPT)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(
+        r"generate.py: max_tokens is 5: the shortest answer takes \d+ tokens, more than 5\n", err
+    )
+
+
+def test_too_few_tokens_without_a_constraint_are_no_valid_result(run):
+    code, _, err = run("--schema", INVOICE, "--no-constraint", "--max-tokens", "5", PROMPT)
     assert code == 1
     assert err == "generate.py: max_tokens 5 was reached before the JSON was complete\n"
 
@@ -108,7 +117,7 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
         (["--schema", '{"type": "objectt"}', "hi"], "JSON schema at /type: 'objectt' is not valid"),
         (["--schema", "{", "hi"], "JSON schema at line 1 column 2: not JSON"),
         (["--schema", "[1]", "hi"], "a schema is an object, not [1]"),
-        (["--schema", '{"$ref": "#/no"}', "hi"], "Cannot find field no"),
+        (["--schema", '{"$ref": "#/no"}', "hi"], "JSON schema at /$ref: '#/no' leads to no schema"),
         (["--schema", ".", "hi"], "cannot read the schema .: Is a directory"),
         (["--model", "/no/such/place", "hi"], "no model directory at /no/such/place"),
         (["--model", str(ROOT / "docs"), "hi"], "holds no config.json: not a model directory"),
