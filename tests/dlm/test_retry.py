@@ -204,7 +204,7 @@ def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of)
     engine = engine_of(Obsessed(V, [383]))
     never = {"type": "array", "items": {"const": 7}, "minItems": 2, "uniqueItems": True}
     spec = JsonSchema(never, unenforced="check")
-    number = engine.add(Request(token_ids=PROMPT, constraint=spec, max_tokens=24))
+    number = engine.add(Request(token_ids=PROMPT, constraint=spec, max_tokens=16))
     canvases, last = 0, None
     while engine.busy:
         canvases = max([canvases, *(s.stats.canvases for s in engine._running.values())])
