@@ -20,6 +20,7 @@ class _Place:
     slot: Slot
     compiling: "futures.Future[Compiled] | None"  # None: without a constraint
     since: float  # when it came
+    ready: bool = False  # its slot has its constraint
 
 
 class Queue:
@@ -75,10 +76,13 @@ class Queue:
         futures.wait(compiling, _NAP, futures.FIRST_COMPLETED)
 
     def _prepare(self, place: _Place) -> None:
+        if place.ready:
+            return
         slot, left = place.slot, place.since + self._seconds - perf_counter()
         try:
             compiled = None if place.compiling is None else place.compiling.result(max(0.0, left))
             slot.constraint = self._build(slot.request, compiled)
+            place.ready = True
         except BudgetError as error:
             raise RequestError(f"max_tokens is {slot.request.max_tokens}: {error}") from error
         except GrammarError as error:

@@ -24,6 +24,8 @@ class Stream:
 
         A character that lacks bytes waits for them, unless the answer has `ended`.
         """
+        if len(tokens) == self._told:
+            return [], "", ""
         thought, answer = self.split(tokens, ended)
         text = self.text(answer, ended)
         new = tokens[self._told :], text[len(self._text) :], thought[len(self._thought) :]

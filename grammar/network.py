@@ -77,6 +77,7 @@ class Network:
         self._counted: dict[tuple[Call, int], int] = {}
         self._rounds: dict[int, tuple[Call, int]] = {}  # counted states whose edges are not made
         self._shapes: dict[int, Shape] = {}
+        self._tails: dict[int, bool] = {}
         self._measure()
 
     @property
@@ -128,9 +129,12 @@ class Network:
 
     def tail(self, state: int) -> bool:
         """Nothing is left of the state's rule."""
-        edges = self.edges[state]
-        skips = all(isinstance(edge, Skip) and self.tail(edge.to) for edge in edges)
-        return skips if edges else state in self.final
+        if state not in self._tails:
+            self._tails[state] = False  # where skips go in a circle
+            edges = self._out(state)
+            skips = all(isinstance(edge, Skip) and self.tail(edge.to) for edge in edges)
+            self._tails[state] = skips if edges else state in self.final
+        return self._tails[state]
 
     def way(self, state: int) -> list[bytes | int]:
         """A shortest completion of the state's rule: bytes, and ids of tokens that are named."""

@@ -44,18 +44,15 @@ class Reader:
 
     def fill(self, bits: Bits, row: int) -> None:
         """Write the tokens that `read` would take now."""
-        reasoning = self._reasoning
-        if self._phase is _Phase.REASONING and reasoning is not None:
+        reasoning, opening = self._reasoning, self._phase is _Phase.OPENING
+        if reasoning is not None and self._phase is _Phase.REASONING:
             bits.rows[row] = reasoning.close.allowed(self._marker)
-            return
-        if self._phase is _Phase.OPENING and reasoning is not None:
-            if self._marker:
-                bits.only(row, reasoning.open.rest(self._marker)[0])
-                return
+        elif reasoning is not None and opening and self._marker:
+            bits.only(row, reasoning.open.rest(self._marker)[0])
+        else:
             self._compiled.fill(self._place, self._matcher, bits, row)
-            bits.add(row, reasoning.open.rest(0)[0])
-            return
-        self._compiled.fill(self._place, self._matcher, bits, row)
+            if reasoning is not None and opening:
+                bits.add(row, reasoning.open.rest(0)[0])
 
     def forced(self) -> str:
         """The text that every sentence goes on with from here."""
