@@ -135,9 +135,8 @@ def _guide(
     slot: Slot, logits: Float[Tensor, "L V"], argmax: list[int], config: DecodeConfig
 ) -> Guidance | GrammarError:
     """Ask the slot's constraint, and forbid in `logits` what it forbids."""
-    last = slot.steps + 1 >= config.max_steps
     try:
-        read = slot.constraint.guide(Scores(logits, argmax), slot.fixed(last))
+        read = slot.constraint.guide(Scores(logits, argmax), slot.fixed(config.max_steps))
     except GrammarError as error:
         return error
     if read.bitmask is not None:

@@ -45,8 +45,9 @@ class Slot:
         self.steps, self.frontier, self.waited, self.retries = 0, -1, 0, 0
         self.stats.canvases += 1
 
-    def fixed(self, last: bool) -> Fixed:
-        """For a pass; in the `last` ones, nothing that was taken back is worth a detour."""
+    def fixed(self, max_steps: int) -> Fixed:
+        """For the next pass; from `max_steps` on, what was taken back is not worth a detour."""
+        last = self.steps + 1 >= max_steps
         banned = self.barred if last else self.banned | self.barred
         return Fixed(pinned=self.pinned, banned=banned, last=last)
 
