@@ -67,20 +67,7 @@ class Policy:
 
     def check(self, spec: Spec) -> None:
         """`RequestError` for a spec that is not served here."""
-        match spec:
-            case JsonSchema():
-                source: Any = spec.parsed
-            case Regex():
-                source = spec.pattern
-            case Choice():
-                source = list(spec.options)
-            case Grammar():
-                source = spec.rules
-            case StructuralTag():
-                source = spec.tag
-            case _:
-                source = getattr(spec, "tools", None)
-        self.admit(spec.kind, source)
+        self.admit(spec.kind, spec.source)
 
     def admit(self, kind: str, source: Any) -> None:
         """`RequestError` for a `source` that no spec of this `kind` should be made of.

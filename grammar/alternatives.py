@@ -16,6 +16,8 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
+from dlm.grammar.pointer import pointer
+
 # Keywords of one schema; instead of a subschema, the `Source`s that hold at once. "raw" are the
 # schemas that it was made of, "where" is the place of the first.
 Plain = dict[str, Any]
@@ -154,7 +156,7 @@ class Reader:
         for key in ("dependencies", "dependentRequired", "dependentSchemas"):
             if key in self._asserted and key in node:
                 for name, needs in node[key].items():
-                    place = f"{where}/{key}/{_escaped(name)}"
+                    place = f"{where}{pointer(key, name)}"
                     names = [needs] if isinstance(needs, str) else needs
                     if not isinstance(needs, dict | bool):
                         needs = {"required": list(names)}
@@ -189,7 +191,7 @@ class Reader:
         for key in ("properties", "patternProperties"):
             if key in own:
                 plain[key] = {
-                    name: (Source(sub, resolver, f"{where}/{key}/{_escaped(name)}"),)
+                    name: (Source(sub, resolver, f"{where}{pointer(key, name)}"),)
                     for name, sub in own[key].items()
                 }
         for key in _CHILD:
@@ -347,7 +349,3 @@ def _matters(own: dict[str, Any], key: str) -> bool:
     if key == "if":
         return "then" in own or "else" in own
     return own.get(key, False) is not False if key == "uniqueItems" else key in own
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 from dlm.grammar import number, pattern
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.formats import FORMATS, integer_bounds
-from dlm.grammar.parameters import Parameters, pointer
+from dlm.grammar.parameters import Parameters
+from dlm.grammar.pointer import pointer
 from dlm.grammar.rules import Either, Node, Ref, Repeat, Row, Rules, Term, listed, text
 from dlm.grammar.vocabulary import CallMarkers
 

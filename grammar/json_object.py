@@ -28,6 +28,10 @@ class JsonObject(Spec):
         return JsonSchema({"type": "object"}, self.max_whitespace)
 
     @property
+    def source(self) -> None:
+        return None
+
+    @property
     def key(self) -> Hashable:
         return self._schema.key
 

@@ -13,6 +13,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.pointer import pointer
 
 KINDS = ("object", "array", "string", "number", "boolean", "null")
 _NEWEST = "https://json-schema.org/draft/2020-12/schema"
@@ -157,11 +158,6 @@ class Parameters:
             and not any(self.accepts(theirs[key], value) for value in values)
             for key in ours.keys() & theirs.keys()
         )
-
-
-def pointer(*parts: str | int) -> str:
-    """A JSON pointer (RFC 6901)."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def _kind(value: Any) -> str:

@@ -15,6 +15,7 @@ from referencing.exceptions import Unresolvable
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.exactness import Enforceable, enforceable
+from dlm.grammar.pointer import pointer
 from dlm.grammar.spec import Spec
 from dlm.grammar.vocabulary import Vocabulary
 
@@ -65,7 +66,9 @@ class JsonSchema(Spec):
             _validator(self.parsed).check_schema(self.parsed)
             found = self._enforceable
         except exceptions.SchemaError as error:
-            raise InvalidGrammarError(self.kind, error.message, _pointer(error)) from error
+            raise InvalidGrammarError(
+                self.kind, error.message, pointer(*error.absolute_path) or "/"
+            ) from error
         except RecursionError as error:
             raise InvalidGrammarError(self.kind, "nested too deeply") from error
         except re.error as error:
@@ -101,6 +104,10 @@ class JsonSchema(Spec):
     @property
     def checked(self) -> bool:
         return bool(self._enforceable.inexact)
+
+    @property
+    def source(self) -> dict[str, Any] | bool:
+        return self.parsed
 
     @property
     def key(self) -> Hashable:
@@ -142,7 +149,3 @@ class JsonSchema(Spec):
 
 def _validator(schema: dict[str, Any] | bool) -> Any:
     return validators.validator_for(schema, default=validators.Draft202012Validator)
-
-
-def _pointer(error: exceptions.SchemaError) -> str:
-    return "/" + "/".join(str(part) for part in error.absolute_path)

@@ -20,6 +20,11 @@ class Spec(ABC):
         """Equal for specs that mean the same grammar, and only for those."""
 
     @property
+    @abstractmethod
+    def source(self) -> Any:
+        """What the user wrote: text, or JSON data; None if there was nothing to write."""
+
+    @property
     def calls(self) -> bool:
         """The control tokens of tool calls are part of its alphabet."""
         return False

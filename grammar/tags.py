@@ -52,6 +52,10 @@ class StructuralTag(Spec):
         self._parsed  # noqa: B018  # it checks the tag
 
     @property
+    def source(self) -> Any:
+        return self.tag
+
+    @property
     def key(self) -> Hashable:
         return self.kind, self._parsed.model_dump_json()
 

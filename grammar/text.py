@@ -31,6 +31,10 @@ class Regex(Spec):
             raise InvalidGrammarError(self.kind, f"a pattern is text, not {self.pattern!r:.40}")
 
     @property
+    def source(self) -> str:
+        return self.pattern
+
+    @property
     def key(self) -> Hashable:
         return self.kind, self.pattern
 
@@ -61,6 +65,10 @@ class Choice(Spec):
                 )
 
     @property
+    def source(self) -> list[str]:
+        return list(self.options)
+
+    @property
     def key(self) -> Hashable:
         return self.kind, tuple(self.options)
 
@@ -88,6 +96,10 @@ class Grammar(Spec):
             raise InvalidGrammarError(self.kind, f"rules are text, not {self.rules!r:.40}")
         if self.syntax not in ("ebnf", "lark"):
             raise InvalidGrammarError(self.kind, f"syntax is {self.syntax!r}, not ebnf or lark")
+
+    @property
+    def source(self) -> str:
+        return self.rules
 
     @property
     def key(self) -> Hashable:

@@ -95,6 +95,10 @@ class Tools(Spec):
         return not self.calls
 
     @property
+    def source(self) -> Any:
+        return self.tools
+
+    @property
     def key(self) -> Hashable:
         schemas = json.dumps({name: tool.schema for name, tool in self.parameters.items()})
         return self.kind, self.format, self.choice, self.named, self.parallel, schemas

@@ -184,6 +184,10 @@ class Named(Spec):
         self.rules = rules
 
     @property
+    def source(self):
+        return self.rules
+
+    @property
     def key(self):
         return self.kind, self.rules
 
