@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
-import jsonschema
+from jsonschema import validators
 from rich.console import Console
 from rich.table import Table
 from tiny_data import Sample, extract
@@ -38,7 +38,7 @@ class Row:
 
 
 def main() -> None:
-    args = arguments()
+    args = arguments(__doc__, prompts=200)
     engine = dlm.Engine.load(args.model, slots=args.slots)
     random = Random(f"evaluate/{args.seed}")
     samples = [extract(random, "heldout") for _ in range(args.prompts)]
@@ -59,10 +59,11 @@ def main() -> None:
         print(paired(*outcomes))
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def arguments(what: str | None, prompts: int) -> argparse.Namespace:
+    """Of a script whose docstring is `what`, with its usual number of prompts."""
+    parser = argparse.ArgumentParser(description=(what or "").partition("\n")[0])
     parser.add_argument("--model", metavar="DIR", help="built in: tiny")
-    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--prompts", type=int, default=prompts)
     parser.add_argument("--seed", type=int, default=0, help="of the prompts and the generations")
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--slots", type=int, default=8)
@@ -96,7 +97,9 @@ def measure(
     row = Row(
         constrained=constrained,
         prompts=n,
-        valid=sum(is_valid(r.text, item) for r, item in zip(results, samples, strict=True)),
+        valid=sum(
+            is_valid(r.text, item.schema or True) for r, item in zip(results, samples, strict=True)
+        ),
         truncated=[i for i, r in enumerate(results) if r.finish_reason == "length"],
         exact=sum(exact),
         calls=calls / n,
@@ -107,12 +110,13 @@ def measure(
     return row, exact
 
 
-def is_valid(text: str, item: Sample) -> bool:
+def is_valid(text: str, schema: Any) -> bool:
+    """`text` is JSON that `jsonschema` accepts."""
+    checker = validators.validator_for(schema, default=validators.Draft202012Validator)
     try:
-        jsonschema.validate(json.loads(text), item.schema or True)
-    except (json.JSONDecodeError, jsonschema.ValidationError):
+        return checker(schema).is_valid(json.loads(text))
+    except (ValueError, RecursionError):
         return False
-    return True
 
 
 def is_exact(text: str, item: Sample) -> bool:

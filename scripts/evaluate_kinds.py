@@ -9,10 +9,10 @@ list of words; a code fence around JSON is not valid, and forgiven where "exact"
 
 import argparse
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from random import Random
 
-from evaluate import is_exact, is_valid, paired
+from evaluate import arguments, is_exact, is_valid, paired
 from rich.console import Console
 from rich.table import Table
 from tiny_data import Sample, choice, extract, tool_call
@@ -50,8 +50,8 @@ class Task:
         if self.item.task == "choice":
             return result.text in (self.item.schema or {})["enum"]
         if isinstance(self.spec, dlm.JsonObject):
-            return is_valid(result.text, replace(self.item, schema={"type": "object"}))
-        return is_valid(result.text, self.item)
+            return is_valid(result.text, {"type": "object"})
+        return is_valid(result.text, self.item.schema or True)
 
     def exact(self, result: dlm.Result, engine: dlm.Engine) -> bool:
         if isinstance(self.spec, dlm.Tools):
@@ -71,7 +71,7 @@ class Task:
 
 
 def main() -> None:
-    args = arguments()
+    args = arguments(__doc__, prompts=300)
     engine = dlm.Engine.load(args.model, slots=args.slots)
     random = Random(f"kinds/{args.seed}")
     kinds = list(MAKERS)
@@ -91,17 +91,6 @@ def main() -> None:
     else:
         Console(width=100).print(table(rows))
         print(paired(*outcomes))
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", metavar="DIR", help="built in: tiny")
-    parser.add_argument("--prompts", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0, help="of the prompts and the generations")
-    parser.add_argument("--max-tokens", type=int, default=160)
-    parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
 
 
 def by_schema(random: Random) -> Task:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 import xgrammar as xgr
-from jsonschema import validators
+from evaluate import is_valid
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
@@ -215,22 +215,15 @@ def run(
     while not slot.tokens or (slot.tokens[-1] not in STOPS and len(slot.tokens) < max_tokens):
         slot.begin_canvas(nothing, nothing)
         while True:
-            last = slot.steps + 1 >= config.max_steps
-            read = slot.constraint.guide(Wishes(model, vocabulary, rng), slot.fixed(last))
+            read = slot.constraint.guide(
+                Wishes(model, vocabulary, rng), slot.fixed(config.max_steps)
+            )
             if settle(slot, read, float("inf"), config):
                 break
         tokens = read.guess[: read.stop + 1][: max_tokens - len(slot.tokens)]
         slot.constraint.commit(tokens)
         slot.commit(tokens)
     return slot
-
-
-def is_valid(text: str, schema: Any) -> bool:
-    checker = validators.validator_for(schema, default=validators.Draft202012Validator)
-    try:
-        return checker(schema).is_valid(json.loads(text))
-    except (ValueError, RecursionError):
-        return False
 
 
 def instances(entry: dict[str, Any], compiled: Compiled, spec: JsonSchema) -> Iterator[str]:

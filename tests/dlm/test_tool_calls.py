@@ -7,7 +7,7 @@ import pytest
 from doubles import Obsessed, Random, Scripted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native_calls import call_tokens, spell
+from native_calls import answer_tokens
 from values import PROMPT, V
 
 from dlm import Answer, Committed, Finished, Policy, Request, ToolCall, Tools, request_of
@@ -106,16 +106,8 @@ def says(engine_of):
 
     def says(*parts, canvas_length=16):
         vocabulary = engine_of(Obsessed(V, [1])).vocabulary
-        script = [
-            token
-            for part in parts
-            for token in (
-                spell(vocabulary, part)
-                if isinstance(part, str)
-                else call_tokens(vocabulary, part.name, part.arguments)
-            )
-        ]
-        model = Scripted(V, len(PROMPT), [*script, 106], canvas_length=canvas_length)
+        script = [*answer_tokens(vocabulary, *parts), 106]
+        model = Scripted(V, len(PROMPT), script, canvas_length=canvas_length)
         return engine_of(model)
 
     return says

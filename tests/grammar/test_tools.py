@@ -1,12 +1,13 @@
 """Text or calls: what may be asked for, what is taken, and what is read back."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 import tiny_data
 import xgrammar as xgr
-from native_calls import call_tokens, spell
+from native_calls import answer_tokens
 from transformers import AutoTokenizer
 
 import dlm.models
@@ -29,18 +30,7 @@ ALARM = ToolCall("set_alarm.v2", {})
 def write(vocabulary):
     """Tokens of an answer of texts and calls."""
 
-    def write(*parts):
-        return [
-            token
-            for part in parts
-            for token in (
-                spell(vocabulary, part)
-                if isinstance(part, str)
-                else call_tokens(vocabulary, part.name, part.arguments)
-            )
-        ]
-
-    return write
+    return partial(answer_tokens, vocabulary)
 
 
 @pytest.fixture

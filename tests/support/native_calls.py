@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dlm.grammar import Vocabulary
+from dlm.grammar import ToolCall, Vocabulary
 
 
 def spell(vocabulary: Vocabulary, text: str) -> list[int]:
@@ -41,6 +41,19 @@ def _listed(
     for i, member in enumerate(members):
         tokens += (spell(vocabulary, ",") if i else []) + member
     return tokens + spell(vocabulary, closed)
+
+
+def answer_tokens(vocabulary: Vocabulary, *parts: str | ToolCall) -> list[int]:
+    """Of texts and calls, in their order."""
+    return [
+        token
+        for part in parts
+        for token in (
+            spell(vocabulary, part)
+            if isinstance(part, str)
+            else call_tokens(vocabulary, part.name, part.arguments)
+        )
+    ]
 
 
 def call_tokens(vocabulary: Vocabulary, name: str, arguments: dict[str, Any]) -> list[int]:
