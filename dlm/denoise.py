@@ -140,7 +140,7 @@ def _guide(
     except GrammarError as error:
         return error
     if read.bitmask is not None:
-        mask_logits_(logits[: len(read.bitmask)], read.bitmask.to(logits.device))
+        mask_logits_(logits[: len(read.rows)], read.bitmask, read.rows)
     return read
 
 

@@ -1,14 +1,19 @@
 """Sets of tokens as packed bits, one set a row: what a grammar and a mask kernel agree on."""
 
 import numpy as np
+import torch
 import xgrammar as xgr
 
 
 class Bits:
-    """Rows of allowed tokens in xgrammar's packed form: bit `v % 32` of word `v // 32`."""
+    """Rows of allowed tokens in xgrammar's packed form: bit `v % 32` of word `v // 32`.
+
+    They are not initialised: a row takes no memory before it is written.
+    """
 
     def __init__(self, rows: int, vocab_size: int):
-        self.tensor = xgr.allocate_token_bitmask(rows, vocab_size)
+        shape = xgr.get_bitmask_shape(rows, vocab_size)
+        self.tensor = torch.empty(shape, dtype=xgr.bitmask_dtype)
         self.rows = self.tensor.numpy().view(np.uint32)  # shares memory
 
     def allows(self, row: int, token: int) -> bool:

@@ -3,19 +3,20 @@
 It is shared by the requests that use the grammar. Knows tokens, but no request and no canvas.
 """
 
-from collections import OrderedDict
+from collections.abc import Callable
 
-import numpy as np
 import xgrammar as xgr
 
-from dlm.grammar.bits import Bits
+from dlm.grammar.masks import Mask, Masks
 from dlm.grammar.network import Network
 from dlm.grammar.place import Item, Place, Places
 from dlm.grammar.vocabulary import Vocabulary
 
-_ROWS = 256  # masks that are remembered: 8 MiB at 262,144 tokens
-_EDGE_BYTES, _PLACE_BYTES = 200, 2000  # of Python objects, roughly
+_EDGE_BYTES, _PLACE_BYTES, _WAY_BYTES = 200, 2000, 100  # of Python objects, roughly
 _WITNESSES = 4096  # completions that are remembered
+_WAYS = 100_000  # tokens that are remembered to lead from one place to another
+
+Matcher = Callable[[], xgr.GrammarMatcher]  # one that is where it is asked about
 
 
 class Compiled:
@@ -24,34 +25,39 @@ class Compiled:
     def __init__(self, grammar: xgr.CompiledGrammar, network: Network, vocabulary: Vocabulary):
         self.grammar, self.vocabulary = grammar, vocabulary
         self.places = Places(network)
+        self.masks = Masks(len(vocabulary))
         self._network = network
-        self._rows: OrderedDict[Place, np.ndarray] = OrderedDict()
+        self._ways = 0
         self._spelled: dict[int, list[int] | None] = {}  # the way out of a state, in tokens
         self._witnesses: dict[Place, list[int] | None] = {}
 
     @property
     def nbytes(self) -> int:
         """About what it takes in memory by now."""
-        masks = len(self._rows) * len(self.vocabulary) // 8
-        learnt = _EDGE_BYTES * self._network.size + _PLACE_BYTES * len(self.places)
-        return self.grammar.memory_size_bytes + masks + learnt
+        learnt = _PLACE_BYTES * len(self.places) + _WAY_BYTES * self._ways
+        network = _EDGE_BYTES * self._network.size
+        return self.grammar.memory_size_bytes + self.masks.nbytes + network + learnt
 
-    def fill(self, place: Place, matcher: xgr.GrammarMatcher, bits: Bits, row: int) -> None:
-        """Write the tokens that may follow at `place`, where `matcher` is."""
-        if place in self._rows:
-            bits.rows[row] = self._rows[place]
-            self._rows.move_to_end(place)
-            return
-        matcher.fill_next_token_bitmask(bits.tensor, row)
-        self._rows[place] = bits.rows[row].copy()
-        if len(self._rows) > _ROWS:
-            self._rows.popitem(last=False)
+    def learn(self, place: Place, token: int, onward: Place) -> None:
+        """The grammar takes `token` at `place`, and is at `onward` then."""
+        if self._ways < _WAYS and token not in place.ways:
+            place.ways[token] = onward
+            self._ways += 1
 
-    def forced(self, place: Place, matcher: xgr.GrammarMatcher) -> str:
+    def mask(self, place: Place, matcher: Matcher) -> Mask:
+        """The tokens that may follow at `place`, where `matcher` is."""
+        mask = self.masks.known.get(place)
+        if mask is None:
+            bits, mask = self.masks.new()
+            matcher().fill_next_token_bitmask(bits.tensor, mask)
+            self.masks.known[place] = mask
+        return mask
+
+    def forced(self, place: Place, matcher: Matcher) -> str:
         """The text that every sentence goes on with from `place`, where `matcher` is."""
         if place.forced is None:
             try:
-                place.forced = matcher.find_jump_forward_string()
+                place.forced = matcher().find_jump_forward_string()
             except UnicodeDecodeError as error:  # what is certain ends within a character
                 place.forced = error.object[: error.start].decode()
         return place.forced

@@ -39,12 +39,13 @@ class Scores(Protocol):
 class Guidance:
     """How a constraint wants one denoising step of a canvas of `L` positions to be read.
 
-    `bitmask` rows are the tokens allowed at the leading positions, the trusted ones; None: all are
-    allowed everywhere. It is valid until the next `guide`.
+    Each of the leading positions, the trusted ones, allows the tokens of a row of `bitmask`, or one
+    token alone. None: all are allowed everywhere.
     """
 
     guess: list[int]  # [L] what would be committed now: valid as a whole, padding after its stop
-    bitmask: Int32[Tensor, "trusted words"] | None
+    bitmask: Int32[Tensor, "masks words"] | None
+    rows: list[int]  # [trusted] which row of `bitmask`; or ~token
     suspect: int  # the first position predicted under a wrong left context; L: none
     repaired: bool  # somewhere the model's own choice was refused
     stop: int  # where the guess's stop token is; L: the guess goes on in the next canvas
@@ -91,7 +92,9 @@ class Free:
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         guess, L = list(scores.argmax), len(scores.argmax)
         stop = next((i for i, token in enumerate(guess) if token in self._stops), L)
-        return Guidance(guess=guess, bitmask=None, suspect=L, repaired=False, stop=stop, scored=L)
+        return Guidance(
+            guess=guess, bitmask=None, rows=[], suspect=L, repaired=False, stop=stop, scored=L
+        )
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Nothing is remembered: every next canvas is as free as the last."""

@@ -11,16 +11,16 @@ No token is taken that leaves too few of the budget to complete the text: then t
 completion is followed instead.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from math import exp, inf
 from time import perf_counter
 
-from dlm.grammar.bits import Bits
 from dlm.grammar.compiled import Compiled
-from dlm.grammar.constraint import NOTHING, Fixed, Guidance, Scores
+from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
 from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
+from dlm.grammar.masks import Mask
+from dlm.grammar.place import Place
 from dlm.grammar.reader import Reader
 from dlm.grammar.reasoning import Reasoning
 from dlm.grammar.repair import SURE, best_repair
@@ -34,31 +34,34 @@ class _Pass:
     """One reading of a canvas, as far as it got."""
 
     fixed: Fixed
+    wanted: list[int] = field(default_factory=list)  # what is pinned, then the model's choices
     guess: list[int] = field(default_factory=list)
-    dictated: list[list[int]] = field(default_factory=list)  # what was still due at each position
-    plans: list[list[int]] = field(default_factory=list)  # the completion begun before each, if any
-    plan: list[int] = field(default_factory=list)  # what is left of it
+    masks: list[Mask] = field(default_factory=list)  # in front of the suspect position
+    due: list[int] = field(default_factory=list)  # what the grammar dictates next
+    dictated: dict[int, list[int]] = field(default_factory=dict)  # what was due where it was said
+    plans: dict[int, list[int]] = field(default_factory=dict)  # completions begun, by position
     repair: int | None = None  # the first position where the model's choice was refused
     suspect: int | None = None  # the first position behind the repair and what that dictates
-    choice: int = -1  # the last position in front of the repair that was the model's to choose
     mass: float = 1.0
-
-    @property
-    def read_masks(self) -> bool:
-        """Behind the suspect position any way to the end will do, except in the last passes."""
-        return self.suspect is None or self.fixed.last
 
     @property
     def agreed(self) -> int:
         """Leading positions that hold the model's own choice."""
         return len(self.guess) if self.repair is None else self.repair
 
+    @property
+    def choice(self) -> int:
+        """The last position in front of the repair that was the model's to choose; -1: none."""
+        free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.dictated)
+        last = -1 if self.repair is None else next(free, -1)
+        return last if last >= len(self.fixed.pinned) else -1
+
 
 class Frontier:
     """One request's grammar over canvases of `L` positions. `commit` and `rollback` move its state.
 
-    A mask costs far more than to accept a token, and from step to step the guess repeats most of
-    itself: rows of the bitmask are filled again only from where it departs from the last one.
+    From step to step the guess repeats most of itself, and one request's text much of another's: a
+    pass resumes the last one where it departs from it, and runs where the places know the way.
     """
 
     def __init__(
@@ -74,11 +77,10 @@ class Frontier:
 
         Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
         """
-        self._vocabulary = compiled.vocabulary
+        self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
         self._reader = Reader(compiled, reasoning)
-        self._budget, self._seconds, self._deadline = budget, seconds, inf
-        self._scratch = canvas_length  # the row behind the canvas's own
-        self._bits = Bits(canvas_length + 1, len(self._vocabulary))
+        self._canvas_length, self._budget = canvas_length, budget
+        self._seconds, self._deadline = seconds, inf
         self._said: list[int] = []  # all tokens committed
         self._begin_canvas()
         if not self._reader.closes_within(budget - 1):
@@ -86,6 +88,7 @@ class Frontier:
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         L = len(scores.argmax)
+        self._masks.trim()
         here = self._resume(scores.argmax, fixed)
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
             return self._guidance  # nothing new was said
@@ -95,18 +98,17 @@ class Frontier:
         self._follow(scores, here)
         end = len(here.guess)
         suspect = L if here.suspect is None else here.suspect
-        for position in range(end, suspect):
-            self._bits.only(position, self._vocabulary.pad)
-        self._last = here
+        self._last, self._age = here, self._masks.age
         self._guidance = Guidance(
             guess=here.guess + [self._vocabulary.pad] * (L - end),
-            bitmask=self._bits.tensor[:suspect],
+            bitmask=self._masks.table,
+            rows=here.masks + [~self._vocabulary.pad] * (suspect - end),
             suspect=suspect,
             repaired=here.repair is not None,
             stop=end - 1 if self._reader.ended else L,
             scored=end,
             mass=here.mass,
-            choice=here.choice if here.repair is not None else -1,
+            choice=here.choice,
         )
         return self._guidance
 
@@ -115,6 +117,7 @@ class Frontier:
         taken = self._seek(tokens)
         if taken < len(tokens):
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
+        self._reader.catch_up()  # xgrammar has the last word on all that is committed
         self._said += tokens
         self._begin_canvas()
 
@@ -126,13 +129,12 @@ class Frontier:
 
     def _begin_canvas(self) -> None:
         self._ahead: list[int] = []  # tokens of the canvas that the reader has read
-        self._last = _Pass(NOTHING)
+        self._last, self._age = _Pass(NOTHING), self._masks.age
         self._guidance: Guidance | None = None  # of the last pass
 
     def _seek(self, tokens: Sequence[int]) -> int:
         """Take the reader from where it is behind `tokens`; says how many of them it takes."""
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(self._ahead, tokens, strict=False))
-        kept = sum(1 for _ in same)
+        kept = _common(self._ahead, tokens)
         self._reader.forget(len(self._ahead) - kept)
         kept += self._reader.read_all(tokens[kept:])
         self._ahead = list(tokens[:kept])
@@ -150,121 +152,175 @@ class Frontier:
     def _resume(self, argmax: Sequence[int], fixed: Fixed) -> _Pass:
         """The last pass, up to where the model's choice departs from it."""
         last, pinned = self._last, fixed.pinned
-        if fixed != last.fixed:
-            return _Pass(fixed)
         wanted = [*pinned, *argmax[len(pinned) :]]
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(wanted, last.guess, strict=False))
-        keep = min(last.agreed, sum(1 for _ in same))
-        free = (p for p in range(keep - 1, len(pinned) - 1, -1) if not last.dictated[p])
+        if fixed != last.fixed or self._age != self._masks.age:
+            return _Pass(fixed, wanted)
+        keep = min(last.agreed, _common(wanted, last.guess))
         return _Pass(
             fixed,
+            wanted,
             last.guess[:keep],
-            last.dictated[:keep],
-            last.plans[:keep],
-            plan=[*last.plans, last.plan][keep],
-            choice=next(free, -1),
+            last.masks[:keep],
+            last.dictated.get(keep - 1, [])[1:],
+            {p: due for p, due in last.dictated.items() if p < keep},
+            {p: plan for p, plan in last.plans.items() if p <= keep},
         )
 
     def _follow(self, scores: Scores, here: _Pass) -> None:
-        """Extend the guess to the stop or the canvas's end.
+        """Extend the guess to the stop or the canvas's end."""
+        while True:
+            self._run(here)
+            if self._reader.ended or len(here.guess) == len(here.wanted):
+                return
+            self._advance(scores, here)
+
+    def _run(self, here: _Pass) -> None:
+        """Take the model's choices where the places know the way: what `_advance` does, faster."""
+        place, wanted, banned = self._reader.place, here.wanted, here.fixed.banned
+        trusted, due, begin = here.suspect is None, here.due, len(here.guess)
+        if place is None or (trusted and here.repair is not None):
+            return
+        left = self._left(0) if self._vocabulary.spells_every_byte else -1
+        places: list[Place] = []
+        for position in range(begin, len(wanted)):
+            token = wanted[position]
+            onward = place.ways.get(token)
+            if onward is None or onward.cost is None or onward.cost > left - position:
+                break
+            if position in banned:
+                break
+            if trusted:
+                due = due or self._dictated(here.guess, place.forced or "")
+                said = due[:1] == [token]
+                known = place.forced is not None and self._masks.known.get(place)
+                mask = ~token if said or position < len(here.fixed.pinned) else known
+                if mask is None or mask is False:
+                    break
+                if said:
+                    here.dictated[position] = due
+                due = due[1:] if said else []
+                here.masks.append(mask)
+            here.guess.append(token)
+            places.append(place)
+            place = onward
+        here.due = due if trusted else []
+        self._reader.follow(here.guess[begin:], places, place)
+        self._ahead += here.guess[begin:]
+
+    def _advance(self, scores: Scores, here: _Pass) -> None:
+        """Go on by one token.
 
         What the grammar dictates right behind a repair is certain all the same.
         """
-        bits, guess = self._bits, here.guess
-        forced = here.dictated[-1][1:] if here.dictated else []
-        while len(guess) < len(scores.argmax) and not self._reader.ended:
-            position = len(guess)
-            forced = forced or self._dictated(guess)
-            if here.repair is not None and here.suspect is None and not forced:
-                here.suspect = position
-            row = position if here.suspect is None else self._scratch
-            token = self._read_next(scores, here, row, forced)
-            if forced and token == forced[0]:
-                bits.only(row, token)
-            else:
-                forced = []
-            if here.repair is None and not forced and position >= len(here.fixed.pinned):
-                here.choice = position
-            here.plans.append(here.plan)
-            here.plan = here.plan[1:] if here.plan[:1] == [token] else []
-            here.dictated.append(forced)
-            guess.append(token)
-            forced = forced[1:]
+        position = len(here.guess)
+        due = here.due = here.due or self._dictated(here.guess, self._reader.forced())
+        if here.repair is not None and here.suspect is None and not due:
+            here.suspect = position
+        token, mask = self._take(scores, here)
+        if here.suspect is None:
+            here.masks.append(mask)
+        said, plan = due[:1] == [token], here.plans.get(position, [])
+        if said:
+            here.dictated[position] = due
+        if plan[:1] == [token]:
+            here.plans[position + 1] = plan[1:]
+        here.due = due[1:] if said else []
+        here.guess.append(token)
+        self._ahead.append(token)
 
-    def _read_next(self, scores: Scores, here: _Pass, row: int, forced: list[int]) -> int:
+    def _take(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
         """Read the first token that the grammar takes and the budget can complete."""
-        reader, left = self._reader, self._budget - len(self._said) - len(here.guess)
         if perf_counter() > self._deadline:
             raise GrammarError(f"the grammar takes over {self._seconds} s to match a canvas")
-        if here.read_masks:
-            reader.fill(self._bits, row)
-            for token in here.fixed.banned.get(len(here.guess), ()):
-                self._bits.remove(row, token)
-        for token in self._proposals(scores, here, row, forced):
+        reader, position = self._reader, len(here.guess)
+        refused = set(here.fixed.banned.get(position, ()))
+        for token, mask in self._proposals(scores, here, refused):
             if reader.read(token):
-                planned = here.plan[:1] == [token]
-                if planned or reader.closes_within(left - 2):  # this token, and a stop
-                    self._ahead.append(token)
-                    return token
+                planned = here.plans.get(position, [])[:1] == [token]
+                if planned or reader.closes_within(self._left(position)):
+                    return token, mask
                 reader.forget(1)
-            self._bits.remove(row, token)
+            refused.add(token)
         said = self._vocabulary.text(self._recent(here.guess))
         raise DeadEndError(f"no token is allowed after {said!r}")
 
-    def _proposals(self, scores: Scores, here: _Pass, row: int, forced: list[int]) -> Iterator[int]:
-        """What the next token may be: the model's own choice, else what stands in for it."""
-        bits, position, pinned = self._bits, len(here.guess), here.fixed.pinned
-        if position < len(pinned):
-            bits.only(row, pinned[position])
-            yield pinned[position]
+    def _left(self, position: int) -> int:
+        """What the budget leaves behind `position` for the text, its stop not counted."""
+        return self._budget - len(self._said) - position - 2
+
+    def _proposals(
+        self, scores: Scores, here: _Pass, refused: Collection[int]
+    ) -> Iterator[tuple[int, Mask]]:
+        """What the next token may be, with its mask: the model's own choice, else its stand-ins."""
+        position, due = len(here.guess), here.due
+        wanted = here.wanted[position]
+        if position < len(here.fixed.pinned):
+            yield wanted, ~wanted
             return
-        wanted, first = scores.argmax[position], here.repair is None
-        allowed = not here.read_masks or bits.allows(row, wanted)
-        if allowed:
-            yield wanted
+        if wanted not in refused:
+            yield wanted, ~wanted if due[:1] == [wanted] else self._mask(here, refused)
+        first = here.repair is None
         if first:
             here.repair = position
-        if not allowed and forced:
-            bits.only(row, forced[0])
+        if due:
             if first:
-                here.mass = scores.candidates(position, bits.rows[row], 1).mass
-            yield forced[0]
-        elif not allowed and first:
-            yield from self._repairs(scores, here, row)
-        elif not allowed and here.fixed.last:
-            yield scores.best(position, bits.rows[row])
-        yield self._planned(scores, here, row)
+                here.mass = self._candidates(scores, position, ~due[0]).mass
+            yield due[0], ~due[0]
+        elif first:
+            yield from self._repairs(scores, here, refused)
+        elif here.fixed.last:
+            allowed = self._masks.changed(self._reader.mask(), remove=refused)
+            yield scores.best(position, self._masks.words(allowed)), 0
+        yield self._planned(scores, here)
 
-    def _repairs(self, scores: Scores, here: _Pass, row: int) -> Iterator[int]:
+    def _mask(self, here: _Pass, refused: Collection[int]) -> Mask:
+        """What the grammar allows, without what was refused; nobody asks behind what is suspect."""
+        if here.suspect is not None:
+            return 0
+        return self._masks.changed(self._reader.mask(), remove=refused)
+
+    def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:
+        return scores.candidates(position, self._masks.words(mask), _TRIED)
+
+    def _repairs(
+        self, scores: Scores, here: _Pass, refused: Collection[int]
+    ) -> Iterator[tuple[int, Mask]]:
         """Candidates for the first refused position, the best first."""
         position = len(here.guess)
-        found = scores.candidates(position, self._bits.rows[row], _TRIED)
+        found = self._candidates(scores, position, self._mask(here, refused))
         here.mass = found.mass
         if not found.ranked:
             return
         token, logp = found.ranked[0]
         if exp(logp) < SURE * found.mass:
-            token = best_repair(self._reader, scores, position, found, self._bits, self._scratch)
-        yield token
-        yield from (other for other, _ in found.ranked if other != token)
+            token = best_repair(self._reader, self._masks, scores, position, found)
+        yield token, self._mask(here, refused)
+        yield from ((t, self._mask(here, refused)) for t, _ in found.ranked if t != token)
 
-    def _planned(self, scores: Scores, here: _Pass, row: int) -> int:
+    def _planned(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
         """The next token of a shortest completion, or the stop behind it."""
-        plan = here.plan or self._reader.witness()
+        position = len(here.guess)
+        plan = here.plans.get(position) or self._reader.witness()
         if plan is None:
             raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
-        here.plan = plan
         if plan:
-            self._bits.only(row, plan[0])
-            return plan[0]
-        self._bits.only(row, *self._vocabulary.stops)
-        return scores.best(len(here.guess), self._bits.rows[row])
+            here.plans[position] = plan
+            return plan[0], ~plan[0]
+        stops = self._masks.changed(None, add=self._vocabulary.stops)
+        return scores.best(position, self._masks.words(stops)), stops
 
-    def _dictated(self, guess: list[int]) -> list[int]:
-        """Tokens that the grammar leaves no choice about, as the tokenizer writes them."""
-        text = self._reader.forced()
+    def _dictated(self, guess: list[int], text: str) -> list[int]:
+        """The tokens of what must come next, as the tokenizer writes them."""
         return self._vocabulary.canonical(self._recent(guess), text) if text else []
 
     def _recent(self, tokens: Sequence[int]) -> list[int]:
         """The last of what was committed and of `tokens` behind it."""
         return [*self._said[-_CONTEXT:], *tokens[-_CONTEXT:]][-_CONTEXT:]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many leading tokens are the same."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)

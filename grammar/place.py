@@ -34,14 +34,17 @@ class Place:
     where the grammar has no end in sight.
     """
 
-    __slots__ = ("best", "cost", "forced", "items", "named", "next")
+    __slots__ = ("best", "cost", "ends", "forced", "items", "named", "next", "ways")
 
     def __init__(self, items: list[Item], best: Item | None, cost: int | None, named: bool):
         self.items = items  # those that a byte or a named token moves
         self.best, self.cost = best, cost  # where the shortest way to the end begins
         self.named = named  # a token may be asked for by its id
         self.next: dict[int, Place | None] = {}  # by the next byte, as far as known
-        self.forced: str | None = None  # the text that must follow, once somebody has found out
+        # What a matcher has said of it, once one has been asked.
+        self.forced: str | None = None  # the text that must follow
+        self.ends = False  # a stop token was taken here
+        self.ways: dict[int, Place] = {}  # by token
 
 
 class Places:
@@ -50,6 +53,7 @@ class Places:
     def __init__(self, network: Network):
         self._network = network
         self._known: dict[frozenset[Item], Place] = {}
+        self._callers: dict[frozenset[Item], Callers] = {}  # by who waits
         self._end = Callers(ends=True)
         self.start = self._place([(network.start[network.root], self._end)])
 
@@ -96,6 +100,7 @@ class Places:
         if kernel not in self._known:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
+                self._callers.clear()
                 self.start.next.clear()
             self._known[kernel] = self._closed(kernel)
         return self._known[kernel]
@@ -109,20 +114,45 @@ class Places:
         named = False
         while work:
             state, callers = item = work.pop()
-            reached = list(callers.waiting) if state in final else []
             shape = network.shape(state)
-            reached += [(to, callers) for to in shape.skips]
-            for call in shape.calls:
-                reached += self._called(call, callers, called)
             if shape.bytes or shape.tokens:
                 moving.append(item)
                 named = named or bool(shape.tokens)
-            work += (new := set(reached) - seen)
-            seen |= new
+            reached = [(to, callers) for to in shape.skips]
+            if state in final:
+                reached += callers.waiting
+            for call in shape.calls:
+                reached += self._called(call, callers, called)
+            for new in reached:
+                if new not in seen:
+                    seen.add(new)
+                    work.append(new)
         if called:
-            _measure(network, called)
+            shared = self._shared(called)
+            moving = [(state, shared.get(callers, callers)) for state, callers in moving]
         cost, best = _shortest(network, kernel)
         return Place(moving, best, cost, named)
+
+    def _shared(self, called: dict[int, Callers]) -> dict[Callers, Callers]:
+        """The callers that stand for those of `called` everywhere: one for all who wait alike.
+
+        Those among whose callers they are themselves stand for themselves alone.
+        """
+        shared: dict[Callers, Callers] = {}
+        circular = set(called.values())
+        while settled := [c for c in circular if not any(on in circular for _, on in c.waiting)]:
+            circular -= set(settled)
+            for callers in settled:
+                waiting = frozenset((to, shared.get(on, on)) for to, on in callers.waiting)
+                if waiting not in self._callers:
+                    callers.waiting = list(waiting)
+                    self._callers[waiting] = callers
+                shared[callers] = self._callers[waiting]
+        for callers in circular:
+            callers.waiting = [(to, shared.get(on, on)) for to, on in callers.waiting]
+        own = (shared.get(callers, callers) for _, callers in sorted(called.items()))
+        _measure(self._network, [callers for callers in own if callers.cost is None])
+        return shared
 
     def _called(self, call: Call, callers: Callers, called: dict[int, Callers]) -> list[Item]:
         """Enter a rule: once for all who call it from here."""
@@ -136,16 +166,16 @@ class Places:
         return [*reached, (entry, own)]
 
 
-def _measure(network: Network, called: dict[int, Callers]) -> None:
+def _measure(network: Network, called: list[Callers]) -> None:
     """The ways on from callers that may wait for each other: first their costs, then the ways."""
     changed = True
     while changed:
         changed = False
-        for callers in called.values():
+        for callers in called:
             cost = _least(network, callers.waiting)
             if cost is not None and (callers.cost is None or cost < callers.cost):
                 callers.cost, changed = cost, True
-    undecided = [callers for _, callers in sorted(called.items()) if callers.cost is not None]
+    undecided = [callers for callers in called if callers.cost is not None]
     while undecided:
         for callers in undecided:
             callers.best = _shortest(network, callers.waiting)[1]
@@ -168,13 +198,15 @@ def _shortest(network: Network, items: Collection[Item]) -> tuple[int | None, It
 
     Of several it is the one whose text sorts first: it must not depend on what was read before.
     """
-    least = _least(network, items)
-    ways = [
-        item
-        for item in items
-        if least is not None and _cost(network, item) == least
-        if item[1].best is not None or item[1].ends
-    ]
+    least, ways = None, []
+    for item in items:
+        cost = _cost(network, item)
+        if cost is None or (least is not None and cost > least):
+            continue
+        if cost != least:
+            least, ways = cost, []
+        if item[1].best is not None or item[1].ends:
+            ways.append(item)
     if len(ways) > 1:
         return least, min(ways, key=lambda item: [str(part) for part in _text(network, item)])
     return least, ways[0] if ways else None

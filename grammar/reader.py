@@ -5,8 +5,9 @@ from enum import Enum, auto
 
 import xgrammar as xgr
 
-from dlm.grammar.bits import Bits
 from dlm.grammar.compiled import Compiled
+from dlm.grammar.errors import GrammarError
+from dlm.grammar.masks import Mask
 from dlm.grammar.place import Place
 from dlm.grammar.reasoning import Reasoning
 
@@ -21,7 +22,8 @@ class _Phase(Enum):
 class Reader:
     """A matcher behind a gate: until reasoning is closed, tokens are not the grammar's business.
 
-    `read` moves forward, `forget` back; everything else only looks.
+    `read` moves forward, `forget` back; everything else only looks. Where others have read the same
+    the places know the way, and the matcher stays behind until it is asked or `catch_up` is called.
     """
 
     def __init__(self, compiled: Compiled, reasoning: Reasoning | None = None):
@@ -37,37 +39,62 @@ class Reader:
         self._marker = 0  # how much of a marker has been read
         self._thought = 0  # tokens of reasoning so far, its markers included
         self._trail: list[tuple[_Phase, Place, int, int]] = []  # before each token read
+        self._due: list[int] = []  # tokens of the answer that the matcher has not seen yet
 
     @property
     def ended(self) -> bool:
         return self._phase is _Phase.ENDED
 
-    def fill(self, bits: Bits, row: int) -> None:
-        """Write the tokens that `read` would take now."""
-        reasoning, opening = self._reasoning, self._phase is _Phase.OPENING
+    @property
+    def place(self) -> Place | None:
+        """Where it is in the grammar; None in front of the answer, and behind it."""
+        return self._place if self._phase is _Phase.ANSWER else None
+
+    def mask(self) -> Mask:
+        """The tokens that `read` would take now, in the masks of the grammar."""
+        masks, reasoning, marker = self._compiled.masks, self._reasoning, self._marker
         if reasoning is not None and self._phase is _Phase.REASONING:
-            bits.rows[row] = reasoning.close.allowed(self._marker)
-        elif reasoning is not None and opening and self._marker:
-            bits.only(row, reasoning.open.rest(self._marker)[0])
-        else:
-            self._compiled.fill(self._place, self._matcher, bits, row)
-            if reasoning is not None and opening:
-                bits.add(row, reasoning.open.rest(0)[0])
+            return masks.kept((reasoning.close, marker), reasoning.close.allowed(marker))
+        if reasoning is None or self._phase is _Phase.ANSWER:
+            return self._compiled.mask(self._place, self.catch_up)
+        opens = reasoning.open.rest(marker)[0]
+        if marker:
+            return ~opens
+        answer = self._compiled.mask(self._place, self.catch_up)
+        return masks.changed(answer, add=[opens])
 
     def forced(self) -> str:
         """The text that every sentence goes on with from here."""
-        return self._compiled.forced(self._place, self._matcher) if self._answering else ""
+        place = self.place
+        return "" if place is None else self._compiled.forced(place, self.catch_up)
 
     def read(self, token: int) -> bool:
         """Move past `token`; False, and no move, if it is not allowed here."""
         before = (self._phase, self._place, self._marker, self._thought)
-        if self._answering or (self._phase is _Phase.OPENING and not self._opens(token)):
+        if self._phase is _Phase.ANSWER or (
+            self._phase is _Phase.OPENING and not self._opens(token)
+        ):
             taken = not self._marker and self._answer(token)
         else:
             taken = self._reason(token)
         if taken:
             self._trail.append(before)
         return taken
+
+    def follow(self, tokens: Sequence[int], places: Sequence[Place], end: Place) -> None:
+        """Move past `tokens` of the answer, each a known way on from its place, to `end`."""
+        self._trail += [(_Phase.ANSWER, place, 0, self._thought) for place in places]
+        self._due += tokens
+        self._place = end
+
+    def catch_up(self) -> xgr.GrammarMatcher:
+        """The matcher, where the reader is. `GrammarError` if it does not take what was read."""
+        for at, token in enumerate(self._due):
+            if not self._matcher.accept_token(token):
+                self._matcher.rollback(at)
+                raise GrammarError(f"the matcher refuses token {token}, which it took before")
+        self._due.clear()
+        return self._matcher
 
     def forget(self, count: int) -> None:
         """Undo the last `count` reads."""
@@ -76,12 +103,13 @@ class Reader:
         undone = [phase for phase, *_ in self._trail[-count:]]
         after = [*undone[1:], self._phase]
         answers = (_Phase.ANSWER, _Phase.ENDED)
-        self._matcher.rollback(
-            sum(
-                b in answers and (a in answers or a is _Phase.OPENING)
-                for a, b in zip(undone, after, strict=True)
-            )
+        answered = sum(
+            b in answers and (a in answers or a is _Phase.OPENING)
+            for a, b in zip(undone, after, strict=True)
         )
+        unseen = min(answered, len(self._due))
+        del self._due[len(self._due) - unseen :]
+        self._matcher.rollback(answered - unseen)
         self._phase, self._place, self._marker, self._thought = self._trail[-count]
         del self._trail[-count:]
 
@@ -106,10 +134,6 @@ class Reader:
         """Tokens that complete what is begun, up to a stop token; None: nothing does."""
         rest = self._compiled.witness(self._place)
         return None if rest is None else self._closing() + rest
-
-    @property
-    def _answering(self) -> bool:
-        return self._phase is _Phase.ANSWER
 
     def _closing(self) -> list[int]:
         """Tokens that end the reasoning, if it has begun."""
@@ -148,13 +172,24 @@ class Reader:
         return True
 
     def _answer(self, token: int) -> bool:
-        if token in self._stops:
-            if not self._matcher.accept_token(token):
+        place, stops = self._place, token in self._stops
+        onward = place if stops and place.ends else place.ways.get(token)
+        if onward is not None:
+            self._due.append(token)
+        else:
+            onward = self._behind(token)
+            if onward is None or not self.catch_up().accept_token(token):
                 return False
-            self._phase = _Phase.ENDED
-            return True
-        place = self._compiled.places.after(self._place, token, self._pieces[token])
-        if place is None or not self._matcher.accept_token(token):
-            return False
-        self._place, self._phase = place, _Phase.ANSWER
+            if stops:
+                place.ends = True
+            else:
+                self._compiled.learn(place, token, onward)
+        self._place = onward
+        self._phase = _Phase.ENDED if stops else _Phase.ANSWER
         return True
+
+    def _behind(self, token: int) -> Place | None:
+        """The place behind `token`, as far as places can tell; the matcher has the last word."""
+        if token in self._stops:
+            return self._place if self._place.cost == 0 else None
+        return self._compiled.places.after(self._place, token, self._pieces[token])

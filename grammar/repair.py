@@ -7,8 +7,8 @@ context, so it looks only a few positions ahead.
 
 import heapq
 
-from dlm.grammar.bits import Bits
 from dlm.grammar.constraint import Candidates, Scores
+from dlm.grammar.masks import Masks
 from dlm.grammar.reader import Reader
 
 SURE = 0.5  # the share of the allowed mass with which a token needs no search
@@ -18,11 +18,11 @@ _LOOKS = 6  # masked rows that are read, at most
 
 
 def best_repair(
-    reader: Reader, scores: Scores, position: int, first: Candidates, bits: Bits, row: int
+    reader: Reader, masks: Masks, scores: Scores, position: int, first: Candidates
 ) -> int:
     """The first token of the likeliest path found; `reader` is at `position`, and is left there.
 
-    `row` of `bits` is scratch. A path ends after a few positions, at a stop, or with the canvas.
+    A path ends after a few positions, at a stop, or with the canvas.
     """
     end = min(position + _REACH, len(scores.argmax))
     heap: list[tuple[float, int, list[int]]] = []
@@ -43,8 +43,7 @@ def best_repair(
             if read == len(path) and (at == end or reader.ended):
                 return path[0]
             if read == len(path):
-                reader.fill(bits, row)
-                push(path, cost, scores.candidates(at, bits.rows[row], _WIDTH))
+                push(path, cost, scores.candidates(at, masks.words(reader.mask()), _WIDTH))
         finally:
             reader.forget(read)
         if not heap:

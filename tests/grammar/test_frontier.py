@@ -2,14 +2,15 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from masked import rows_of, tokens_in
 
 from dlm.grammar import (
+    Compiled,
     Compiler,
     DeadEndError,
     Fixed,
@@ -19,6 +20,7 @@ from dlm.grammar import (
     Regex,
     Vocabulary,
 )
+from dlm.grammar.network_reader import read_network
 from dlm.scores import Scores
 
 L, BUDGET = 12, 1000
@@ -47,9 +49,7 @@ def wanting(vocabulary, tokens, sure=50.0):
 
 
 def allowed(guidance, position, size):
-    words = guidance.bitmask[position].numpy()
-    bits = np.unpackbits(words.view(np.uint8), bitorder="little")[:size]
-    return set(np.flatnonzero(bits).tolist())
+    return tokens_in(rows_of(guidance)[position], size)
 
 
 def test_agreement_follows_the_model_and_masks_every_position(frontier, vocabulary):
@@ -72,7 +72,7 @@ def test_each_mask_is_the_state_s_own(frontier, compiler, vocabulary):
     row = xgr.allocate_token_bitmask(1, len(vocabulary))
     for position, token in enumerate(tokens):
         matcher.fill_next_token_bitmask(row)
-        mask = guidance.bitmask[position]
+        mask = rows_of(guidance)[position]
         assert torch.equal(mask, row[0]) or allowed(guidance, position, len(vocabulary)) == {token}
         assert matcher.accept_token(token)
 
@@ -97,7 +97,7 @@ def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontie
     key = encode(vocabulary, "invoice_id")
     assert guidance.guess[1 : 1 + len(key)] == key  # dictated behind the repair, and sure
     assert guidance.suspect == 1 + len(key)
-    assert len(guidance.bitmask) == guidance.suspect  # and no mask further right
+    assert len(guidance.rows) == guidance.suspect  # and no mask further right
 
 
 def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabulary):
@@ -127,7 +127,33 @@ def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
     one, two = (f.guide(random_scores(vocabulary, seed)) for f in (fresh, used))
     assert one.guess == two.guess
     assert (one.suspect, one.stop, one.scored) == (two.suspect, two.stop, two.scored)
-    assert torch.equal(one.bitmask, two.bitmask)
+    assert torch.equal(rows_of(one), rows_of(two))
+
+
+@settings(max_examples=40)
+@given(
+    seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=4),
+    text=st.sampled_from(['{"invoice_id": "A1", "total": 12', '{ "invoice_id":"", "t', "7", "{"]),
+    budget=st.sampled_from([25, BUDGET]),
+)
+def test_what_others_have_read_changes_nothing(compiler, vocabulary, seeds, text, budget):
+    """A grammar remembers where its requests have been; one that is alone reads the same."""
+    known = compiler.compile(JsonSchema(SCHEMA))
+    network = read_network(JsonSchema(SCHEMA).grammar(vocabulary))
+    alone = Frontier(Compiled(known.grammar, network, vocabulary), L, budget)
+    for seed in seeds:
+        Frontier(known, L, BUDGET).guide(random_scores(vocabulary, seed))
+    among = Frontier(known, L, budget)
+    wanted = encode(vocabulary, text)
+    for scores in [wanting(vocabulary, wanted), *(random_scores(vocabulary, s) for s in seeds)]:
+        one, two = alone.guide(scores), among.guide(scores)
+        assert (one.guess, one.suspect, one.stop) == (two.guess, two.suspect, two.stop)
+        assert (one.choice, one.repaired) == (two.choice, two.repaired)
+        assert torch.equal(rows_of(one), rows_of(two))
+        for frontier in (alone, among):
+            frontier.commit(one.guess[: one.stop + 1])
+        if one.stop < L:
+            return
 
 
 @settings(max_examples=150)
@@ -158,7 +184,7 @@ def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, 
         )
         assert one.guess == two.guess
         assert (one.suspect, one.stop, one.repaired) == (two.suspect, two.stop, two.repaired)
-        assert torch.equal(one.bitmask, two.bitmask)
+        assert torch.equal(rows_of(one), rows_of(two))
         if data.draw(st.booleans()):
             pinned = one.guess[: data.draw(st.integers(len(pinned), one.suspect))]
 

@@ -3,17 +3,16 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from masked import rows_of, tokens_in
 from transformers import AutoTokenizer
 
 import dlm.models
 from dlm.grammar import Choice, Compiler, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
-from dlm.grammar.bits import Bits
 from dlm.grammar.reader import Reader
 from dlm.grammar.reasoning import Marker
 from dlm.scores import Scores
@@ -84,10 +83,6 @@ def test_a_marker_that_begins_within_its_own_beginning_is_found():
     assert marker.find([2, 3, 2, 2]) is None
 
 
-def allowed(row, size):
-    return set(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[:size]).tolist())
-
-
 @pytest.mark.parametrize("size", [1500, 1600])
 @pytest.mark.parametrize("thought", [TEXTS, ("aab", "in, in"), ("<|channel>", "so<channel|>.")])
 def test_what_a_marker_allows_is_what_it_takes(size, thought):
@@ -97,7 +92,7 @@ def test_what_a_marker_allows_is_what_it_takes(size, thought):
     for marker in (reasoning.open, reasoning.close):
         for done in range(len(marker.symbols)):
             taken = {token for token in range(size) if marker.after(done, token) is not None}
-            assert allowed(marker.allowed(done), size) == taken
+            assert tokens_in(marker.allowed(done), size) == taken
             assert not taken & set(vocabulary.stops)
 
 
@@ -145,13 +140,12 @@ def test_behind_the_marker_the_same_guide_constrains_the_answer(thinking, spec, 
     frontier = Frontier(compiled, L, 100, reasoning_of(vocabulary))
     for start in range(0, len(wanted), L):
         guidance = frontier.guide(wanting(vocabulary, wanted[start:]))
-        assert guidance.bitmask is not None
         assert not guidance.repaired
         tokens = guidance.guess[: guidance.stop + 1]
         assert tokens == wanted[start:][:L]
         for position in range(len(tokens)):
             if start + position in expected:
-                assert torch.equal(guidance.bitmask[position], expected[start + position])
+                assert torch.equal(rows_of(guidance)[position], expected[start + position])
         assert guidance.stop == min(L, len(wanted) - start - 1)
         frontier.commit(tokens)
 
@@ -163,8 +157,7 @@ def test_the_answer_may_begin_at_once(thinking):
     guidance = frontier.guide(wanting(vocabulary, answer))
     assert guidance.guess[: guidance.stop + 1] == answer
     assert not guidance.repaired
-    assert guidance.bitmask is not None
-    first = allowed(guidance.bitmask[0].numpy(), len(vocabulary))
+    first = tokens_in(rows_of(guidance)[0], len(vocabulary))
     assert {answer[0], markers(vocabulary)[0][0]} <= first
     assert not first & set(vocabulary.encode("so"))
 
@@ -176,8 +169,7 @@ def test_reasoning_holds_no_stop_and_no_other_control_token(thinking):
     guidance = frontier.guide(wanting(vocabulary, [*opened, STOP]))
     assert guidance.guess[: len(opened)] == opened
     assert guidance.guess[len(opened)] != STOP
-    assert guidance.bitmask is not None
-    row = allowed(guidance.bitmask[len(opened)].numpy(), len(vocabulary))
+    row = tokens_in(rows_of(guidance)[len(opened)], len(vocabulary))
     assert row & vocabulary.control <= set(closed)
 
 
@@ -185,15 +177,15 @@ def test_reasoning_holds_no_stop_and_no_other_control_token(thinking):
 def test_no_token_takes_the_marker_and_part_of_the_answer(before):
     """Where `th` closes the reasoning, `the` would hold more than its end; so would `he` at `t`."""
     vocabulary = tiny(thought=("so", "th"))
-    reader = Reader(Compiler(vocabulary).compile(PERSON), reasoning_of(vocabulary))
+    compiled = Compiler(vocabulary).compile(PERSON)
+    reader = Reader(compiled, reasoning_of(vocabulary))
     begun = [*markers(vocabulary)[0], *vocabulary.encode(before)]
-    bits = Bits(1, len(vocabulary))
     assert reader.read_all(begun) == len(begun)
     texts = {t: before.encode() + piece for t, piece in enumerate(vocabulary.pieces) if piece}
     both = {token for token, text in texts.items() if b"th" in text[:-1]}
-    reader.fill(bits, 0)
+    words = compiled.masks.words(reader.mask())
     assert both
-    assert allowed(bits.rows[0], len(vocabulary)) == texts.keys() - both
+    assert tokens_in(words, len(vocabulary)) == texts.keys() - both
     assert not any(reader.read(token) for token in both)
 
 
@@ -236,7 +228,8 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
 @given(data=st.data())
 def test_what_is_forgotten_was_never_read(thinking, data):
     """Within the reasoning, across its end, and in the answer with its stop."""
-    vocabulary, compiled = thinking.vocabulary, thinking.compile(PERSON)
+    vocabulary = thinking.vocabulary
+    compiled = [Compiler(vocabulary).compile(PERSON) for _ in range(2)]  # neither knows the other
     opened, closed = markers(vocabulary)
     thought = vocabulary.encode(data.draw(st.sampled_from(["", "so", "</thi <", "{"])))
     answer = [*vocabulary.encode('{"age": 71}'), STOP]
@@ -244,14 +237,15 @@ def test_what_is_forgotten_was_never_read(thinking, data):
     tokens = [*begun, *answer]
     read = data.draw(st.integers(0, len(tokens)))
     count = data.draw(st.integers(0, read))
-    used, fresh = (Reader(compiled, reasoning_of(vocabulary, 30)) for _ in range(2))
+    used, fresh = (Reader(each, reasoning_of(vocabulary, 30)) for each in compiled)
     assert used.read_all(tokens[:read]) == read
     used.forget(count)
     assert fresh.read_all(tokens[: read - count]) == read - count
-    bits = Bits(2, len(vocabulary))
     if not fresh.ended:
-        used.fill(bits, 0)
-        fresh.fill(bits, 1)
-        assert (bits.rows[0] == bits.rows[1]).all()
+        mine, theirs = (
+            each.masks.words(reader.mask())
+            for each, reader in zip(compiled, (used, fresh), strict=True)
+        )
+        assert (mine == theirs).all()
     assert used.witness() == fresh.witness()
     assert used.read_all(tokens[read - count :]) == len(tokens) - read + count

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from masked import rows_of, tokens_in
 
 from dlm.grammar import (
     Choice,
@@ -16,7 +17,6 @@ from dlm.grammar import (
     Regex,
     Vocabulary,
 )
-from dlm.grammar.bits import Bits
 from dlm.grammar.reader import Reader
 from dlm.grammar.repair import best_repair
 from dlm.scores import Scores
@@ -52,16 +52,14 @@ def believing(*rows):
 
 def repair(compiled, scores, position=0, text=""):
     """The letter that is chosen at `position`, behind `text`."""
-    reader, bits = Reader(compiled), Bits(2, SIZE)
+    reader, masks = Reader(compiled), compiled.masks
     assert reader.read_all(tokens(text)) == len(text)
-    reader.fill(bits, 0)
-    before = bits.rows[0].copy(), reader.witness()
+    before = masks.words(reader.mask()).copy(), reader.witness()
     first = scores.candidates(position, before[0], 3)
-    chosen = best_repair(reader, scores, position, first, bits, 1)
-    reader.fill(bits, 1)
-    assert (bits.rows[1] == before[0]).all()  # it is where it was
+    chosen = best_repair(reader, masks, scores, position, first)
+    assert (masks.words(reader.mask()) == before[0]).all()  # it is where it was
     assert reader.witness() == before[1]
-    assert bits.allows(1, chosen)
+    assert chosen in tokens_in(before[0], SIZE)
     return LETTERS[chosen - 2]
 
 
@@ -149,13 +147,11 @@ def test_a_banned_token_is_not_chosen_at_its_position_while_another_is_left(lett
 def test_banned_tokens_are_not_in_the_mask_of_their_position_alone(letters):
     compiled = letters.compile(Regex("[ab]{6}"))
     scores = believing(*[{"a": 0.9, "b": 0.1}] * 4)
-    bits = Bits(4, SIZE)
     guidance = guide(compiled, scores, banned={2: tokens("a")})
     assert guidance.guess[:2] == tokens("aa")
     assert guidance.guess[2:3] == tokens("b")
-    assert guidance.bitmask is not None
-    bits.tensor[: len(guidance.bitmask)] = guidance.bitmask
-    assert [bits.allows(row, tokens("a")[0]) for row in range(3)] == [True, True, False]
+    allowed = [tokens_in(row, SIZE) for row in rows_of(guidance)]
+    assert [tokens("a")[0] in position for position in allowed[:3]] == [True, True, False]
 
 
 def test_the_mass_is_the_model_s_share_in_what_is_allowed_where_it_is_first_refused(letters):

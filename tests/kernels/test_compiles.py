@@ -12,9 +12,9 @@ import pytest
 SHARED = {90: 232_448, 120: 101_376}  # bytes a block may use, by SM; the compiler does not look
 
 KERNELS = [  # signatures as offline.py reads them
-    ("grammar_mask._mask_logits_kernel", "*bf16:16 *i32:16 i32:16 i32:16 i32:16 4096"),
-    ("grammar_mask._mask_logits_kernel", "*fp32:16 *i32:16 i32:16 i32:16 i32:16 4096"),
-    ("grammar_mask._mask_logits_kernel", "*fp16 *i32 i32 i32 i32 4096"),
+    ("grammar_mask._mask_logits_kernel", "*bf16:16 *i32:16 *i32:16 i32:16 i32:16 i32:16 4096"),
+    ("grammar_mask._mask_logits_kernel", "*fp32:16 *i32:16 *i32:16 i32:16 i32:16 i32:16 4096"),
+    ("grammar_mask._mask_logits_kernel", "*fp16 *i32 *i32 i32 i32 i32 4096"),
 ]
 CASES = [(*kernel, sm) for kernel in KERNELS for sm in SHARED]
 

@@ -1,0 +1,25 @@
+"""Masks, as tests look at them."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dlm.grammar import Guidance
+
+
+def rows_of(guidance: Guidance) -> Tensor:
+    """What each trusted position allows, as packed bits `[trusted, words]`."""
+    assert guidance.bitmask is not None
+    rows = torch.zeros(len(guidance.rows), guidance.bitmask.shape[1], dtype=torch.int32)
+    for position, row in enumerate(guidance.rows):
+        if row >= 0:
+            rows[position] = guidance.bitmask[row]
+        else:
+            rows[position, ~row // 32] = np.uint32(1 << ~row % 32).astype(np.int32).item()
+    return rows
+
+
+def tokens_in(words: Tensor | np.ndarray, size: int) -> set[int]:
+    """Of a packed row, those of the first `size` tokens that it allows."""
+    bits = np.unpackbits(np.asarray(words).view(np.uint8), bitorder="little")[:size]
+    return set(np.flatnonzero(bits).tolist())
