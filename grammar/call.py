@@ -195,9 +195,9 @@ class _Schema:
             if (named := schema["format"]) not in FORMATS:
                 self._refuse(f"this format is none of {', '.join(FORMATS)}", f"{where}/format")
             name = f"format_{named.replace('-', '_')}"
-            return self._rules.write(name, f"{name} ::= {pattern.ebnf(FORMATS[named])}")
+            return self._rules.write(name, f"{name} ::= {pattern.parse(FORMATS[named])}")
         try:
-            return Term(pattern.ebnf(schema["pattern"]))
+            return pattern.parse(schema["pattern"])
         except InvalidGrammarError as error:
             reason = f"{error.reason} ({error.where})" if error.where else error.reason
             raise self._parameters.error(reason, f"{where}/pattern") from error

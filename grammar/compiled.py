@@ -4,9 +4,12 @@ It is shared by the requests that use the grammar. Knows tokens, but no request 
 """
 
 from collections.abc import Callable
+from functools import cached_property
+from sys import maxsize
 
 import xgrammar as xgr
 
+from dlm.grammar.fewest import fewest
 from dlm.grammar.masks import Mask, Masks
 from dlm.grammar.network import Network
 from dlm.grammar.place import Item, Place, Places
@@ -14,6 +17,7 @@ from dlm.grammar.vocabulary import Vocabulary
 
 _EDGE_BYTES, _PLACE_BYTES, _WAY_BYTES = 200, 2000, 100  # of Python objects, roughly
 _WITNESSES = 4096  # completions that are remembered
+_FEW = 32  # tokens of a text that is looked for where none is known
 _WAYS = 100_000  # tokens that are remembered to lead from one place to another
 
 Matcher = Callable[[], xgr.GrammarMatcher]  # one that is where it is asked about
@@ -74,17 +78,36 @@ class Compiled:
         by_rules = self._by_rules(place.best)
         if by_rules is not None and by_rules <= tokens:
             return True
-        witness = self.witness(place)
+        witness = self.witness(place, tokens)
         return witness is not None and len(witness) <= tokens
 
-    def witness(self, place: Place) -> list[int] | None:
-        """The tokens of a shortest text that completes the one so far; None: there is none."""
+    def witness(self, place: Place, tokens: int = maxsize) -> list[int] | None:
+        """The tokens of a shortest text that completes the one so far; None: there is none.
+
+        The shortest in bytes, if it is of at most so many `tokens`, else in tokens.
+        """
+        plain = self._plain(place)
+        if plain is None or len(plain) > tokens:
+            return self._fewer.get(place, plain)
+        return plain
+
+    def _plain(self, place: Place) -> list[int] | None:
+        """Of the fewest bytes."""
         if place not in self._witnesses:
             if len(self._witnesses) >= _WITNESSES:
                 self._witnesses.clear()
             text = None if place.cost is None else self.places.completion(place)
             self._witnesses[place] = None if text is None else self.vocabulary.fewest(text)
         return self._witnesses[place]
+
+    @cached_property
+    def _fewer(self) -> dict[Place, list[int]]:
+        """A way through the whole grammar in fewer tokens than its witness, by the places on it."""
+        known = self._plain(self.places.start)
+        most = _FEW if known is None else len(known) - 1
+        steps = fewest(self.places, self.vocabulary, most)
+        said = [token for _, token in steps]
+        return {place: said[i:] for i, (place, _) in enumerate(steps)}
 
     def _by_rules(self, item: Item | None) -> int | None:
         """The tokens of a completion that spells each rule's rest by itself."""

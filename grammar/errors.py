@@ -31,7 +31,7 @@ class DeadEndError(GrammarError):
 class BudgetError(GrammarError, ValueError):
     """The shortest text that the grammar accepts is too long; `needed` tokens would do.
 
-    Shortest in bytes, and in its fewest tokens: a longer text of longer tokens may need fewer.
+    Fewer may do where there is too much to look at: then it is the text of the fewest bytes.
     """
 
     def __init__(self, message: str, needed: int):

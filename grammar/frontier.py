@@ -141,7 +141,7 @@ class Frontier:
         return kept
 
     def _too_long(self, budget: int) -> GrammarError:
-        shortest = self._reader.witness()
+        shortest = self._reader.witness(budget - 1)
         if shortest is None:
             return DeadEndError(
                 "no text that the grammar accepts can be written in this vocabulary"
@@ -300,7 +300,7 @@ class Frontier:
     def _planned(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
         """The next token of a shortest completion, or the stop behind it."""
         position = len(here.guess)
-        plan = here.plans.get(position) or self._reader.witness()
+        plan = here.plans.get(position) or self._reader.witness(self._left(position) + 1)
         if plan is None:
             raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
         if plan:

@@ -1,4 +1,4 @@
-"""A regex of JSON Schema as an expression of xgrammar's EBNF that matches the same texts.
+"""Reads a regex, into a node of xgrammar's EBNF that matches the same texts.
 
 It reads what ECMAScript and Python's `re`, which checks values later, mean alike, and where they
 differ it keeps to what both match; it refuses the rest by name. xgrammar's own reader of regexes
@@ -10,15 +10,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.rules import Either, Node, Repeat, Row
 
 Ranges = tuple[tuple[int, int], ...]  # code points, both ends included
 
 
-def ebnf(pattern: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Chars(Node):
+    """One character."""
+
+    ranges: Ranges
+
+    def __str__(self) -> str:
+        return charset(self.ranges)
+
+
+def parse(pattern: str) -> Node:
     """Matches whole texts, anchored or not. Raises `InvalidGrammarError`, its `where` a place."""
     try:
         re.compile(pattern)
-    except (re.error, OverflowError) as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InvalidGrammarError("pattern", str(error)) from error
     return _Reader(pattern).whole()
 
@@ -35,7 +46,7 @@ def _escape(point: int) -> str:
     return chr(point) if point < 128 and chr(point).isalnum() else f"\\U{point:08x}"
 
 
-def _union(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -48,7 +59,7 @@ def _union(ranges: Iterable[tuple[int, int]]) -> Ranges:
 def _without(ranges: Ranges) -> Ranges:
     """Every character but these."""
     left, start = [], 0
-    for low, high in _union((*ranges, *_NEVER)):
+    for low, high in union((*ranges, *_NEVER)):
         if start < low:
             left.append((start, low - 1))
         start = high + 1
@@ -89,15 +100,23 @@ _SETS = {
     "s": _Set(_SPACE, (*_SPACE, *_WIDE_SPACE)),
 }
 _NAMED = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B}
-_REPEAT = re.compile(r"(\*|\+|\?|\{\d+(?:,\d*)?\})\??")
+_REPEAT = re.compile(r"(?:([*+?])|\{(\d+)(,(\d*))?\})\??")
 _CODE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
+
+
+def _counts(repeat: re.Match[str]) -> tuple[int, int | None]:
+    """Least and most of a quantifier."""
+    sign, low, more, high = repeat.groups()
+    if sign:
+        return int(sign == "+"), 1 if sign == "?" else None
+    return int(low), int(low) if more is None else int(high) if high else None
 
 
 class _Reader:
     def __init__(self, pattern: str):
         self._pattern, self._at = pattern, 0
 
-    def whole(self) -> str:
+    def whole(self) -> Node:
         return self._options(top=True)
 
     def _error(self, reason: str) -> InvalidGrammarError:
@@ -112,14 +131,14 @@ class _Reader:
     def _ends(self) -> bool:
         return self._at == len(self._pattern) or self._pattern[self._at] in "|)"
 
-    def _options(self, top: bool) -> str:
+    def _options(self, top: bool) -> Node:
         options = [self._sequence(top)]
         while self._next("|"):
             options.append(self._sequence(top))
-        return f"({' | '.join(options)})"
+        return Either(tuple(options))
 
-    def _sequence(self, top: bool) -> str:
-        items = []
+    def _sequence(self, top: bool) -> Node:
+        items: list[Node] = []
         if top:
             self._next("^")
         while not self._ends():
@@ -130,11 +149,11 @@ class _Reader:
             item = self._item()
             if found := _REPEAT.match(self._pattern, self._at):
                 self._at = found.end()
-                item += found[1]
+                item = Repeat(item, *_counts(found))
             items.append(item)
-        return " ".join(items) or '""'
+        return Row(tuple(items))
 
-    def _item(self) -> str:
+    def _item(self) -> Node:
         if self._next("("):
             if self._pattern.startswith("?", self._at) and not self._next("?:"):
                 raise self._error("no look-around, no named group, no flag")
@@ -149,9 +168,9 @@ class _Reader:
             raise self._error(f"`{self._pattern[self._at]}` cannot be here")
         else:
             ranges = self._character().sure
-        if not (kept := _without(_without(_union(ranges)))):
+        if not (kept := _without(_without(union(ranges)))):
             raise self._error("no character fits")
-        return charset(kept)
+        return Chars(kept)
 
     def _character(self) -> _Set:
         """A character or an escape: the same in a class and outside of it."""
@@ -191,5 +210,5 @@ class _Reader:
             possible += member.possible
         if any({f"\\{letter}", f"\\{letter.upper()}"} <= escapes for letter in _SETS):
             sure = list(CHARACTERS)  # a set and its inverse, wherever a dialect draws the line
-        found = _Set(_union(sure), _union((*possible, *sure)))
+        found = _Set(union(sure), union((*possible, *sure)))
         return found.inverted() if inverted else found

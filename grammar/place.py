@@ -67,9 +67,7 @@ class Places:
         for byte in piece:
             if at is None:
                 break
-            if byte not in at.next:
-                at.next[byte] = self._behind(at, byte)
-            at = at.next[byte]
+            at = self.behind(at, byte)
         if not place.named:
             return at
         items = [
@@ -86,14 +84,22 @@ class Places:
         """A shortest text from `place` to the end: bytes, and ids of tokens that are named."""
         return _text(self._network, place.best) if place.best else []
 
-    def _behind(self, place: Place, byte: int) -> Place | None:
-        items = [
-            (edge.to, callers)
-            for state, callers in place.items
-            for edge in self._network.shape(state).bytes
-            if edge.low <= byte <= edge.high
-        ]
-        return self._place(items) if items else None
+    def behind(self, place: Place, byte: int) -> Place | None:
+        """The place behind a byte of text."""
+        if byte not in place.next:
+            items = [
+                (edge.to, callers)
+                for state, callers in place.items
+                for edge in self._network.shape(state).bytes
+                if edge.low <= byte <= edge.high
+            ]
+            place.next[byte] = self._place(items) if items else None
+        return place.next[byte]
+
+    def named(self, place: Place) -> set[int]:
+        """The tokens that are asked for by their ids."""
+        edges = (edge for state, _ in place.items for edge in self._network.shape(state).tokens)
+        return {token for edge in edges if edge.listed for token in edge.ids}
 
     def _place(self, items: Iterable[Item]) -> Place:
         kernel = frozenset(items)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from sys import maxsize
 
 import xgrammar as xgr
 
@@ -130,10 +131,14 @@ class Reader:
             return False
         return self._compiled.closes_within(self._place, tokens - closing)
 
-    def witness(self) -> list[int] | None:
-        """Tokens that complete what is begun, up to a stop token; None: nothing does."""
-        rest = self._compiled.witness(self._place)
-        return None if rest is None else self._closing() + rest
+    def witness(self, tokens: int = maxsize) -> list[int] | None:
+        """What completes what is begun, up to a stop token; None: nothing does.
+
+        At most so many `tokens`, if that is known to be possible.
+        """
+        closing = self._closing()
+        rest = self._compiled.witness(self._place, tokens - len(closing))
+        return None if rest is None else closing + rest
 
     def _closing(self) -> list[int]:
         """Tokens that end the reasoning, if it has begun."""

@@ -3,12 +3,16 @@
 import json
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import xgrammar as xgr
 
+from dlm.grammar.automaton import Automaton, TooLargeError
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.pattern import parse
 from dlm.grammar.repetition import endless_rule
+from dlm.grammar.rules import Node
 from dlm.grammar.spec import Spec
 from dlm.grammar.tags import token_macro
 from dlm.grammar.vocabulary import Vocabulary
@@ -18,8 +22,8 @@ from dlm.grammar.vocabulary import Vocabulary
 class Regex(Spec):
     """A text that `pattern` matches from its beginning to its end.
 
-    ECMAScript's syntax as far as it is regular: no look-around, no back-reference. A dot matches
-    a line break too.
+    What ECMAScript and Python both match: where they differ, as about the letters of `\\w`, it is
+    what they share. Regular: no look-around, no back-reference, no anchor in the middle.
     """
 
     pattern: str
@@ -29,6 +33,14 @@ class Regex(Spec):
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:
             raise InvalidGrammarError(self.kind, f"a pattern is text, not {self.pattern!r:.40}")
+        try:
+            self._parsed  # noqa: B018  # it checks the pattern
+        except InvalidGrammarError as error:
+            raise InvalidGrammarError(self.kind, error.reason, error.where) from error
+
+    @cached_property
+    def _parsed(self) -> Node:
+        return parse(self.pattern)
 
     @property
     def source(self) -> str:
@@ -39,7 +51,11 @@ class Regex(Spec):
         return self.kind, self.pattern
 
     def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
-        return xgr.Grammar.from_regex(self.pattern)
+        try:
+            rules = Automaton.of(self._parsed).ebnf("root")
+        except TooLargeError:
+            rules = f"root ::= {self._parsed}"
+        return xgr.Grammar.from_ebnf(rules)
 
     def value(self, text: str) -> str:
         return text

@@ -166,6 +166,19 @@ class Vocabulary:
         return all(bytes([byte]) in self._by_piece[0] for byte in range(256))
 
     @cached_property
+    def sorted_pieces(self) -> tuple[list[bytes], list[int]]:
+        """All text tokens by their bytes, in order: pieces, and the tokens that they are of."""
+        ordered = sorted(
+            filter(self.pieces.__getitem__, range(len(self))), key=self.pieces.__getitem__
+        )
+        return [self.pieces[token] for token in ordered], ordered
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, self.pieces))
+
+    @cached_property
     def _by_piece(self) -> tuple[dict[bytes, int], int]:
         """Text tokens by their bytes, and the longest of them that is worth a try."""
         ids = {piece: token for token, piece in enumerate(self.pieces) if piece}

@@ -23,6 +23,11 @@ settings.register_profile("dlm", deadline=None, derandomize=True)  # machines ar
 settings.load_profile("dlm")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tokenizer", metavar="FILE", help="for made-up grammars: a tokenizer.json")
+    parser.addoption("--made-up", type=int, default=6, metavar="N", help="grammars of each kind")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

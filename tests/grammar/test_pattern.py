@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.pattern import ebnf
+from dlm.grammar.pattern import parse
 
 BYTES = xgr.GrammarCompiler(
     xgr.TokenizerInfo([bytes([i]) for i in range(256)] + [b""], stop_token_ids=[256]),
@@ -17,7 +17,7 @@ BYTES = xgr.GrammarCompiler(
 
 
 def matcher(pattern):
-    grammar = BYTES.compile_grammar(xgr.Grammar.from_ebnf(f"root ::= {ebnf(pattern)}"))
+    grammar = BYTES.compile_grammar(xgr.Grammar.from_ebnf(f"root ::= {parse(pattern)}"))
 
     def matches(text):
         state = xgr.GrammarMatcher(grammar)
@@ -80,7 +80,7 @@ def test_a_pattern_matches_whole_texts(pattern, matched, refused):
 )
 def test_what_dialects_read_apart_is_refused(pattern, problem):
     with pytest.raises(InvalidGrammarError, match=problem):
-        ebnf(pattern)
+        parse(pattern)
 
 
 ATOMS = st.sampled_from(

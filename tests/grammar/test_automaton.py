@@ -1,0 +1,112 @@
+"""Automata of regexes: the same texts, each in one way."""
+
+import re
+
+import pytest
+import xgrammar as xgr
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlm.grammar.automaton import Automaton, TooLargeError
+from dlm.grammar.pattern import parse
+
+BYTES = xgr.GrammarCompiler(
+    xgr.TokenizerInfo([bytes([i]) for i in range(256)] + [b""], stop_token_ids=[256]),
+    cache_enabled=False,
+)
+PATTERNS = st.recursive(
+    st.sampled_from(["a", "b", "ab", "é", ".", "[ab]", "[^a]", "[a-cé]", "(|a)"]),
+    lambda inner: st.one_of(
+        st.tuples(
+            inner, st.sampled_from(["*", "+", "?", "{2}", "{0}", "{1,2}", "{0,3}", "{2,}"])
+        ).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
+        st.lists(inner, min_size=2, max_size=3).map("".join),
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
+    ),
+    max_leaves=8,
+)
+TEXTS = st.text(st.sampled_from("abcé"), max_size=7)
+
+
+def runs(automaton, text):
+    """What the automaton makes of a text, and in how many ways."""
+    states = [0]
+    for character in text:
+        point = ord(character)
+        states = [
+            to
+            for state in states
+            for to, ranges in automaton.edges[state].items()
+            if any(low <= point <= high for low, high in ranges)
+        ]
+    return [state in automaton.final for state in states]
+
+
+def matcher(rules):
+    return xgr.GrammarMatcher(BYTES.compile_grammar(xgr.Grammar.from_ebnf(rules)))
+
+
+@given(PATTERNS, st.lists(TEXTS, min_size=6, max_size=12))
+def test_it_takes_what_python_takes_and_its_rules_take_the_same(pattern, texts):
+    automaton = Automaton.of(parse(pattern))
+    state = matcher(automaton.ebnf("root"))
+    for text in texts:
+        taken = re.fullmatch(pattern, text) is not None
+        found = runs(automaton, text)
+        assert len(found) <= 1
+        assert (found == [True]) == taken
+        state.reset()
+        assert (state.accept_string(text) and state.is_completed()) == taken
+
+
+@given(PATTERNS)
+def test_no_two_of_its_states_are_alike_and_each_has_a_way_to_the_end(pattern):
+    """Told apart by a text, and found by walking back from the final ones."""
+    automaton = Automaton.of(parse(pattern))
+    count = len(automaton.edges)
+    ends = set(automaton.final)
+    for _ in range(count):
+        ends |= {s for s in range(count) if ends & automaton.edges[s].keys()}
+    assert ends == set(range(count))
+
+    def step(state, character):
+        found = [
+            to
+            for to, ranges in automaton.edges[state].items()
+            if any(low <= ord(character) <= high for low, high in ranges)
+        ]
+        return found[0] if found else None
+
+    differ = {
+        (a, b)
+        for a in range(count)
+        for b in range(count)
+        if (a in automaton.final) != (b in automaton.final)
+    }
+    for _ in range(count):
+        for a in range(count):
+            for b in range(count):
+                for character in "abcé~":
+                    one, other = step(a, character), step(b, character)
+                    if (one is None) != (other is None) or (one, other) in differ:
+                        differ.add((a, b))
+    assert all((a, b) in differ for a in range(count) for b in range(count) if a != b)
+
+
+@pytest.mark.parametrize("pattern", ["(a*)*b", "(a|aa)+b", "((a?){9}a*)*b", "(a|b|ab)*b"])
+def test_what_matches_in_many_ways_is_matched_in_one(pattern):
+    """As a parser reads the pattern itself, this takes longer than anybody waits."""
+    state = matcher(Automaton.of(parse(pattern)).ebnf("root"))
+    assert state.accept_string("a" * 5000 + "b")
+    assert state.is_completed()
+
+
+@pytest.mark.parametrize("pattern", ["[ab]{5000}", "(a|b)*a(a|b){14}", "((a{99}){99}){99}"])
+def test_what_would_be_too_large_is_not_made(pattern):
+    with pytest.raises(TooLargeError):
+        Automaton.of(parse(pattern))
+
+
+def test_states_with_one_way_on_need_no_rule():
+    assert Automaton.of(parse('"ab[0-9]c|x')).ebnf("r") == 'r ::= "\\"ab" [0-9] "c" | "x"'
+    assert Automaton.of(parse("")).ebnf("r") == 'r ::= ""'
