@@ -5,6 +5,11 @@ import torch
 import xgrammar as xgr
 
 
+def tokens_in(words: np.ndarray) -> list[int]:
+    """The numbers of the bits that are set."""
+    return np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
+
+
 class Bits:
     """Rows of allowed tokens in xgrammar's packed form: bit `v % 32` of word `v // 32`.
 

@@ -9,6 +9,7 @@ from sys import maxsize
 
 import xgrammar as xgr
 
+from dlm.grammar.bits import Bits, tokens_in
 from dlm.grammar.fewest import fewest
 from dlm.grammar.masks import Mask, Masks
 from dlm.grammar.network import Network
@@ -54,8 +55,26 @@ class Compiled:
         if mask is None:
             bits, mask = self.masks.new()
             matcher().fill_next_token_bitmask(bits.tensor, mask)
+            if place.room is not None and place.room < self.vocabulary.most_characters:
+                self._keep_within(place, place.room, bits, mask)
             self.masks.known[place] = mask
         return mask
+
+    def _keep_within(self, place: Place, room: int, bits: Bits, mask: Mask) -> None:
+        """Take out the tokens that go on with more characters than there is `room` for.
+
+        Others as long stay if they end the repetition in time.
+        """
+        places, vocabulary, row = self.places, self.vocabulary, bits.rows[mask]
+        behind = ((byte, places.behind(place, byte)) for byte in range(256))
+        ends = bytes(
+            b for b, at in behind if at is not None and (at.room is None or at.room > room)
+        )
+        long = row & vocabulary.longer(room)
+        row &= ~long
+        for token in tokens_in(long & vocabulary.holding(ends)):
+            if places.after(place, token, vocabulary.pieces[token]) is not None:
+                bits.add(mask, token)
 
     def forced(self, place: Place, matcher: Matcher) -> str:
         """The text that every sentence goes on with from `place`, where `matcher` is."""

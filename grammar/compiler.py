@@ -10,13 +10,14 @@ import xgrammar as xgr
 
 from dlm.grammar.compiled import Compiled
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.network_reader import read_network
+from dlm.grammar.network_reader import loosened, read_network
 from dlm.grammar.spec import Spec
 from dlm.grammar.vocabulary import Vocabulary
 
 # xgrammar's errors begin with a time, a C++ file and line, and sometimes the failed check.
 _NOISE = re.compile(r"\[[\d:]+\] \S+:\d+: (?:Check failed: \(.*?\) is false: )?")
 _REMEMBERED = 1024  # grammars and failures
+_FAR = 32  # characters: shorter repetitions are xgrammar's own
 
 
 class Compiler:
@@ -55,8 +56,9 @@ class Compiler:
     def _compile(self, spec: Spec) -> Compiled:
         try:
             grammar = spec.grammar(self.vocabulary)
-            matcher = self._backend(spec.calls).compile_grammar(grammar)
-            return Compiled(matcher, read_network(grammar), self.vocabulary)
+            far = max(_FAR, self.vocabulary.most_characters)
+            matcher = self._backend(spec.calls).compile_grammar(loosened(grammar, far))
+            return Compiled(matcher, read_network(grammar, far), self.vocabulary)
         except (RuntimeError, UnicodeError) as error:  # all that xgrammar raises here
             raise InvalidGrammarError(spec.kind, _reason(error)) from error
 

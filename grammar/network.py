@@ -33,12 +33,16 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A whole `rule`, at least `least` times; `most` is None without a bound."""
+    """A whole `rule`, at least `least` times; `most` is None without a bound.
+
+    It is `loose` where the matcher is not told of `most`: it would take a mask for every round.
+    """
 
     rule: int
     to: int
     least: int = 1
     most: int | None = 1
+    loose: bool = False
 
     @property
     def once(self) -> bool:
@@ -76,6 +80,7 @@ class Network:
         self._way: dict[int, Edge] = {}  # a first edge of such a way
         self._counted: dict[tuple[Call, int], int] = {}
         self._rounds: dict[int, tuple[Call, int]] = {}  # counted states whose edges are not made
+        self._of_round: dict[int, tuple[Call, int]] = {}  # of loose repetitions
         self._shapes: dict[int, Shape] = {}
         self._tails: dict[int, bool] = {}
         self._measure()
@@ -93,6 +98,8 @@ class Network:
             state = self._counted[call, done] = len(self.edges)
             self.edges.append([])
             self._rounds[state] = call, done
+            if call.loose:
+                self._of_round[state] = call, done
             rounds = max(0, call.least - done)
             rest = self._through(Call(call.rule, call.to, rounds, None))
             if rest is not None:
@@ -127,8 +134,15 @@ class Network:
     def nullable(self, rule: int) -> bool:
         return self.cost.get(self.start[rule]) == 0
 
+    def room(self, state: int) -> int | None:
+        """How many rounds of a loose repetition may follow; None: the state is not in one."""
+        call, done = self._of_round.get(state, (None, 0))
+        return None if call is None or call.most is None else call.most - done
+
     def tail(self, state: int) -> bool:
-        """Nothing is left of the state's rule."""
+        """Nothing is left of the state's rule, not even a bound."""
+        if self.room(state) is not None:
+            return False
         if state not in self._tails:
             self._tails[state] = False  # where skips go in a circle
             edges = self._out(state)

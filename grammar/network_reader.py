@@ -20,24 +20,40 @@ _EDGE_SKIP, _EDGE_CALL, _EDGE_REPEAT, _EDGE_TOKENS, _EDGE_OTHER_TOKENS = -1, -2,
 _LENGTHS = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
 
 
-def read_network(grammar: xgr.Grammar) -> Network:
-    """The network of a grammar that compiles; `RuntimeError` for rules that count or are lazy."""
+def read_network(grammar: xgr.Grammar, far: int | None = None) -> Network:
+    """The network of a grammar that compiles; `RuntimeError` for rules that count or are lazy.
+
+    Repeated characters are loose where there may be more than `far`.
+    """
     source = json.loads(grammar.serialize_json())
     for name, _, _, _, *bounds in source["rules"]:
         if [*bounds[:2], *bounds[3:]] != [-1, -1, False, None] or source["suffix_stop_infos"]:
             raise RuntimeError(f"rule {name}: max_tokens, max_chars and laziness are not supported")
-    return _Builder(source).network()
+    return _Builder(source, far).network()
+
+
+def loosened(grammar: xgr.Grammar, far: int) -> xgr.Grammar:
+    """`grammar`, but any number of characters where more than `far` of them may be repeated.
+
+    xgrammar makes masks for each round: that takes seconds for a string of at most 100 characters.
+    """
+    source = json.loads(grammar.serialize_json())
+    built, data = _Builder(source, far), source["grammar_expr_data"]
+    for number in built.loose:
+        data[source["grammar_expr_indptr"][number] + 4] = -1
+    return xgr.Grammar.deserialize_json(json.dumps(source))
 
 
 class _Builder:
     """Expressions to states: each kind leads from a state to a state."""
 
-    def __init__(self, source: dict[str, Any]):
+    def __init__(self, source: dict[str, Any], far: int | None):
         """`source` is a serialised grammar."""
         data, starts = source["grammar_expr_data"], source["grammar_expr_indptr"]
         self._source = source
-        self._expressions = [(data[s], data[s + 2 : s + 2 + data[s + 1]]) for s in starts]
+        self.expressions = [(data[s], data[s + 2 : s + 2 + data[s + 1]]) for s in starts]
         self._edges: list[list[Edge]] = []
+        self.loose = set() if far is None else self._loose(far)
 
     def network(self) -> Network:
         bodies = [rule[1] for rule in self._source["rules"]]
@@ -45,13 +61,45 @@ class _Builder:
         final = {self._build(body, begin) for body, begin in zip(bodies, start, strict=True)}
         return Network(self._edges, start, final, self._source["root_rule_id"])
 
+    def _loose(self, far: int) -> set[int]:
+        """Repetitions of one character, often, up to another that has to follow: where that is, is
+        no question then, however far the matcher thinks that they may go."""
+        either = [
+            (part, self._repeats(part, far) and self._ends(part, after))
+            for kind, parts in self.expressions
+            if kind == _SEQUENCE
+            for part, after in zip(parts, [*parts[1:], None], strict=True)
+        ]
+        return {part for part, loose in either if loose} - {part for part, no in either if not no}
+
+    def _repeats(self, number: int, far: int) -> bool:
+        kind, parts = self.expressions[number]
+        return kind == _REPEAT and parts[1] <= far < parts[2] and self._class(parts[0]) is not None
+
+    def _ends(self, number: int, after: int | None) -> bool:
+        """What comes `after` the repetition is none of its characters."""
+        kind, parts = (None, []) if after is None else self.expressions[after]
+        characters = self._class(self.expressions[number][1][0])
+        if kind == _STRING and parts and characters is not None and 0 <= parts[0] < 0x80:
+            negated, bounds = characters[0], characters[1:]
+            ranges = zip(bounds[::2], bounds[1::2], strict=True)
+            return any(low <= parts[0] <= high for low, high in ranges) == bool(negated)
+        return kind == _TOKENS
+
+    def _class(self, rule: int) -> list[int] | None:
+        """The characters of a rule of one character."""
+        kind, parts = self.expressions[self._source["rules"][rule][1]]
+        while kind in (_SEQUENCE, _CHOICES) and len(parts) == 1:
+            kind, parts = self.expressions[parts[0]]
+        return parts if kind == _CLASS else None
+
     def _new(self) -> int:
         self._edges.append([])
         return len(self._edges) - 1
 
     def _build(self, number: int, state: int) -> int:
         """Add an expression behind `state`; says where it ends."""
-        kind, parts = self._expressions[number]
+        kind, parts = self.expressions[number]
         if kind == _STRING:
             for byte in parts:
                 state = self._add(state, Bytes(byte, byte, self._new()))
@@ -64,7 +112,8 @@ class _Builder:
             return self._add(state, Call(parts[0], self._new()))
         elif kind == _REPEAT:
             rule, least, most = parts
-            return self._add(state, Call(rule, self._new(), least, None if most < 0 else most))
+            bound = None if most < 0 else most
+            return self._add(state, Call(rule, self._new(), least, bound, number in self.loose))
         elif kind in (_TOKENS, _OTHER_TOKENS):
             return self._add(state, Tokens(frozenset(parts), kind == _TOKENS, self._new()))
         elif kind == _SEQUENCE:

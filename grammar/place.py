@@ -17,7 +17,7 @@ Item = tuple[int, "Callers"]  # a state of a rule, and where it goes on when the
 class Callers:
     """Who waits for one rule to end. A caller may be among its own: left recursion."""
 
-    __slots__ = ("best", "cost", "ends", "tokens", "waiting")
+    __slots__ = ("best", "cost", "ends", "room", "tokens", "waiting")
 
     def __init__(self, ends: bool = False):
         self.waiting: list[Item] = []  # states to go on in, and their own callers
@@ -25,21 +25,31 @@ class Callers:
         self.cost = 0 if ends else None  # bytes to its end, once the rule has ended; None: no way
         self.best: Item | None = None  # where the shortest way goes on
         self.tokens: int | None = None  # how many that takes, once somebody has counted
+        self.room: int | None = None  # characters of a loose repetition that may follow the rule
 
 
 class Place:
     """A situation within a grammar. Moved from by `Places.after`, never changed.
 
-    `cost` bounds the tokens to the end of the text: it counts bytes, and named tokens. It is None
-    where the grammar has no end in sight.
+    `room` is how many characters may follow of those that the matcher does not count, None where it
+    counts all. `cost` bounds the tokens to the end of the text: it counts bytes, and named tokens.
+    It is None where the grammar has no end in sight.
     """
 
-    __slots__ = ("best", "cost", "ends", "forced", "items", "named", "next", "ways")
+    __slots__ = ("best", "cost", "ends", "forced", "items", "named", "next", "room", "ways")
 
-    def __init__(self, items: list[Item], best: Item | None, cost: int | None, named: bool):
+    def __init__(
+        self,
+        items: list[Item],
+        best: Item | None,
+        cost: int | None,
+        named: bool,
+        room: int | None,
+    ):
         self.items = items  # those that a byte or a named token moves
         self.best, self.cost = best, cost  # where the shortest way to the end begins
         self.named = named  # a token may be asked for by its id
+        self.room = room
         self.next: dict[int, Place | None] = {}  # by the next byte, as far as known
         # What a matcher has said of it, once one has been asked.
         self.forced: str | None = None  # the text that must follow
@@ -137,7 +147,9 @@ class Places:
             shared = self._shared(called)
             moving = [(state, shared.get(callers, callers)) for state, callers in moving]
         cost, best = _shortest(network, kernel)
-        return Place(moving, best, cost, named)
+        within = [on.room for _, on in moving if on.room is not None]  # a character, perhaps
+        room = _room(network, seen)
+        return Place(moving, best, cost, named, max(within, default=None) if room is None else room)
 
     def _shared(self, called: dict[int, Callers]) -> dict[Callers, Callers]:
         """The callers that stand for those of `called` everywhere: one for all who wait alike.
@@ -152,6 +164,7 @@ class Places:
                 waiting = frozenset((to, shared.get(on, on)) for to, on in callers.waiting)
                 if waiting not in self._callers:
                     callers.waiting = list(waiting)
+                    callers.room = _room(self._network, waiting)
                     self._callers[waiting] = callers
                 shared[callers] = self._callers[waiting]
         for callers in circular:
@@ -186,6 +199,12 @@ def _measure(network: Network, called: list[Callers]) -> None:
         for callers in undecided:
             callers.best = _shortest(network, callers.waiting)[1]
         undecided = [callers for callers in undecided if callers.best is None]
+
+
+def _room(network: Network, items: Iterable[Item]) -> int | None:
+    """The most that any of `items` has room for."""
+    rooms = (network.room(state) for state, _ in items)
+    return max((room for room in rooms if room is not None), default=None)
 
 
 def _least(network: Network, items: Iterable[Item]) -> int | None:

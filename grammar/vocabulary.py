@@ -118,9 +118,7 @@ class Vocabulary:
     @cached_property
     def text_words(self) -> np.ndarray:
         """Every token that has bytes, as packed bits: `v % 32` of word `v // 32`."""
-        bits = np.ones(-(-len(self) // 32) * 32, dtype=bool)
-        bits[: len(self)] = [bool(piece) for piece in self.pieces]
-        return np.packbits(bits, bitorder="little").view(np.uint32)
+        return _packed(np.array([bool(piece) for piece in self.pieces]))
 
     def text(self, tokens: Sequence[int]) -> str:
         """What `tokens` say, without control tokens; U+FFFD stands for bytes that are no UTF-8."""
@@ -166,6 +164,26 @@ class Vocabulary:
         return all(bytes([byte]) in self._by_piece[0] for byte in range(256))
 
     @cached_property
+    def characters(self) -> np.ndarray:
+        """How many begin in each token's bytes."""
+        return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in self.pieces])
+
+    @cached_property
+    def most_characters(self) -> int:
+        return int(self.characters.max())
+
+    @lru_cache(maxsize=64)  # noqa: B019  # a vocabulary lives as long as its engine
+    def longer(self, count: int) -> np.ndarray:
+        """The tokens of more than `count` characters, as packed bits."""
+        return _packed(self.characters > count)
+
+    @lru_cache(maxsize=16)  # noqa: B019
+    def holding(self, bytes_: bytes) -> np.ndarray:
+        """The tokens that hold one of some bytes, as packed bits."""
+        wanted = frozenset(bytes_)
+        return _packed(np.array([not wanted.isdisjoint(piece) for piece in self.pieces]))
+
+    @cached_property
     def sorted_pieces(self) -> tuple[list[bytes], list[int]]:
         """All text tokens by their bytes, in order: pieces, and the tokens that they are of."""
         ordered = sorted(
@@ -204,3 +222,10 @@ class Vocabulary:
                 spelled = takewhile(lambda t: t not in self.control, tokens[len(context) :])
                 return tuple(spelled)[:-1]
         return ()
+
+
+def _packed(tokens: np.ndarray) -> np.ndarray:
+    """One bit for each: bit `v % 32` of word `v // 32`; bits behind the last token are set."""
+    bits = np.ones(-(-len(tokens) // 32) * 32, dtype=bool)
+    bits[: len(tokens)] = tokens
+    return np.packbits(bits, bitorder="little").view(np.uint32)

@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import xgrammar as xgr
 from evaluate import is_valid
 from rich.console import Console
 from rich.table import Table
@@ -45,6 +44,7 @@ from dlm.grammar import (
     GrammarError,
     Vocabulary,
 )
+from dlm.grammar.reader import Reader
 from dlm.slot import Slot
 from dlm.stream import Stream
 
@@ -250,13 +250,12 @@ def progress(rest: str | None) -> int:
 
 def read_by(compiled: Compiled, text: str) -> str | None:
     """Read a text token by token; None if all of it is accepted, else what is left."""
-    vocabulary = compiled.vocabulary
-    matcher = xgr.GrammarMatcher(compiled.grammar, override_stop_tokens=list(vocabulary.stops))
+    vocabulary, reader = compiled.vocabulary, Reader(compiled)
     tokens = vocabulary.encode(text)
-    for at, token in enumerate(tokens):
-        if not matcher.accept_token(token):
-            return vocabulary.text(tokens[at:])
-    return None if matcher.accept_token(vocabulary.stops[0]) else "the end"
+    taken = reader.read_all([*tokens, vocabulary.stops[0]])
+    if taken < len(tokens):
+        return vocabulary.text(tokens[taken:])
+    return None if reader.ended else "the end"
 
 
 def show(rows: Sequence[Row]) -> None:

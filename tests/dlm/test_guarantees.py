@@ -6,10 +6,10 @@ from functools import partial
 
 import jsonschema
 import pytest
-import xgrammar as xgr
 from doubles import Obsessed, Random, Scripted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oracle import judge
 from values import PROMPT, V
 
 from dlm import (
@@ -23,7 +23,6 @@ from dlm import (
     Request,
     RequestError,
 )
-from dlm.grammar import Compiler
 
 LEAF = st.sampled_from(
     [
@@ -77,7 +76,7 @@ def test_whatever_the_model_wants_the_output_is_a_prefix_of_a_valid_one(
     engine = engine_of(model)
     spec = JsonSchema(schema)
     engine.add(Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=max_tokens))
-    oracle = xgr.GrammarMatcher(Compiler(engine.vocabulary).compile(spec).grammar)
+    oracle = judge(spec, engine.vocabulary)
     passes, said, text, result, refused = 0, [], "", None, None
     while engine.busy:
         events = engine.step()
@@ -150,7 +149,7 @@ def test_texts_obey_their_regex_choice_or_grammar(engine_of, model, text, seed, 
             engine.generate(request)
         return
     result = engine.generate(request)
-    oracle = xgr.GrammarMatcher(Compiler(engine.vocabulary).compile(spec).grammar)
+    oracle = judge(spec, engine.vocabulary)
     assert result.finish_reason == "stop"
     assert oracle.accept_string(spelled(engine, result.token_ids))
     assert oracle.is_completed()

@@ -1,14 +1,13 @@
 """What is told before the end: it stays, it is text, and all of it together is the result."""
 
 import pytest
-import xgrammar as xgr
 from doubles import Obsessed, Random, Scripted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oracle import judge
 from values import PROMPT, V
 
 from dlm import Choice, Committed, Draft, Finished, JsonSchema, Regex, Request
-from dlm.grammar import Compiler
 
 FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 WIDE = "日本語 😀 für ß"  # the built-in tokenizer knows none of these characters: all are bytes
@@ -65,7 +64,7 @@ def test_what_is_told_adds_up_to_the_result(engine_of, model, spec, thinking, se
     assert len(stop) == (result.finish_reason == "stop")
     assert set(stop) <= set(engine.config.stops)
     if spec is not None:
-        matcher = xgr.GrammarMatcher(Compiler(engine.vocabulary).compile(spec).grammar)
+        matcher = judge(spec, engine.vocabulary)
         assert all(matcher.accept_string(text) for text in texts if text)
 
 

@@ -8,6 +8,7 @@ import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
+from oracle import judge
 
 from dlm.grammar import (
     Compiled,
@@ -66,9 +67,7 @@ def test_each_mask_is_the_state_s_own(frontier, compiler, vocabulary):
     """Where nothing is dictated, a row holds exactly what a fresh matcher allows there."""
     tokens = encode(vocabulary, '{"invoice_id": "A1b2c3')
     guidance = frontier.guide(wanting(vocabulary, tokens))
-    matcher = xgr.GrammarMatcher(
-        compiler.compile(JsonSchema(SCHEMA)).grammar, override_stop_tokens=list(vocabulary.stops)
-    )
+    matcher = judge(JsonSchema(SCHEMA), vocabulary)
     row = xgr.allocate_token_bitmask(1, len(vocabulary))
     for position, token in enumerate(tokens):
         matcher.fill_next_token_bitmask(row)
@@ -195,7 +194,7 @@ def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases)
     """The guess of every step could be committed; a fresh matcher takes all that were."""
     spec = JsonSchema(SCHEMA)
     frontier = Frontier(compiler.compile(spec), L, BUDGET)
-    oracle = xgr.GrammarMatcher(compiler.compile(spec).grammar)
+    oracle = judge(spec, vocabulary)
     raw = b""
     for canvas in range(canvases):
         guidance = frontier.guide(random_scores(vocabulary, seed + canvas))

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import xgrammar as xgr
+from oracle import judge
 
 from dlm.grammar import Grammar, JsonObject, JsonSchema, Regex, Spec, StructuralTag, place
 from dlm.grammar.network_reader import read_network
@@ -84,12 +85,10 @@ def is_text(raw):
     return True
 
 
-def walk(compiled, places, text, seed, length=20):
+def walk(spec, compiled, places, text, seed, length=20):
     """Places along a random text behind `text`, with what was read and a matcher behind it."""
     vocabulary, rng = compiled.vocabulary, random.Random(seed)
-    matcher = xgr.GrammarMatcher(
-        compiled.grammar, override_stop_tokens=list(vocabulary.stops), max_rollback_tokens=-1
-    )
+    matcher = judge(by_name(spec), vocabulary)
     row = xgr.allocate_token_bitmask(1, len(vocabulary))
     raw = text.encode()
     at = places.after(places.start, 0, raw) if raw else places.start
@@ -115,7 +114,7 @@ def test_places_follow_the_matcher_and_know_how_far_the_end_is(compiler, vocabul
     compiled = compiler.compile(by_name(spec))
     places, stops = compiled.places, set(vocabulary.stops)
     for seed, text in enumerate(SPECS[spec][1] * 2):
-        for at, raw, matcher, tokens in walk(compiled, places, text, seed):
+        for at, raw, matcher, tokens in walk(spec, compiled, places, text, seed):
             assert bool(stops & set(tokens)) == (at.cost == 0), raw
             said = b"".join(places.completion(at))
             assert len(said) == at.cost
@@ -129,7 +128,7 @@ def test_places_refuse_what_the_matcher_refuses(compiler, vocabulary, spec):
     compiled = compiler.compile(by_name(spec))
     rng = random.Random(spec)
     for seed, text in enumerate(SPECS[spec][1]):
-        for at, raw, matcher, _ in walk(compiled, compiled.places, text, seed, 10):
+        for at, raw, matcher, _ in walk(spec, compiled, compiled.places, text, seed, 10):
             for token in rng.sample(range(256, len(vocabulary)), 20):
                 piece = vocabulary.pieces[token]
                 taken = matcher.accept_token(token)
@@ -148,8 +147,8 @@ def test_a_completion_does_not_depend_on_what_was_read_before(compiler, vocabula
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, "_REMEMBERED", 3)
             fresh = Places(network)
-            one = walk(compiled, compiled.places, text, seed, 12)
-            two = walk(compiled, fresh, text, seed, 12)
+            one = walk(spec, compiled, compiled.places, text, seed, 12)
+            two = walk(spec, compiled, fresh, text, seed, 12)
             for (known, raw, *_), (new, again, *_) in zip(one, two, strict=True):
                 assert raw == again
                 assert known.cost == new.cost
@@ -218,9 +217,7 @@ def test_a_token_asked_for_by_its_id_counts_as_one(compiler, vocabulary, rules, 
     assert places.completion(start)[: len(shortest)] == shortest
     for seed in range(6):
         rng = random.Random(seed)
-        matcher = xgr.GrammarMatcher(
-            compiled.grammar, override_stop_tokens=list(vocabulary.stops), max_rollback_tokens=-1
-        )
+        matcher = judge(Named(rules), vocabulary)
         row, at = xgr.allocate_token_bitmask(1, len(vocabulary)), start
         for _ in range(12):
             assert at is not None

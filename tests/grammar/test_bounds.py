@@ -1,0 +1,88 @@
+"""Long strings with a bound: xgrammar is not told of it, and the masks keep to it all the same."""
+
+import random
+
+import pytest
+import xgrammar as xgr
+from masked import tokens_in
+from oracle import judge
+
+from dlm.grammar import Grammar, JsonSchema, StructuralTag
+from dlm.grammar.network_reader import loosened
+from dlm.grammar.reader import Reader
+
+
+def string(**bounds):
+    return JsonSchema({"type": "string"} | bounds)
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "maxLength": 40},
+        "note": {"type": "string", "maxLength": 50},
+    },
+    "required": ["name", "note"],
+    "additionalProperties": False,
+}
+SPECS = {
+    "one string": string(maxLength=40),
+    "at least some": string(minLength=20, maxLength=45),
+    "two strings": JsonSchema(PERSON),
+    "a list": JsonSchema(
+        {"type": "array", "items": {"type": "string", "maxLength": 36}, "maxItems": 2}
+    ),
+    "either": JsonSchema({"anyOf": [{"type": "string", "maxLength": 44}, {"type": "null"}]}),
+    "digits": Grammar('root ::= "<" [0-9é]{1,40} ">" (";" [^;]{0,38} ";")?'),
+    "a tag": StructuralTag(
+        {
+            "type": "structural_tag",
+            "format": {
+                "type": "tag",
+                "begin": "<a>",
+                "end": "</a>",
+                "content": {"type": "regex", "pattern": "[a-z]{2,50}"},
+            },
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_mask_is_what_xgrammar_allows_that_knows_the_bound(compiler, vocabulary, name):
+    """All along texts that are as long as they may be, whatever they are made of."""
+    spec = SPECS[name]
+    row = xgr.allocate_token_bitmask(1, len(vocabulary))
+    for seed in range(6):
+        rng, reader, matcher = (
+            random.Random(seed),
+            Reader(compiler.compile(spec)),
+            judge(spec, vocabulary),
+        )
+        masks = compiler.compile(spec).masks
+        while not reader.ended:
+            matcher.fill_next_token_bitmask(row)
+            allowed = tokens_in(masks.words(reader.mask()), len(vocabulary))
+            assert allowed == tokens_in(row[0], len(vocabulary))
+            plain = [t for t in allowed if vocabulary.pieces[t].isalnum()]
+            token = rng.choice(sorted(plain or allowed))
+            assert reader.read(token)
+            assert matcher.accept_token(token)
+
+
+def test_no_character_is_one_too_many(compiler, vocabulary):
+    reader = Reader(compiler.compile(string(maxLength=40)))
+    letter = vocabulary.encode("é")
+    assert reader.read_all([*vocabulary.encode('"'), *letter * 40]) == 1 + 40 * len(letter)
+    assert not reader.read(letter[0])
+    assert reader.read_all([*vocabulary.encode('"'), 106]) == 2
+
+
+def test_a_bound_takes_no_time_to_compile(vocabulary):
+    """xgrammar alone takes a mask for each of its rounds: what it is given has no rounds."""
+    grammar = string(maxLength=100_000).grammar(vocabulary)
+    assert "100000" in str(grammar)
+    assert "100000" not in str(loosened(grammar, 32))
+    assert str(loosened(string(maxLength=30).grammar(vocabulary), 32)) == str(
+        string(maxLength=30).grammar(vocabulary)
+    )
