@@ -12,7 +12,9 @@ from typing import Any
 from dlm.grammar.pattern import Chars, Ranges, union
 from dlm.grammar.rules import Either, Node, Repeat, Row, text
 
-_MOST_STATES = 4096  # of the automaton as it is made, not deterministic yet
+MOST_STATES = 4096  # of the automaton; while it is not deterministic yet, a few times as many
+
+_FEW_STATES = 512  # with more, it takes too long to find out which are alike
 
 Edges = dict[int, Ranges]  # characters, by the state that they lead to
 
@@ -30,7 +32,8 @@ class Automaton:
     @classmethod
     def of(cls, node: Node) -> "Automaton":
         """Of a parsed pattern. Raises `TooLargeError`."""
-        return _minimal(*_determined(_Builder(node)))
+        edges, final = _determined(_Builder(node))
+        return _minimal(edges, final) if len(edges) <= _FEW_STATES else cls(edges, final)
 
     def ebnf(self, name: str) -> str:
         """Rules for the same texts, the first of them called `name`."""
@@ -88,7 +91,7 @@ class _Builder:
         self.end = self._add(node, 0)
 
     def _new(self) -> int:
-        if len(self.moves) >= _MOST_STATES:
+        if len(self.moves) >= 4 * MOST_STATES:
             raise TooLargeError
         self.moves.append([])
         self.skips.append([])
@@ -138,7 +141,7 @@ def _determined(built: _Builder) -> tuple[list[Edges], set[int]]:
     start = _closed(built, {0})
     numbers, work, edges = {start: 0}, [start], []
     for states in work:  # it grows meanwhile
-        if len(work) > _MOST_STATES:
+        if len(work) > MOST_STATES:
             raise TooLargeError
         found: dict[frozenset[int], list[tuple[int, int]]] = {}
         moves = [move for state in sorted(states) for move in built.moves[state]]

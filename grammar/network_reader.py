@@ -101,7 +101,7 @@ class _Builder:
         """Add an expression behind `state`; says where it ends."""
         kind, parts = self.expressions[number]
         if kind == _STRING:
-            for byte in parts:
+            for byte in (part & 0xFF for part in parts):  # some of them are signed
                 state = self._add(state, Bytes(byte, byte, self._new()))
         elif kind == _CLASS:
             return self._characters(parts, state, self._new())

@@ -102,6 +102,11 @@ class JsonSchema(Spec):
         return enforceable(self.parsed)
 
     @property
+    def enforced(self) -> dict[str, Any] | bool:
+        """The schema as xgrammar enforces it to the letter, `unenforced` keywords apart."""
+        return self._enforceable.schema
+
+    @property
     def checked(self) -> bool:
         return bool(self._enforceable.inexact)
 
@@ -111,16 +116,14 @@ class JsonSchema(Spec):
 
     @property
     def key(self) -> Hashable:
-        return self.kind, json.dumps(self._enforceable.schema), self.max_whitespace
+        return self.kind, json.dumps(self.enforced), self.max_whitespace
 
     def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
-        schema = json.dumps(self._enforceable.schema)
+        schema = json.dumps(self.enforced)
         grammar = xgr.Grammar.from_json_schema(
             schema, any_whitespace=True, max_whitespace_cnt=self.max_whitespace
         )
-        rules, loose = _LOOSE.subn(_STRICT, str(grammar))
-        rules, escaped = _ESCAPED.subn(r"\1", rules)
-        return xgr.Grammar.from_ebnf(rules) if loose or escaped else grammar
+        return tightened(grammar)
 
     def value(self, text: str) -> Any:
         """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it.
@@ -145,6 +148,13 @@ class JsonSchema(Spec):
                 list(problem.absolute_path),
             )
         return value
+
+
+def tightened(grammar: xgr.Grammar) -> xgr.Grammar:
+    """`grammar`, made of JSON schemas, where xgrammar's rules of strings let too much through."""
+    rules, loose = _LOOSE.subn(_STRICT, str(grammar))
+    rules, escaped = _ESCAPED.subn(r"\1", rules)
+    return xgr.Grammar.from_ebnf(rules) if loose or escaped else grammar
 
 
 def _validator(schema: dict[str, Any] | bool) -> Any:

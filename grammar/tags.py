@@ -1,6 +1,6 @@
 """What a user may ask a text to be: free text and tags, in xgrammar's structural tag form.
 
-Knows the form, not what stands in it: schemas and grammars within are checked when it is compiled.
+Knows the form, not what stands in it: grammars within are checked when it is compiled.
 """
 
 import json
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from xgrammar import structural_tag as forms
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.schema import JsonSchema, tightened
 from dlm.grammar.spec import Spec
 from dlm.grammar.vocabulary import Vocabulary
 
@@ -39,9 +40,10 @@ class StructuralTag(Spec):
     """A text that a structural tag describes.
 
     `tag` is `{"type": "structural_tag", "format": ...}`, or the older form with `structures` and
-    `triggers`, or the JSON text of either. A JSON schema in it bounds its whitespace unless it
-    says how. Raises `InvalidGrammarError` for what is no such tag, and for one that names tokens:
-    the alphabet of a grammar is text, and a token's id may be a control token's.
+    `triggers`, or the JSON text of either. A JSON schema in it is enforced to the letter or
+    refused, and bounds its whitespace unless it says how. Raises `InvalidGrammarError` for what is
+    no such tag, and for one that names tokens: the alphabet of a grammar is text, and a token's id
+    may be a control token's.
     """
 
     tag: Mapping[str, Any] | str
@@ -66,7 +68,7 @@ class StructuralTag(Spec):
             raise RuntimeError(error.object.decode(errors="replace")) from error
         if macro := token_macro(grammar):
             raise InvalidGrammarError(self.kind, f"{macro}(...) names token ids: name text")
-        return grammar
+        return tightened(grammar)
 
     def value(self, text: str) -> str:
         return text
@@ -86,9 +88,20 @@ class StructuralTag(Spec):
                 raise self._invalid(f"{found.type} names token ids: name text", *path)
             if unknown := sorted(set(written) - set(type(found).model_fields)):
                 raise self._invalid(f"{unknown[0]!r:.40} is unknown here", *path)
-            if isinstance(found, forms.JSONSchemaFormat) and found.max_whitespace_cnt is None:
-                found.max_whitespace_cnt = _WHITESPACE
+            if isinstance(found, forms.JSONSchemaFormat):
+                self._bind(found, *path)
         return parsed
+
+    def _bind(self, content: forms.JSONSchemaFormat, *path: str | int) -> None:
+        """Have xgrammar enforce the schema of some JSON to the letter."""
+        if content.max_whitespace_cnt is None:
+            content.max_whitespace_cnt = _WHITESPACE
+        if content.style != "json":
+            return
+        try:
+            content.json_schema = JsonSchema(content.json_schema).enforced
+        except InvalidGrammarError as error:
+            raise self._invalid(error.reason, *path, "json_schema" + error.where) from error
 
     def _plain(self) -> dict[str, Any]:
         """The tag as JSON data."""

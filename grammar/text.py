@@ -8,7 +8,7 @@ from typing import Literal
 
 import xgrammar as xgr
 
-from dlm.grammar.automaton import Automaton, TooLargeError
+from dlm.grammar.automaton import MOST_STATES, Automaton, TooLargeError
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.pattern import parse
 from dlm.grammar.repetition import endless_rule
@@ -52,10 +52,11 @@ class Regex(Spec):
 
     def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
         try:
-            rules = Automaton.of(self._parsed).ebnf("root")
-        except TooLargeError:
-            rules = f"root ::= {self._parsed}"
-        return xgr.Grammar.from_ebnf(rules)
+            automaton = Automaton.of(self._parsed)
+        except TooLargeError as error:
+            reason = f"it takes more than {MOST_STATES} states: repeat less often"
+            raise InvalidGrammarError(self.kind, reason) from error
+        return xgr.Grammar.from_ebnf(automaton.ebnf("root"))
 
     def value(self, text: str) -> str:
         return text

@@ -79,6 +79,10 @@ def test_the_compiler_remembers_equal_tags(compiler):
         (older({}) | {"structures": [{"begin": "a"}]}, "/structures/0: .*begin, schema and end"),
         (older("{", "<n"), "/structures/0/schema: not JSON"),
         (older({}) | {"triggers": None}, "/triggers: Input should be a valid list"),
+        (
+            tag(type="json_schema", json_schema={"items": {"type": "poem"}}),
+            "structural tag at /format/json_schema/items/type: 'poem' is not valid",
+        ),
         (older({}) | {"format": {}}, "'format' is unknown beside structures"),
     ],
 )
@@ -101,7 +105,6 @@ def test_a_tag_too_deep_for_anyone_is_refused():
 @pytest.mark.parametrize(
     "form",
     [
-        BETWEEN["format"] | {"content": {"type": "json_schema", "json_schema": {"type": "poem"}}},
         {"type": "triggered_tags", "triggers": ["<m"], "tags": [BETWEEN["format"]]},
         {"type": "regex", "pattern": "(a"},
         {"type": "grammar", "grammar": "root ::= missing"},
@@ -258,3 +261,17 @@ _TAG_FORMATS = st.recursive(
 def test_a_malformed_tag_is_a_grammar_error_and_nothing_else(compiler, form):
     with suppress(GrammarError):
         compiler.compile(StructuralTag(tag(**form)))
+
+
+def test_a_schema_in_a_tag_is_enforced_to_the_letter_or_refused(compiler):
+    """xgrammar forgets what is not unique, and lets line breaks into strings with a length."""
+    items = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    content = {"type": "json_schema", "json_schema": {"properties": {"a": items}}}
+    sequence = {"type": "sequence", "elements": [{"type": "const_string", "value": "x"}, content]}
+    with pytest.raises(InvalidGrammarError, match="uniqueItems") as raised:
+        StructuralTag({"type": "structural_tag", "format": sequence})
+    assert raised.value.where == "/format/elements/1/json_schema/properties/a/uniqueItems"
+    content = {"type": "json_schema", "json_schema": {"type": "string", "maxLength": 3}}
+    bounded = StructuralTag(tag(**content))
+    assert accepts(compiler, bounded, '"ab"')
+    assert not accepts(compiler, bounded, '"a\n"')

@@ -69,6 +69,7 @@ def test_what_is_no_spec_says_why(make, problem):
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
+        (Regex("(a{99}){99}"), "regex: it takes more than 4096 states: repeat less often"),
         (Grammar('root ::= "a" missing'), 'grammar: .*Rule "missing" is not defined'),
         (Grammar("x ::= y"), "root rule"),
         (Grammar("start: nothing", syntax="lark"), "grammar: "),
