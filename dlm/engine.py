@@ -220,8 +220,7 @@ class Engine:
         reasoning = self._reasoning if request.thinking else None
         if reasoning is not None:
             reasoning = replace(reasoning, budget=request.thinking_budget)
-        L, seconds = self.model.canvas_length, self.policy.guide_seconds
-        return Frontier(compiled, L, request.max_tokens, reasoning, seconds)
+        return Frontier(compiled, request.max_tokens, reasoning, self.policy.guide_seconds)
 
     def _join(self) -> list[Event]:
         """Waiting requests take the free slots; those that cannot be served are told of."""

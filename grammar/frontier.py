@@ -58,7 +58,7 @@ class _Pass:
 
 
 class Frontier:
-    """One request's grammar over canvases of `L` positions. `commit` and `rollback` move its state.
+    """One request's grammar over its canvases. `commit` and `rollback` move its state.
 
     From step to step the guess repeats most of itself, and one request's text much of another's: a
     pass resumes the last one where it departs from it, and runs where the places know the way.
@@ -67,7 +67,6 @@ class Frontier:
     def __init__(
         self,
         compiled: Compiled,
-        canvas_length: int,
         budget: int,
         reasoning: Reasoning | None = None,
         seconds: float = 10.0,
@@ -79,8 +78,7 @@ class Frontier:
         """
         self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
         self._reader = Reader(compiled, reasoning)
-        self._canvas_length, self._budget = canvas_length, budget
-        self._seconds, self._deadline = seconds, inf
+        self._budget, self._seconds, self._deadline = budget, seconds, inf
         self._said: list[int] = []  # all tokens committed
         self._begin_canvas()
         if not self._reader.closes_within(budget - 1):
@@ -187,23 +185,23 @@ class Frontier:
             onward = place.ways.get(token)
             if onward is None or onward.cost is None or onward.cost > left - position:
                 break
-            if position in banned:
+            if place.forced is None or position in banned:
                 break
+            due = due or self._dictated(here.guess, place.forced)
+            said = due[:1] == [token]
             if trusted:
-                due = due or self._dictated(here.guess, place.forced or "")
-                said = due[:1] == [token]
-                known = place.forced is not None and self._masks.known.get(place)
-                mask = ~token if said or position < len(here.fixed.pinned) else known
-                if mask is None or mask is False:
+                alone = said or position < len(here.fixed.pinned)
+                mask = ~token if alone else self._masks.known.get(place)
+                if mask is None:
                     break
-                if said:
-                    here.dictated[position] = due
-                due = due[1:] if said else []
                 here.masks.append(mask)
+            if said:
+                here.dictated[position] = due
+            due = due[1:] if said else []
             here.guess.append(token)
             places.append(place)
             place = onward
-        here.due = due if trusted else []
+        here.due = due
         self._reader.follow(here.guess[begin:], places, place)
         self._ahead += here.guess[begin:]
 

@@ -109,7 +109,7 @@ def steps(
     logits[range(L), canvas] = 30.0
     scores = Scores(logits, canvas)
     for situation in ("first", "warm"):
-        constraint = Frontier(compiled, L, _BUDGET)
+        constraint = Frontier(compiled, _BUDGET)
         clock(times, situation, lambda: constraint.guide(scores))  # noqa: B023
     for _ in range(_REPEATS):
         clock(times, "agree", lambda: constraint.guide(scores))

@@ -191,7 +191,7 @@ def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> 
 def shortest(compiled: Compiled) -> int:
     """Tokens of the shortest answer, its stop included."""
     try:
-        Frontier(compiled, L, 1)
+        Frontier(compiled, 1)
     except BudgetError as error:
         return error.needed
     return 1
@@ -210,7 +210,7 @@ def run(
         rng=torch.Generator(),
         uncoded=[],
     )
-    slot.constraint = Frontier(compiled, L, max_tokens)
+    slot.constraint = Frontier(compiled, max_tokens)
     nothing = torch.zeros(1)
     while not slot.tokens or (slot.tokens[-1] not in STOPS and len(slot.tokens) < max_tokens):
         slot.begin_canvas(nothing, nothing)

@@ -63,7 +63,7 @@ def answer(frontier, canvases):
 
 def needed_for(compiled):
     with pytest.raises(BudgetError) as raised:
-        Frontier(compiled, L, 1)
+        Frontier(compiled, 1)
     return raised.value.needed
 
 
@@ -80,7 +80,7 @@ def test_whatever_the_model_wants_the_answer_closes_within_its_budget(
         (random_scores(seed + i, size) for i in range(budget)),
         (wanting([opening] * L, size, vocabulary.pad) for _ in range(budget)),
     ):
-        said = answer(Frontier(compiled, L, budget), canvases)
+        said = answer(Frontier(compiled, budget), canvases)
         assert len(said) <= budget
         matcher = judge(spec, vocabulary)
         assert all(matcher.accept_token(token) for token in said)
@@ -91,9 +91,9 @@ def test_whatever_the_model_wants_the_answer_closes_within_its_budget(
 def test_a_budget_error_tells_the_least_that_would_do(compiler, spec):
     compiled = compiler.compile(spec)
     needed = needed_for(compiled)
-    Frontier(compiled, L, needed)
+    Frontier(compiled, needed)
     with pytest.raises(BudgetError, match=f"takes {needed} tokens, more than {needed - 1}") as no:
-        Frontier(compiled, L, needed - 1)
+        Frontier(compiled, needed - 1)
     assert no.value.needed == needed
 
 
@@ -101,7 +101,7 @@ def test_a_budget_error_tells_the_least_that_would_do(compiler, spec):
 @given(spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32))
 def test_a_huge_budget_and_an_ample_one_give_equal_guesses(compiler, vocabulary, spec, seed):
     compiled = compiler.compile(spec)
-    one, two = Frontier(compiled, L, AMPLE), Frontier(compiled, L, 10**9)
+    one, two = Frontier(compiled, AMPLE), Frontier(compiled, 10**9)
     for canvas in range(3):
         scores = random_scores(seed + canvas, len(vocabulary))
         ample, huge = one.guide(scores), two.guide(scores)
@@ -140,13 +140,13 @@ def test_nothing_is_closed_early_while_the_model_s_own_text_fits(by_byte, spec, 
     """Not even with a budget that its text and the stop take up entirely."""
     vocabulary = by_byte.vocabulary
     wanted = [*vocabulary.encode(text), 1]
-    frontier = Frontier(by_byte.compile(spec), L, len(wanted))
+    frontier = Frontier(by_byte.compile(spec), len(wanted))
     for start in range(0, len(wanted), L):
         scores = wanting(wanted[start:][:L], len(vocabulary), vocabulary.pad)
         guidance = frontier.guide(scores)
         assert not guidance.repaired
         assert guidance.guess[: guidance.stop + 1] == wanted[start:][:L]
         frontier.commit(guidance.guess[: guidance.stop + 1])
-    short = Frontier(by_byte.compile(spec), L, len(wanted) - 1)
+    short = Frontier(by_byte.compile(spec), len(wanted) - 1)
     tokens = (wanting(wanted[i:][:L], len(vocabulary), vocabulary.pad) for i in range(0, 999, L))
     assert len(answer(short, tokens)) < len(wanted)

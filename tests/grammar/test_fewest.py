@@ -27,7 +27,7 @@ WORDS = st.lists(
 
 def needed_for(compiled):
     try:
-        Frontier(compiled, L, 1)
+        Frontier(compiled, 1)
     except BudgetError as error:
         return error.needed
     return 1
@@ -69,7 +69,7 @@ def test_a_budget_for_the_fewest_tokens_is_enough(words, spec, needed, text):
     assert needed_for(compiled) == needed
     for seed in range(20):
         logits = 9 * torch.randn(L, len(words), generator=torch.Generator().manual_seed(seed))
-        frontier = Frontier(compiled, L, needed)
+        frontier = Frontier(compiled, needed)
         guidance = frontier.guide(Scores(logits, logits.argmax(-1).tolist()))
         assert words.text(guidance.guess) == text
         assert guidance.stop == needed - 1
@@ -79,7 +79,7 @@ def test_a_text_that_the_fewest_bytes_cannot_spell_is_found(words):
     """There is no token for an A, and `ought` has more bytes."""
     compiled = Compiler(words).compile(Choice(["A", "ought"]))
     assert needed_for(compiled) == 2
-    assert Frontier(compiled, L, 5)
+    assert Frontier(compiled, 5)
 
 
 def test_where_there_is_too_much_to_look_at_the_fewest_bytes_count(

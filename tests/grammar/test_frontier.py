@@ -35,7 +35,7 @@ SCHEMA = {
 
 @pytest.fixture
 def frontier(compiler, vocabulary):
-    return Frontier(compiler.compile(JsonSchema(SCHEMA)), L, BUDGET)
+    return Frontier(compiler.compile(JsonSchema(SCHEMA)), BUDGET)
 
 
 def encode(vocabulary, text):
@@ -100,7 +100,7 @@ def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontie
 
 
 def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabulary):
-    frontier = Frontier(compiler.compile(JsonSchema({"type": "integer"})), L, BUDGET)
+    frontier = Frontier(compiler.compile(JsonSchema({"type": "integer"})), BUDGET)
     tokens = [*encode(vocabulary, "42"), 106, *encode(vocabulary, "junk")]
     guidance = frontier.guide(wanting(vocabulary, tokens))
     assert guidance.guess == [*tokens[:3], *[vocabulary.pad] * (L - 3)]
@@ -120,7 +120,7 @@ def test_padding_and_stops_are_not_allowed_before_the_end(frontier, vocabulary):
 @given(seed=st.integers(0, 2**32), seen=st.integers(0, 2**32))
 def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
     """Whatever was looked at, the next look is as if nothing had been."""
-    fresh, used = (Frontier(compiler.compile(JsonSchema(SCHEMA)), L, BUDGET) for _ in range(2))
+    fresh, used = (Frontier(compiler.compile(JsonSchema(SCHEMA)), BUDGET) for _ in range(2))
     for other in (seen, seen + 1):
         used.guide(random_scores(vocabulary, other))
     one, two = (f.guide(random_scores(vocabulary, seed)) for f in (fresh, used))
@@ -139,10 +139,10 @@ def test_what_others_have_read_changes_nothing(compiler, vocabulary, seeds, text
     """A grammar remembers where its requests have been; one that is alone reads the same."""
     known = compiler.compile(JsonSchema(SCHEMA))
     network = read_network(JsonSchema(SCHEMA).grammar(vocabulary))
-    alone = Frontier(Compiled(known.grammar, network, vocabulary), L, budget)
+    alone = Frontier(Compiled(known.grammar, network, vocabulary), budget)
     for seed in seeds:
-        Frontier(known, L, BUDGET).guide(random_scores(vocabulary, seed))
-    among = Frontier(known, L, budget)
+        Frontier(known, BUDGET).guide(random_scores(vocabulary, seed))
+    among = Frontier(known, budget)
     wanted = encode(vocabulary, text)
     for scores in [wanting(vocabulary, wanted), *(random_scores(vocabulary, s) for s in seeds)]:
         one, two = alone.guide(scores), among.guide(scores)
@@ -160,7 +160,7 @@ def test_what_others_have_read_changes_nothing(compiler, vocabulary, seeds, text
 def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, vocabulary, data):
     """Rows are reused as long as the model's choices repeat: here they do, for a random while."""
     compiled = compiler.compile(JsonSchema(SCHEMA))
-    used = Frontier(compiled, L, BUDGET)
+    used = Frontier(compiled, BUDGET)
     texts = [
         '{"invoice_id": "A1",',
         '{"invoice_id":"A1","',
@@ -176,7 +176,7 @@ def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, 
         tokens = tokens[: data.draw(st.integers(0, len(tokens)))]
         filler = data.draw(st.sampled_from([0, 106, 523, encode(vocabulary, "A")[0]]))
         scores = wanting(vocabulary, (tokens + [filler] * L)[:L])
-        fresh = Frontier(compiled, L, BUDGET)
+        fresh = Frontier(compiled, BUDGET)
         one, two = (
             fresh.guide(scores, Fixed(pinned=pinned)),
             used.guide(scores, Fixed(pinned=pinned)),
@@ -193,7 +193,7 @@ def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, 
 def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases):
     """The guess of every step could be committed; a fresh matcher takes all that were."""
     spec = JsonSchema(SCHEMA)
-    frontier = Frontier(compiler.compile(spec), L, BUDGET)
+    frontier = Frontier(compiler.compile(spec), BUDGET)
     oracle = judge(spec, vocabulary)
     raw = b""
     for canvas in range(canvases):
@@ -211,7 +211,7 @@ def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases)
 @settings(max_examples=50)
 @given(seed=st.integers(0, 2**32), count=st.integers(0, L))
 def test_pinned_tokens_stay_and_are_all_that_is_allowed(compiler, vocabulary, seed, count):
-    frontier = Frontier(compiler.compile(JsonSchema(SCHEMA)), L, BUDGET)
+    frontier = Frontier(compiler.compile(JsonSchema(SCHEMA)), BUDGET)
     pinned = frontier.guide(random_scores(vocabulary, seed)).guess[:count]
     guidance = frontier.guide(random_scores(vocabulary, seed + 1), Fixed(pinned=pinned))
     assert guidance.guess[:count] == pinned
@@ -222,9 +222,7 @@ def test_pinned_tokens_stay_and_are_all_that_is_allowed(compiler, vocabulary, se
 
 def test_what_is_dictated_may_end_within_a_character(compiler, vocabulary):
     """Both words begin with the byte D0: half of a letter is certain, and no text."""
-    frontier = Frontier(
-        compiler.compile(JsonSchema({"enum": ["\u0434\u0430", "\u043d"]})), L, BUDGET
-    )
+    frontier = Frontier(compiler.compile(JsonSchema({"enum": ["\u0434\u0430", "\u043d"]})), BUDGET)
     tokens = encode(vocabulary, '"\u0434\u0430"')
     guidance = frontier.guide(wanting(vocabulary, [*tokens, 106]))
     assert vocabulary.text(guidance.guess) == '"\u0434\u0430"'
@@ -234,7 +232,7 @@ def test_what_is_dictated_may_end_within_a_character(compiler, vocabulary):
 def test_a_literal_that_reads_like_a_control_token_is_spelled_out(compiler, vocabulary, text):
     """The tokenizer would write the control token, which is no text and ends the answer."""
     compiled = compiler.compile(JsonSchema({"const": text}))
-    frontier = Frontier(compiled, 60, BUDGET)
+    frontier = Frontier(compiled, BUDGET)
     scores = Scores(torch.zeros(60, len(vocabulary)), [vocabulary.pad] * 60)
     guidance = frontier.guide(scores)
     said = guidance.guess[: guidance.stop]
@@ -251,7 +249,7 @@ def test_a_refused_commit_moves_nothing(frontier, vocabulary):
 
 
 def test_nothing_follows_the_stop(compiler, vocabulary):
-    frontier = Frontier(compiler.compile(JsonSchema({"type": "boolean"})), L, BUDGET)
+    frontier = Frontier(compiler.compile(JsonSchema({"type": "boolean"})), BUDGET)
     with pytest.raises(GrammarError, match="position 2"):
         frontier.commit([*encode(vocabulary, "true"), 106, vocabulary.pad])
 
@@ -262,7 +260,7 @@ def test_a_vocabulary_that_cannot_end_the_text_is_told_of_at_once():
         pieces, control=[0, 1], stops=[1], pad=0, thought=None, encode=lambda t: [2] * len(t)
     )
     with pytest.raises(DeadEndError, match=r"no text .* can be written in this vocabulary"):
-        Frontier(Compiler(toy).compile(Regex("ac")), 4, BUDGET)
+        Frontier(Compiler(toy).compile(Regex("ac")), BUDGET)
 
 
 def random_scores(vocabulary, seed):

@@ -137,7 +137,7 @@ def test_behind_the_marker_the_same_guide_constrains_the_answer(thinking, spec, 
     answer = [*vocabulary.encode("70"), STOP]
     wanted = [*opened, *vocabulary.encode(said), *closed, *answer]
     expected = {len(wanted) - len(answer) + i: m for i, m in enumerate(masks(compiled, answer))}
-    frontier = Frontier(compiled, L, 100, reasoning_of(vocabulary))
+    frontier = Frontier(compiled, 100, reasoning_of(vocabulary))
     for start in range(0, len(wanted), L):
         guidance = frontier.guide(wanting(vocabulary, wanted[start:]))
         assert not guidance.repaired
@@ -153,7 +153,7 @@ def test_behind_the_marker_the_same_guide_constrains_the_answer(thinking, spec, 
 def test_the_answer_may_begin_at_once(thinking):
     vocabulary = thinking.vocabulary
     answer = [*vocabulary.encode('{"age": 7}'), STOP]
-    frontier = Frontier(thinking.compile(PERSON), L, 100, reasoning_of(vocabulary))
+    frontier = Frontier(thinking.compile(PERSON), 100, reasoning_of(vocabulary))
     guidance = frontier.guide(wanting(vocabulary, answer))
     assert guidance.guess[: guidance.stop + 1] == answer
     assert not guidance.repaired
@@ -165,7 +165,7 @@ def test_the_answer_may_begin_at_once(thinking):
 def test_reasoning_holds_no_stop_and_no_other_control_token(thinking):
     vocabulary = thinking.vocabulary
     opened, closed = markers(vocabulary)
-    frontier = Frontier(thinking.compile(PERSON), L, 100, reasoning_of(vocabulary))
+    frontier = Frontier(thinking.compile(PERSON), 100, reasoning_of(vocabulary))
     guidance = frontier.guide(wanting(vocabulary, [*opened, STOP]))
     assert guidance.guess[: len(opened)] == opened
     assert guidance.guess[len(opened)] != STOP
@@ -200,7 +200,7 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
     opened, closed = markers(vocabulary)
     reasoning = reasoning_of(vocabulary, budget)
     total = len(compiled.witness(compiled.places.start) or []) + 1 + budget + more
-    frontier, said = Frontier(compiled, L, total, reasoning), []
+    frontier, said = Frontier(compiled, total, reasoning), []
     rng, so = torch.Generator().manual_seed(seed), vocabulary.encode("so")[0]
     while not said or said[-1] not in vocabulary.stops:
         wanted = [*opened, *[so] * L][len(said) :] if len(said) < len(opened) else [so] * L

@@ -119,7 +119,7 @@ def test_a_repair_is_always_a_token_that_the_grammar_takes(letters, spec, seed, 
 
 
 def guide(compiled, scores, **fixed):
-    frontier = Frontier(compiled, len(scores.argmax), 100)
+    frontier = Frontier(compiled, 100)
     return frontier.guide(scores, Fixed(**fixed))
 
 
@@ -201,5 +201,5 @@ def test_a_repair_behind_reasoning_looks_ahead_in_the_answer(compiler, vocabular
             odds[position, token] = share
     scores = Scores(odds.log(), odds.argmax(-1).tolist())
     compiled = compiler.compile(Choice(["ab", "xy", "cd"]))
-    guidance = Frontier(compiled, len(rows), 50, Reasoning.of(vocabulary)).guide(scores)
+    guidance = Frontier(compiled, 50, Reasoning.of(vocabulary)).guide(scores)
     assert guidance.guess == [opened, closed, a, b, 106]

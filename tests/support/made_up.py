@@ -2,12 +2,9 @@
 
 import sys
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
-
-sys.setrecursionlimit(100_000)  # `Language.fits` goes as deep as a text is long
 
 _ATOMS = st.sampled_from(
     ["a", "b", "ab", "é", "日本", "7", " ", r"\.", "[a-f]", "[^x]", r"\d", "."]
@@ -60,18 +57,21 @@ class Language:
         )
 
     def fits(self, text: str) -> bool:
-        @cache
-        def ends(rule: int, start: int) -> frozenset[int]:
-            found: set[int] = set()
-            for option in self.rules[rule]:
-                at = {start}
-                for part in option:
-                    at = {end for begin in at for end in behind(part, begin)}
-                found |= at
-            return frozenset(found)
+        known: dict[tuple[int, int], set[int]] = {}
 
-        @cache
-        def behind(part: str | int, start: int) -> frozenset[int]:
+        def ends(rule: int, start: int) -> set[int]:
+            """Where a rule may end that begins at `start`."""
+            if (rule, start) not in known:
+                found: set[int] = set()
+                for option in self.rules[rule]:
+                    at = {start}
+                    for part in option:
+                        at = set().union(*(behind(part, begin) for begin in at))
+                    found |= at
+                known[rule, start] = found
+            return known[rule, start]
+
+        def behind(part: str | int, start: int) -> set[int]:
             if isinstance(part, int):
                 return ends(part, start)
             sign = part[-1] if part[-1] in "*+?" else ""
@@ -82,9 +82,14 @@ class Language:
                 found |= at
                 if sign in ("", "?"):
                     break
-            return frozenset(found)
+            return found
 
-        return len(text) in ends(0, 0)
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(1_000_000)  # it goes as deep as the text is long
+        try:
+            return len(text) in ends(0, 0)
+        finally:
+            sys.setrecursionlimit(before)
 
 
 def _one(part: str, text: str, start: int) -> int:
