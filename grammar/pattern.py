@@ -56,6 +56,11 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(merged)
 
 
+def minus(ranges: Ranges, points: Iterable[int]) -> Ranges:
+    """The characters of `ranges` that are none of `points`."""
+    return _without((*_without(ranges), *((point, point) for point in points)))
+
+
 def _without(ranges: Ranges) -> Ranges:
     """Every character but these."""
     left, start = [], 0

@@ -33,6 +33,11 @@ SPECS = {
         {"type": "array", "items": {"type": "string", "maxLength": 36}, "maxItems": 2}
     ),
     "either": JsonSchema({"anyOf": [{"type": "string", "maxLength": 44}, {"type": "null"}]}),
+    "a pattern": string(pattern="^[a-zé_-]{1,70}$"),
+    "a pattern of anything": string(pattern="^.{1,40}$"),
+    "keys": JsonSchema(
+        {"patternProperties": {"^[x-z]{2,40}$": {"const": 1}}, "additionalProperties": False}
+    ),
     "digits": Grammar('root ::= "<" [0-9é]{1,40} ">" (";" [^;]{0,38} ";")?'),
     "a tag": StructuralTag(
         {
@@ -68,6 +73,14 @@ def test_every_mask_is_what_xgrammar_allows_that_knows_the_bound(compiler, vocab
             token = rng.choice(sorted(plain or allowed))
             assert reader.read(token)
             assert matcher.accept_token(token)
+
+
+def test_a_long_repetition_of_one_character_is_no_automaton(vocabulary):
+    """xgrammar keeps no masks of large ones. Others it would read otherwise than they are meant."""
+    assert "Regex(" not in str(string(pattern="^[a-z\\d_-]{1,255}$").grammar(vocabulary))
+    assert "Regex(" not in str(string(pattern="^.{0,255}$").grammar(vocabulary))
+    for pattern in ("^[a-z]{1,255}x?$", "^([a-z]{1,255}|b)$", "^[a-z]{1,20}$"):
+        assert "Regex(" in str(string(pattern=pattern).grammar(vocabulary))
 
 
 def test_no_character_is_one_too_many(compiler, vocabulary):
