@@ -53,13 +53,16 @@ class _Builder:
         self._source = source
         self.expressions = [(data[s], data[s + 2 : s + 2 + data[s + 1]]) for s in starts]
         self._edges: list[list[Edge]] = []
+        self._start: list[int] = []  # where rules begin: ours, then those of automata
+        self._final: set[int] = set()  # where they end
         self.loose = set() if far is None else self._loose(far)
 
     def network(self) -> Network:
         bodies = [rule[1] for rule in self._source["rules"]]
-        start = [self._new() for _ in bodies]
-        final = {self._build(body, begin) for body, begin in zip(bodies, start, strict=True)}
-        return Network(self._edges, start, final, self._source["root_rule_id"])
+        self._start += (self._new() for _ in bodies)
+        for body, begin in zip(bodies, list(self._start), strict=True):
+            self._final.add(self._build(body, begin))
+        return Network(self._edges, self._start, self._final, self._source["root_rule_id"])
 
     def _loose(self, far: int) -> set[int]:
         """Repetitions of one character, often, up to another that has to follow: where that is, is
@@ -165,13 +168,19 @@ class _Builder:
             self._utf8(least, most, self._add(state, Bytes(first, last, self._new())), end)
 
     def _automaton(self, number: int, state: int) -> int:
-        """An expression that xgrammar has to compile, alone."""
+        """An expression that xgrammar compiles alone; it may make further rules for it."""
         grammar = self._compiled_alone(number)
         automaton, root = grammar["complete_fsm"], grammar["root_rule_id"]
-        ids = {rule[0]: i for i, rule in enumerate(self._source["rules"])}
-        rules = [ids.get(rule[0], -1) for rule in grammar["rules"]]  # by number there, ours
         data, ends = automaton["edges"]["data_"], automaton["edges"]["indptr_"]
         moved, end = [self._new() for _ in ends[1:]], self._new()
+        ids = {rule[0]: i for i, rule in enumerate(self._source["rules"])}
+        rules = []  # by number there, ours
+        for there, rule in enumerate(grammar["rules"]):
+            rules.append(ids.get(rule[0], len(self._start)))
+            if there != root and rules[-1] == len(self._start):
+                _, begin, finals, *_ = grammar["per_rule_fsms"][there][0]
+                self._start.append(moved[begin])
+                self._final |= {moved[final] for final in finals}
         for at, first, last in zip(moved, ends, ends[1:], strict=False):
             for kind, value, to in data[first:last]:
                 edge = _edge(kind, value, moved[to], automaton["edge_aux_data"], rules)

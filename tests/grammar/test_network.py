@@ -1,9 +1,13 @@
 """How far a grammar's states are from their end, against the texts that it accepts."""
 
+import json
+import re
+
 import pytest
 import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import judge
 
 from dlm.grammar import Choice, Grammar, JsonSchema, Regex
 from dlm.grammar.network import Bytes, Call, Network, Skip, Tokens
@@ -195,3 +199,17 @@ def test_a_counted_repetition_ends_as_early_as_it_may_and_not_earlier():
         costs.append(place.cost)
         place = places.after(place, 0, b"a")
     assert costs == [3, 2, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["^[a-z]{1,255}x?$", "^([a-z]{1,255}|B{3,200})$", "^(https?://)[a-z-]{1,300}$"]
+)
+def test_rules_that_xgrammar_makes_for_a_pattern_are_read(compiler, vocabulary, pattern):
+    """Of long repetitions it does."""
+    spec = JsonSchema({"type": "string", "pattern": pattern})
+    for word in ("event", "a", "a" * 255, "a" * 256, "B", "BBB", "https://a-b", "https://", "x-"):
+        text = json.dumps(word).encode()
+        matcher, places = judge(spec, vocabulary), compiler.compile(spec).places
+        at = places.after(places.start, 0, text)
+        taken = matcher.accept_string(text) and matcher.is_completed()
+        assert (at is not None and at.cost == 0) == taken == bool(re.search(pattern, word))
