@@ -187,8 +187,9 @@ class Frontier:
                 break
             if place.forced is None or position in banned:
                 break
-            due = due or self._dictated(here.guess, place.forced)
-            said = due[:1] == [token]
+            if place.forced and not due:
+                due = self._dictated(here.guess, place.forced)
+            said = bool(due) and due[0] == token
             if trusted:
                 alone = said or position < len(here.fixed.pinned)
                 mask = ~token if alone else self._masks.known.get(place)

@@ -177,7 +177,7 @@ def test_a_spec_is_compiled_once_however_it_is_written(engine_of, monkeypatch):
 
 def test_a_compiler_forgets_what_was_not_used_for_the_longest_time(engine_of):
     vocabulary = engine_of(Scripted(V, len(PROMPT), [106])).vocabulary
-    specs = [Regex(f"[a-{last}]{{3}}") for last in "xyz"]
+    specs = [Regex(f"[a-{last}]{{20}}") for last in "xyz"]
     large = Compiler(vocabulary)
     sizes = [large.compile(spec).nbytes for spec in specs]
     small = Compiler(vocabulary, max_bytes=sum(sizes) - 1)  # two of them fit
