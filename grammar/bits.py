@@ -21,16 +21,8 @@ class Bits:
         self.tensor = torch.empty(shape, dtype=xgr.bitmask_dtype)
         self.rows = self.tensor.numpy().view(np.uint32)  # shares memory
 
-    def allows(self, row: int, token: int) -> bool:
-        return bool(int(self.rows[row, token >> 5]) >> (token & 31) & 1)
-
     def add(self, row: int, token: int) -> None:
         self.rows[row, token >> 5] |= np.uint32(1 << (token & 31))
 
     def remove(self, row: int, token: int) -> None:
         self.rows[row, token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
-
-    def only(self, row: int, *tokens: int) -> None:
-        self.rows[row] = 0
-        for token in tokens:
-            self.add(row, token)
