@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dlm.grammar.place import Place, Places
 from dlm.grammar.vocabulary import Vocabulary
 
-_LOOKS = 100_000  # bytes that are read: about a tenth of a second
+_LOOKS = 50_000  # bytes that are read: some 50 ms
 
 
 class _Reading:

@@ -201,9 +201,7 @@ def test_a_counted_repetition_ends_as_early_as_it_may_and_not_earlier():
     assert costs == [3, 2, 1, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "pattern", ["^[a-z]{1,255}x?$", "^([a-z]{1,255}|B{3,200})$", "^(https?://)[a-z-]{1,300}$"]
-)
+@pytest.mark.parametrize("pattern", ["^[a-z]{1,255}x?$", "^(https?://)[a-z-]{1,300}$"])
 def test_rules_that_xgrammar_makes_for_a_pattern_are_read(compiler, vocabulary, pattern):
     """Of long repetitions it does."""
     spec = JsonSchema({"type": "string", "pattern": pattern})

@@ -2,7 +2,7 @@
 
 import pytest
 import xgrammar as xgr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlm.grammar import Choice, Grammar, InvalidGrammarError, InvalidValueError, Regex
@@ -19,6 +19,7 @@ def test_a_regex_matches_the_whole_text(compiler):
     assert not accepts(compiler, Regex("b"), "ab")
 
 
+@settings(max_examples=40)
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True))
 def test_a_choice_is_its_options_and_nothing_else(compiler, options):
     """Whatever they are made of: quotes, escapes, line breaks."""
