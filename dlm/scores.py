@@ -7,11 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dlm.grammar import Candidates
+from dlm.grammar.bits import unpacked
 
 _NEAR = 1e-3  # of the best candidate's probability: what is less likely is none
-_REACH = (
-    25.0  # nats below the likeliest token: a quarter of a million such tokens are as good as none
-)
+_REACH = 25.0  # nats below the likeliest token: even a quarter of a million of these are none
 _FAR = np.float32(3e38)  # below any logit that is worth a thought
 
 
@@ -29,13 +28,13 @@ class Scores:
     def best(self, position: int, allowed: np.ndarray) -> int:
         """The likeliest token at `position` whose bit is set in `allowed [words]`."""
         row = self._row(position)
-        return int((row - _FAR * _unpacked(~allowed)[: len(row)]).argmax())
+        return int((row - _FAR * unpacked(~allowed)[: len(row)]).argmax())
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
         """The likeliest `count` tokens of `allowed [words]` at `position`, best first."""
         row = self._row(position)
         tokens, odds, total = _odds(row)
-        odds *= _unpacked(allowed)[: len(row)] if tokens is None else _bits(allowed, tokens)
+        odds *= unpacked(allowed)[: len(row)] if tokens is None else _bits(allowed, tokens)
         top = odds.max()
         if top < np.finfo(np.float32).tiny:  # all of it underflows
             ranked = [(self.best(position, allowed), -math.inf)] if allowed.any() else []
@@ -49,11 +48,6 @@ class Scores:
 
     def _row(self, position: int) -> np.ndarray:
         return self._logits[position].float().cpu().numpy()
-
-
-def _unpacked(words: np.ndarray) -> np.ndarray:
-    """A byte for each bit."""
-    return np.unpackbits(words.view(np.uint8), bitorder="little")
 
 
 def _bits(words: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -5,9 +5,21 @@ import torch
 import xgrammar as xgr
 
 
-def tokens_in(words: np.ndarray) -> list[int]:
+def packed(tokens: np.ndarray) -> np.ndarray:
+    """A set by its members, a bool for each token; bits behind the last token are set."""
+    bits = np.ones(-(-len(tokens) // 32) * 32, dtype=bool)
+    bits[: len(tokens)] = tokens
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+def unpacked(words: np.ndarray) -> np.ndarray:
+    """A byte for each bit."""
+    return np.unpackbits(words.view(np.uint8), bitorder="little")
+
+
+def tokens_in(words: np.ndarray) -> np.ndarray:
     """The numbers of the bits that are set."""
-    return np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist()
+    return np.flatnonzero(unpacked(words))
 
 
 class Bits:

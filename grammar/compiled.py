@@ -72,7 +72,7 @@ class Compiled:
         )
         long = row & vocabulary.longer(room)
         row &= ~long
-        for token in tokens_in(long & vocabulary.holding(ends)):
+        for token in tokens_in(long & vocabulary.holding(ends)).tolist():
             if places.after(place, token, vocabulary.pieces[token]) is not None:
                 bits.add(mask, token)
 

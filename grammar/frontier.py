@@ -268,14 +268,14 @@ class Frontier:
         elif first:
             yield from self._repairs(scores, here, refused)
         elif here.fixed.last:
-            allowed = self._masks.changed(self._reader.mask(), remove=refused)
-            yield scores.best(position, self._masks.words(allowed)), 0
+            yield scores.best(position, self._masks.words(self._allowed(refused))), 0
         yield self._planned(scores, here)
 
     def _mask(self, here: _Pass, refused: Collection[int]) -> Mask:
         """What the grammar allows, without what was refused; nobody asks behind what is suspect."""
-        if here.suspect is not None:
-            return 0
+        return self._allowed(refused) if here.suspect is None else 0
+
+    def _allowed(self, refused: Collection[int]) -> Mask:
         return self._masks.changed(self._reader.mask(), remove=refused)
 
     def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:

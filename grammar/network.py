@@ -80,7 +80,7 @@ class Network:
         self._way: dict[int, Edge] = {}  # a first edge of such a way
         self._counted: dict[tuple[Call, int], int] = {}
         self._rounds: dict[int, tuple[Call, int]] = {}  # counted states whose edges are not made
-        self._of_round: dict[int, tuple[Call, int]] = {}  # of loose repetitions
+        self._rooms: dict[int, int] = {}  # rounds that may follow, of loose repetitions
         self._shapes: dict[int, Shape] = {}
         self._tails: dict[int, bool] = {}
         self._measure()
@@ -98,8 +98,8 @@ class Network:
             state = self._counted[call, done] = len(self.edges)
             self.edges.append([])
             self._rounds[state] = call, done
-            if call.loose:
-                self._of_round[state] = call, done
+            if call.loose and call.most is not None:
+                self._rooms[state] = call.most - done
             rounds = max(0, call.least - done)
             rest = self._through(Call(call.rule, call.to, rounds, None))
             if rest is not None:
@@ -136,8 +136,7 @@ class Network:
 
     def room(self, state: int) -> int | None:
         """How many rounds of a loose repetition may follow; None: the state is not in one."""
-        call, done = self._of_round.get(state, (None, 0))
-        return None if call is None or call.most is None else call.most - done
+        return self._rooms.get(state)
 
     def tail(self, state: int) -> bool:
         """Nothing is left of the state's rule, not even a bound."""

@@ -10,6 +10,7 @@ import numpy as np
 import xgrammar as xgr
 from transformers import PreTrainedTokenizerBase
 
+from dlm.grammar.bits import packed
 from dlm.grammar.errors import GrammarError
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
@@ -118,7 +119,7 @@ class Vocabulary:
     @cached_property
     def text_words(self) -> np.ndarray:
         """Every token that has bytes, as packed bits: `v % 32` of word `v // 32`."""
-        return _packed(np.array([bool(piece) for piece in self.pieces]))
+        return packed(np.array([bool(piece) for piece in self.pieces]))
 
     def text(self, tokens: Sequence[int]) -> str:
         """What `tokens` say, without control tokens; U+FFFD stands for bytes that are no UTF-8."""
@@ -175,13 +176,13 @@ class Vocabulary:
     @lru_cache(maxsize=64)  # noqa: B019  # a vocabulary lives as long as its engine
     def longer(self, count: int) -> np.ndarray:
         """The tokens of more than `count` characters, as packed bits."""
-        return _packed(self.characters > count)
+        return packed(self.characters > count)
 
     @lru_cache(maxsize=16)  # noqa: B019
     def holding(self, bytes_: bytes) -> np.ndarray:
         """The tokens that hold one of some bytes, as packed bits."""
         wanted = frozenset(bytes_)
-        return _packed(np.array([not wanted.isdisjoint(piece) for piece in self.pieces]))
+        return packed(np.array([not wanted.isdisjoint(piece) for piece in self.pieces]))
 
     @cached_property
     def sorted_pieces(self) -> tuple[list[bytes], list[int]]:
@@ -200,7 +201,7 @@ class Vocabulary:
     def _by_piece(self) -> tuple[dict[bytes, int], int]:
         """Text tokens by their bytes, and the longest of them that is worth a try."""
         ids = {piece: token for token, piece in enumerate(self.pieces) if piece}
-        return ids, min(32, max(map(len, ids)))
+        return ids, min(32, self.longest)
 
     def canonical(self, before: Sequence[int], text: str) -> list[int]:
         """The tokens that certainly spell `text` after the tokens `before`, as the model would.
@@ -222,10 +223,3 @@ class Vocabulary:
                 spelled = takewhile(lambda t: t not in self.control, tokens[len(context) :])
                 return tuple(spelled)[:-1]
         return ()
-
-
-def _packed(tokens: np.ndarray) -> np.ndarray:
-    """One bit for each: bit `v % 32` of word `v // 32`; bits behind the last token are set."""
-    bits = np.ones(-(-len(tokens) // 32) * 32, dtype=bool)
-    bits[: len(tokens)] = tokens
-    return np.packbits(bits, bitorder="little").view(np.uint32)

@@ -44,6 +44,7 @@ from dlm.grammar import (
     GrammarError,
     Vocabulary,
 )
+from dlm.grammar.bits import tokens_in
 from dlm.grammar.reader import Reader
 from dlm.slot import Slot
 from dlm.stream import Stream
@@ -90,8 +91,7 @@ class Wishes:
         return self.candidates(position, allowed, 1).ranked[0][0]
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
-        bits = np.unpackbits(allowed.view(np.uint8), bitorder="little")
-        tokens = np.flatnonzero(bits)
+        tokens = tokens_in(allowed)
         if not len(tokens):
             return Candidates(ranked=[], mass=0.0)
         stops = np.isin(tokens, self._vocabulary.stops)

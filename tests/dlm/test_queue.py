@@ -104,26 +104,27 @@ def test_a_request_that_joins_late_gives_what_it_gives_alone(serving):
         assert ends[number].result.stats.denoiser_calls == result.stats.denoiser_calls
 
 
+def ends_alone(engine, doomed, fine, reason):
+    """One request is refused for a reason, and the other does not notice."""
+    ends = ends_of(engine, {})
+    assert isinstance(ends[doomed], Failed)
+    assert isinstance(ends[doomed].error, RequestError)
+    assert reason in str(ends[doomed].error)
+    assert ends[fine].result.text == '"hi"'
+
+
 def test_an_error_of_the_compiler_ends_its_request_alone(serving):
     engine, compiler = serving()
     doomed, fine = engine.add(asks(SLOW)), engine.add(asks(QUICK))
     engine.step()
     compiler.held.set_exception(InvalidGrammarError("choice", "it is no good"))
-    ends = ends_of(engine, {})
-    assert isinstance(ends[doomed], Failed)
-    assert isinstance(ends[doomed].error, RequestError)
-    assert "choice: it is no good" in str(ends[doomed].error)
-    assert ends[fine].result.text == '"hi"'
+    ends_alone(engine, doomed, fine, "choice: it is no good")
 
 
 def test_a_grammar_that_never_compiles_ends_its_request_alone(serving):
     engine, _ = serving(compile_seconds=1e-6)
     doomed, fine = engine.add(asks(SLOW)), engine.add(asks())
-    ends = ends_of(engine, {})
-    assert isinstance(ends[doomed], Failed)
-    assert isinstance(ends[doomed].error, RequestError)
-    assert "takes over 1e-06 s to compile" in str(ends[doomed].error)
-    assert ends[fine].result.text == '"hi"'
+    ends_alone(engine, doomed, fine, "takes over 1e-06 s to compile")
 
 
 def test_generate_gives_up_on_a_grammar_that_never_compiles(serving):

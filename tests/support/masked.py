@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dlm.grammar import Guidance
+from dlm.grammar import Guidance, bits
 
 
 def rows_of(guidance: Guidance) -> Tensor:
@@ -21,5 +21,5 @@ def rows_of(guidance: Guidance) -> Tensor:
 
 def tokens_in(words: Tensor | np.ndarray, size: int) -> set[int]:
     """Of a packed row, those of the first `size` tokens that it allows."""
-    bits = np.unpackbits(np.asarray(words).view(np.uint8), bitorder="little")[:size]
-    return set(np.flatnonzero(bits).tolist())
+    tokens = bits.tokens_in(np.asarray(words))
+    return set(tokens[tokens < size].tolist())
