@@ -10,11 +10,23 @@ from typing import Any
 
 import xgrammar as xgr
 
+from dlm.grammar.expressions import (
+    CHOICES,
+    CLASS,
+    EMPTY,
+    OTHER_TOKENS,
+    REPEAT,
+    RULE,
+    SEQUENCE,
+    STAR,
+    STRING,
+    TOKENS,
+    bare,
+    expressions,
+)
 from dlm.grammar.network import Bytes, Call, Edge, Network, Skip, Tokens
 
-# Kinds of xgrammar's expressions, and of its automata's edges; bytes are edges of kind 0 and more.
-_STRING, _CLASS, _STAR, _EMPTY, _RULE, _SEQUENCE, _CHOICES = range(7)
-_REPEAT, _TOKENS, _OTHER_TOKENS = 8, 9, 10
+# Kinds of the edges of xgrammar's automata; bytes are edges of kind 0 and more.
 _EDGE_SKIP, _EDGE_CALL, _EDGE_REPEAT, _EDGE_TOKENS, _EDGE_OTHER_TOKENS = -1, -2, -4, -5, -6
 # Code points by the length of their UTF-8, surrogates left out.
 _LENGTHS = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
@@ -39,6 +51,8 @@ def loosened(grammar: xgr.Grammar, far: int) -> xgr.Grammar:
     """
     source = json.loads(grammar.serialize_json())
     built, data = _Builder(source, far), source["grammar_expr_data"]
+    if not built.loose:
+        return grammar
     for number in built.loose:
         data[source["grammar_expr_indptr"][number] + 4] = -1
     return xgr.Grammar.deserialize_json(json.dumps(source))
@@ -49,9 +63,7 @@ class _Builder:
 
     def __init__(self, source: dict[str, Any], far: int | None):
         """`source` is a serialised grammar."""
-        data, starts = source["grammar_expr_data"], source["grammar_expr_indptr"]
-        self._source = source
-        self.expressions = [(data[s], data[s + 2 : s + 2 + data[s + 1]]) for s in starts]
+        self._source, self.expressions = source, expressions(source)
         self._edges: list[list[Edge]] = []
         self._start: list[int] = []  # where rules begin: ours, then those of automata
         self._final: set[int] = set()  # where they end
@@ -70,31 +82,29 @@ class _Builder:
         either = [
             (part, self._repeats(part, far) and self._ends(part, after))
             for kind, parts in self.expressions
-            if kind == _SEQUENCE
+            if kind == SEQUENCE
             for part, after in zip(parts, [*parts[1:], None], strict=True)
         ]
         return {part for part, loose in either if loose} - {part for part, no in either if not no}
 
     def _repeats(self, number: int, far: int) -> bool:
         kind, parts = self.expressions[number]
-        return kind == _REPEAT and parts[1] <= far < parts[2] and self._class(parts[0]) is not None
+        return kind == REPEAT and parts[1] <= far < parts[2] and self._class(parts[0]) is not None
 
     def _ends(self, number: int, after: int | None) -> bool:
         """What comes `after` the repetition is none of its characters."""
         kind, parts = (None, []) if after is None else self.expressions[after]
         characters = self._class(self.expressions[number][1][0])
-        if kind == _STRING and parts and characters is not None and 0 <= parts[0] < 0x80:
+        if kind == STRING and parts and characters is not None and 0 <= parts[0] < 0x80:
             negated, bounds = characters[0], characters[1:]
             ranges = zip(bounds[::2], bounds[1::2], strict=True)
             return any(low <= parts[0] <= high for low, high in ranges) == bool(negated)
-        return kind == _TOKENS
+        return kind == TOKENS
 
     def _class(self, rule: int) -> list[int] | None:
         """The characters of a rule of one character."""
-        kind, parts = self.expressions[self._source["rules"][rule][1]]
-        while kind in (_SEQUENCE, _CHOICES) and len(parts) == 1:
-            kind, parts = self.expressions[parts[0]]
-        return parts if kind == _CLASS else None
+        kind, parts = bare(self.expressions, self._source["rules"][rule][1])
+        return parts if kind == CLASS else None
 
     def _new(self) -> int:
         self._edges.append([])
@@ -103,31 +113,31 @@ class _Builder:
     def _build(self, number: int, state: int) -> int:
         """Add an expression behind `state`; says where it ends."""
         kind, parts = self.expressions[number]
-        if kind == _STRING:
+        if kind == STRING:
             for byte in (part & 0xFF for part in parts):  # some of them are signed
                 state = self._add(state, Bytes(byte, byte, self._new()))
-        elif kind == _CLASS:
+        elif kind == CLASS:
             return self._characters(parts, state, self._new())
-        elif kind == _STAR:
+        elif kind == STAR:
             loop = self._add(state, Skip(self._new()))
             return self._characters(parts, loop, loop)
-        elif kind == _RULE:
+        elif kind == RULE:
             return self._add(state, Call(parts[0], self._new()))
-        elif kind == _REPEAT:
+        elif kind == REPEAT:
             rule, least, most = parts
             bound = None if most < 0 else most
             return self._add(state, Call(rule, self._new(), least, bound, number in self.loose))
-        elif kind in (_TOKENS, _OTHER_TOKENS):
-            return self._add(state, Tokens(frozenset(parts), kind == _TOKENS, self._new()))
-        elif kind == _SEQUENCE:
+        elif kind in (TOKENS, OTHER_TOKENS):
+            return self._add(state, Tokens(frozenset(parts), kind == TOKENS, self._new()))
+        elif kind == SEQUENCE:
             for part in parts:
                 state = self._build(part, state)
-        elif kind == _CHOICES:
+        elif kind == CHOICES:
             end = self._new()
             for part in parts:
                 self._add(self._build(part, self._add(state, Skip(self._new()))), Skip(end))
             return end
-        elif kind != _EMPTY:
+        elif kind != EMPTY:
             return self._automaton(number, state)
         return state
 
@@ -196,9 +206,9 @@ class _Builder:
         source = self._source
         data, starts = list(source["grammar_expr_data"]), list(source["grammar_expr_indptr"])
         for kind, value in (
-            (_STRING, ord("x")),
-            (_SEQUENCE, len(starts)),
-            (_CHOICES, len(starts) + 1),
+            (STRING, ord("x")),
+            (SEQUENCE, len(starts)),
+            (CHOICES, len(starts) + 1),
         ):
             starts.append(len(data))
             data += [kind, 1, value]

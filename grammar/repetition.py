@@ -4,20 +4,18 @@ import json
 
 import xgrammar as xgr
 
-_RULE, _SEQUENCE, _CHOICES, _REPEAT = 4, 5, 6, 8  # kinds of xgrammar's expressions
+from dlm.grammar.expressions import REPEAT, RULE, bare, expressions
 
 
 def endless_rule(grammar: xgr.Grammar) -> str | None:
     """The name of a rule that only repeats itself, perhaps by way of others, if there is one."""
     source = json.loads(grammar.serialize_json())
-    data, starts = source["grammar_expr_data"], source["grammar_expr_indptr"]
+    known = expressions(source)
 
     def only(number: int) -> int | None:
         """The rule that an expression is nothing but."""
-        kind, size, first = data[starts[number] : starts[number] + 3]
-        if kind in (_SEQUENCE, _CHOICES) and size == 1:
-            return only(first)
-        return first if kind in (_RULE, _REPEAT) else None
+        kind, parts = bare(known, number)
+        return parts[0] if kind in (RULE, REPEAT) else None
 
     names = [rule[0] for rule in source["rules"]]
     following = [only(rule[1]) for rule in source["rules"]]
