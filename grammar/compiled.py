@@ -16,10 +16,9 @@ from dlm.grammar.network import Network
 from dlm.grammar.place import Item, Place, Places
 from dlm.grammar.vocabulary import Vocabulary
 
-_EDGE_BYTES, _PLACE_BYTES, _WAY_BYTES = 200, 2000, 100  # of Python objects, roughly
+_EDGE_BYTES, _PLACE_BYTES = 200, 2000  # of Python objects, roughly
 _WITNESSES = 4096  # completions that are remembered
 _FEW = 32  # tokens of a text that is looked for where none is known
-_WAYS = 100_000  # tokens that are remembered to lead from one place to another
 
 Matcher = Callable[[], xgr.GrammarMatcher]  # one that is where it is asked about
 
@@ -32,22 +31,18 @@ class Compiled:
         self.places = Places(network)
         self.masks = Masks(len(vocabulary))
         self._network = network
-        self._ways = 0
         self._spelled: dict[int, list[int] | None] = {}  # the way out of a state, in tokens
         self._witnesses: dict[Place, list[int] | None] = {}
 
     @property
     def nbytes(self) -> int:
         """About what it takes in memory by now."""
-        learnt = _PLACE_BYTES * len(self.places) + _WAY_BYTES * self._ways
-        network = _EDGE_BYTES * self._network.size
-        return self.grammar.memory_size_bytes + self.masks.nbytes + network + learnt
+        learnt = _PLACE_BYTES * len(self.places) + self.masks.nbytes
+        return self.grammar.memory_size_bytes + _EDGE_BYTES * self._network.size + learnt
 
-    def learn(self, place: Place, token: int, onward: Place) -> None:
-        """The grammar takes `token` at `place`, and is at `onward` then."""
-        if self._ways < _WAYS and token not in place.ways:
-            place.ways[token] = onward
-            self._ways += 1
+    def after(self, place: Place, token: int) -> Place | None:
+        """The place behind a token of text; None where the grammar refuses it."""
+        return self.places.after(place, token, self.vocabulary.pieces[token])
 
     def mask(self, place: Place, matcher: Matcher) -> Mask:
         """The tokens that may follow at `place`, where `matcher` is."""
@@ -73,17 +68,8 @@ class Compiled:
         long = row & vocabulary.longer(room)
         row &= ~long
         for token in tokens_in(long & vocabulary.holding(ends)).tolist():
-            if places.after(place, token, vocabulary.pieces[token]) is not None:
+            if self.after(place, token) is not None:
                 bits.add(mask, token)
-
-    def forced(self, place: Place, matcher: Matcher) -> str:
-        """The text that every sentence goes on with from `place`, where `matcher` is."""
-        if place.forced is None:
-            try:
-                place.forced = matcher().find_jump_forward_string()
-            except UnicodeDecodeError as error:  # what is certain ends within a character
-                place.forced = error.object[: error.start].decode()
-        return place.forced
 
     def closes_within(self, place: Place, tokens: int) -> bool:
         """The text can be completed from `place` in so many tokens, its stop not counted.

@@ -13,8 +13,7 @@ completion is followed instead.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import exp, inf
-from time import perf_counter
+from math import exp
 
 from dlm.grammar.compiled import Compiled
 from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
@@ -76,9 +75,9 @@ class Frontier:
 
         Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
         """
+        self._compiled, self._budget = compiled, budget
         self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
-        self._reader = Reader(compiled, reasoning)
-        self._budget, self._seconds, self._deadline = budget, seconds, inf
+        self._reader = Reader(compiled, reasoning, seconds)
         self._said: list[int] = []  # all tokens committed
         self._begin_canvas()
         if not self._reader.closes_within(budget - 1):
@@ -91,7 +90,7 @@ class Frontier:
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
             return self._guidance  # nothing new was said
         self._last, self._guidance = _Pass(NOTHING), None
-        self._deadline = perf_counter() + self._seconds
+        self._reader.start_clock()
         self._seek(here.guess)
         self._follow(scores, here)
         end = len(here.guess)
@@ -112,6 +111,7 @@ class Frontier:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Raises `GrammarError`, and moves nothing, if the grammar does not take `tokens`."""
+        self._reader.start_clock()
         taken = self._seek(tokens)
         if taken < len(tokens):
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
@@ -173,7 +173,7 @@ class Frontier:
             self._advance(scores, here)
 
     def _run(self, here: _Pass) -> None:
-        """Take the model's choices where the places know the way: what `_advance` does, faster."""
+        """Take the model's choices as far as masks are known: what `_advance` does, faster."""
         place, wanted, banned = self._reader.place, here.wanted, here.fixed.banned
         trusted, due, begin = here.suspect is None, here.due, len(here.guess)
         if place is None or (trusted and here.repair is not None):
@@ -182,13 +182,13 @@ class Frontier:
         places: list[Place] = []
         for position in range(begin, len(wanted)):
             token = wanted[position]
-            onward = place.ways.get(token)
+            onward = self._compiled.after(place, token)
             if onward is None or onward.cost is None or onward.cost > left - position:
                 break
-            if place.forced is None or position in banned:
+            if position in banned:
                 break
-            if place.forced and not due:
-                due = self._dictated(here.guess, place.forced)
+            if not due and (forced := self._compiled.places.forced(place)):
+                due = self._dictated(here.guess, forced)
             said = bool(due) and due[0] == token
             if trusted:
                 alone = said or position < len(here.fixed.pinned)
@@ -229,8 +229,6 @@ class Frontier:
 
     def _take(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
         """Read the first token that the grammar takes and the budget can complete."""
-        if perf_counter() > self._deadline:
-            raise GrammarError(f"the grammar takes over {self._seconds} s to match a canvas")
         reader, position = self._reader, len(here.guess)
         refused = set(here.fixed.banned.get(position, ()))
         for token, mask in self._proposals(scores, here, refused):

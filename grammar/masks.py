@@ -23,7 +23,7 @@ class Masks:
     def __init__(self, vocab_size: int):
         self._vocab_size = vocab_size
         self._bits = Bits(2 * _ROWS, vocab_size)
-        self._used = 0
+        self.count = 0  # rows that are written
         self.known: dict[Hashable, Mask] = {}  # by what was asked for
         self.age = 0  # counts how often it was emptied
 
@@ -33,23 +33,23 @@ class Masks:
 
     @property
     def nbytes(self) -> int:
-        return self._bits.rows[: self._used].nbytes
+        return self._bits.rows[: self.count].nbytes
 
     def trim(self) -> None:
         """Between two looks: forget all rows if they have become too many."""
-        if self._used > _ROWS:
-            self._bits, self._used = Bits(2 * _ROWS, self._vocab_size), 0
+        if self.count > _ROWS:
+            self._bits, self.count = Bits(2 * _ROWS, self._vocab_size), 0
             self.known.clear()
             self.age += 1
 
     def new(self) -> tuple[Bits, Mask]:
         """A row to write to, and its number."""
-        if self._used == len(self._bits.rows):
-            more = Bits(2 * self._used, self._vocab_size)
-            more.rows[: self._used] = self._bits.rows
+        if self.count == len(self._bits.rows):
+            more = Bits(2 * self.count, self._vocab_size)
+            more.rows[: self.count] = self._bits.rows
             self._bits = more
-        self._used += 1
-        return self._bits, self._used - 1
+        self.count += 1
+        return self._bits, self.count - 1
 
     def words(self, mask: Mask) -> np.ndarray:
         """The allowed tokens, as packed bits."""

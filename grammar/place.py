@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dlm.grammar.network import Call, Network
 
 _REMEMBERED = 100_000  # places, before sharing begins anew
+_FORCED = 1024  # bytes of a text that must follow
 
 Item = tuple[int, "Callers"]  # a state of a rule, and where it goes on when the rule ends
 
@@ -36,7 +37,7 @@ class Place:
     It is None where the grammar has no end in sight.
     """
 
-    __slots__ = ("best", "cost", "ends", "forced", "items", "named", "next", "room", "ways")
+    __slots__ = ("best", "cost", "forced", "items", "named", "next", "room")
 
     def __init__(
         self,
@@ -50,11 +51,9 @@ class Place:
         self.best, self.cost = best, cost  # where the shortest way to the end begins
         self.named = named  # a token may be asked for by its id
         self.room = room
-        self.next: dict[int, Place | None] = {}  # by the next byte, as far as known
-        # What a matcher has said of it, once one has been asked.
+        # As far as known:
+        self.next: dict[int, Place | None] = {}  # by the next byte
         self.forced: str | None = None  # the text that must follow
-        self.ends = False  # a stop token was taken here
-        self.ways: dict[int, Place] = {}  # by token
 
 
 class Places:
@@ -105,6 +104,32 @@ class Places:
             ]
             place.next[byte] = self._place(items) if items else None
         return place.next[byte]
+
+    def forced(self, place: Place) -> str:
+        """The text that every sentence goes on with from `place`; of a long one, its beginning."""
+        if place.forced is None:
+            said, at = bytearray(), place
+            while len(said) < _FORCED and (byte := self._only(at)) is not None:
+                behind = self.behind(at, byte)
+                if behind is None:
+                    break
+                said.append(byte)
+                at = behind
+            place.forced = said.decode(errors="ignore")  # it may end within a character
+        return place.forced
+
+    def _only(self, place: Place) -> int | None:
+        """The one byte that may follow; None where another may, or a token, or nothing."""
+        if place.named or not place.cost:
+            return None
+        ranges = self.bytes(place)
+        low = min((low for low, _ in ranges), default=0)
+        return low if ranges and low == max(high for _, high in ranges) else None
+
+    def bytes(self, place: Place) -> list[tuple[int, int]]:
+        """The ranges of bytes that may follow."""
+        edges = (edge for state, _ in place.items for edge in self._network.shape(state).bytes)
+        return [(edge.low, edge.high) for edge in edges]
 
     def named(self, place: Place) -> set[int]:
         """The tokens that are asked for by their ids."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from math import inf
 from sys import maxsize
+from time import perf_counter
 
 import xgrammar as xgr
 
@@ -21,14 +23,16 @@ class _Phase(Enum):
 
 
 class Reader:
-    """A matcher behind a gate: until reasoning is closed, tokens are not the grammar's business.
+    """Places behind a gate: until reasoning is closed, tokens are not the grammar's business.
 
-    `read` moves forward, `forget` back; everything else only looks. Where others have read the same
-    the places know the way, and the matcher stays behind until it is asked or `catch_up` is called.
+    `read` moves forward, `forget` back; everything else only looks. Places know the way, and the
+    matcher stays behind them until a mask is asked of it or `catch_up` is called.
     """
 
-    def __init__(self, compiled: Compiled, reasoning: Reasoning | None = None):
-        """With `reasoning`, there may be some before the answer."""
+    def __init__(
+        self, compiled: Compiled, reasoning: Reasoning | None = None, seconds: float = inf
+    ):
+        """With `reasoning`, there may be some before the answer. `seconds`: see `start_clock`."""
         vocabulary = compiled.vocabulary
         self._compiled, self._pieces, self._reasoning = compiled, vocabulary.pieces, reasoning
         self._stops = frozenset(vocabulary.stops)
@@ -41,6 +45,7 @@ class Reader:
         self._thought = 0  # tokens of reasoning so far, its markers included
         self._trail: list[tuple[_Phase, Place, int, int]] = []  # before each token read
         self._due: list[int] = []  # tokens of the answer that the matcher has not seen yet
+        self._seconds, self._deadline = seconds, inf
 
     @property
     def ended(self) -> bool:
@@ -50,6 +55,10 @@ class Reader:
     def place(self) -> Place | None:
         """Where it is in the grammar; None in front of the answer, and behind it."""
         return self._place if self._phase is _Phase.ANSWER else None
+
+    def start_clock(self) -> None:
+        """What is read takes so many seconds from now on, or `GrammarError` is raised."""
+        self._deadline = perf_counter() + self._seconds
 
     def mask(self) -> Mask:
         """The tokens that `read` would take now, in the masks of the grammar."""
@@ -67,10 +76,11 @@ class Reader:
     def forced(self) -> str:
         """The text that every sentence goes on with from here."""
         place = self.place
-        return "" if place is None else self._compiled.forced(place, self.catch_up)
+        return "" if place is None else self._compiled.places.forced(place)
 
     def read(self, token: int) -> bool:
         """Move past `token`; False, and no move, if it is not allowed here."""
+        self._in_time()
         before = (self._phase, self._place, self._marker, self._thought)
         if self._phase is _Phase.ANSWER or (
             self._phase is _Phase.OPENING and not self._opens(token)
@@ -83,7 +93,7 @@ class Reader:
         return taken
 
     def follow(self, tokens: Sequence[int], places: Sequence[Place], end: Place) -> None:
-        """Move past `tokens` of the answer, each a known way on from its place, to `end`."""
+        """Move past `tokens` of the answer, which lead from place to place and to `end`."""
         self._trail += [(_Phase.ANSWER, place, 0, self._thought) for place in places]
         self._due += tokens
         self._place = end
@@ -91,9 +101,13 @@ class Reader:
     def catch_up(self) -> xgr.GrammarMatcher:
         """The matcher, where the reader is. `GrammarError` if it does not take what was read."""
         for at, token in enumerate(self._due):
-            if not self._matcher.accept_token(token):
+            try:
+                self._in_time()
+                if not self._matcher.accept_token(token):
+                    raise GrammarError(f"xgrammar refuses token {token}, against its own rules")
+            except GrammarError:
                 self._matcher.rollback(at)
-                raise GrammarError(f"the matcher refuses token {token}, which it took before")
+                raise
         self._due.clear()
         return self._matcher
 
@@ -158,7 +172,7 @@ class Reader:
             return False
         if self._marker or not self._pieces[token]:
             return True
-        return self._compiled.places.after(self._place, token, self._pieces[token]) is None
+        return self._compiled.after(self._place, token) is None
 
     def _reason(self, token: int) -> bool:
         reasoning = self._reasoning
@@ -177,24 +191,17 @@ class Reader:
         return True
 
     def _answer(self, token: int) -> bool:
-        place, stops = self._place, token in self._stops
-        onward = place if stops and place.ends else place.ways.get(token)
-        if onward is not None:
-            self._due.append(token)
-        else:
-            onward = self._behind(token)
-            if onward is None or not self.catch_up().accept_token(token):
-                return False
-            if stops:
-                place.ends = True
-            else:
-                self._compiled.learn(place, token, onward)
+        stops = token in self._stops
+        onward = self._compiled.after(self._place, token)
+        if stops:
+            onward = self._place if self._place.cost == 0 else None
+        if onward is None:
+            return False
+        self._due.append(token)
         self._place = onward
         self._phase = _Phase.ENDED if stops else _Phase.ANSWER
         return True
 
-    def _behind(self, token: int) -> Place | None:
-        """The place behind `token`, as far as places can tell; the matcher has the last word."""
-        if token in self._stops:
-            return self._place if self._place.cost == 0 else None
-        return self._compiled.places.after(self._place, token, self._pieces[token])
+    def _in_time(self) -> None:
+        if perf_counter() > self._deadline:
+            raise GrammarError(f"the grammar takes over {self._seconds} s to match a canvas")

@@ -16,6 +16,7 @@ from dlm.grammar import (
     DeadEndError,
     Fixed,
     Frontier,
+    Grammar,
     GrammarError,
     JsonSchema,
     Regex,
@@ -246,6 +247,16 @@ def test_a_refused_commit_moves_nothing(frontier, vocabulary):
     with pytest.raises(GrammarError, match="at position 2 is not allowed there"):
         frontier.commit([*tokens[3:5], 106])
     frontier.commit(tokens[3:])
+
+
+def test_a_commit_that_takes_too_long_to_match_moves_nothing(compiler, vocabulary):
+    """The matcher reads these letters in very many ways; places do not mind."""
+    spec = Grammar('root ::= "a" | "a" root root root | "(" root root root')
+    frontier = Frontier(compiler.compile(spec), BUDGET, seconds=0.2)
+    tokens = [token for _ in range(150) for token in encode(vocabulary, "a")]
+    with pytest.raises(GrammarError, match=r"over 0\.2 s"):
+        frontier.commit(tokens)
+    frontier.commit(tokens[:3])
 
 
 def test_nothing_follows_the_stop(compiler, vocabulary):

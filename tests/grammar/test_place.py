@@ -139,6 +139,25 @@ def test_places_refuse_what_the_matcher_refuses(compiler, vocabulary, spec):
 
 
 @pytest.mark.parametrize("spec", SPECS)
+def test_what_is_forced_is_what_every_sentence_goes_on_with(compiler, vocabulary, spec):
+    """As the matcher says, and no less, but for a character that is begun."""
+    compiled = compiler.compile(by_name(spec))
+    for seed, text in enumerate(SPECS[spec][1] * 2):
+        for at, raw, matcher, _ in walk(spec, compiled, compiled.places, text, seed):
+            try:
+                said = matcher.find_jump_forward_string()
+            except UnicodeDecodeError as error:
+                said = error.object[: error.start].decode()
+            if is_text(raw) and raw == raw.decode(errors="ignore").encode():
+                assert compiled.places.forced(at) == said, raw
+
+
+def test_of_a_long_forced_text_there_is_the_beginning(compiler):
+    places = compiler.compile(JsonSchema({"const": "ab" * 2000})).places
+    assert places.forced(places.start) == '"' + "ab" * 511 + "a"
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_a_completion_does_not_depend_on_what_was_read_before(compiler, vocabulary, spec):
     """Nor on how much is remembered: the second has places for a moment only."""
     compiled = compiler.compile(by_name(spec))
