@@ -65,7 +65,7 @@ class Engine:
             chat.tokenizer, model.vocab_size, self.config.stops, self.config.pad, thought
         )
         self._reasoning = Reasoning.of(self.vocabulary)
-        self._compiler = Compiler(self.vocabulary)
+        self._compiler = Compiler(self.vocabulary, rehearsed=True)
         self._cache = model.new_cache(slots)
         self._free = list(range(slots))
         self._running: dict[int, Slot] = {}  # by cache slot

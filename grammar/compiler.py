@@ -11,6 +11,7 @@ import xgrammar as xgr
 from dlm.grammar.compiled import Compiled
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.network_reader import loosened, read_network
+from dlm.grammar.rehearsal import rehearse
 from dlm.grammar.spec import Spec
 from dlm.grammar.vocabulary import Vocabulary
 
@@ -28,8 +29,15 @@ class Compiler:
     differ in properties named like annotations are taken for the same.
     """
 
-    def __init__(self, vocabulary: Vocabulary, max_bytes: int = 1 << 30, threads: int = 2):
-        self.vocabulary = vocabulary
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        max_bytes: int = 1 << 30,
+        threads: int = 2,
+        rehearsed: bool = False,
+    ):
+        """`rehearsed` grammars take longer to compile, and less time at the first step."""
+        self.vocabulary, self._rehearsed = vocabulary, rehearsed
         self._max_bytes = max_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
         self._lock = Lock()
@@ -58,9 +66,12 @@ class Compiler:
             grammar = spec.grammar(self.vocabulary)
             far = max(_FAR, self.vocabulary.most_characters)
             matcher = self._backend(spec.calls).compile_grammar(loosened(grammar, far))
-            return Compiled(matcher, read_network(grammar, far), self.vocabulary)
+            compiled = Compiled(matcher, read_network(grammar, far), self.vocabulary)
         except (RuntimeError, UnicodeError) as error:  # all that xgrammar raises here
             raise InvalidGrammarError(spec.kind, _reason(error)) from error
+        if self._rehearsed:
+            rehearse(compiled)
+        return compiled
 
     def _backend(self, calls: bool) -> xgr.GrammarCompiler:
         with self._lock:

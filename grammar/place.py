@@ -72,11 +72,12 @@ class Places:
 
     def after(self, place: Place, token: int, piece: bytes) -> Place | None:
         """The place behind a token whose bytes are `piece`; None where the grammar refuses it."""
-        at = place if piece else None
+        at, here = None, place
         for byte in piece:
+            at = here.next[byte] if byte in here.next else self.behind(here, byte)
             if at is None:
                 break
-            at = self.behind(at, byte)
+            here = at
         if not place.named:
             return at
         items = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import xgrammar as xgr
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dlm.grammar.bits import packed
 from dlm.grammar.errors import GrammarError
@@ -86,6 +86,8 @@ class Vocabulary:
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
         def encode(text: str) -> list[int]:
+            if isinstance(tokenizer, PreTrainedTokenizerFast):  # without the wrapper, a tenth
+                return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
             return tokenizer.encode(text, add_special_tokens=False)
 
         if thought is None and known.keys() >= set(THOUGHT):
