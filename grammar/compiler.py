@@ -36,11 +36,13 @@ class Compiler:
         threads: int = 2,
         rehearsed: bool = False,
     ):
-        """`rehearsed` grammars take longer to compile, and less time at the first step."""
+        """`rehearsed` grammars take longer to compile and less time at the first step; grammars are
+        rehearsed while no other waits to be compiled."""
         self.vocabulary, self._rehearsed = vocabulary, rehearsed
         self._max_bytes = max_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
         self._lock = Lock()
+        self._unbegun = 0  # grammars that no thread has taken up
         self._known: OrderedDict[Hashable, Future[Compiled]] = OrderedDict()
         self._backends: dict[bool, xgr.GrammarCompiler] = {}  # by whether calls are the alphabet's
 
@@ -52,6 +54,7 @@ class Compiler:
         key = spec.key
         with self._lock:
             if key not in self._known:
+                self._unbegun += 1
                 self._known[key] = self._pool.submit(self._compile, spec)
             self._known.move_to_end(key)
             self._forget()
@@ -62,6 +65,8 @@ class Compiler:
         return self.submit(spec).result()
 
     def _compile(self, spec: Spec) -> Compiled:
+        with self._lock:
+            self._unbegun -= 1
         try:
             grammar = spec.grammar(self.vocabulary)
             far = max(_FAR, self.vocabulary.most_characters)
@@ -69,8 +74,8 @@ class Compiler:
             compiled = Compiled(matcher, read_network(grammar, far), self.vocabulary)
         except (RuntimeError, UnicodeError) as error:  # all that xgrammar raises here
             raise InvalidGrammarError(spec.kind, _reason(error)) from error
-        if self._rehearsed:
-            rehearse(compiled)
+        if self._rehearsed and not self._unbegun:
+            rehearse(compiled, hurry=lambda: self._unbegun > 0)
         return compiled
 
     def _backend(self, calls: bool) -> xgr.GrammarCompiler:

@@ -6,10 +6,11 @@ the two styles that JSON is written in, and further ones turn off from the first
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, count
+from time import perf_counter
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from dlm.grammar.vocabulary import Vocabulary
 _PLACES, _MASKS = 1024, 256  # enough is known then
 _LONGEST = 1024  # bytes of a text
 _BUDGET = 1 << 30  # tokens: it refuses nothing
-_SECONDS = 1.0  # for a text: some grammars are slow to match
+_SECONDS = 0.25  # for all of it
 
 # What is written where there is a choice; escapes and other alphabets only where there is none.
 _USUAL = b'a1"0,:[{.-]}' + bytes(byte for byte in range(33, 127) if byte != ord("\\"))
@@ -52,15 +53,20 @@ class _Text:
         return [*self.tokens, *vocabulary.encode(self.said.decode(errors="ignore"))]
 
 
-def rehearse(compiled: Compiled) -> None:
-    """Learn the places and masks of simple texts. Changes nothing about what is allowed."""
+def rehearse(compiled: Compiled, hurry: Callable[[], bool] = lambda: False) -> None:
+    """Learn the places and masks of simple texts. Changes nothing about what is allowed.
+
+    Done when enough is known, when its time is over, or when there is `hurry`.
+    """
     places, vocabulary = compiled.places, compiled.vocabulary
+    end = perf_counter() + _SECONDS
     try:
         frontier = Frontier(compiled, _BUDGET, seconds=_SECONDS)
         ways = _texts(compiled), _texts(compiled, indented=True), _texts(compiled, turns=1)
         for text in chain(*ways):
             frontier.guide(_Said(text.spelled(vocabulary)[:_MASKS]))
-            if len(places) > _PLACES or compiled.masks.count > _MASKS:
+            enough = len(places) > _PLACES or compiled.masks.count > _MASKS
+            if enough or hurry() or perf_counter() > end:
                 return
     except GrammarError:
         return  # whoever asks for a text of this grammar will be told
@@ -122,10 +128,10 @@ def _bytes(places: Places, place: Place, said: bytes) -> list[bytes]:
     digits = said[-1:].isdigit()  # an exponent may follow, which is unusual
     word = len(said) > 1 and said[-2:].isalnum()
 
-    def rank(byte: bytes) -> tuple[bool, bool, int]:
-        return digits or byte not in names, word and byte.isalnum(), _USUAL.index(byte)
-
-    return sorted(usual, key=rank) if usual else [bytes([low]) for low, _ in ranges[:1]]
+    return sorted(
+        usual,
+        key=lambda byte: (digits or byte not in names, word and byte.isalnum(), _USUAL.index(byte)),
+    ) or [bytes([low]) for low, _ in ranges[:1]]
 
 
 @cache

@@ -77,7 +77,8 @@ def test_a_rehearsal_changes_nothing(compiler, rehearsed, vocabulary, spec, seed
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_an_ordinary_answer_meets_nothing_new(vocabulary, indent):
+def test_an_ordinary_answer_meets_nothing_new(vocabulary, indent, monkeypatch):
+    monkeypatch.setattr(rehearsal, "_SECONDS", 60.0)
     value = {
         "name": "Eve",
         "count": 31,
@@ -113,6 +114,16 @@ def test_a_grammar_without_an_end_is_told_of_by_the_request(rehearsed):
     compiled = rehearsed.compile(Grammar('root ::= "a" root'))
     with pytest.raises(DeadEndError):
         Frontier(compiled, BUDGET)
+
+
+def test_nobody_waits_for_a_rehearsal_of_another_grammar(vocabulary):
+    """Of a burst, at most what the threads compile last is rehearsed to the end."""
+    compiler = Compiler(vocabulary, threads=1, rehearsed=True)
+    specs = [JsonSchema(ORDER | {"title": str(i), "required": ["name"][:i]}) for i in range(2)]
+    alone = Compiler(vocabulary, rehearsed=True).compile(specs[0]).masks.count
+    burst = [future.result() for future in [compiler.submit(spec) for spec in specs]]
+    assert burst[0].masks.count < alone
+    assert burst[1].masks.count > 30
 
 
 def test_a_grammar_that_is_slow_to_match_is_left(vocabulary, monkeypatch):
