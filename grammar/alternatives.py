@@ -183,6 +183,8 @@ class Reader:
             types = [own["type"]] if isinstance(own["type"], str) else own["type"]
             plain["type"] = [t for t in types if t != "integer" or "number" not in types]
         plain |= {key: own[key] for key in own.keys() & _KEPT}
+        if "pattern" in own:
+            plain["pattern"] = [own["pattern"]]  # further ones may hold beside it
         for end, name in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if isinstance(plain.get(name), bool):  # draft 4
                 strict = plain.pop(name)
@@ -236,13 +238,13 @@ class Reader:
                     return None
             elif key in _LOWER | _UPPER:
                 joined[key] = (max if key in _LOWER else min)(mine, its)
-            elif key == "required":
+            elif key in ("required", "pattern"):
                 joined[key] = list(dict.fromkeys([*mine, *its]))
             elif key in _CHILD:
                 joined[key] = _united(mine, its)
             elif key == "multipleOf" and isinstance(mine, int) and isinstance(its, int):
                 joined[key] = math.lcm(mine, its)
-            elif key in ("pattern", "multipleOf", "prefixItems") and mine != its:
+            elif key in ("multipleOf", "prefixItems") and mine != its:
                 self.refuse(f"{one['where']}/{key}", "another one holds beside it")
         for a, b in ((one, other), (other, one)):
             if "prefixItems" in a and "prefixItems" not in b and "items" in b:

@@ -5,11 +5,11 @@ them all. Its automaton knows one: each rule reads some characters and hands ove
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import groupby, pairwise, product
 from typing import Any
 
-from dlm.grammar.pattern import Chars, Ranges, union
+from dlm.grammar.pattern import CHARACTERS, Chars, Ranges, minus, union
 from dlm.grammar.rules import Either, Node, Repeat, Row, text
 
 MOST_STATES = 4096  # of the automaton; while it is not deterministic yet, a few times as many
@@ -24,7 +24,7 @@ class TooLargeError(Exception):
 
 
 class Automaton:
-    """Begins in state 0, whatever it reads next. Every state has a way to a final one."""
+    """Begins in state 0. Every state has a way to a final one, but for the first of none."""
 
     def __init__(self, edges: list[Edges], final: set[int]):
         self.edges, self.final = edges, final
@@ -33,10 +33,41 @@ class Automaton:
     def of(cls, node: Node) -> "Automaton":
         """Of a parsed pattern. Raises `TooLargeError`."""
         edges, final = _determined(_Builder(node))
-        return _minimal(edges, final) if len(edges) <= _FEW_STATES else cls(edges, final)
+        return _minimal(edges, final)
 
-    def ebnf(self, name: str) -> str:
-        """Rules for the same texts, the first of them called `name`."""
+    @classmethod
+    def of_length(cls, low: int, high: int | None) -> "Automaton":
+        """Of texts of so many characters; those that are too many to count are too large `both`."""
+        low, last = (min(count, MOST_STATES + 1) for count in (low, low if high is None else high))
+        edges: list[Edges] = [{state + 1: CHARACTERS} for state in range(last)]
+        edges.append({last: CHARACTERS} if high is None else {})
+        return cls(edges, set(range(low, last + 1)))
+
+    def both(self, other: "Automaton") -> "Automaton":
+        """Of what both match: with no final state, if that is nothing. Raises `TooLargeError`."""
+        numbers, work = {(0, 0): 0}, [(0, 0)]
+        edges: list[Edges] = []
+        for one, two in work:  # it grows meanwhile
+            found: Edges = {}
+            for (a, ranges), (b, others) in product(
+                self.edges[one].items(), other.edges[two].items()
+            ):
+                if shared := _shared(ranges, others):
+                    if (a, b) not in numbers:
+                        numbers[a, b] = len(work)
+                        work.append((a, b))
+                    found[numbers[a, b]] = shared
+            edges.append(found)
+            if len(work) > MOST_STATES:
+                raise TooLargeError
+        ends = {n for (a, b), n in numbers.items() if a in self.final and b in other.final}
+        return _minimal(*_alive(edges, ends))
+
+    def ebnf(self, name: str, spell: Callable[[str], str] = str) -> str:
+        """Rules for the same texts, the first of them called `name`.
+
+        `spell` says how a character is written: all but some ASCII characters as they are.
+        """
         into = Counter(to for edges in self.edges for to in edges)
         passed = {  # states of one way in and one way on, which need no rule of their own
             state
@@ -47,7 +78,7 @@ class Automaton:
         for state, edges in enumerate(self.edges):
             ends = state in self.final and not edges
             if state not in passed and not (state and ends):
-                options = [self._option(name, passed, *edge) for edge in edges.items()]
+                options = [self._option(name, spell, passed, *edge) for edge in edges.items()]
                 options += ['""'] * (state in self.final)
                 rules.append(f"{self._named(name, state)} ::= {' | '.join(options)}")
         return "\n".join(rules)
@@ -55,31 +86,37 @@ class Automaton:
     def _named(self, name: str, state: int) -> str:
         return f"{name}_{state}" if state else name
 
-    def _option(self, name: str, passed: set[int], to: int, ranges: Ranges) -> str:
+    def _option(
+        self, name: str, spell: Callable[[str], str], passed: set[int], to: int, ranges: Ranges
+    ) -> str:
         """Characters up to a state that has a rule, and that rule."""
         parts = [ranges]
         while to in passed:
             ((to, ranges),) = self.edges[to].items()
             parts.append(ranges)
-        written = list(_spelled(parts))
+        written = list(_spelled(parts, spell))
         ends = to in self.final and not self.edges[to]
         return " ".join(written if ends else [*written, self._named(name, to)])
 
 
-def _spelled(parts: list[Ranges]) -> Iterator[str]:
+def _spelled(parts: list[Ranges], spell: Callable[[str], str]) -> Iterator[str]:
     """Character classes, and literals where there is no choice."""
-    literal = ""
-    for ranges in parts:
-        low, high = ranges[0]
-        if len(ranges) == 1 and low == high:
-            literal += chr(low)
-            continue
-        if literal:
-            yield str(text(literal))
-        literal = ""
-        yield str(Chars(ranges))
-    if literal:
-        yield str(text(literal))
+    for alone, group in groupby(parts, key=lambda ranges: ranges[0][0] == ranges[-1][1]):
+        if alone:
+            yield str(text("".join(spell(chr(ranges[0][0])) for ranges in group)))
+        else:
+            yield from (_class(ranges, spell) for ranges in group)
+
+
+def _class(ranges: Ranges, spell: Callable[[str], str]) -> str:
+    """Characters, each as it is spelled; no long spelling unless there is no other."""
+    ascii_ = [chr(p) for low, high in ranges for p in range(low, min(high, 0x7F) + 1)]
+    spelled = {character: spell(character) for character in ascii_ if spell(character) != character}
+    plain = minus(ranges, map(ord, spelled))
+    options = [Chars(plain)] if plain else []
+    shortest = 2 if plain else min(map(len, spelled.values()))
+    options += [text(spelling) for spelling in spelled.values() if len(spelling) <= shortest]
+    return str(options[0] if len(options) == 1 else Either(tuple(options)))
 
 
 class _Builder:
@@ -179,8 +216,35 @@ def _apart(moves: list[tuple[Ranges, int]]) -> Iterator[tuple[int, int, set[int]
             yield low, behind - 1, to
 
 
+def _shared(ones: Ranges, others: Ranges) -> Ranges:
+    """The characters of both."""
+    pairs = ((max(a, c), min(b, d)) for (a, b), (c, d) in product(ones, others))
+    return union((low, high) for low, high in pairs if low <= high)
+
+
+def _alive(edges: list[Edges], final: set[int]) -> tuple[list[Edges], set[int]]:
+    """The states with a way to a final one, and the first."""
+    into: dict[int, set[int]] = {}
+    for state, found in enumerate(edges):
+        for to in found:
+            into.setdefault(to, set()).add(state)
+    alive, work = set(final), list(final)
+    while work:
+        new = into.get(work.pop(), set()) - alive
+        alive |= new
+        work += new
+    kept = sorted({0} | alive)
+    numbers = {state: number for number, state in enumerate(kept)}
+    return [
+        {numbers[to]: ranges for to, ranges in edges[state].items() if to in alive}
+        for state in kept
+    ], {numbers[state] for state in final}
+
+
 def _minimal(edges: list[Edges], final: set[int]) -> Automaton:
-    """States that nothing can tell apart become one (Moore)."""
+    """States that nothing can tell apart become one (Moore), if they are not too many."""
+    if len(edges) > _FEW_STATES:
+        return Automaton(edges, final)
     kinds = [int(state in final) for state in range(len(edges))]
     count = 0
     while len(set(kinds)) > count:

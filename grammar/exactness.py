@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlm.grammar.alternatives import Plain, Reader, Source, property_sources, types
-from dlm.grammar.scalars import number_schema, pattern_problem, string_schema, whole
+from dlm.grammar.scalars import number_schema, string_schema
+from dlm.grammar.strings import Strings
 
 # xgrammar's cache takes schemas for equal that differ in what these hold only, be they keywords,
 # the names of properties, or the keys of a constant.
@@ -229,11 +230,12 @@ class _Writer:
         if len(patterns) > 1 and len({json.dumps(value) for value in values.values()}) > 1:
             self.reader.refuse(where, "a key may match several patterns")
         for pattern in patterns:
-            if reason := pattern_problem(pattern):
+            if reason := Strings((pattern,)).problem:
                 self.reader.refuse(where, reason)
             if any(re.search(pattern, name) for name in names):
                 self.reader.refuse(where, "a named property may match it")
-        return {"patternProperties": {whole(pattern): value for pattern, value in values.items()}}
+        words = {Strings((pattern,)).word: value for pattern, value in values.items()}
+        return {"patternProperties": words}
 
     def _others(
         self, plain: Plain, names: list[str], forbidden: list[str], value: dict[str, Any] | bool

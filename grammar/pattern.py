@@ -25,13 +25,16 @@ class Chars(Node):
         return charset(self.ranges)
 
 
-def parse(pattern: str) -> Node:
-    """Matches whole texts, anchored or not. Raises `InvalidGrammarError`, its `where` a place."""
+def parse(pattern: str, opened: bool = False) -> Node:
+    """Matches whole texts. Where it is `opened`, an anchor at one end only opens the other end.
+
+    Raises `InvalidGrammarError`, its `where` a place.
+    """
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidGrammarError("pattern", str(error)) from error
-    return _Reader(pattern).whole()
+    return _Reader(pattern, opened).whole()
 
 
 def charset(ranges: Ranges) -> str:
@@ -118,8 +121,8 @@ def _counts(repeat: re.Match[str]) -> tuple[int, int | None]:
 
 
 class _Reader:
-    def __init__(self, pattern: str):
-        self._pattern, self._at = pattern, 0
+    def __init__(self, pattern: str, opened: bool):
+        self._pattern, self._opened, self._at = pattern, opened, 0
 
     def whole(self) -> Node:
         return self._options(top=True)
@@ -144,10 +147,9 @@ class _Reader:
 
     def _sequence(self, top: bool) -> Node:
         items: list[Node] = []
-        if top:
-            self._next("^")
+        begins, ends = top and self._next("^"), False
         while not self._ends():
-            if self._next("$"):
+            if ends := self._next("$"):
                 if not (top and self._ends()):
                     raise self._error("`$` can only be at the end")
                 break
@@ -156,6 +158,8 @@ class _Reader:
                 self._at = found.end()
                 item = Repeat(item, *_counts(found))
             items.append(item)
+        if self._opened and begins != ends:
+            items.insert(len(items) if begins else 0, Repeat(Chars(_without(_BREAK))))
         return Row(tuple(items))
 
     def _item(self) -> Node:

@@ -15,10 +15,9 @@ from referencing.exceptions import Unresolvable
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.exactness import Enforceable, enforceable
-from dlm.grammar.pattern import Chars, minus, parse
 from dlm.grammar.pointer import pointer
-from dlm.grammar.rules import Either, Repeat, Row
 from dlm.grammar.spec import Spec
+from dlm.grammar.strings import spelled
 from dlm.grammar.vocabulary import Vocabulary
 
 # The character rule of strings with a minimal or maximal length lets control characters through,
@@ -30,11 +29,6 @@ _STRICT = r'\1(([^\\0-\\x1f\\"\\\\]))'
 _ESCAPED = re.compile(
     r'^(\S+_addl_key_\d+ ::= .*?) \| \("\\\\" basic_escape basic_string_sub\)', re.MULTILINE
 )
-# A pattern is a rule of its own, between quotes. xgrammar makes an automaton of it, and keeps no
-# masks of a large one: each takes 0.1 s at 262,144 tokens.
-_PATTERN = re.compile(r'^(\S+) ::= Regex\((".*"), json_string=true\)$', re.MULTILINE)
-_MANY = 32  # repetitions of a character; fewer may as well stay in an automaton
-_ESCAPES = (*range(0x20), ord('"'), ord("\\"))  # characters that JSON spells otherwise
 _TOLD = 5  # places that an error names
 
 
@@ -161,36 +155,8 @@ def tightened(grammar: xgr.Grammar) -> xgr.Grammar:
     """`grammar`, made of JSON schemas, where xgrammar's rules of strings let too much through."""
     rules, loose = _LOOSE.subn(_STRICT, str(grammar))
     rules, escaped = _ESCAPED.subn(r"\1", rules)
-    rules, repeated = _spelled_out(rules)
-    return xgr.Grammar.from_ebnf(rules) if loose or escaped or repeated else grammar
-
-
-def _spelled_out(rules: str) -> tuple[str, int]:
-    """`rules` with patterns of one character, often, as such; and how many these were."""
-    count = 0
-    for rule in list(_PATTERN.finditer(rules)):
-        quoted, repeated = f'"\\"" {rule[1]} "\\""', _repeated(rule[2])
-        if (
-            repeated is not None
-            and len(re.findall(rf"\b{rule[1]}\b", rules)) == 2
-            and quoted in rules
-        ):
-            rules = rules.replace(rule[0], "").replace(quoted, f'"\\"" {repeated} "\\""')
-            count += 1
-    return rules, count
-
-
-def _repeated(quoted: str) -> str | None:
-    """A pattern of one character, often, as EBNF without escapes; None if it is another."""
-    try:
-        node = parse(json.loads(quoted))
-    except (ValueError, InvalidGrammarError):
-        return None
-    match node:
-        case Either((Row((Repeat(Chars(ranges), least, int(most)),)),)) if most > _MANY:
-            kept = minus(ranges, _ESCAPES)
-            return str(Repeat(Chars(kept), least, most)) if kept else None
-    return None
+    rules, words = spelled(rules)
+    return xgr.Grammar.from_ebnf(rules) if loose or escaped or words else grammar
 
 
 def _validator(schema: dict[str, Any] | bool) -> Any:

@@ -1,6 +1,7 @@
 """Automata of regexes: the same texts, each in one way."""
 
 import re
+from functools import reduce
 
 import pytest
 import xgrammar as xgr
@@ -42,6 +43,14 @@ def runs(automaton, text):
     return [state in automaton.final for state in states]
 
 
+def ways_to_the_end(automaton):
+    """The states that have one."""
+    ends = set(automaton.final)
+    for _ in automaton.edges:
+        ends |= {state for state, to in enumerate(automaton.edges) if ends & to.keys()}
+    return ends
+
+
 def matcher(rules):
     return xgr.GrammarMatcher(BYTES.compile_grammar(xgr.Grammar.from_ebnf(rules)))
 
@@ -64,10 +73,7 @@ def test_no_two_of_its_states_are_alike_and_each_has_a_way_to_the_end(pattern):
     """Told apart by a text, and found by walking back from the final ones."""
     automaton = Automaton.of(parse(pattern))
     count = len(automaton.edges)
-    ends = set(automaton.final)
-    for _ in range(count):
-        ends |= {s for s in range(count) if ends & automaton.edges[s].keys()}
-    assert ends == set(range(count))
+    assert ways_to_the_end(automaton) == set(range(count))
 
     def step(state, character):
         found = [
@@ -86,11 +92,40 @@ def test_no_two_of_its_states_are_alike_and_each_has_a_way_to_the_end(pattern):
     for _ in range(count):
         for a in range(count):
             for b in range(count):
-                for character in "abcé~":
+                for character in "abcé~\n":
                     one, other = step(a, character), step(b, character)
                     if (one is None) != (other is None) or (one, other) in differ:
                         differ.add((a, b))
     assert all((a, b) in differ for a in range(count) for b in range(count) if a != b)
+
+
+@given(st.lists(PATTERNS, min_size=2, max_size=3), st.lists(TEXTS, min_size=6, max_size=12))
+def test_what_several_match_is_what_each_does(patterns, texts):
+    both = reduce(Automaton.both, [Automaton.of(parse(pattern)) for pattern in patterns])
+    for text in texts:
+        assert (runs(both, text) == [True]) == all(re.fullmatch(p, text) for p in patterns)
+    assert ways_to_the_end(both) >= set(range(len(both.edges))) - {0}
+
+
+@given(PATTERNS, st.integers(0, 9), st.integers(0, 9) | st.none(), st.lists(TEXTS, min_size=8))
+def test_lengths_are_counted(pattern, low, high, texts):
+    counted = Automaton.of(parse(pattern)).both(Automaton.of_length(low, high))
+    for text in texts:
+        fits = low <= len(text) <= (len(text) if high is None else high)
+        taken = fits and re.fullmatch(pattern, text) is not None
+        assert (runs(counted, text) == [True]) == taken
+
+
+def test_lengths_beyond_counting():
+    """They matter only where texts are as long, and there they are refused."""
+    word, loop = (Automaton.of(parse(pattern)) for pattern in ("[a-z]{9}", "[a-z]*"))
+    assert runs(word.both(Automaton.of_length(0, 10**9)), "a" * 9) == [True]
+    assert not word.both(Automaton.of_length(10**9, None)).final
+    assert not word.both(Automaton.of_length(9, 8)).final
+    with pytest.raises(TooLargeError):
+        loop.both(Automaton.of_length(0, 10**9))
+    with pytest.raises(TooLargeError):
+        loop.both(Automaton.of_length(10**9, None))
 
 
 @pytest.mark.parametrize("pattern", ["(a*)*b", "(a|aa)+b", "((a?){9}a*)*b", "(a|b|ab)*b"])
@@ -110,3 +145,17 @@ def test_what_would_be_too_large_is_not_made(pattern):
 def test_states_with_one_way_on_need_no_rule():
     assert Automaton.of(parse('"ab[0-9]c|x')).ebnf("r") == 'r ::= "\\"ab" [0-9] "c" | "x"'
     assert Automaton.of(parse("")).ebnf("r") == 'r ::= ""'
+
+
+def test_characters_are_spelled_as_they_are_told_to_be():
+    def spell(character):
+        return {"a": "%a", "\n": "%0A"}.get(character, character)
+
+    def rules(pattern):
+        return Automaton.of(parse(pattern)).ebnf("r", spell)
+
+    assert rules("bac") == 'r ::= "b%ac"'
+    assert rules("[ab]") == 'r ::= ([b] | "%a")'
+    assert rules("[b\n]") == "r ::= [b]"  # no long spelling without need
+    assert rules("[a\n]") == 'r ::= "%a"'
+    assert rules("\n") == 'r ::= "%0A"'

@@ -76,11 +76,10 @@ def test_every_mask_is_what_xgrammar_allows_that_knows_the_bound(compiler, vocab
 
 
 def test_a_long_repetition_of_one_character_is_no_automaton(vocabulary):
-    """xgrammar keeps no masks of large ones. Others it would read otherwise than they are meant."""
-    assert "Regex(" not in str(string(pattern="^[a-z\\d_-]{1,255}$").grammar(vocabulary))
-    assert "Regex(" not in str(string(pattern="^.{0,255}$").grammar(vocabulary))
-    for pattern in ("^[a-z]{1,255}x?$", "^([a-z]{1,255}|b)$", "^[a-z]{1,20}$"):
-        assert "Regex(" in str(string(pattern=pattern).grammar(vocabulary))
+    """It would have a state, and xgrammar a mask, for each round."""
+    for pattern in ("^[a-z\\d_-]{1,255}$", "^.{0,255}$"):
+        assert len(str(string(pattern=pattern).grammar(vocabulary))) < 2000
+    assert len(str(string(pattern="^([a-z]{1,255}|B)$").grammar(vocabulary))) > 5000
 
 
 def test_no_character_is_one_too_many(compiler, vocabulary):

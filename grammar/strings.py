@@ -1,0 +1,102 @@
+"""The strings of a JSON schema that patterns and lengths describe, as rules of our own.
+
+xgrammar matches a pattern without the escapes of JSON, forgets lengths beside it, and reads some
+patterns otherwise than they are meant. So it is given a word that stands for all of these, and in
+the grammar that it writes for the schema the rule of that word becomes an automaton's.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import reduce
+
+from dlm.grammar.automaton import MOST_STATES, Automaton, TooLargeError
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.pattern import Chars, minus, parse
+from dlm.grammar.rules import Either, Repeat, Row
+
+_WORD = "strings"  # and what they are, in hexadecimal digits
+_RULE = re.compile(rf'^(\S+) ::= Regex\("{_WORD}([0-9a-f]+)", json_string=true\)$', re.MULTILINE)
+_MANY = 32  # repetitions of a character; fewer may as well be an automaton's
+_ESCAPED = (*range(0x20), ord('"'), ord("\\"))  # characters that JSON writes otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """Strings of `low` to `high` characters that match all `patterns`.
+
+    A pattern with an anchor at one end is open at the other, and one without any is whole.
+    """
+
+    patterns: tuple[str, ...]
+    low: int = 0
+    high: int | None = None
+
+    @property
+    def word(self) -> str:
+        """Stands for them, as a pattern for xgrammar."""
+        return _WORD + json.dumps([self.patterns, self.low, self.high]).encode().hex()
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with a pattern; None if nothing is."""
+        try:
+            for pattern in self.patterns:
+                parse(pattern)
+        except InvalidGrammarError as error:
+            return f"{error.reason} ({error.where})" if error.where else error.reason
+        return None
+
+
+def spelled(rules: str) -> tuple[str, int]:
+    """`rules` with those of strings in the place of their words; and how many these were.
+
+    Raises `InvalidGrammarError` for strings that there are none of, or that are too intricate.
+    """
+    words = list(_RULE.finditer(rules))
+    for word in words:
+        patterns, low, high = json.loads(bytes.fromhex(word[2]))
+        strings = Strings(tuple(patterns), low, high)
+        repeated = _repeated(strings)
+        if repeated is None:
+            rules = rules.replace(word[0], _automaton(strings).ebnf(word[1], _escaped))
+        else:  # where it is used: its bound is no business of the matcher there
+            quoted = f'"\\"" {word[1]} "\\""'
+            rules = rules.replace(word[0], "").replace(quoted, f'"\\"" {repeated} "\\""')
+    return rules, len(words)
+
+
+def _escaped(character: str) -> str:
+    return json.dumps(character, ensure_ascii=False)[1:-1]
+
+
+def _repeated(strings: Strings) -> Repeat | None:
+    """One character, often, none of those that are escaped; None if they are others."""
+    if len(strings.patterns) > 1:
+        return None
+    match parse(strings.patterns[0], opened=True):
+        case Either((Row((Repeat(Chars(ranges), least, most),)),)):
+            bounds = [bound for bound in (most, strings.high) if bound is not None]
+            most, least = min(bounds, default=None), max(least, strings.low)
+            kept = minus(ranges, _ESCAPED)
+            if kept and most is not None and most > max(_MANY, least):
+                return Repeat(Chars(kept), least, most)
+    return None
+
+
+def _automaton(strings: Strings) -> Automaton:
+    try:
+        parts = [Automaton.of(parse(pattern, opened=True)) for pattern in strings.patterns]
+        if strings.low or strings.high is not None:
+            parts.append(Automaton.of_length(strings.low, strings.high))
+        found = reduce(Automaton.both, parts)
+    except TooLargeError as error:
+        raise _error(strings, f"takes more than {MOST_STATES} states") from error
+    if not found.final:
+        raise _error(strings, "matches nothing of this length")
+    return found
+
+
+def _error(strings: Strings, reason: str) -> InvalidGrammarError:
+    patterns = " and ".join(f"{pattern!r:.80}" for pattern in strings.patterns)
+    return InvalidGrammarError("JSON schema", f"the pattern {patterns} {reason}")
