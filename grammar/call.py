@@ -15,6 +15,7 @@ from dlm.grammar.formats import FORMATS, integer_bounds
 from dlm.grammar.parameters import Parameters
 from dlm.grammar.pointer import pointer
 from dlm.grammar.rules import Either, Node, Ref, Repeat, Row, Rules, Term, listed, text
+from dlm.grammar.strings import Strings
 from dlm.grammar.vocabulary import CallMarkers
 
 _BARE = re.compile(r"[\w.$-]+")
@@ -47,6 +48,7 @@ class Calls:
     def __init__(self, markers: CallMarkers):
         self._markers, self._rules = markers, Rules()
         self._places: dict[str, str] = {}  # of rules that the user named, by their name here
+        self._strings: dict[Strings, Term] = {}  # the rules of some strings
         self._rules.write("value", _any_value(markers.quote))
 
     def __str__(self) -> str:
@@ -54,7 +56,9 @@ class Calls:
 
     def add(self, name: str, parameters: Parameters) -> Ref:
         """The rule of the calls of a tool. Raises `InvalidGrammarError`."""
-        arguments = _Schema(self._rules, self._places, self._markers.quote, parameters).node()
+        arguments = _Schema(
+            self._rules, self._places, self._strings, self._markers.quote, parameters
+        ).node()
         for flawed, reason in (
             (self._rules.circular(), "a value that begins with itself"),
             (self._rules.endless(), "no finite value fits"),
@@ -88,8 +92,16 @@ def _kinds(schema: dict[str, Any]) -> list[str]:
 class _Schema:
     """Translates one schema. `where` is everywhere the JSON pointer of what comes before it."""
 
-    def __init__(self, rules: Rules, places: dict[str, str], quote: int, parameters: Parameters):
-        self._rules, self._places, self._parameters = rules, places, parameters
+    def __init__(
+        self,
+        rules: Rules,
+        places: dict[str, str],
+        strings: dict[Strings, Term],
+        quote: int,
+        parameters: Parameters,
+    ):
+        self._rules, self._places, self._strings = rules, places, strings
+        self._parameters = parameters
         self._quote = Term(f"Token({quote})")
         self._refs: dict[str, Ref] = {}
 
@@ -176,31 +188,36 @@ class _Schema:
 
     def _string(self, schema: dict[str, Any], where: str) -> Node:
         low, high = int(schema.get("minLength", 0)), schema.get("maxLength")
-        word = next((word for word in ("pattern", "format") if word in schema), None)
-        if word is not None:
-            return Row((self._quote, self._matching(word, schema, where), self._quote))
-        if not low and high is None:
-            return Term("string")
+        high = None if high is None else int(high)
         if high is not None and high < low:
             self._refuse("maxLength is less than minLength", f"{where}/maxLength")
-        content = Repeat(Term(_CHARACTER), low, None if high is None else int(high))
+        if "pattern" in schema:
+            if "format" in schema:
+                self._refuse("format cannot be enforced beside pattern", f"{where}/format")
+            content = self._matching(Strings((schema["pattern"],), low, high), f"{where}/pattern")
+        elif (named := schema.get("format")) is not None:
+            if named not in FORMATS:
+                self._refuse(f"this format is none of {', '.join(FORMATS)}", f"{where}/format")
+            content = self._matching(Strings((FORMATS[named],), low, high), f"{where}/format")
+        elif low or high is not None:
+            content = Repeat(Term(_CHARACTER), low, high)
+        else:
+            return Term("string")
         return Row((self._quote, content, self._quote))
 
-    def _matching(self, word: str, schema: dict[str, Any], where: str) -> Node:
-        implied = schema.get("minLength", 0) <= (word == "format")  # no format is an empty text
-        beside = {"format", "maxLength"} if implied else {"format", "maxLength", "minLength"}
-        for other in sorted(beside & (schema.keys() - {word})):
-            self._refuse(f"{other} cannot be enforced beside {word}", f"{where}/{other}")
-        if word == "format":
-            if (named := schema["format"]) not in FORMATS:
-                self._refuse(f"this format is none of {', '.join(FORMATS)}", f"{where}/format")
-            name = f"format_{named.replace('-', '_')}"
-            return self._rules.write(name, f"{name} ::= {pattern.parse(FORMATS[named])}")
-        try:
-            return pattern.parse(schema["pattern"])
-        except InvalidGrammarError as error:
-            reason = f"{error.reason} ({error.where})" if error.where else error.reason
-            raise self._parameters.error(reason, f"{where}/pattern") from error
+    def _matching(self, strings: Strings, where: str) -> Node:
+        if strings.problem:
+            self._refuse(strings.problem, where)
+        if often := strings.repeated():
+            return often
+        if strings not in self._strings:
+            name = self._rules.new().name
+            try:
+                rules = strings.automaton().ebnf(name)
+            except InvalidGrammarError as error:
+                self._refuse(error.reason, where)
+            self._strings[strings] = self._rules.write(name, rules)
+        return self._strings[strings]
 
     def _number(self, schema: dict[str, Any], where: str) -> Node:
         whole = "integer" in schema.get("type", ()) and "number" not in schema["type"]

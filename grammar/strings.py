@@ -7,6 +7,7 @@ the grammar that it writes for the schema the rule of that word becomes an autom
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -47,6 +48,36 @@ class Strings:
             return f"{error.reason} ({error.where})" if error.where else error.reason
         return None
 
+    def repeated(self, escaped: Iterable[int] = ()) -> Repeat | None:
+        """One character, often, and none of the `escaped` ones; None if they are others."""
+        if len(self.patterns) > 1:
+            return None
+        match parse(self.patterns[0], opened=True):
+            case Either((Row((Repeat(Chars(ranges), least, most),)),)):
+                bounds = [bound for bound in (most, self.high) if bound is not None]
+                most, least = min(bounds, default=None), max(least, self.low)
+                kept = minus(ranges, escaped)
+                if kept and most is not None and most > max(_MANY, least):
+                    return Repeat(Chars(kept), least, most)
+        return None
+
+    def automaton(self) -> Automaton:
+        """Raises `InvalidGrammarError` if there are none of them, or if they are too intricate."""
+        try:
+            parts = [Automaton.of(parse(pattern, opened=True)) for pattern in self.patterns]
+            if self.low or self.high is not None:
+                parts.append(Automaton.of_length(self.low, self.high))
+            found = reduce(Automaton.both, parts)
+        except TooLargeError as error:
+            raise self._error(f"takes more than {MOST_STATES} states") from error
+        if not found.final:
+            raise self._error("matches nothing of this length")
+        return found
+
+    def _error(self, reason: str) -> InvalidGrammarError:
+        patterns = " and ".join(f"{pattern!r:.80}" for pattern in self.patterns)
+        return InvalidGrammarError("JSON schema", f"the pattern {patterns} {reason}")
+
 
 def spelled(rules: str) -> tuple[str, int]:
     """`rules` with those of strings in the place of their words; and how many these were.
@@ -57,9 +88,9 @@ def spelled(rules: str) -> tuple[str, int]:
     for word in words:
         patterns, low, high = json.loads(bytes.fromhex(word[2]))
         strings = Strings(tuple(patterns), low, high)
-        repeated = _repeated(strings)
+        repeated = strings.repeated(_ESCAPED)
         if repeated is None:
-            rules = rules.replace(word[0], _automaton(strings).ebnf(word[1], _escaped))
+            rules = rules.replace(word[0], strings.automaton().ebnf(word[1], _escaped))
         else:  # where it is used: its bound is no business of the matcher there
             quoted = f'"\\"" {word[1]} "\\""'
             rules = rules.replace(word[0], "").replace(quoted, f'"\\"" {repeated} "\\""')
@@ -68,35 +99,3 @@ def spelled(rules: str) -> tuple[str, int]:
 
 def _escaped(character: str) -> str:
     return json.dumps(character, ensure_ascii=False)[1:-1]
-
-
-def _repeated(strings: Strings) -> Repeat | None:
-    """One character, often, none of those that are escaped; None if they are others."""
-    if len(strings.patterns) > 1:
-        return None
-    match parse(strings.patterns[0], opened=True):
-        case Either((Row((Repeat(Chars(ranges), least, most),)),)):
-            bounds = [bound for bound in (most, strings.high) if bound is not None]
-            most, least = min(bounds, default=None), max(least, strings.low)
-            kept = minus(ranges, _ESCAPED)
-            if kept and most is not None and most > max(_MANY, least):
-                return Repeat(Chars(kept), least, most)
-    return None
-
-
-def _automaton(strings: Strings) -> Automaton:
-    try:
-        parts = [Automaton.of(parse(pattern, opened=True)) for pattern in strings.patterns]
-        if strings.low or strings.high is not None:
-            parts.append(Automaton.of_length(strings.low, strings.high))
-        found = reduce(Automaton.both, parts)
-    except TooLargeError as error:
-        raise _error(strings, f"takes more than {MOST_STATES} states") from error
-    if not found.final:
-        raise _error(strings, "matches nothing of this length")
-    return found
-
-
-def _error(strings: Strings, reason: str) -> InvalidGrammarError:
-    patterns = " and ".join(f"{pattern!r:.80}" for pattern in strings.patterns)
-    return InvalidGrammarError("JSON schema", f"the pattern {patterns} {reason}")

@@ -207,11 +207,9 @@ LOOP = {"$ref": "#/$defs/loop"}
             "/properties/a/oneOf/1",
             "fit an earlier option",
         ),
-        (
-            objects(a={"pattern": "a", "maxLength": 3}),
-            "/properties/a/maxLength",
-            "beside pattern",
-        ),
+        (objects(a={"pattern": "a", "minLength": 3}), "/properties/a/pattern", "nothing of this"),
+        (objects(a={"format": "date", "maxLength": 9}), "/properties/a/format", "nothing of this"),
+        (objects(a={"pattern": "a", "format": "date"}), "/properties/a/format", "beside pattern"),
         (objects(a={"pattern": "(?=a)"}), "/properties/a/pattern", "no look-around"),
         (objects(a={"format": "stardate"}), "/properties/a/format", "none of date, time"),
         (objects(a={"type": "string", "minLength": 2, "maxLength": 1}), "/properties/a/maxLength",
@@ -366,6 +364,8 @@ def test_whatever_way_through_the_grammar_the_answer_fits(compiler, vocabulary, 
         objects(["a"], a={"pattern": r"^(\S+ ?|[^\w]){1,4}$"}, b={"format": "email"}),
         objects(["a"], a={"type": "number", "exclusiveMinimum": 0}, b={"format": "uri"}),
         objects(["a"], a={"format": "date-time"}, b={"format": "ipv6"}),
+        objects(["a"], a={"pattern": '^(["é]-)*$', "minLength": 3, "maxLength": 5}),
+        objects(["a"], a={"format": "email", "maxLength": 9}, b={"pattern": "^b", "minLength": 3}),
     ],
 )
 def test_ways_through_harder_grammars_fit_too(compiler, vocabulary, schema):
