@@ -36,7 +36,8 @@ class Tools(Spec):
 
     In Gemma 4's own form, "gemma4", schemas are enforced to the letter, `strict` or not, and what
     cannot be is refused: arguments come in the schema's order, a pattern without anchors matches
-    the whole string, and the formats are those of `formats.FORMATS`. Other forms are as exact as xgrammar is.
+    the whole string, and the formats are those of `formats.FORMATS`. Other forms are as exact as
+    xgrammar is.
 
     Raises `InvalidGrammarError`, its `where` a JSON pointer.
     """
