@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby, pairwise, product
 from typing import Any
 
-from dlm.grammar.pattern import CHARACTERS, Chars, Ranges, minus, union
+from dlm.grammar.pattern import CHARACTERS, Ahead, Chars, Ranges, minus, union, without
 from dlm.grammar.rules import Either, Node, Repeat, Row, text
 
 MOST_STATES = 4096  # of the automaton; while it is not deterministic yet, a few times as many
@@ -62,6 +62,15 @@ class Automaton:
                 raise TooLargeError
         ends = {n for (a, b), n in numbers.items() if a in self.final and b in other.final}
         return _minimal(*_alive(edges, ends))
+
+    def opposite(self) -> "Automaton":
+        """Of all other texts."""
+        sink = len(self.edges)
+        edges: list[Edges] = []
+        for found in [*self.edges, {}]:
+            rest = without(part for ranges in found.values() for part in ranges)
+            edges.append({**found, sink: rest} if rest else found)
+        return _minimal(*_alive(edges, set(range(sink + 1)) - self.final))
 
     def ebnf(self, name: str, spell: Callable[[str], str] = str) -> str:
         """Rules for the same texts, the first of them called `name`.
@@ -142,7 +151,9 @@ class _Builder:
                 self.moves[state].append((node.ranges, end))
                 return end
             case Row():
-                for part in node.parts:
+                for i, part in enumerate(node.parts):
+                    if isinstance(part, Ahead):
+                        return self._join(_watched(part, Row(node.parts[i + 1 :])), state)
                     state = self._add(part, state)
                 return state
             case Either():
@@ -155,6 +166,16 @@ class _Builder:
             case Repeat():
                 return self._repeat(node, state)
         raise TypeError(f"{node} is no part of a pattern")
+
+    def _join(self, automaton: Automaton, state: int) -> int:
+        """Add what is deterministic by now."""
+        states, end = [self._new() for _ in automaton.edges], self._new()
+        self.skips[state].append(states[0])
+        for begin, edges in zip(states, automaton.edges, strict=True):
+            self.moves[begin] += [(ranges, states[to]) for to, ranges in edges.items()]
+        for final in automaton.final:
+            self.skips[states[final]].append(end)
+        return end
 
     def _repeat(self, node: Repeat, state: int) -> int:
         for _ in range(node.low):
@@ -171,6 +192,12 @@ class _Builder:
             state = self._add(node.part, state)
         self.skips[state].append(end)
         return end
+
+
+def _watched(ahead: Ahead, rest: Row) -> Automaton:
+    """Of the `rest` of a pattern, as far as `ahead` lets it pass."""
+    seen = Automaton.of(ahead.part)
+    return Automaton.of(rest).both(seen if ahead.wanted else seen.opposite())
 
 
 def _determined(built: _Builder) -> tuple[list[Edges], set[int]]:

@@ -25,6 +25,17 @@ class Chars(Node):
         return charset(self.ranges)
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead(Node):
+    """Says of all that follows, to the end of the text, whether it is to match. Reads nothing."""
+
+    part: Node
+    wanted: bool
+
+    def __str__(self) -> str:
+        raise TypeError("EBNF does not look ahead: only an automaton can")
+
+
 def parse(pattern: str, opened: bool = False) -> Node:
     """Matches whole texts. Where it is `opened`, an anchor at one end only opens the other end.
 
@@ -61,10 +72,10 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 def minus(ranges: Ranges, points: Iterable[int]) -> Ranges:
     """The characters of `ranges` that are none of `points`."""
-    return _without((*_without(ranges), *((point, point) for point in points)))
+    return without((*without(ranges), *((point, point) for point in points)))
 
 
-def _without(ranges: Ranges) -> Ranges:
+def without(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Every character but these."""
     left, start = [], 0
     for low, high in union((*ranges, *_NEVER)):
@@ -75,7 +86,7 @@ def _without(ranges: Ranges) -> Ranges:
 
 
 _NEVER = ((0, 0), (0xD800, 0xDFFF), (0x110000, 0x110000))  # NUL, surrogates, what is no character
-CHARACTERS = _without(())
+CHARACTERS = without(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,7 @@ class _Set:
     possible: Ranges
 
     def inverted(self) -> "_Set":
-        return _Set(_without(self.possible), _without(self.sure))
+        return _Set(without(self.possible), without(self.sure))
 
 
 def _exactly(low: int, high: int) -> _Set:
@@ -107,6 +118,7 @@ _SETS = {
     "w": _Set(_WORD, (*_WORD, _FOREIGN)),
     "s": _Set(_SPACE, (*_SPACE, *_WIDE_SPACE)),
 }
+_DOT = _Set(without(_BREAK), without(_BREAK[:1]))
 _NAMED = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B}
 _REPEAT = re.compile(r"(?:([*+?])|\{(\d+)(,(\d*))?\})\??")
 _CODE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
@@ -123,6 +135,7 @@ def _counts(repeat: re.Match[str]) -> tuple[int, int | None]:
 class _Reader:
     def __init__(self, pattern: str, opened: bool):
         self._pattern, self._opened, self._at = pattern, opened, 0
+        self._wide = False  # reads all that a dialect may match, not only what all of them do
 
     def whole(self) -> Node:
         return self._options(top=True)
@@ -146,38 +159,65 @@ class _Reader:
         return Either(tuple(options))
 
     def _sequence(self, top: bool) -> Node:
+        begins = top and self._next("^")
+        items, ends = self._items(last=top, looks=top)
+        if self._opened and begins != ends:
+            items.insert(len(items) if begins else 0, Repeat(Chars(without(_BREAK))))
+        return Row(tuple(items))
+
+    def _items(self, last: bool, looks: bool) -> tuple[list[Node], bool]:
+        """Up to the end of an option, and whether `$` is there.
+
+        It may be if the option is the `last` thing of the text; with `looks`, some may look ahead.
+        """
         items: list[Node] = []
-        begins, ends = top and self._next("^"), False
         while not self._ends():
-            if ends := self._next("$"):
-                if not (top and self._ends()):
+            if self._next("$"):
+                if not (last and self._ends()):
                     raise self._error("`$` can only be at the end")
-                break
+                return items, True
+            if looks and self._pattern.startswith(("(?=", "(?!"), self._at):
+                items.append(self._ahead())
+                continue
             item = self._item()
             if found := _REPEAT.match(self._pattern, self._at):
                 self._at = found.end()
                 item = Repeat(item, *_counts(found))
             items.append(item)
-        if self._opened and begins != ends:
-            items.insert(len(items) if begins else 0, Repeat(Chars(_without(_BREAK))))
-        return Row(tuple(items))
+        return items, False
+
+    def _ahead(self) -> Ahead:
+        wanted = self._next("(?=")
+        self._wide = not wanted and self._next("(?!")
+        options: list[Node] = []
+        while not options or self._next("|"):
+            items, ends = self._items(last=True, looks=False)
+            if not ends:
+                items.append(Repeat(Chars(CHARACTERS)))
+            elif self._wide:  # in Python, `$` is also in front of a last line break
+                items.append(Repeat(Chars(((0x0A, 0x0A),)), 0, 1))
+            options.append(Row(tuple(items)))
+        self._next(")")
+        self._wide = False
+        return Ahead(Either(tuple(options)), wanted)
 
     def _item(self) -> Node:
         if self._next("("):
             if self._pattern.startswith("?", self._at) and not self._next("?:"):
-                raise self._error("no look-around, no named group, no flag")
+                raise self._error("no look-around here, no named group, no flag")
             group = self._options(top=False)
             self._next(")")
             return group
         if self._next("["):
-            ranges = self._class().sure
+            found = self._class()
         elif self._next("."):
-            ranges = _without(_BREAK)
+            found = _DOT
         elif self._pattern[self._at] in "^*+?" or self._pattern.startswith("{,", self._at):
             raise self._error(f"`{self._pattern[self._at]}` cannot be here")
         else:
-            ranges = self._character().sure
-        if not (kept := _without(_without(union(ranges)))):
+            found = self._character()
+        ranges = found.possible if self._wide else found.sure
+        if not (kept := without(without(union(ranges)))):
             raise self._error("no character fits")
         return Chars(kept)
 

@@ -23,7 +23,8 @@ class Regex(Spec):
     """A text that `pattern` matches from its beginning to its end.
 
     What ECMAScript and Python both match: where they differ, as about the letters of `\\w`, it is
-    what they share. Regular: no look-around, no back-reference, no anchor in the middle.
+    what they share. Regular: no back-reference, no look-behind, no anchor in the middle; only what
+    is in no group can look ahead.
     """
 
     pattern: str

@@ -116,6 +116,41 @@ def test_lengths_are_counted(pattern, low, high, texts):
         assert (runs(counted, text) == [True]) == taken
 
 
+LOOKS = st.tuples(st.sampled_from(["(?=", "(?!"]), PATTERNS, st.sampled_from([")", "$)"])).map(
+    "".join
+)
+
+
+@given(
+    st.lists(st.lists(st.one_of(PATTERNS, LOOKS), min_size=1, max_size=3), min_size=1, max_size=2),
+    st.lists(TEXTS, min_size=12, max_size=20),
+)
+def test_it_looks_ahead_as_python_does(options, texts):
+    pattern = "|".join("".join(parts) for parts in options)
+    automaton = Automaton.of(parse(pattern))
+    for text in texts:
+        assert (runs(automaton, text) == [True]) == (re.fullmatch(pattern, text) is not None)
+
+
+@given(PATTERNS, st.lists(TEXTS, min_size=6, max_size=12))
+def test_the_opposite_takes_what_it_refuses(pattern, texts):
+    automaton = Automaton.of(parse(pattern))
+    for text in texts:
+        assert (runs(automaton, text) == [True]) != (runs(automaton.opposite(), text) == [True])
+
+
+def test_what_is_unwanted_is_unwanted_in_every_dialect():
+    """Digits beyond ASCII are digits in Python; it finds an end in front of a last line break."""
+    for pattern, refused in [
+        (r"(?!\d)[^a]", "\u0663"),
+        (r"(?!.)[^a]", "\u2028"),
+        (r"(?!b$)[^a]*", "b\n"),
+    ]:
+        automaton = Automaton.of(parse(pattern))
+        assert runs(automaton, refused) != [True]
+        assert runs(automaton, "\n") == [True]
+
+
 def test_lengths_beyond_counting():
     """They matter only where texts are as long, and there they are refused."""
     word, loop = (Automaton.of(parse(pattern)) for pattern in ("[a-z]{9}", "[a-z]*"))

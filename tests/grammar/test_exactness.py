@@ -113,7 +113,7 @@ def check_sentences(spec, seed, walks):
         ),
         ({"properties": {"\u00e9": {"const": 1}}, "additionalProperties": True}, "/additionalProp"),
         ({"properties": {"a": False}, "additionalProperties": True}, "/additionalProperties"),
-        ({"type": "string", "pattern": "^(?!a).*$"}, "/pattern"),
+        ({"type": "string", "pattern": "^((?!a).)*$"}, "/pattern"),
         ({"type": "string", "pattern": r"a^b"}, "/pattern"),
         ({"type": "number", "maximum": 2**53 + 1}, "/maximum"),
         ({"type": "number", "exclusiveMaximum": 1e12}, "/exclusiveMaximum"),

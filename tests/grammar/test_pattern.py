@@ -60,7 +60,11 @@ def test_a_pattern_matches_whole_texts(pattern, matched, refused):
     ("pattern", "problem"),
     [
         ("(a", "unterminated subpattern"),
-        ("(?=a)b", "no look-around"),
+        ("((?=a)b)", "no look-around"),
+        ("(?=(?!a)b)", "no look-around"),
+        ("(?<=a)b", "no look-around"),
+        ("(?=a)*b", r"`\*` cannot be here"),
+        ("(?=^a)b", r"`\^` cannot be here"),
         ("(?P<x>a)", "no named group"),
         ("(?i)a", "no flag"),
         (r"(a)\1", r"`\\1` has no meaning"),

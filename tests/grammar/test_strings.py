@@ -94,6 +94,12 @@ def test_a_string_matches_all_its_patterns_and_keeps_its_lengths(
         ({"allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}, ["ab", "acb"], ["a", "ba", "b"]),
         ({"pattern": r"^\\d$"}, ["\\d"], ["1"]),
         ({"pattern": "^\x01$"}, ["\x01"], ["1"]),
+        (
+            {"pattern": r"^(?=.*[A-Z])(?=.*\d)(?!.*(\d)(\d)).{4,}$", "maxLength": 64},
+            ["Abc1", "1--A"],
+            ["abc1", "Abc", "Abc12", "A1", "A1" + "-" * 63],
+        ),
+        ({"pattern": "^(?!@@)[@a-z]+$"}, ["@a@@"], ["@@a"]),
         ({"pattern": r"^C:\\(\w+\\)*$"}, ["C:\\a\\b\\"], ["C:\\a"]),
     ],
 )
@@ -119,7 +125,7 @@ def test_what_cannot_be_written_is_told_when_it_is_compiled(compiled, schema, re
 
 
 def test_a_pattern_that_is_not_read_is_told_at_once_and_left_to_the_check(compiled):
-    schema = {"properties": {"a": {"type": "string", "pattern": "^(?!a)b$", "maxLength": 3}}}
+    schema = {"properties": {"a": {"type": "string", "pattern": "^((?!a)b)$", "maxLength": 3}}}
     with pytest.raises(InvalidGrammarError, match=r"/properties/a/pattern: no look-around"):
         JsonSchema(schema)
     grammar = compiled(JsonSchema(schema, unenforced="check"))

@@ -54,7 +54,7 @@ def test_a_grammar_may_nest(compiler, spec):
     [
         (lambda: Regex(""), "regex: a pattern is text, not ''"),
         (lambda: Regex("(a"), "regex: missing \\), unterminated subpattern at position 0"),
-        (lambda: Regex("(?=a)b"), "regex at character 1: no look-around"),
+        (lambda: Regex("(?<=a)b"), "regex at character 1: no look-around"),
         (lambda: Choice([]), r"choice: a list of options, not \[\]"),
         (lambda: Choice("ab"), "choice: a list of options, not 'ab'"),
         (lambda: Choice(["a", ""]), "choice at option 1: '' is no text"),
