@@ -7,8 +7,8 @@ and of grammars only that objects are closed there, unless `additionalProperties
 
 import math
 import re
-from collections.abc import Iterable, Iterator
-from itertools import combinations, product
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 from jsonschema import validators
@@ -97,11 +97,11 @@ class Reader:
         for part in self._parts(source):
             found = self._both(found, [plain for sub in part for plain in self.all(sub, trail)])
         if "oneOf" in node:
-            branches = [
-                self._both(found, self.read(sub, trail)) for sub in _listed(source, "oneOf")
-            ]
-            for one, other in combinations(branches, 2):
-                if not (self._all_apart(one, other) and self._all_apart(other, one)):
+            whole = [self._both(found, self.read(sub, trail)) for sub in _listed(source, "oneOf")]
+            branches = list(whole)
+            for i, j in permutations(range(len(whole)), 2):
+                branches[i] = self._without(branches[i], whole[j], source)
+                if not self._all_apart(branches[i], whole[j]):
                     self.refuse(f"{where}/oneOf", "its branches may overlap")
             found = [plain for branch in branches for plain in branch]
         return found
@@ -267,6 +267,22 @@ class Reader:
                 for pattern in patterns[0] | patterns[1]
             }
 
+    def _without(self, ones: list[Plain], others: list[Plain], source: Source) -> list[Plain]:
+        """Those of `ones` that are apart from `others`, where a property tells: one that has
+        to be there, since its values differ, or one that must not be, since `others` need it."""
+        if self._all_apart(ones, others):
+            return ones
+        absent = (source._replace(node=False),)
+        known = [plain.get("properties", {}).keys() for plain in self.opened([*ones, *others])]
+        needed = [set(plain.get("required", ())) for plain in self.opened(others)]
+        telling = [{"required": [name]} for name in sorted(_in_all(known))]
+        telling += [{"properties": {name: absent}} for name in sorted(_in_all(needed))]
+        for told in telling:
+            found = self._both(ones, [{**told, "raw": (), "where": source.where}])
+            if found and self._all_apart(found, others):
+                return found
+        return ones
+
     def _all_apart(self, ones: list[Plain], others: list[Plain], depth: int = 4) -> bool:
         """No sentence that the grammar has for one of `ones` is a value of one of `others`."""
         return all(self._apart(one, other, depth) for one in ones for other in others)
@@ -302,6 +318,10 @@ class Reader:
             ):
                 return True
         return False
+
+
+def _in_all(sets: Sequence[Iterable[str]]) -> set[str]:
+    return set(sets[0]).intersection(*sets[1:]) if sets else set()
 
 
 def types(plain: Plain) -> list[str]:

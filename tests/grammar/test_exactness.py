@@ -7,67 +7,20 @@ import contextlib
 import json
 import random
 
-import numpy as np
 import pytest
-import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import validators
 from referencing import Registry
+from sentences import BYTES, accepts, compiled, walk
 
-from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema, Vocabulary
+from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
 
-STOP = 256
-SURROGATE = 0xED  # the first byte of all of them: no UTF-8, though xgrammar lets them through
-BYTES = Vocabulary(
-    [*(bytes([i]) for i in range(256)), b""],
-    control=[],
-    stops=[STOP],
-    pad=STOP,
-    thought=None,
-    encode=lambda text: list(text.encode()),
-)
-BACKEND = xgr.GrammarCompiler(BYTES.info(), cache_enabled=False, max_threads=1)
 DRAFT4 = "http://json-schema.org/draft-04/schema#"
 DRAFT7 = "http://json-schema.org/draft-07/schema#"
 NAMED_A = {"type": "object", "properties": {"a": {"type": "integer"}}}
 KIND_A = {"properties": {"kind": {"const": "a"}, "x": {"type": "integer"}}, "required": ["kind"]}
 KIND_B = {"properties": {"kind": {"enum": ["b", "c"]}}, "required": ["kind"]}
-
-
-def compiled(spec):
-    return BACKEND.compile_grammar(spec.grammar(BYTES))
-
-
-def accepts(spec, text):
-    matcher = xgr.GrammarMatcher(compiled(spec))
-    return matcher.accept_string(text) and matcher.is_completed()
-
-
-def walk(grammar, rng, steps=300):
-    """A sentence of `grammar`, or None if it does not end in time. It hurries more and more."""
-    matcher, row, text = xgr.GrammarMatcher(grammar), xgr.allocate_token_bitmask(1, 257), b""
-    hurry = rng.choice([1, 3, 10])
-    for step in range(steps):
-        matcher.fill_next_token_bitmask(row)
-        allowed = np.unpackbits(row.numpy().view(np.uint8), bitorder="little")[:257]
-        tokens = [int(t) for t in np.flatnonzero(allowed)]
-        if STOP in tokens and (len(tokens) == 1 or rng.random() < 0.6):
-            return text.decode()
-        weights = [
-            0
-            if t in (STOP, SURROGATE)
-            else 0.02
-            if t <= 32 or t > 127
-            else hurry + step / 10
-            if t in b'"]},:'
-            else 1
-            for t in tokens
-        ]
-        token = rng.choices(tokens, weights)[0]
-        matcher.accept_token(token)
-        text += bytes([token])
-    return None
 
 
 def refusals(schema, value):
@@ -220,6 +173,16 @@ EXACT = [
         {"propertyNames": {"pattern": "^[a-z]+$"}, "type": "object"},
         [{"a": 1}],
         [{"A": 1}],
+    ),
+    (
+        {"properties": {"a": {}, "b": {}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}],
+        [{}, {"a": 1, "b": 1}],
+    ),
+    (
+        {"oneOf": [{"properties": {"op": {"const": op}, "x": {}}} for op in "abc"]},
+        [{"op": "a"}, {"op": "c", "x": 1}],
+        [{}, {"x": 1}, {"op": "d"}],
     ),
     ({"patternProperties": {"^x-": {"type": "integer"}}}, [{"x-a": 1}], [{"x-a": "1"}]),
     ({"type": "string", "pattern": "^https://"}, ["https://a"], ["http://a"]),

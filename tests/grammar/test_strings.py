@@ -8,14 +8,11 @@ import pytest
 import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentences import compiled
 
 from dlm.grammar import InvalidGrammarError, JsonSchema, StructuralTag
 from dlm.grammar.strings import Strings, spelled
 
-BYTES = xgr.GrammarCompiler(
-    xgr.TokenizerInfo([bytes([i]) for i in range(256)] + [b""], stop_token_ids=[256]),
-    cache_enabled=False,
-)
 LETTERS = 'ab"\\\n\té/'
 PATTERNS = st.recursive(
     st.sampled_from(["a", "b", r"\\", '"', r"\n", "é", "/", ".", '[a"]', "[^a]", r"[\\b]", r"\S"]),
@@ -30,11 +27,6 @@ PATTERNS = st.recursive(
 )
 ANCHORS = st.tuples(st.sampled_from(["", "^"]), st.sampled_from(["", "$"]))
 TEXTS = st.text(st.sampled_from(LETTERS), max_size=6)
-
-
-@pytest.fixture
-def compiled(vocabulary):
-    return lambda spec: BYTES.compile_grammar(spec.grammar(vocabulary))
 
 
 def string(**more):
@@ -61,14 +53,12 @@ def meant(pattern, anchors, text):
     high=st.integers(3, 6) | st.none(),
     texts=st.lists(TEXTS, min_size=12, max_size=24),
 )
-def test_a_string_matches_all_its_patterns_and_keeps_its_lengths(
-    vocabulary, parts, low, high, texts
-):
+def test_a_string_matches_all_its_patterns_and_keeps_its_lengths(parts, low, high, texts):
     patterns = [f"{a}(?:{pattern}){b}" for pattern, (a, b) in parts]
     schema = {"type": "string", "allOf": [{"pattern": pattern} for pattern in patterns]}
     schema |= {"minLength": low} | ({} if high is None else {"maxLength": high})
     try:
-        grammar = BYTES.compile_grammar(JsonSchema(schema).grammar(vocabulary))
+        grammar = compiled(JsonSchema(schema))
     except InvalidGrammarError as error:
         assert "matches nothing of this length" in error.reason  # noqa: PT017
         grammar = None
@@ -103,7 +93,7 @@ def test_a_string_matches_all_its_patterns_and_keeps_its_lengths(
         ({"pattern": r"^C:\\(\w+\\)*$"}, ["C:\\a\\b\\"], ["C:\\a"]),
     ],
 )
-def test_patterns_that_people_write(compiled, schema, taken, refused):
+def test_patterns_that_people_write(schema, taken, refused):
     grammar = compiled(string(**schema))
     assert [accepts(grammar, text) for text in taken] == [True] * len(taken)
     assert [accepts(grammar, text) for text in refused] == [False] * len(refused)
@@ -117,14 +107,14 @@ def test_patterns_that_people_write(compiled, schema, taken, refused):
         ({"allOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, r"'\^a' and '\^b' matches nothing"),
     ],
 )
-def test_what_cannot_be_written_is_told_when_it_is_compiled(compiled, schema, reason):
+def test_what_cannot_be_written_is_told_when_it_is_compiled(schema, reason):
     """To find out takes too long for the one who asks."""
     spec = string(**schema)
     with pytest.raises(InvalidGrammarError, match=reason):
         compiled(spec)
 
 
-def test_a_pattern_that_is_not_read_is_told_at_once_and_left_to_the_check(compiled):
+def test_a_pattern_that_is_not_read_is_told_at_once_and_left_to_the_check():
     schema = {"properties": {"a": {"type": "string", "pattern": "^((?!a)b)$", "maxLength": 3}}}
     with pytest.raises(InvalidGrammarError, match=r"/properties/a/pattern: no look-around"):
         JsonSchema(schema)
@@ -133,7 +123,7 @@ def test_a_pattern_that_is_not_read_is_told_at_once_and_left_to_the_check(compil
     assert not accepts(grammar, {"a": "abcd"})
 
 
-def test_no_text_is_taken_for_a_word(compiled):
+def test_no_text_is_taken_for_a_word():
     """A word stands for strings only where a pattern was."""
     word = Strings(("^a$",)).word
     for schema in ({"const": word}, {"enum": [word, 1]}, {"properties": {word: {}}}):
@@ -144,7 +134,7 @@ def test_no_text_is_taken_for_a_word(compiled):
     assert not accepts(grammar, "a")
 
 
-def test_a_schema_in_a_tag_has_its_patterns_too(compiled):
+def test_a_schema_in_a_tag_has_its_patterns_too():
     content = {"type": "json_schema", "json_schema": string(pattern='^"+$', maxLength=2).parsed}
     grammar = compiled(StructuralTag({"type": "structural_tag", "format": content}))
     assert [accepts(grammar, '"' * count) for count in range(4)] == [False, True, True, False]
