@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby, pairwise, product
 from typing import Any
 
-from dlm.grammar.pattern import CHARACTERS, Ahead, Chars, Ranges, minus, union, without
+from dlm.grammar.pattern import CHARACTERS, Ahead, Chars, Ranges, looks_ahead, minus, union, without
 from dlm.grammar.rules import Either, Node, Repeat, Row, text
 
 MOST_STATES = 4096  # of the automaton; while it is not deterministic yet, a few times as many
@@ -151,11 +151,7 @@ class _Builder:
                 self.moves[state].append((node.ranges, end))
                 return end
             case Row():
-                for i, part in enumerate(node.parts):
-                    if isinstance(part, Ahead):
-                        return self._join(_watched(part, Row(node.parts[i + 1 :])), state)
-                    state = self._add(part, state)
-                return state
+                return self._row(node.parts, state)
             case Either():
                 end = self._new()
                 for option in node.options:
@@ -166,6 +162,19 @@ class _Builder:
             case Repeat():
                 return self._repeat(node, state)
         raise TypeError(f"{node} is no part of a pattern")
+
+    def _row(self, parts: tuple[Node, ...], state: int) -> int:
+        """What looks ahead looks at all that follows it, also behind the group that it is in."""
+        for i, part in enumerate(parts):
+            rest = parts[i + 1 :]
+            if isinstance(part, Ahead):
+                return self._join(_watched(part, Row(rest)), state)
+            if isinstance(part, Row | Either) and rest and looks_ahead(part):
+                options = part.options if isinstance(part, Either) else (part,)
+                unfolded = (Row((*_parts(option), *rest)) for option in options)
+                return self._add(Either(tuple(unfolded)), state)
+            state = self._add(part, state)
+        return state
 
     def _join(self, automaton: Automaton, state: int) -> int:
         """Add what is deterministic by now."""
@@ -192,6 +201,10 @@ class _Builder:
             state = self._add(node.part, state)
         self.skips[state].append(end)
         return end
+
+
+def _parts(node: Node) -> tuple[Node, ...]:
+    return node.parts if isinstance(node, Row) else (node,)
 
 
 def _watched(ahead: Ahead, rest: Row) -> Automaton:

@@ -36,6 +36,14 @@ class Ahead(Node):
         raise TypeError("EBNF does not look ahead: only an automaton can")
 
 
+def looks_ahead(node: Node) -> bool:
+    """Some part of it does, outside of what is repeated."""
+    match node:
+        case Row(parts) | Either(parts):
+            return any(map(looks_ahead, parts))
+    return isinstance(node, Ahead)
+
+
 def parse(pattern: str, opened: bool = False) -> Node:
     """Matches whole texts. Where it is `opened`, an anchor at one end only opens the other end.
 
@@ -121,6 +129,7 @@ _SETS = {
 _DOT = _Set(without(_BREAK), without(_BREAK[:1]))
 _NAMED = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B}
 _REPEAT = re.compile(r"(?:([*+?])|\{(\d+)(,(\d*))?\})\??")
+_MOST_LOOKS = 8
 _CODE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
 
 
@@ -135,6 +144,7 @@ def _counts(repeat: re.Match[str]) -> tuple[int, int | None]:
 class _Reader:
     def __init__(self, pattern: str, opened: bool):
         self._pattern, self._opened, self._at = pattern, opened, 0
+        self._looks = 0  # how many parts look ahead
         self._wide = False  # reads all that a dialect may match, not only what all of them do
 
     def whole(self) -> Node:
@@ -159,52 +169,57 @@ class _Reader:
         return Either(tuple(options))
 
     def _sequence(self, top: bool) -> Node:
-        begins = top and self._next("^")
-        items, ends = self._items(last=top, looks=top)
+        begins, ends = top and self._next("^"), False
+        items: list[Node] = []
+        while not self._ends():
+            if self._next("$"):
+                if not self._ends():
+                    raise self._error("`$` can only be at the end")
+                ends = top
+                items += [] if top else [self._end()]
+            elif self._pattern.startswith(("(?=", "(?!"), self._at):
+                items.append(self._ahead())
+            else:
+                items.append(self._repeated())
         if self._opened and begins != ends:
             items.insert(len(items) if begins else 0, Repeat(Chars(without(_BREAK))))
         return Row(tuple(items))
 
-    def _items(self, last: bool, looks: bool) -> tuple[list[Node], bool]:
-        """Up to the end of an option, and whether `$` is there.
-
-        It may be if the option is the `last` thing of the text; with `looks`, some may look ahead.
-        """
-        items: list[Node] = []
-        while not self._ends():
-            if self._next("$"):
-                if not (last and self._ends()):
-                    raise self._error("`$` can only be at the end")
-                return items, True
-            if looks and self._pattern.startswith(("(?=", "(?!"), self._at):
-                items.append(self._ahead())
-                continue
-            item = self._item()
-            if found := _REPEAT.match(self._pattern, self._at):
-                self._at = found.end()
-                item = Repeat(item, *_counts(found))
-            items.append(item)
-        return items, False
+    def _end(self) -> Ahead:
+        """Nothing follows. In Python, `$` is also in front of a last line break."""
+        last = Repeat(Chars(((0x0A, 0x0A),)), 0, 1)
+        return self._counted(Ahead(last if self._wide else Row(()), True))
 
     def _ahead(self) -> Ahead:
-        wanted = self._next("(?=")
-        self._wide = not wanted and self._next("(?!")
-        options: list[Node] = []
-        while not options or self._next("|"):
-            items, ends = self._items(last=True, looks=False)
-            if not ends:
-                items.append(Repeat(Chars(CHARACTERS)))
-            elif self._wide:  # in Python, `$` is also in front of a last line break
-                items.append(Repeat(Chars(((0x0A, 0x0A),)), 0, 1))
-            options.append(Row(tuple(items)))
+        wide, wanted = self._wide, self._next("(?=")
+        if not wanted:  # what is unwanted is unwanted in every dialect
+            self._next("(?!")
+            self._wide = not wide
+        part = Row((self._options(top=False), Repeat(Chars(CHARACTERS))))
         self._next(")")
-        self._wide = False
-        return Ahead(Either(tuple(options)), wanted)
+        self._wide = wide
+        return self._counted(Ahead(part, wanted))
+
+    def _counted(self, ahead: Ahead) -> Ahead:
+        """Groups are written out once for each of their options if these look ahead."""
+        self._looks += 1
+        if self._looks > _MOST_LOOKS:
+            raise self._error(f"it looks ahead, or ends in a group, over {_MOST_LOOKS} times")
+        return ahead
+
+    def _repeated(self) -> Node:
+        item, begin = self._item(), self._at
+        if not (found := _REPEAT.match(self._pattern, begin)):
+            return item
+        if looks_ahead(item):
+            raise self._error("what looks ahead cannot be repeated")
+        self._at = found.end()
+        return Repeat(item, *_counts(found))
 
     def _item(self) -> Node:
         if self._next("("):
             if self._pattern.startswith("?", self._at) and not self._next("?:"):
-                raise self._error("no look-around here, no named group, no flag")
+                raise self._error("no look-behind, no named group, no flag")
             group = self._options(top=False)
             self._next(")")
             return group

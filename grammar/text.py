@@ -23,8 +23,8 @@ class Regex(Spec):
     """A text that `pattern` matches from its beginning to its end.
 
     What ECMAScript and Python both match: where they differ, as about the letters of `\\w`, it is
-    what they share. Regular: no back-reference, no look-behind, no anchor in the middle; only what
-    is in no group can look ahead.
+    what they share. Regular: no back-reference, no look-behind, no anchor in the middle; what looks
+    ahead is not repeated.
     """
 
     pattern: str
@@ -57,6 +57,8 @@ class Regex(Spec):
         except TooLargeError as error:
             reason = f"it takes more than {MOST_STATES} states: repeat less often"
             raise InvalidGrammarError(self.kind, reason) from error
+        if not automaton.final:
+            raise InvalidGrammarError(self.kind, "nothing matches it")
         return xgr.Grammar.from_ebnf(automaton.ebnf("root"))
 
     def value(self, text: str) -> str:

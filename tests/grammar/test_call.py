@@ -210,7 +210,7 @@ LOOP = {"$ref": "#/$defs/loop"}
         (objects(a={"pattern": "a", "minLength": 3}), "/properties/a/pattern", "nothing of this"),
         (objects(a={"format": "date", "maxLength": 9}), "/properties/a/format", "nothing of this"),
         (objects(a={"pattern": "a", "format": "date"}), "/properties/a/format", "beside pattern"),
-        (objects(a={"pattern": "(?<=a)"}), "/properties/a/pattern", "no look-around"),
+        (objects(a={"pattern": "(?<=a)"}), "/properties/a/pattern", "no look-behind"),
         (objects(a={"format": "stardate"}), "/properties/a/format", "none of date, time"),
         (objects(a={"type": "string", "minLength": 2, "maxLength": 1}), "/properties/a/maxLength",
          "less than minLength"),

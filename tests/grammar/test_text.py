@@ -54,7 +54,7 @@ def test_a_grammar_may_nest(compiler, spec):
     [
         (lambda: Regex(""), "regex: a pattern is text, not ''"),
         (lambda: Regex("(a"), "regex: missing \\), unterminated subpattern at position 0"),
-        (lambda: Regex("(?<=a)b"), "regex at character 1: no look-around"),
+        (lambda: Regex("(?<=a)b"), "regex at character 1: no look-behind"),
         (lambda: Choice([]), r"choice: a list of options, not \[\]"),
         (lambda: Choice("ab"), "choice: a list of options, not 'ab'"),
         (lambda: Choice(["a", ""]), "choice at option 1: '' is no text"),
@@ -70,6 +70,7 @@ def test_what_is_no_spec_says_why(make, problem):
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
+        (Regex("(?!a)a"), "regex: nothing matches it"),
         (Regex("(a{99}){99}"), "regex: it takes more than 4096 states: repeat less often"),
         (Grammar('root ::= "a" missing'), 'grammar: .*Rule "missing" is not defined'),
         (Grammar("x ::= y"), "root rule"),
