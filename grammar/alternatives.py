@@ -278,10 +278,14 @@ class Reader:
         telling = [{"required": [name]} for name in sorted(_in_all(known))]
         telling += [{"properties": {name: absent}} for name in sorted(_in_all(needed))]
         for told in telling:
-            found = self._both(ones, [{**told, "raw": (), "where": source.where}])
+            told |= {"raw": (), "where": source.where}
+            found = [p for p in self.opened(self._both(ones, [told])) if self._possible(p)]
             if found and self._all_apart(found, others):
                 return found
         return ones
+
+    def _possible(self, plain: Plain) -> bool:
+        return all(self.all(property_sources(plain, name)) for name in plain.get("required", ()))
 
     def _all_apart(self, ones: list[Plain], others: list[Plain], depth: int = 4) -> bool:
         """No sentence that the grammar has for one of `ones` is a value of one of `others`."""

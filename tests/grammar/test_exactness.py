@@ -47,6 +47,7 @@ def check_sentences(spec, seed, walks):
         ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, "/if"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "/oneOf"),
         ({"oneOf": [{"type": "string", "pattern": "a"}, {"type": "string"}]}, "/oneOf"),
+        ({"required": ["a"], "oneOf": [NAMED_A, {"properties": {"b": {}}}]}, "/oneOf"),
         (
             NAMED_A | {"oneOf": [{"required": ["a"]}, {"properties": {"a": True}}]},
             "/oneOf",
