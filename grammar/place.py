@@ -123,11 +123,11 @@ class Places:
         """The one byte that may follow; None where another may, or a token, or nothing."""
         if place.named or not place.cost:
             return None
-        ranges = self.bytes(place)
+        ranges = self.ranges(place)
         low = min((low for low, _ in ranges), default=0)
         return low if ranges and low == max(high for _, high in ranges) else None
 
-    def bytes(self, place: Place) -> list[tuple[int, int]]:
+    def ranges(self, place: Place) -> list[tuple[int, int]]:
         """The ranges of bytes that may follow."""
         edges = (edge for state, _ in place.items for edge in self._network.shape(state).bytes)
         return [(edge.low, edge.high) for edge in edges]

@@ -121,7 +121,7 @@ def _behind(places: Places, place: Place | None, text: bytes) -> Place | None:
 
 def _bytes(places: Places, place: Place, said: bytes) -> list[bytes]:
     """What may follow: a name before other text, but the end of a word before more of it."""
-    ranges = places.bytes(place)
+    ranges = places.ranges(place)
     usual = {byte for low, high in ranges if (byte := _first(low, high))}
     literal = {byte for byte in usual if (byte[0], byte[0]) in ranges}
     names = {byte for byte in literal if byte.isalpha() or byte == b"_"}
