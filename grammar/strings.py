@@ -84,17 +84,20 @@ def spelled(rules: str) -> tuple[str, int]:
 
     Raises `InvalidGrammarError` for strings that there are none of, or that are too intricate.
     """
-    words = list(_RULE.finditer(rules))
-    for word in words:
+    often: dict[str, Repeat] = {}
+
+    def written(word: re.Match[str]) -> str:
         patterns, low, high = json.loads(bytes.fromhex(word[2]))
         strings = Strings(tuple(patterns), low, high)
-        repeated = strings.repeated(_ESCAPED)
-        if repeated is None:
-            rules = rules.replace(word[0], strings.automaton().ebnf(word[1], _escaped))
-        else:  # where it is used: its bound is no business of the matcher there
-            quoted = f'"\\"" {word[1]} "\\""'
-            rules = rules.replace(word[0], "").replace(quoted, f'"\\"" {repeated} "\\""')
-    return rules, len(words)
+        if repeated := strings.repeated(_ESCAPED):
+            often[word[1]] = repeated
+            return ""
+        return strings.automaton().ebnf(word[1], _escaped)
+
+    rules, count = _RULE.subn(written, rules)
+    for name, repeated in often.items():  # its bound is no business of the matcher between quotes
+        rules = rules.replace(f'"\\"" {name} "\\""', f'"\\"" {repeated} "\\""')
+    return rules, count
 
 
 def _escaped(character: str) -> str:
