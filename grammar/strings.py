@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from uuid import uuid4
 
 from dlm.grammar.automaton import MOST_STATES, Automaton, TooLargeError
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.pattern import Chars, minus, parse
 from dlm.grammar.rules import Either, Repeat, Row
 
-_WORD = "strings"  # and what they are, in hexadecimal digits
+_WORD = f"strings{uuid4().hex}"  # nobody else can spell it; what they are follows, in hexadecimal
 _RULE = re.compile(rf'^(\S+) ::= Regex\("{_WORD}([0-9a-f]+)", json_string=true\)$', re.MULTILINE)
 _MANY = 32  # repetitions of a character; fewer may as well be an automaton's
 _ESCAPED = (*range(0x20), ord('"'), ord("\\"))  # characters that JSON writes otherwise

@@ -134,6 +134,10 @@ def test_no_text_is_taken_for_a_word():
     for schema in ({"const": word}, {"enum": [word, 1]}, {"properties": {word: {}}}):
         rules = str(xgr.Grammar.from_json_schema(json.dumps(schema)))
         assert spelled(rules) == (rules, 0)
+    forged = "strings" + 32 * "0" + "5b5b5d"  # of another process, and malformed
+    schema = {"properties": {"a": {"items": {"type": "string", "pattern": forged}}}}
+    content = {"type": "json_schema", "style": "qwen_xml", "json_schema": schema}
+    compiled(StructuralTag({"type": "structural_tag", "format": content}))
     grammar = compiled(string(pattern=f"^{word}$"))
     assert accepts(grammar, word)
     assert not accepts(grammar, "a")
