@@ -114,10 +114,10 @@ def _spelled(parts: list[Ranges], spell: Callable[[str], str]) -> Iterator[str]:
         if alone:
             yield str(text("".join(spell(chr(ranges[0][0])) for ranges in group)))
         else:
-            yield from (_class(ranges, spell) for ranges in group)
+            yield from (one_of(ranges, spell) for ranges in group)
 
 
-def _class(ranges: Ranges, spell: Callable[[str], str]) -> str:
+def one_of(ranges: Ranges, spell: Callable[[str], str]) -> str:
     """Characters, each as it is spelled; no long spelling unless there is no other."""
     ascii_ = [chr(p) for low, high in ranges for p in range(low, min(high, 0x7F) + 1)]
     spelled = {character: spell(character) for character in ascii_ if spell(character) != character}

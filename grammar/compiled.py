@@ -19,6 +19,7 @@ from dlm.grammar.vocabulary import Vocabulary
 _EDGE_BYTES, _PLACE_BYTES = 200, 2000  # of Python objects, roughly
 _WITNESSES = 4096  # completions that are remembered
 _FEW = 32  # tokens of a text that is looked for where none is known
+_ESCAPE = ord("\\")
 
 Matcher = Callable[[], xgr.GrammarMatcher]  # one that is where it is asked about
 
@@ -58,16 +59,19 @@ class Compiled:
     def _keep_within(self, place: Place, room: int, bits: Bits, mask: Mask) -> None:
         """Take out the tokens that go on with more characters than there is `room` for.
 
-        Others as long stay if they end the repetition in time.
+        Others as long stay if they end the repetition in time, or if escapes make them that long.
         """
         places, vocabulary, row = self.places, self.vocabulary, bits.rows[mask]
         behind = ((byte, places.behind(place, byte)) for byte in range(256))
-        ends = bytes(
-            b for b, at in behind if at is not None and (at.room is None or at.room > room)
+        telling = bytes(
+            byte
+            for byte, at in behind
+            if at is not None and (byte == _ESCAPE or at.room is None or at.room > room)
         )
         long = row & vocabulary.longer(room)
+        sure = vocabulary.longer(room + place.midway) & ~vocabulary.holding(telling)
         row &= ~long
-        for token in tokens_in(long & vocabulary.holding(ends)).tolist():
+        for token in tokens_in(long & ~sure).tolist():
             if self.after(place, token) is not None:
                 bits.add(mask, token)
 

@@ -18,7 +18,6 @@ from dlm.grammar.vocabulary import Vocabulary
 # xgrammar's errors begin with a time, a C++ file and line, and sometimes the failed check.
 _NOISE = re.compile(r"\[[\d:]+\] \S+:\d+: (?:Check failed: \(.*?\) is false: )?")
 _REMEMBERED = 1024  # grammars and failures
-_FAR = 32  # characters: shorter repetitions are xgrammar's own
 
 
 class Compiler:
@@ -69,7 +68,7 @@ class Compiler:
             self._unbegun -= 1
         try:
             grammar = spec.grammar(self.vocabulary)
-            far = max(_FAR, self.vocabulary.most_characters)
+            far = self.vocabulary.far
             matcher = self._backend(spec.calls).compile_grammar(loosened(grammar, far))
             compiled = Compiled(matcher, read_network(grammar, far), self.vocabulary)
         except (RuntimeError, UnicodeError) as error:  # all that xgrammar raises here

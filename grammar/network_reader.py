@@ -21,6 +21,7 @@ from dlm.grammar.expressions import (
     STAR,
     STRING,
     TOKENS,
+    Expression,
     bare,
     expressions,
 )
@@ -28,6 +29,8 @@ from dlm.grammar.network import Bytes, Call, Edge, Network, Skip, Tokens
 
 # Kinds of the edges of xgrammar's automata; bytes are edges of kind 0 and more.
 _EDGE_SKIP, _EDGE_CALL, _EDGE_REPEAT, _EDGE_TOKENS, _EDGE_OTHER_TOKENS = -1, -2, -4, -5, -6
+_ESCAPE = ord("\\")
+_PLAIN = [-1, False, -1, -1, "", False, None]  # of a rule: no look-ahead, no bounds, no names
 # Code points by the length of their UTF-8, surrogates left out.
 _LENGTHS = [(0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
 
@@ -53,9 +56,47 @@ def loosened(grammar: xgr.Grammar, far: int) -> xgr.Grammar:
     built, data = _Builder(source, far), source["grammar_expr_data"]
     if not built.loose:
         return grammar
-    for number in built.loose:
-        data[source["grammar_expr_indptr"][number] + 4] = -1
+    for number in sorted(built.loose):
+        rule, least, _ = built.expressions[number][1]
+        if bare(built.expressions, source["rules"][rule][1])[0] == CLASS:
+            data[source["grammar_expr_indptr"][number] + 4] = -1
+        else:
+            _unroll(source, built.expressions, number, rule, least)
     return xgr.Grammar.deserialize_json(json.dumps(source))
+
+
+def _unroll(
+    source: dict[str, Any], known: list[Expression], number: int, rule: int, least: int
+) -> None:
+    """Write the repetition of a rule's options as rules that each read one and call the next.
+
+    Of a rule with several options that is repeated as such, xgrammar keeps no masks.
+    """
+    rules, data, starts = (
+        source["rules"],
+        source["grammar_expr_data"],
+        source["grammar_expr_indptr"],
+    )
+
+    def add(kind: int, parts: list[int]) -> int:
+        starts.append(len(data))
+        data.extend([kind, len(parts), *parts])
+        return len(starts) - 1
+
+    options = [
+        parts if kind == SEQUENCE else [option]
+        for option in bare(known, rules[rule][1])[1]
+        for kind, parts in [known[option]]
+    ]
+    following = len(rules)
+    for left in range(least + 1):  # the last of them, which goes on for ever, is the first here
+        call = add(RULE, [following])
+        read = [add(SEQUENCE, [*option, call]) for option in options]
+        body = add(CHOICES, read if left else [add(EMPTY, []), *read])
+        following = len(rules)
+        rules.append([f"{rules[rule][0]}_{number}_{left}", body, *_PLAIN])
+    starts[number] = len(data)
+    data += [RULE, 1, following]
 
 
 class _Builder:
@@ -89,22 +130,38 @@ class _Builder:
 
     def _repeats(self, number: int, far: int) -> bool:
         kind, parts = self.expressions[number]
-        return kind == REPEAT and parts[1] <= far < parts[2] and self._class(parts[0]) is not None
+        if kind != REPEAT or self._heads(parts[0]) is None:
+            return False
+        rule, least, most = parts
+        single = bare(self.expressions, self._source["rules"][rule][1])[0] == CLASS
+        return least <= far < most or (most < 0 and not single)
 
     def _ends(self, number: int, after: int | None) -> bool:
-        """What comes `after` the repetition is none of its characters."""
+        """What comes `after` the repetition begins none of its characters."""
         kind, parts = (None, []) if after is None else self.expressions[after]
-        characters = self._class(self.expressions[number][1][0])
-        if kind == STRING and parts and characters is not None and 0 <= parts[0] < 0x80:
-            negated, bounds = characters[0], characters[1:]
-            ranges = zip(bounds[::2], bounds[1::2], strict=True)
-            return any(low <= parts[0] <= high for low, high in ranges) == bool(negated)
+        heads = self._heads(self.expressions[number][1][0])
+        if kind == STRING and parts and heads is not None and 0 <= parts[0] < 0x80:
+            return not any(_begins(head, parts[0]) for head in heads)
         return kind == TOKENS
 
-    def _class(self, rule: int) -> list[int] | None:
-        """The characters of a rule of one character."""
-        kind, parts = bare(self.expressions, self._source["rules"][rule][1])
-        return parts if kind == CLASS else None
+    def _heads(self, rule: int) -> list[Expression] | None:
+        """What the characters of a rule begin with: classes, and backslashes that escape one more.
+
+        None if the rule is not of single characters.
+        """
+        body = self._source["rules"][rule][1]
+        kind, options = bare(self.expressions, body)
+        heads = []
+        for option in options if kind == CHOICES else [body]:
+            kind, parts = bare(self.expressions, option)
+            inner = [self.expressions[part] for part in parts] if kind == SEQUENCE else []
+            if kind == CLASS or (kind == STRING and len(parts) == 2 and parts[0] == _ESCAPE):
+                heads.append((kind, parts))
+            elif [kind for kind, _ in inner] == [STRING, CLASS] and inner[0][1] == [_ESCAPE]:
+                heads.append(inner[0])
+            else:
+                return None
+        return heads
 
     def _new(self) -> int:
         self._edges.append([])
@@ -212,19 +269,27 @@ class _Builder:
         ):
             starts.append(len(data))
             data += [kind, 1, value]
-        plain = [-1, False, -1, -1, "", False, None]  # a rule without look-ahead, bounds and names
-        stubs = [[rule[0], len(starts) - 1, *plain] for rule in source["rules"]]
+        stubs = [[rule[0], len(starts) - 1, *_PLAIN] for rule in source["rules"]]
         alone = {
             **source,
             "grammar_expr_data": data,
             "grammar_expr_indptr": starts,
-            "rules": [*stubs, ["", number, *plain]],
+            "rules": [*stubs, ["", number, *_PLAIN]],
             "root_rule_id": len(stubs),
         }
         vocabulary = xgr.TokenizerInfo([b"x", b""], stop_token_ids=[1])  # any will do
         compiler = xgr.GrammarCompiler(vocabulary, max_threads=1, cache_enabled=False)
         compiled = compiler.compile_grammar(xgr.Grammar.deserialize_json(json.dumps(alone)))
         return json.loads(compiled.grammar.serialize_json())
+
+
+def _begins(head: Expression, byte: int) -> bool:
+    """A class or a literal may begin with this ASCII character."""
+    kind, parts = head
+    if kind == STRING:
+        return parts[0] == byte
+    ranges = zip(parts[1::2], parts[2::2], strict=True)
+    return any(low <= byte <= high for low, high in ranges) != bool(parts[0])
 
 
 def _edge(kind: int, value: int, to: int, aux: list[int], rules: list[int]) -> Edge:

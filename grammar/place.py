@@ -33,11 +33,11 @@ class Place:
     """A situation within a grammar. Moved from by `Places.after`, never changed.
 
     `room` is how many characters may follow of those that the matcher does not count, None where it
-    counts all. `cost` bounds the tokens to the end of the text: it counts bytes, and named tokens.
-    It is None where the grammar has no end in sight.
+    counts all; `midway`, another one is begun. `cost` bounds the tokens to the end of the text: it
+    counts bytes, and named tokens. It is None where the grammar has no end in sight.
     """
 
-    __slots__ = ("best", "cost", "forced", "items", "named", "next", "room")
+    __slots__ = ("best", "cost", "forced", "items", "midway", "named", "next", "room")
 
     def __init__(
         self,
@@ -46,11 +46,12 @@ class Place:
         cost: int | None,
         named: bool,
         room: int | None,
+        midway: bool,
     ):
         self.items = items  # those that a byte or a named token moves
         self.best, self.cost = best, cost  # where the shortest way to the end begins
         self.named = named  # a token may be asked for by its id
-        self.room = room
+        self.room, self.midway = room, midway
         # As far as known:
         self.next: dict[int, Place | None] = {}  # by the next byte
         self.forced: str | None = None  # the text that must follow
@@ -173,9 +174,11 @@ class Places:
             shared = self._shared(called)
             moving = [(state, shared.get(callers, callers)) for state, callers in moving]
         cost, best = _shortest(network, kernel)
-        within = [on.room for _, on in moving if on.room is not None]  # a character, perhaps
-        room = _room(network, seen)
-        return Place(moving, best, cost, named, max(within, default=None) if room is None else room)
+        room, midway = _room(network, seen), False
+        if room is None:  # perhaps within a character
+            room = max((on.room for _, on in moving if on.room is not None), default=None)
+            midway = room is not None
+        return Place(moving, best, cost, named, room, midway)
 
     def _shared(self, called: dict[int, Callers]) -> dict[Callers, Callers]:
         """The callers that stand for those of `called` everywhere: one for all who wait alike.

@@ -21,9 +21,11 @@ from dlm.grammar.strings import spelled
 from dlm.grammar.vocabulary import Vocabulary
 
 # The character rule of strings with a minimal or maximal length lets control characters through,
-# which JSON forbids (RFC 8259, section 7); the one of plain strings does not.
-_LOOSE = re.compile(r'^(\S+ ::= )\(\(\[\^\\"\\\\\\r\\n\]\)\)$', re.MULTILINE)
-_STRICT = r'\1(([^\\0-\\x1f\\"\\\\]))'
+# which JSON forbids (RFC 8259, section 7), and no escapes. Here long strings have those that are
+# needed: one spelling of each character, so that no key can be written twice.
+_LOOSE = re.compile(r'^(\S+) ::= \(\(\[\^\\"\\\\\\r\\n\]\)\)$', re.MULTILINE)
+_STRICT = r"[^\0-\x1f\"\\]"
+_NEEDED = r'"\\" [\"\\bfnrt]'
 
 # The rule of a key that is none of the named ones would let it be one of them in escapes.
 _ESCAPED = re.compile(
@@ -124,7 +126,7 @@ class JsonSchema(Spec):
         grammar = xgr.Grammar.from_json_schema(
             schema, any_whitespace=True, max_whitespace_cnt=self.max_whitespace
         )
-        return tightened(grammar)
+        return tightened(grammar, vocabulary.far)
 
     def value(self, text: str) -> Any:
         """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it.
@@ -151,12 +153,22 @@ class JsonSchema(Spec):
         return value
 
 
-def tightened(grammar: xgr.Grammar) -> xgr.Grammar:
-    """`grammar`, made of JSON schemas, where xgrammar's rules of strings let too much through."""
-    rules, loose = _LOOSE.subn(_STRICT, str(grammar))
-    rules, escaped = _ESCAPED.subn(r"\1", rules)
-    rules, words = spelled(rules)
-    return xgr.Grammar.from_ebnf(rules) if loose or escaped or words else grammar
+def tightened(grammar: xgr.Grammar, far: int) -> xgr.Grammar:
+    """`grammar`, made of JSON schemas, where xgrammar's rules of strings let too much through.
+
+    Strings of more than `far` characters may have escapes, too.
+    """
+    rules = str(grammar)
+
+    def written(rule: re.Match[str]) -> str:
+        bound = re.search(rf"\b{re.escape(rule[1])}\{{(\d+), (-?\d+)\}}", rules)
+        long = bound is not None and int(bound[1]) <= far and not 0 <= int(bound[2]) <= far
+        return f"{rule[1]} ::= (({_STRICT}){f' | ({_NEEDED})' * long})"
+
+    tight, loose = _LOOSE.subn(written, rules)
+    tight, escaped = _ESCAPED.subn(r"\1", tight)
+    tight, words = spelled(tight, far)
+    return xgr.Grammar.from_ebnf(tight) if loose or escaped or words else grammar
 
 
 def _validator(schema: dict[str, Any] | bool) -> Any:

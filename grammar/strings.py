@@ -7,20 +7,18 @@ the grammar that it writes for the schema the rule of that word becomes an autom
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from uuid import uuid4
 
-from dlm.grammar.automaton import MOST_STATES, Automaton, TooLargeError
+from dlm.grammar.automaton import MOST_STATES, Automaton, TooLargeError, one_of
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.pattern import Chars, minus, parse
-from dlm.grammar.rules import Either, Repeat, Row
+from dlm.grammar.rules import Either, Repeat, Row, Term
 
 _WORD = f"strings{uuid4().hex}"  # nobody else can spell it; what they are follows, in hexadecimal
 _RULE = re.compile(rf'^(\S+) ::= Regex\("{_WORD}([0-9a-f]+)", json_string=true\)$', re.MULTILINE)
-_MANY = 32  # repetitions of a character; fewer may as well be an automaton's
-_ESCAPED = (*range(0x20), ord('"'), ord("\\"))  # characters that JSON writes otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +47,19 @@ class Strings:
             return f"{error.reason} ({error.where})" if error.where else error.reason
         return None
 
-    def repeated(self, escaped: Iterable[int] = ()) -> Repeat | None:
-        """One character, often, and none of the `escaped` ones; None if they are others."""
+    def repeated(self, far: int = 32, spell: Callable[[str], str] = str) -> Repeat | None:
+        """One character, perhaps over `far` times, as it is spelled; None if they are others."""
         if len(self.patterns) > 1:
             return None
         match parse(self.patterns[0], opened=True):
             case Either((Row((Repeat(Chars(ranges), least, most),)),)):
                 bounds = [bound for bound in (most, self.high) if bound is not None]
                 most, least = min(bounds, default=None), max(least, self.low)
-                kept = minus(ranges, escaped)
-                if kept and most is not None and most > max(_MANY, least):
-                    return Repeat(Chars(kept), least, most)
+                plain = minus(ranges, (p for p in range(0x80) if spell(chr(p)) != chr(p)))
+                if most is not None and most > max(far, least) and plain:
+                    counted = least > far  # by xgrammar, which knows how to with a class alone
+                    part = Chars(plain) if counted else Term(one_of(ranges, spell))
+                    return Repeat(part, least, most)
         return None
 
     def automaton(self) -> Automaton:
@@ -80,7 +80,7 @@ class Strings:
         return InvalidGrammarError("JSON schema", f"the pattern {patterns} {reason}")
 
 
-def spelled(rules: str) -> tuple[str, int]:
+def spelled(rules: str, far: int) -> tuple[str, int]:
     """`rules` with those of strings in the place of their words; and how many these were.
 
     Raises `InvalidGrammarError` for strings that there are none of, or that are too intricate.
@@ -90,7 +90,7 @@ def spelled(rules: str) -> tuple[str, int]:
     def written(word: re.Match[str]) -> str:
         patterns, low, high = json.loads(bytes.fromhex(word[2]))
         strings = Strings(tuple(patterns), low, high)
-        if repeated := strings.repeated(_ESCAPED):
+        if repeated := strings.repeated(far, _escaped):
             often[word[1]] = repeated
             return ""
         return strings.automaton().ebnf(word[1], _escaped)

@@ -68,7 +68,7 @@ class StructuralTag(Spec):
             raise RuntimeError(error.object.decode(errors="replace")) from error
         if macro := token_macro(grammar):
             raise InvalidGrammarError(self.kind, f"{macro}(...) names token ids: name text")
-        return tightened(grammar)
+        return tightened(grammar, vocabulary.far)
 
     def value(self, text: str) -> str:
         return text

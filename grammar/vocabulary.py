@@ -15,6 +15,7 @@ from dlm.grammar.errors import GrammarError
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, likewise
+_FAR = 32  # characters; a matcher would take a mask for each of more
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 
 
@@ -174,6 +175,11 @@ class Vocabulary:
     @cached_property
     def most_characters(self) -> int:
         return int(self.characters.max())
+
+    @property
+    def far(self) -> int:
+        """How often a character is repeated at most where a matcher counts the rounds itself."""
+        return max(_FAR, self.most_characters)
 
     @lru_cache(maxsize=64)  # noqa: B019  # a vocabulary lives as long as its engine
     def longer(self, count: int) -> np.ndarray:

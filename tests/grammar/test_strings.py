@@ -82,6 +82,9 @@ def test_a_string_matches_all_its_patterns_and_keeps_its_lengths(parts, low, hig
         ({"pattern": '^"a"$'}, ['"a"'], ["a"]),
         ({"pattern": "^(ab)+$", "minLength": 3, "maxLength": 5}, ["abab"], ["ab"]),
         ({"allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}, ["ab", "acb"], ["a", "ba", "b"]),
+        ({"maxLength": 3}, ["", "abc"], ["abcd"]),
+        ({"minLength": 2}, ['\n"', "abc"], ["\n"]),
+        ({"minLength": 2, "maxLength": 99}, ['\\"', "\n" * 99], ["\n", "é" * 100]),
         ({"pattern": r"^\\d$"}, ["\\d"], ["1"]),
         ({"pattern": "^\x01$"}, ["\x01"], ["1"]),
         (
@@ -133,7 +136,7 @@ def test_no_text_is_taken_for_a_word():
     word = Strings(("^a$",)).word
     for schema in ({"const": word}, {"enum": [word, 1]}, {"properties": {word: {}}}):
         rules = str(xgr.Grammar.from_json_schema(json.dumps(schema)))
-        assert spelled(rules) == (rules, 0)
+        assert spelled(rules, 32) == (rules, 0)
     forged = "strings" + 32 * "0" + "5b5b5d"  # of another process, and malformed
     schema = {"properties": {"a": {"items": {"type": "string", "pattern": forged}}}}
     content = {"type": "json_schema", "style": "qwen_xml", "json_schema": schema}
