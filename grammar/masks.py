@@ -14,7 +14,7 @@ from dlm.grammar.bits import Bits
 
 Mask = int  # a row of the table; or ~token, where that is all that is allowed
 
-_ROWS = 512  # before a table is begun anew; it has room for more, since a look is not cut short
+_ROWS = 1024  # before a table is begun anew; it has room for more, since a look is not cut short
 
 
 class Masks:
