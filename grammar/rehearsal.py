@@ -22,8 +22,8 @@ from dlm.grammar.frontier import Frontier
 from dlm.grammar.place import Place, Places
 from dlm.grammar.vocabulary import Vocabulary
 
-_PLACES, _MASKS = 1024, 256  # enough is known then
-_LONGEST = 1024  # bytes of a text
+_PLACES, _MASKS = 2048, 512  # enough is known then
+_LONGEST, _READ = 1024, 256  # bytes of a text, and tokens of it that are read
 _BUDGET = 1 << 30  # tokens: it refuses nothing
 _SECONDS = 0.25  # for all of it
 
@@ -64,7 +64,7 @@ def rehearse(compiled: Compiled, hurry: Callable[[], bool] = lambda: False) -> N
         frontier = Frontier(compiled, _BUDGET, seconds=_SECONDS)
         ways = _texts(compiled), _texts(compiled, indented=True), _texts(compiled, turns=1)
         for text in chain(*ways):
-            frontier.guide(_Said(text.spelled(vocabulary)[:_MASKS]))
+            frontier.guide(_Said(text.spelled(vocabulary)[:_READ]))
             enough = len(places) > _PLACES or compiled.masks.count > _MASKS
             if enough or hurry() or perf_counter() > end:
                 return

@@ -104,7 +104,7 @@ def test_an_ordinary_answer_meets_nothing_new(vocabulary, indent, monkeypatch):
 def test_what_is_learnt_is_bounded_and_kept(rehearsed, vocabulary, spec):
     compiled = rehearsed.compile(spec)
     masks, places = compiled.masks.count, len(compiled.places)
-    assert 0 < masks <= 512
+    assert 0 < masks <= 768
     assert places <= 4096
     Frontier(compiled, BUDGET).guide(wanting(vocabulary, "?"))
     assert compiled.masks.age == 0
