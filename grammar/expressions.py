@@ -20,3 +20,13 @@ def bare(known: list[Expression], number: int) -> Expression:
     while kind in (SEQUENCE, CHOICES) and len(parts) == 1:
         kind, parts = known[parts[0]]
     return kind, parts
+
+
+def options(known: list[Expression], number: int) -> list[list[int]]:
+    """What an expression chooses from: of each option, the numbers of its parts."""
+    kind, parts = known[number]
+    if kind == CHOICES:
+        return [option for part in parts for option in options(known, part)]
+    if kind == SEQUENCE and len(parts) == 1:
+        return options(known, parts[0])
+    return [parts if kind == SEQUENCE else [number]]

@@ -22,8 +22,8 @@ from dlm.grammar.expressions import (
     STRING,
     TOKENS,
     Expression,
-    bare,
     expressions,
+    options,
 )
 from dlm.grammar.network import Bytes, Call, Edge, Network, Skip, Tokens
 
@@ -58,16 +58,14 @@ def loosened(grammar: xgr.Grammar, far: int) -> xgr.Grammar:
         return grammar
     for number in sorted(built.loose):
         rule, least, _ = built.expressions[number][1]
-        if bare(built.expressions, source["rules"][rule][1])[0] == CLASS:
+        if built.single(rule):
             data[source["grammar_expr_indptr"][number] + 4] = -1
         else:
-            _unroll(source, built.expressions, number, rule, least)
+            _unroll(source, number, built.options(rule), least)
     return xgr.Grammar.deserialize_json(json.dumps(source))
 
 
-def _unroll(
-    source: dict[str, Any], known: list[Expression], number: int, rule: int, least: int
-) -> None:
+def _unroll(source: dict[str, Any], number: int, options: list[list[int]], least: int) -> None:
     """Write the repetition of a rule's options as rules that each read one and call the next.
 
     Of a rule with several options that is repeated as such, xgrammar keeps no masks.
@@ -83,18 +81,13 @@ def _unroll(
         data.extend([kind, len(parts), *parts])
         return len(starts) - 1
 
-    options = [
-        parts if kind == SEQUENCE else [option]
-        for option in bare(known, rules[rule][1])[1]
-        for kind, parts in [known[option]]
-    ]
     following = len(rules)
     for left in range(least + 1):  # the last of them, which goes on for ever, is the first here
         call = add(RULE, [following])
         read = [add(SEQUENCE, [*option, call]) for option in options]
         body = add(CHOICES, read if left else [add(EMPTY, []), *read])
         following = len(rules)
-        rules.append([f"{rules[rule][0]}_{number}_{left}", body, *_PLAIN])
+        rules.append([f"repetition_{number}_{left}", body, *_PLAIN])
     starts[number] = len(data)
     data += [RULE, 1, following]
 
@@ -133,8 +126,7 @@ class _Builder:
         if kind != REPEAT or self._heads(parts[0]) is None:
             return False
         rule, least, most = parts
-        single = bare(self.expressions, self._source["rules"][rule][1])[0] == CLASS
-        return least <= far < most or (most < 0 and not single)
+        return least <= far < most or (most < 0 and not self.single(rule))
 
     def _ends(self, number: int, after: int | None) -> bool:
         """What comes `after` the repetition begins none of its characters."""
@@ -144,23 +136,28 @@ class _Builder:
             return not any(_begins(head, parts[0]) for head in heads)
         return kind == TOKENS
 
+    def options(self, rule: int) -> list[list[int]]:
+        return options(self.expressions, self._source["rules"][rule][1])
+
+    def single(self, rule: int) -> bool:
+        """It is a class of characters, and nothing else."""
+        return [head for head, _ in self._heads(rule) or ()] == [CLASS]
+
     def _heads(self, rule: int) -> list[Expression] | None:
         """What the characters of a rule begin with: classes, and backslashes that escape one more.
 
         None if the rule is not of single characters.
         """
-        body = self._source["rules"][rule][1]
-        kind, options = bare(self.expressions, body)
         heads = []
-        for option in options if kind == CHOICES else [body]:
-            kind, parts = bare(self.expressions, option)
-            inner = [self.expressions[part] for part in parts] if kind == SEQUENCE else []
-            if kind == CLASS or (kind == STRING and len(parts) == 2 and parts[0] == _ESCAPE):
-                heads.append((kind, parts))
-            elif [kind for kind, _ in inner] == [STRING, CLASS] and inner[0][1] == [_ESCAPE]:
-                heads.append(inner[0])
-            else:
+        for option in self.options(rule):
+            parts = [self.expressions[part] for part in option]
+            kinds = [kind for kind, _ in parts]
+            said = parts[0][1] if kinds[:1] == [STRING] else []
+            escaped = kinds == [STRING] and said[:-1] == [_ESCAPE]
+            escaping = kinds == [STRING, CLASS] and said == [_ESCAPE]
+            if not (escaped or escaping or kinds == [CLASS]):
                 return None
+            heads.append(parts[0])
         return heads
 
     def _new(self) -> int:

@@ -39,6 +39,7 @@ SPECS = {
         {"patternProperties": {"^[x-z]{2,40}$": {"const": 1}}, "additionalProperties": False}
     ),
     "digits": Grammar('root ::= "<" [0-9é]{1,40} ">" (";" [^;]{0,38} ";")?'),
+    "escapes": Grammar(r'root ::= "<" ("\\" [nt]){1,40} ">" ("\\n"){0,36} ";"'),
     "a tag": StructuralTag(
         {
             "type": "structural_tag",
