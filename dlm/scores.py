@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dlm.grammar import Candidates
-from dlm.grammar.bits import unpacked
+from dlm.grammar.masks.bits import unpacked
 
 _NEAR = 1e-3  # of the best candidate's probability: what is less likely is none
 _REACH = 25.0  # nats below the likeliest token: even a quarter of a million of these are none

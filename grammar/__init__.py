@@ -1,7 +1,9 @@
 """Grammars over token canvases, on top of xgrammar. CPU only: no model, no kernel."""
 
-from dlm.grammar.compiled import Compiled
-from dlm.grammar.compiler import Compiler
+from dlm.grammar.calls.tool_call import Answer, ToolCall
+from dlm.grammar.canvas.compiled import Compiled
+from dlm.grammar.canvas.compiler import Compiler
+from dlm.grammar.canvas.frontier import Frontier
 from dlm.grammar.constraint import (
     NOTHING,
     Candidates,
@@ -18,15 +20,13 @@ from dlm.grammar.errors import (
     InvalidGrammarError,
     InvalidValueError,
 )
-from dlm.grammar.frontier import Frontier
-from dlm.grammar.json_object import JsonObject
-from dlm.grammar.reasoning import Reasoning
-from dlm.grammar.schema import JsonSchema
-from dlm.grammar.spec import Spec
-from dlm.grammar.tags import StructuralTag
-from dlm.grammar.text import Choice, Grammar, Regex
-from dlm.grammar.tool_call import Answer, ToolCall
-from dlm.grammar.tools import Tools
+from dlm.grammar.kinds.json_object import JsonObject
+from dlm.grammar.kinds.json_schema import JsonSchema
+from dlm.grammar.kinds.spec import Spec
+from dlm.grammar.kinds.structural_tag import StructuralTag
+from dlm.grammar.kinds.text import Choice, Grammar, Regex
+from dlm.grammar.kinds.tools import Tools
+from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.vocabulary import Vocabulary
 
 __all__ = [

@@ -10,8 +10,8 @@ import numpy as np
 import xgrammar as xgr
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from dlm.grammar.bits import packed
 from dlm.grammar.errors import GrammarError
+from dlm.grammar.masks.bits import packed
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, likewise

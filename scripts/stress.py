@@ -44,8 +44,8 @@ from dlm.grammar import (
     GrammarError,
     Vocabulary,
 )
-from dlm.grammar.bits import tokens_in
-from dlm.grammar.reader import Reader
+from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.parse.matcher import Reader
 from dlm.slot import Slot
 from dlm.stream import Stream
 

@@ -113,7 +113,8 @@ def test_shapes_are_checked_everywhere_but_in_kernels():
     for folder in MAY_IMPORT:
         for path in sources(folder):
             if path.stem != "__init__":
-                name = f"dlm.{path.stem}" if folder == "dlm" else f"dlm.{folder}.{path.stem}"
+                parts = path.relative_to(ROOT).with_suffix("").parts
+                name = ".".join(parts if folder == "dlm" else ("dlm", *parts))
                 spec = importlib.util.find_spec(name)
                 assert spec is not None
                 checked[name] = "jaxtyping" in type(spec.loader).__module__

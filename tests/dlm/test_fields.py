@@ -15,9 +15,9 @@ from dlm import (
 )
 from dlm.fields import EFFORT, constraint_of, request_of, thinking_of
 from dlm.grammar import Spec
-from dlm.grammar.json_object import JsonObject
-from dlm.grammar.tags import StructuralTag
-from dlm.grammar.tools import Tools
+from dlm.grammar.kinds.json_object import JsonObject
+from dlm.grammar.kinds.structural_tag import StructuralTag
+from dlm.grammar.kinds.tools import Tools
 from dlm.policy import Policy
 
 LIBRARY = Policy()

@@ -12,7 +12,7 @@ from dlm import Grammar, GrammarError, JsonSchema, Regex, RequestError
 from dlm.chat import Chat
 from dlm.fields import constraint_of, request_of
 from dlm.grammar import Compiler, Vocabulary
-from dlm.grammar.json_object import JsonObject
+from dlm.grammar.kinds.json_object import JsonObject
 from dlm.policy import Policy
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm import Choice, DlmError, Grammar, JsonSchema, Regex, RequestError
-from dlm.grammar.json_object import JsonObject
-from dlm.grammar.tags import StructuralTag
-from dlm.grammar.tools import Tools
+from dlm.grammar.kinds.json_object import JsonObject
+from dlm.grammar.kinds.structural_tag import StructuralTag
+from dlm.grammar.kinds.tools import Tools
 from dlm.policy import Policy
 
 PATTERN = {"type": "string", "pattern": "a+"}

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dlm.grammar import Guidance, bits
+from dlm.grammar import Guidance
+from dlm.grammar.masks import bits
 
 
 def rows_of(guidance: Guidance) -> Tensor:

@@ -1,0 +1,1 @@
+"""Tool calls, as models write them."""

@@ -1,0 +1,1 @@
+"""A grammar over canvases: guide, repair, compile, warm up."""

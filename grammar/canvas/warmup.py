@@ -1,0 +1,153 @@
+"""Made-up texts, read before any request comes, so that no step of the loop waits for masks.
+
+Masks and places are made as texts reach them, and what a model will write differs from the simplest
+texts mostly within strings and numbers, where places repeat. Two texts go through a grammar in
+the two styles that JSON is written in, and further ones turn off from the first at one place each.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, count
+from time import perf_counter
+
+import numpy as np
+
+from dlm.grammar.canvas.compiled import Compiled
+from dlm.grammar.canvas.frontier import Frontier
+from dlm.grammar.constraint import Candidates
+from dlm.grammar.errors import GrammarError
+from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.parse.state import Place, Places
+from dlm.grammar.vocabulary import Vocabulary
+
+_PLACES, _MASKS = 2048, 512  # enough is known then
+_LONGEST, _READ = 1024, 256  # bytes of a text, and tokens of it that are read
+_BUDGET = 1 << 30  # tokens: it refuses nothing
+_SECONDS = 0.25  # for all of it
+
+# What is written where there is a choice; escapes and other alphabets only where there is none.
+_USUAL = b'a1"0,:[{.-]}' + bytes(byte for byte in range(33, 127) if byte != ord("\\"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """The scores of a model that wants one text."""
+
+    argmax: list[int]
+
+    def best(self, position: int, allowed: np.ndarray) -> int:
+        return int(tokens_in(allowed)[0])
+
+    def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
+        return Candidates(ranked=[], mass=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    tokens: tuple[int, ...] = ()  # up to the last control token
+    said: bytes = b""  # behind it
+
+    def spelled(self, vocabulary: Vocabulary) -> list[int]:
+        return [*self.tokens, *vocabulary.encode(self.said.decode(errors="ignore"))]
+
+
+def rehearse(compiled: Compiled, hurry: Callable[[], bool] = lambda: False) -> None:
+    """Learn the places and masks of simple texts. Changes nothing about what is allowed.
+
+    Done when enough is known, when its time is over, or when there is `hurry`.
+    """
+    places, vocabulary = compiled.places, compiled.vocabulary
+    end = perf_counter() + _SECONDS
+    try:
+        frontier = Frontier(compiled, _BUDGET, seconds=_SECONDS)
+        ways = _texts(compiled), _texts(compiled, indented=True), _texts(compiled, turns=1)
+        for text in chain(*ways):
+            frontier.guide(_Said(text.spelled(vocabulary)[:_READ]))
+            enough = len(places) > _PLACES or compiled.masks.count > _MASKS
+            if enough or hurry() or perf_counter() > end:
+                return
+    except GrammarError:
+        return  # whoever asks for a text of this grammar will be told
+
+
+def _texts(compiled: Compiled, indented: bool = False, turns: int = 0) -> Iterator[_Text]:
+    """Texts that each lead to places of their own, with at most so many `turns` off the first way.
+
+    The first way takes, again and again, what is most usual of all that leads somewhere new.
+    """
+    seen: set[Place] = set()
+    begun = count(1)  # numbers the texts: they go to their ends one by one
+    todo = [(0, 0, compiled.places.start, _Text())]
+    while todo:
+        turned, number, place, text = heapq.heappop(todo)
+        if place in seen:
+            continue
+        seen.add(place)
+        ways = _ways(compiled, place, text, indented) if len(text.said) < _LONGEST else {}
+        fresh = [(at, longer) for at, longer in ways.items() if at not in seen]
+        if not fresh:
+            yield text
+        for i, (at, longer) in enumerate(fresh[: 1 if turned == turns else None]):
+            heapq.heappush(todo, (turned + bool(i), next(begun) if i else number, at, longer))
+
+
+def _ways(compiled: Compiled, place: Place, text: _Text, indented: bool) -> dict[Place, _Text]:
+    """How `text` may go on at `place`, the usual first: where it leads to, one way to each."""
+    places, said = compiled.places, text.said
+    found: dict[Place | None, _Text] = {}
+    for byte in _bytes(places, place, said):
+        spaced = _space(said, byte, indented) + byte
+        at = _behind(places, place, spaced)
+        if at is None:
+            spaced, at = byte, _behind(places, place, byte)
+        found.setdefault(at, _Text(text.tokens, said + spaced))
+    for space in (b" ", b"\n"):
+        if at := _behind(places, place, space):
+            for byte in _bytes(places, at, space):
+                found.setdefault(_behind(places, at, byte), _Text(text.tokens, said + space + byte))
+    for token in sorted(places.named(place)):
+        tokens = (*text.spelled(compiled.vocabulary), token)
+        found.setdefault(places.after(place, token, b""), _Text(tokens))
+    return {at: longer for at, longer in found.items() if at is not None and at.cost is not None}
+
+
+def _behind(places: Places, place: Place | None, text: bytes) -> Place | None:
+    for byte in text:
+        place = place and places.behind(place, byte)
+    return place
+
+
+def _bytes(places: Places, place: Place, said: bytes) -> list[bytes]:
+    """What may follow: a name before other text, but the end of a word before more of it."""
+    ranges = places.ranges(place)
+    usual = {byte for low, high in ranges if (byte := _first(low, high))}
+    literal = {byte for byte in usual if (byte[0], byte[0]) in ranges}
+    names = {byte for byte in literal if byte.isalpha() or byte == b"_"}
+    digits = said[-1:].isdigit()  # an exponent may follow, which is unusual
+    word = len(said) > 1 and said[-2:].isalnum()
+
+    return sorted(
+        usual,
+        key=lambda byte: (digits or byte not in names, word and byte.isalnum(), _USUAL.index(byte)),
+    ) or [bytes([low]) for low, _ in ranges[:1]]
+
+
+@cache
+def _first(low: int, high: int) -> bytes:
+    """The most usual byte of a range; b"" if none of them is usual."""
+    return next((bytes([byte]) for byte in _USUAL if low <= byte <= high), b"")
+
+
+def _space(said: bytes, byte: bytes, indented: bool) -> bytes:
+    """The white space that JSON has between `said` and `byte`."""
+    closes, opened = byte in (b"]", b"}"), said.endswith((b"[", b"{"))
+    if said.endswith(b":"):
+        return b" "
+    if not indented:
+        return b" " if said.endswith(b",") else b""
+    if closes == opened and not said.endswith(b","):
+        return b""
+    depth = sum(map(said.count, b"[{")) - sum(map(said.count, b"]}")) - closes
+    return b"\n" + b"  " * depth

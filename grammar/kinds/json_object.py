@@ -1,0 +1,42 @@
+"""What a user may ask the output to be: any JSON object. Knows JSON only through `JsonSchema`."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import xgrammar as xgr
+
+from dlm.grammar.kinds.json_schema import JsonSchema
+from dlm.grammar.kinds.spec import Spec
+from dlm.grammar.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class JsonObject(Spec):
+    """A JSON object with any members. `max_whitespace` is as in `JsonSchema`."""
+
+    max_whitespace: int = 8  # characters
+
+    kind = "JSON object"
+
+    def __post_init__(self) -> None:
+        self._schema  # noqa: B018  # it checks max_whitespace
+
+    @cached_property
+    def _schema(self) -> JsonSchema:
+        return JsonSchema({"type": "object"}, self.max_whitespace)
+
+    @property
+    def source(self) -> None:
+        return None
+
+    @property
+    def key(self) -> Hashable:
+        return self._schema.key
+
+    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
+        return self._schema.grammar(vocabulary)
+
+    def value(self, text: str) -> Any:
+        return self._schema.value(text)

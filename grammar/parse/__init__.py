@@ -1,0 +1,1 @@
+"""Where in its grammar a text is."""

@@ -1,0 +1,1 @@
+"""What a JSON Schema means."""

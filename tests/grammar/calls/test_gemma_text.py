@@ -1,0 +1,115 @@
+"""Reading calls back: from tokens, whatever their text looks like."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from native_calls import call_tokens, spell
+
+from dlm.grammar import InvalidValueError, Vocabulary
+from dlm.grammar.calls.gemma_text import read_calls
+from dlm.grammar.calls.tool_call import Answer, ToolCall
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+KEYS = st.from_regex(r"[\w.$-]{1,8}", fullmatch=True)
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS | st.sampled_from(['<|"|>', "a,b:{}[]", "}"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True), st.dictionaries(KEYS, VALUES))
+def test_what_is_written_is_read(vocabulary, name, arguments):
+    tokens = call_tokens(vocabulary, name, arguments)
+    assert read_calls(tokens, vocabulary) == Answer(None, (ToolCall(name, arguments),))
+
+
+def native(vocabulary, text):
+    """Tokens of a text in which < and > open and close a call, ` quotes, ~ stops."""
+    call = vocabulary.call
+    markers = {"<": call.open, ">": call.close, "`": call.quote, "~": vocabulary.stops[1]}
+    tokens = []
+    for part in re.split("([<>`~])", text):
+        tokens += [markers[part]] if part in markers else spell(vocabulary, part)
+    return tokens
+
+
+def test_text_and_calls_come_apart(vocabulary):
+    answer = read_calls(
+        native(vocabulary, "Two of them. <call:a{x:1}><call:b-c.d{}> Done."), vocabulary
+    )
+    assert answer.content == "Two of them.  Done."
+    assert answer.tool_calls == (ToolCall("a", {"x": 1}), ToolCall("b-c.d", {}))
+
+
+def test_an_answer_without_text_has_no_content(vocabulary):
+    assert read_calls([], vocabulary) == Answer(None, ())
+    assert read_calls([vocabulary.stops[0]], vocabulary) == Answer(None, ())
+
+
+def test_text_that_reads_like_a_marker_is_text(vocabulary):
+    text = '<|tool_call>call:f{a:<|"|>b<|"|>}<tool_call|>'
+    assert read_calls(spell(vocabulary, text), vocabulary) == Answer(text, ())
+    tokens = call_tokens(vocabulary, "f", {"a": text})
+    assert read_calls(tokens, vocabulary).tool_calls == (ToolCall("f", {"a": text}),)
+
+
+def test_broken_characters_are_replaced_in_text_and_refused_in_calls(vocabulary):
+    lone = next(t for t, piece in enumerate(vocabulary.pieces) if piece == b"\xc3")
+    assert read_calls([lone], vocabulary).content == "\ufffd"
+    tokens = call_tokens(vocabulary, "f", {"a": "b"})
+    at = tokens.index(vocabulary.call.quote)
+    with pytest.raises(InvalidValueError, match="UTF-8"):
+        read_calls([*tokens[: at + 1], lone, *tokens[at + 1 :]], vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("<", "'call:' is missing"),
+        ("<call:>", "a tool's name is missing"),
+        ("<call:f>", "'{' is missing"),
+        ("<call:f{", "a key is missing"),
+        ("<call:f{}", "closing marker is missing"),
+        ("<call:f{} >", "closing marker is missing"),
+        ("<call:f{a}>", "':' is missing"),
+        ("<call:f{a:}>", "a value is missing"),
+        ("<call:f{a:1,}>", "a key is missing"),
+        ("<call:f{a:1 b:2}>", "',' is missing"),
+        ("<call:f{a:[1}>", "',' is missing"),
+        ("<call:f{a:[1,]}>", "a value is missing"),
+        ("<call:f{a:`b}>", "a string does not end"),
+        ("<call:f{a:`b~`}>", "a string does not end"),
+        ('<call:f{a:"b"}>', "a value is missing"),
+        ("<call:f{a:01}>", "',' is missing"),
+        ("<call:f{a:1e999}>", "too large a number"),
+        (f"<call:f{{a:{'9' * 5000}}}>", "too many digits"),
+        (f"<call:f{{a:{'[' * 5000}", "nested too deep"),
+        ("<call:f{`a`:1}>", "a key is missing"),
+        ("x>", "its beginning is missing"),
+        ("x`y`", "its beginning is missing"),
+        ("<call:f{}>>", "its beginning is missing"),
+    ],
+)
+def test_a_malformed_call_says_what_is_missing(vocabulary, text, problem):
+    with pytest.raises(InvalidValueError, match=f"malformed before token .*{problem}"):
+        read_calls(native(vocabulary, text), vocabulary)
+
+
+def test_without_markers_an_answer_is_text(vocabulary):
+    bare = Vocabulary(
+        vocabulary.pieces, control=[0], stops=[1], pad=0, thought=None, encode=lambda text: []
+    )
+    assert read_calls(spell(vocabulary, "call:f{}"), bare) == Answer("call:f{}", ())
+
+
+def test_a_call_in_openais_form_has_its_arguments_as_json():
+    call = ToolCall("get_weather", {"city": "Zürich", "days": 2}).to_openai("call_1")
+    assert call["id"] == "call_1"
+    assert call["type"] == "function"
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Zürich", "days": 2}

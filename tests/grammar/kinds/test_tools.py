@@ -1,0 +1,187 @@
+"""Text or calls: what may be asked for, what is taken, and what is read back."""
+
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+import tiny_data
+import xgrammar as xgr
+from native_calls import answer_tokens
+from transformers import AutoTokenizer
+
+import dlm.models
+from dlm.grammar import InvalidGrammarError, InvalidValueError
+from dlm.grammar.calls.tool_call import Answer, ToolCall
+from dlm.grammar.kinds.tools import Tools
+
+
+def function(name, **properties):
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [function("get-weather", city={"type": "string"}), function("set_alarm.v2")]
+WEATHER = ToolCall("get-weather", {"city": "Zürich"})
+ALARM = ToolCall("set_alarm.v2", {})
+
+
+@pytest.fixture
+def write(vocabulary):
+    """Tokens of an answer of texts and calls."""
+
+    return partial(answer_tokens, vocabulary)
+
+
+@pytest.fixture
+def accepts(compiler):
+    def accepts(spec, tokens):
+        matcher = xgr.GrammarMatcher(compiler.compile(spec).grammar)
+        return all(matcher.accept_token(token) for token in tokens) and matcher.is_completed()
+
+    return accepts
+
+
+@pytest.mark.parametrize(
+    ("options", "taken", "refused"),
+    [
+        (
+            {},
+            [["Hello!"], ["So: ", WEATHER, ALARM], [ALARM, ALARM]],
+            [[], [WEATHER, "and so on"]],
+        ),
+        ({"parallel": False}, [["Hello!"], ["So: ", WEATHER]], [[WEATHER, ALARM]]),
+        ({"choice": "required"}, [[WEATHER], [WEATHER, ALARM]], [["Hello!"], ["So: ", ALARM], []]),
+        ({"choice": "required", "parallel": False}, [[ALARM]], [[ALARM, ALARM], []]),
+        ({"named": "get-weather"}, [[WEATHER]], [[ALARM], [WEATHER, WEATHER], ["Hello!"], []]),
+    ],
+)
+def test_an_answer_is_text_or_calls_as_it_was_chosen(
+    accepts, write, vocabulary, options, taken, refused
+):
+    spec = Tools(TOOLS, **options)
+    for parts in taken:
+        tokens = write(*parts)
+        assert accepts(spec, tokens)
+        text = "".join(part for part in parts if isinstance(part, str))
+        calls = tuple(part for part in parts if not isinstance(part, str))
+        assert spec.read([*tokens, vocabulary.stops[1]], vocabulary) == Answer(text or None, calls)
+    for parts in refused:
+        assert not accepts(spec, write(*parts))
+
+
+@pytest.mark.parametrize(
+    ("options", "parts", "problem"),
+    [
+        ({"choice": "required"}, ["Hello!"], "a tool call is required, and there is none"),
+        ({"named": "set_alarm.v2"}, [], "a tool call is required, and there is none"),
+        ({"named": "set_alarm.v2"}, [WEATHER], "'get-weather', which is not offered"),
+        ({"named": "set_alarm.v2"}, [ALARM, ALARM], "more than one tool call"),
+        ({"parallel": False}, [ALARM, WEATHER], "more than one tool call"),
+        ({}, [ToolCall("other", {})], "'other', which is not offered"),
+        ({}, [ToolCall("get-weather", {})], "call of get-weather: .* 'city' is a required"),
+        ({}, [ToolCall("get-weather", {"city": 3})], r"at \$.city: 3 is not of type 'string'"),
+    ],
+)
+def test_a_free_answer_is_held_to_the_same(write, vocabulary, options, parts, problem):
+    with pytest.raises(InvalidValueError, match=problem):
+        Tools(TOOLS, **options).read(write(*parts), vocabulary)
+
+
+def test_text_that_reads_like_a_call_is_text(accepts, write, vocabulary):
+    text = "<|tool_call>call:set_alarm.v2{}<tool_call|>"
+    assert accepts(Tools(TOOLS), write(text))
+    assert Tools(TOOLS).read(write(text), vocabulary) == Answer(text, ())
+    assert Tools(TOOLS).value(text) == Answer(text, ())
+    assert not accepts(Tools(TOOLS, choice="required"), write(text))
+
+
+def test_a_tool_without_parameters_takes_none(accepts, write):
+    spec = Tools([{"type": "function", "function": {"name": "f"}}])
+    assert accepts(spec, write(ToolCall("f", {})))
+    assert not accepts(spec, write(ToolCall("f", {"a": 1})))
+
+
+def test_tools_have_rules_of_their_own(accepts, write):
+    """The same names mean other things in the next tool's schema."""
+    schemas = [
+        {"$defs": {"d": {"type": kind}}, "properties": {"a": {"$ref": "#/$defs/d"}}}
+        for kind in ("string", "integer")
+    ]
+    spec = Tools(
+        [
+            {"type": "function", "function": {"name": f"f{i}", "parameters": schema}}
+            for i, schema in enumerate(schemas)
+        ]
+    )
+    assert accepts(spec, write(ToolCall("f0", {"a": "x"}), ToolCall("f1", {"a": 1})))
+    assert not accepts(spec, write(ToolCall("f0", {"a": 1})))
+    assert not accepts(spec, write(ToolCall("f1", {"a": "x"})))
+
+
+def test_the_built_in_models_data_is_taken_and_read(accepts, vocabulary):
+    tokenizer = AutoTokenizer.from_pretrained(Path(dlm.models.__file__).parent / "tiny")
+    for seed in range(60):
+        sample = tiny_data.tool_call(random.Random(seed), "train")
+        tokens = tokenizer.encode(sample.answer, add_special_tokens=False)
+        spec = Tools(sample.tools)
+        assert accepts(spec, tokens)
+        (call,) = spec.read(tokens, vocabulary).tool_calls
+        assert (call.name, call.arguments) == sample.value
+
+
+def test_the_key_is_what_the_grammar_depends_on():
+    described = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+    assert Tools(TOOLS).key == Tools(described).key
+    others = [
+        Tools(TOOLS[:1]),
+        Tools(TOOLS, choice="required"),
+        Tools(TOOLS, named="get-weather"),
+        Tools(TOOLS, parallel=False),
+        Tools(TOOLS, format="hermes"),
+    ]
+    assert len({spec.key for spec in (Tools(TOOLS), *others)}) == 6
+
+
+def test_only_the_native_form_needs_the_markers():
+    assert Tools(TOOLS).calls
+    assert not Tools(TOOLS, format="llama").calls
+
+
+DEEP = {"type": "object"}
+for _ in range(400):
+    DEEP = {"type": "object", "properties": {"a": DEEP}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "options", "where", "reason"),
+    [
+        ([], {}, "/tools", "there are no tools"),
+        ("f", {}, "/tools", "a list of tools"),
+        ([object()], {}, "/tools", "not JSON data"),
+        ([3], {}, "/tools/0", "a tool is"),
+        ([{"function": {"name": "f"}}], {}, "/tools/0", "a tool is"),
+        ([{"type": "function", "name": "f"}], {}, "/tools/0", "a tool is"),
+        ([{"type": "function", "function": {}}], {}, "/tools/0/function/name", "not None"),
+        ([function("a b")], {}, "/tools/0/function/name", "not 'a b'"),
+        ([function("a" * 65)], {}, "/tools/0/function/name", "1 to 64"),
+        ([*TOOLS, TOOLS[0]], {}, "/tools/2/function/name", "is there twice"),
+        ([function("f", a={"type": "text"})], {}, "/tools/0/function/parameters/properties/a/type",
+         "'text' is not valid"),
+        ([{"type": "function", "function": {"name": "f", "parameters": []}}], {},
+         "/tools/0/function/parameters", "a schema is an object"),
+        ([{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}], {},
+         "/tools/0/function/parameters", "are an object"),
+        ([{"type": "function", "function": {"name": "f", "parameters": {"$schema": "x"}}}], {},
+         "/tools/0/function/parameters/$schema", "no draft"),
+        ([{"type": "function", "function": {"name": "f", "parameters": DEEP}}], {},
+         "/tools/0/function/parameters", "nested too deep"),
+        (TOOLS, {"choice": "none"}, "/choice", "none of auto, required"),
+        (TOOLS, {"named": "other"}, "/named", "no tool 'other'"),
+        (TOOLS, {"format": "gpt"}, "/format", "none of gemma4, hermes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_spec_says_where_and_why(tools, options, where, reason):
+    with pytest.raises(InvalidGrammarError, match=reason) as raised:
+        Tools(tools, **options)
+    assert raised.value.where == where

@@ -1,0 +1,81 @@
+"""The table of masks: rows that stay, grow, and are begun anew."""
+
+import numpy as np
+import pytest
+import torch
+from masked import rows_of, tokens_in
+
+from dlm.grammar import Compiled, Frontier, JsonSchema
+from dlm.grammar.masks import table as masks
+from dlm.grammar.masks.table import Masks
+from dlm.grammar.parse.network_reader import read_network
+from dlm.scores import Scores
+
+SIZE, L = 100, 12
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Room for few rows."""
+    monkeypatch.setattr(masks, "_ROWS", 2)
+
+
+def test_a_row_is_made_once_and_told_apart(few):
+    table = Masks(SIZE)
+    some = table.changed(None, add=[3, 31, 99])
+    assert tokens_in(table.words(some), SIZE) == {3, 31, 99}
+    assert table.changed(None, add=[99, 31, 3]) == some
+    more, less = table.changed(some, add=[4]), table.changed(some, remove=[31])
+    assert len({some, more, less}) == 3
+    assert tokens_in(table.words(more), SIZE) == {3, 4, 31, 99}
+    assert tokens_in(table.words(less), SIZE) == {3, 99}
+    assert table.changed(some) == some
+    assert tokens_in(table.words(~42), SIZE) == {42}
+    assert table.kept("a", table.words(more)) == table.kept("a", table.words(less))
+
+
+def test_rows_stay_as_the_table_grows(few):
+    table = Masks(SIZE)
+    made = {table.changed(None, add=[token]): token for token in range(40)}
+    assert len(made) == 40
+    assert all(tokens_in(table.words(row), SIZE) == {token} for row, token in made.items())
+    before = table.table
+    table.changed(None, add=[1, 2, 3])
+    assert np.array_equal(before[: len(made)], table.table[: len(made)])
+    assert table.nbytes == 41 * 4 * 4
+
+
+def test_a_table_is_begun_anew_only_when_it_is_asked_to_be(few):
+    table = Masks(SIZE)
+    rows = [table.changed(None, add=[token]) for token in range(3)]
+    old, age = table.table, table.age
+    table.trim()
+    assert (table.age, table.known) == (age + 1, {})
+    assert table.changed(None, add=[50]) == 0
+    assert tokens_in(old[rows[0]], SIZE) == {0}  # who still looks at it sees what was there
+    table.trim()
+    assert table.age == age + 1
+
+
+def test_how_many_masks_are_kept_changes_nothing(compiler, vocabulary, monkeypatch):
+    """Two requests in turns, each of which makes the other's rows go."""
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "number"}}}
+    spec = JsonSchema(schema)
+    known, network = compiler.compile(spec), read_network(spec.grammar(vocabulary))
+    plenty = [Frontier(known, 200) for _ in range(2)]
+    monkeypatch.setattr(masks, "_ROWS", 2)
+    scarce = Compiled(known.grammar, network, vocabulary)
+    short = [Frontier(scarce, 200) for _ in range(2)]
+    rng = torch.Generator().manual_seed(0)
+    for step in range(12):
+        logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
+        scores = Scores(logits, logits.argmax(-1).tolist())
+        for one, other in zip(plenty, short, strict=True):
+            for _ in range(2):
+                ample, little = one.guide(scores), other.guide(scores)
+                assert ample.guess == little.guess
+                assert torch.equal(rows_of(ample), rows_of(little))
+            if step % 4 == 3 and ample.stop == L:
+                one.commit(ample.guess)
+                other.commit(ample.guess)
+    assert scarce.masks.age > 0

@@ -1,0 +1,251 @@
+"""Reasoning in front of an answer: its markers, its budget, and where it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import xgrammar as xgr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from masked import rows_of, tokens_in
+from transformers import AutoTokenizer
+
+import dlm.models
+from dlm.grammar import Choice, Compiler, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
+from dlm.grammar.parse.matcher import Reader
+from dlm.grammar.parse.reasoning import Marker
+from dlm.scores import Scores
+
+L, STOP = 12, 106
+TEXTS = ("<think>", "</think>")  # several tokens each
+PERSON = JsonSchema(
+    {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+)
+
+
+def tiny(size=1536, thought=TEXTS):
+    tokenizer = AutoTokenizer.from_pretrained(Path(dlm.models.__file__).parent / "tiny")
+    return Vocabulary.from_tokenizer(tokenizer, size, [1, STOP, 50], pad=0, thought=thought)
+
+
+def reasoning_of(vocabulary, budget=None):
+    reasoning = Reasoning.of(vocabulary, budget)
+    assert reasoning is not None
+    return reasoning
+
+
+@pytest.fixture(scope="module", params=[TEXTS, None], ids=["text", "control tokens"])
+def thinking(request):
+    """A compiler whose vocabulary has markers of either kind."""
+    return Compiler(tiny(thought=request.param))
+
+
+def toy(*pieces):
+    """Tokens 0 and 1 are padding and the stop."""
+    return Vocabulary(
+        [b"", b"", *pieces], control=[0, 1], stops=[1], pad=0, thought=None, encode=lambda text: []
+    )
+
+
+WORDS = [b"a", b"b", b"c", b"aa", b"ab", b"ba", b"bb", b"aab", b"bab", b"abc"]
+MARKS = st.lists(st.sampled_from([2, 3]), min_size=1, max_size=5)  # of a and b, a byte a token
+
+
+@settings(max_examples=60)
+@given(mark=MARKS, tokens=st.lists(st.integers(2, 11), max_size=12))
+def test_a_marker_is_found_whatever_tokens_spell_it_and_never_within_one(mark, tokens):
+    """The text alone says where: a token may hold the end of the marker as its own end only."""
+    vocabulary = toy(*WORDS)
+    marker = Marker(mark, vocabulary)
+    text, done, said = b"".join(vocabulary.pieces[token] for token in mark), 0, b""
+    for token in tokens:
+        longer = said + vocabulary.pieces[token]
+        end = longer.find(text) + len(text) if text in longer else None
+        then = marker.after(done, token)
+        assert (then is None) == (end is not None and end < len(longer))
+        if then is None:
+            continue
+        borders = (i for i in range(len(text), -1, -1) if longer.endswith(text[:i]))
+        assert then == next(borders)
+        assert marker.complete(then) == (end is not None)
+        if marker.complete(then):
+            break
+        assert b"".join(vocabulary.pieces[t] for t in marker.rest(then)) == text[then:]
+        done, said = then, longer
+
+
+def test_a_marker_that_begins_within_its_own_beginning_is_found():
+    vocabulary = toy(b"a", b"b", b"aa")
+    marker = Marker([2, 2, 3], vocabulary)
+    assert marker.find([2, 2, 2, 3]) == (1, 4)  # aab in aaab
+    assert marker.find([4, 4, 3]) == (1, 3)
+    assert marker.find([2, 3, 2, 2]) is None
+
+
+@pytest.mark.parametrize("size", [1500, 1600])
+@pytest.mark.parametrize("thought", [TEXTS, ("aab", "in, in"), ("<|channel>", "so<channel|>.")])
+def test_what_a_marker_allows_is_what_it_takes(size, thought):
+    """Also where the model has more logits than there are tokens: none of them is text."""
+    vocabulary = tiny(size, thought)
+    reasoning = reasoning_of(vocabulary)
+    for marker in (reasoning.open, reasoning.close):
+        for done in range(len(marker.symbols)):
+            taken = {token for token in range(size) if marker.after(done, token) is not None}
+            assert tokens_in(marker.allowed(done), size) == taken
+            assert not taken & set(vocabulary.stops)
+
+
+def test_reasoning_and_answer_come_apart(thinking):
+    vocabulary = thinking.vocabulary
+    reasoning, (opened, closed) = reasoning_of(vocabulary), markers(vocabulary)
+    thought, answer = vocabulary.encode("so it's 7"), vocabulary.encode('{"age": 7}')
+    assert reasoning.split([*opened, *thought, *closed, *answer]) == (b"so it's 7", answer)
+    assert reasoning.split([*opened, *thought]) == (b"so it's 7", [])
+    assert reasoning.split([*opened, *closed, *answer]) == (b"", answer)
+    assert reasoning.split(answer) == (b"", answer)
+
+
+def markers(vocabulary):
+    return list(vocabulary.thought.open), list(vocabulary.thought.close)
+
+
+def wanting(vocabulary, tokens):
+    row = (list(tokens) + [vocabulary.pad] * L)[:L]
+    logits = 50.0 * torch.nn.functional.one_hot(torch.tensor(row), len(vocabulary)).float()
+    return Scores(logits, row)
+
+
+def masks(compiled, tokens):
+    """What a matcher allows at each of `tokens`, from the grammar's beginning."""
+    matcher = xgr.GrammarMatcher(
+        compiled.grammar, override_stop_tokens=list(compiled.vocabulary.stops)
+    )
+    row = xgr.allocate_token_bitmask(1, len(compiled.vocabulary))
+    for token in tokens:
+        matcher.fill_next_token_bitmask(row)
+        yield row[0].clone()
+        assert matcher.accept_token(token)
+
+
+@pytest.mark.parametrize("spec", [Regex("[0-9]+[a-z]*"), Choice(["7 or so", "70"])])
+@pytest.mark.parametrize("said", ["", "so ", "I say so, and so: "])
+def test_behind_the_marker_the_same_guide_constrains_the_answer(thinking, spec, said):
+    """It stands in the first canvas, or in the second, or in both."""
+    vocabulary, compiled = thinking.vocabulary, thinking.compile(spec)
+    opened, closed = markers(vocabulary)
+    answer = [*vocabulary.encode("70"), STOP]
+    wanted = [*opened, *vocabulary.encode(said), *closed, *answer]
+    expected = {len(wanted) - len(answer) + i: m for i, m in enumerate(masks(compiled, answer))}
+    frontier = Frontier(compiled, 100, reasoning_of(vocabulary))
+    for start in range(0, len(wanted), L):
+        guidance = frontier.guide(wanting(vocabulary, wanted[start:]))
+        assert not guidance.repaired
+        tokens = guidance.guess[: guidance.stop + 1]
+        assert tokens == wanted[start:][:L]
+        for position in range(len(tokens)):
+            if start + position in expected:
+                assert torch.equal(rows_of(guidance)[position], expected[start + position])
+        assert guidance.stop == min(L, len(wanted) - start - 1)
+        frontier.commit(tokens)
+
+
+def test_the_answer_may_begin_at_once(thinking):
+    vocabulary = thinking.vocabulary
+    answer = [*vocabulary.encode('{"age": 7}'), STOP]
+    frontier = Frontier(thinking.compile(PERSON), 100, reasoning_of(vocabulary))
+    guidance = frontier.guide(wanting(vocabulary, answer))
+    assert guidance.guess[: guidance.stop + 1] == answer
+    assert not guidance.repaired
+    first = tokens_in(rows_of(guidance)[0], len(vocabulary))
+    assert {answer[0], markers(vocabulary)[0][0]} <= first
+    assert not first & set(vocabulary.encode("so"))
+
+
+def test_reasoning_holds_no_stop_and_no_other_control_token(thinking):
+    vocabulary = thinking.vocabulary
+    opened, closed = markers(vocabulary)
+    frontier = Frontier(thinking.compile(PERSON), 100, reasoning_of(vocabulary))
+    guidance = frontier.guide(wanting(vocabulary, [*opened, STOP]))
+    assert guidance.guess[: len(opened)] == opened
+    assert guidance.guess[len(opened)] != STOP
+    row = tokens_in(rows_of(guidance)[len(opened)], len(vocabulary))
+    assert row & vocabulary.control <= set(closed)
+
+
+@pytest.mark.parametrize("before", ["", "a", "t"])
+def test_no_token_takes_the_marker_and_part_of_the_answer(before):
+    """Where `th` closes the reasoning, `the` would hold more than its end; so would `he` at `t`."""
+    vocabulary = tiny(thought=("so", "th"))
+    compiled = Compiler(vocabulary).compile(PERSON)
+    reader = Reader(compiled, reasoning_of(vocabulary))
+    begun = [*markers(vocabulary)[0], *vocabulary.encode(before)]
+    assert reader.read_all(begun) == len(begun)
+    texts = {t: before.encode() + piece for t, piece in enumerate(vocabulary.pieces) if piece}
+    both = {token for token, text in texts.items() if b"th" in text[:-1]}
+    words = compiled.masks.words(reader.mask())
+    assert both
+    assert tokens_in(words, len(vocabulary)) == texts.keys() - both
+    assert not any(reader.read(token) for token in both)
+
+
+@settings(max_examples=40)
+@given(budget=st.integers(0, 30), more=st.integers(0, 6), seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("noise", [True, False])
+def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
+    thinking, budget, more, seed, noise
+):
+    """The model never wants to end: it opens the reasoning, then wants noise or one word."""
+    vocabulary, compiled = thinking.vocabulary, thinking.compile(PERSON)
+    opened, closed = markers(vocabulary)
+    reasoning = reasoning_of(vocabulary, budget)
+    total = len(compiled.witness(compiled.places.start) or []) + 1 + budget + more
+    frontier, said = Frontier(compiled, total, reasoning), []
+    rng, so = torch.Generator().manual_seed(seed), vocabulary.encode("so")[0]
+    while not said or said[-1] not in vocabulary.stops:
+        wanted = [*opened, *[so] * L][len(said) :] if len(said) < len(opened) else [so] * L
+        scores = wanting(vocabulary, wanted)
+        if noise:
+            scores._logits += 30 * torch.randn(L, len(vocabulary), generator=rng)
+            scores = Scores(scores._logits, [*wanted[:1], *scores._logits.argmax(-1).tolist()[1:]])
+        guidance = frontier.guide(scores)
+        tokens = guidance.guess[: guidance.stop + 1]
+        frontier.commit(tokens)
+        said += tokens
+    assert len(said) <= total
+    thought, answer = reasoning.split(said[:-1])
+    assert json.loads(vocabulary.text(answer)).keys() == {"age"}
+    spent = len(said) - 1 - len(answer)
+    assert spent <= budget
+    if not noise and budget >= len(opened) + len(closed):
+        assert spent == budget
+        assert thought == b"so" * (budget - len(opened) - len(closed))
+    if budget < len(opened) + len(closed):
+        assert spent == 0
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_what_is_forgotten_was_never_read(thinking, data):
+    """Within the reasoning, across its end, and in the answer with its stop."""
+    vocabulary = thinking.vocabulary
+    compiled = [Compiler(vocabulary).compile(PERSON) for _ in range(2)]  # neither knows the other
+    opened, closed = markers(vocabulary)
+    thought = vocabulary.encode(data.draw(st.sampled_from(["", "so", "</thi <", "{"])))
+    answer = [*vocabulary.encode('{"age": 71}'), STOP]
+    begun = data.draw(st.sampled_from([[], [*opened, *thought, *closed]]))
+    tokens = [*begun, *answer]
+    read = data.draw(st.integers(0, len(tokens)))
+    count = data.draw(st.integers(0, read))
+    used, fresh = (Reader(each, reasoning_of(vocabulary, 30)) for each in compiled)
+    assert used.read_all(tokens[:read]) == read
+    used.forget(count)
+    assert fresh.read_all(tokens[: read - count]) == read - count
+    if not fresh.ended:
+        mine, theirs = (
+            each.masks.words(reader.mask())
+            for each, reader in zip(compiled, (used, fresh), strict=True)
+        )
+        assert (mine == theirs).all()
+    assert used.witness() == fresh.witness()
+    assert used.read_all(tokens[read - count :]) == len(tokens) - read + count
