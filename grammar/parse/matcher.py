@@ -50,6 +50,11 @@ class Matcher:
         """Where it is in the grammar; None in front of the answer, and behind it."""
         return self._state if self._phase is _Phase.ANSWER else None
 
+    @property
+    def position(self) -> int:
+        """Tokens accepted so far."""
+        return len(self._trail)
+
     def accept(self, token: int) -> bool:
         """Move past `token`; False, and no move, if it is not allowed here."""
         before = (self._phase, self._state, self._marker, self._thought)
