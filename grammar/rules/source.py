@@ -4,16 +4,17 @@ Knows no notation.
 """
 
 import re
+from collections.abc import Iterable
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.rules.nodes import Characters, Ranges
+from dlm.grammar.regex.ranges import EVERY, inverted
+from dlm.grammar.rules.nodes import Characters
 
 MOST_CHARACTERS = 262_144  # of a grammar
 MOST_NESTED = 64  # brackets within brackets
 MOST_REPEATED = 1_000_000_000  # times that a repetition may ask for
 
 _LAST = 0x10FFFF
-_SURROGATES = (0xD800, 0xDFFF)
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.)|$)", re.DOTALL)
 _NAMED = {
     **dict(zip("abefnrtv0", "\a\b\x1b\f\n\r\t\v\0", strict=True)),
@@ -55,7 +56,7 @@ class Source:
     def literal(self, start: int, end: int) -> str:
         """The text that is written between two places."""
         points = [point for point, _ in self.unescaped(start, end)]
-        if any(_SURROGATES[0] <= point <= _SURROGATES[1] for point in points):
+        if any(0xD800 <= point < 0xE000 for point in points):
             raise self.error("half a surrogate pair is no text", start)
         return "".join(map(chr, points))
 
@@ -73,21 +74,10 @@ class Source:
         return ord(_NAMED.get(mark, mark))
 
 
-def characters(ranges: Ranges | list[tuple[int, int]], negated: bool = False) -> Characters:
+def characters(ranges: Iterable[tuple[int, int]], negated: bool = False) -> Characters:
     """Ranges in any order as a node, without halves of surrogate pairs, which are no characters."""
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted([*ranges, _SURROGATES] if negated else ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(high, merged[-1][1])
-        else:
-            merged.append((low, high))
-    if negated:
-        lows, highs = [0, *(h + 1 for _, h in merged)], [*(low - 1 for low, _ in merged), _LAST]
-        return Characters(tuple((a, b) for a, b in zip(lows, highs, strict=True) if a <= b))
-    first, last = _SURROGATES
-    halves = [(a, b) for low, high in merged for a, b in ((low, min(high, first - 1)),
-              (max(low, last + 1), high)) if a <= b]  # fmt: skip
-    return Characters(tuple(halves))
+    others = inverted(ranges)
+    return Characters(others if negated else inverted(others))
 
 
-ANY_CHARACTER = characters([], negated=True)
+ANY_CHARACTER = Characters(EVERY)

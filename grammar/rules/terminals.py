@@ -27,6 +27,7 @@ from dlm.grammar.rules.rules import Rules
 MOST_STATES = 256  # of an automaton that is made of parts; one of words may have more
 _MOST_SIZE = 1024  # of what is tried: states of parts, characters of literals
 _MOST_WORK = 32_768  # of all that is tried together, likewise
+_EMPTY = Automaton.words([""])
 _COUNTED = 16  # single characters that are repeated more often are counted
 
 
@@ -89,6 +90,8 @@ class _Folding:
             return Literal("")
         if is_nullable(part, self._nullable):
             low = 0
+            if isinstance(part, Terminal) and _is_regular(part):
+                part = Terminal(part.automaton.difference(_EMPTY))
         node = Repetition(part, low, high)
         if not _is_regular(part):
             return node
@@ -147,6 +150,7 @@ class _Folding:
                 try:
                     automaton = Automaton.of(node)
                 except TooLargeError:
+                    self._work += _MOST_WORK // 8
                     return None
                 if len(automaton.edges) <= MOST_STATES:
                     self._made[node] = Terminal(automaton)
