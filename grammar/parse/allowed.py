@@ -101,9 +101,7 @@ class Allowed:
         return tokens | {*self._vocabulary.stops} if state.cost == 0 else tokens
 
     def _bounds(self, thread: Thread) -> Bounds:
-        return self._tokens[thread.terminal].clamped(
-            thread.at, (thread.needed, thread.remaining)
-        )
+        return self._tokens[thread.terminal].clamped(thread.at, (thread.needed, thread.remaining))
 
     def _key(self, state: State) -> Hashable:
         """What the mask depends on."""
