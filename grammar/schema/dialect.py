@@ -10,12 +10,19 @@ from functools import cached_property, lru_cache
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.pattern import automaton_of
-from dlm.grammar.rules.nodes import Concatenation, Literal, Node, SpecialToken, Spelling, Terminal
+from dlm.grammar.rules.nodes import (
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Repetition,
+    SpecialToken,
+    Spelling,
+    Terminal,
+)
 
-_SPACE = r"[ \t\n\r]"
+_SPACE = ((9, 10), (13, 13), (32, 32))
 _BARE = re.compile(r"[A-Za-z0-9_.$\-]+")
-_FREE = "[A-Za-z_][A-Za-z0-9_]*"  # keys that no schema names, written without quotes
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Dialect:
         """Any of `keys`."""
         if self.quote is None:
             return Terminal(keys, spelling=Spelling.QUOTED)
-        return Terminal(keys.intersection(automaton_of(_FREE, True)))
+        return Terminal(keys.intersection(_bare_keys()))
 
     def string(self, texts: Automaton, low: int = 0, high: int | None = None) -> Node:
         """Those of `texts` that have `low` to `high` characters."""
@@ -73,13 +80,17 @@ def choice(texts: tuple[str, ...]) -> Node:
 
 @lru_cache(256)
 def _spaced(text: str, most: int) -> Node:
-    run = f"{_SPACE}{{0,{most}}}"
-    first, last = (re.escape(text[0]), re.escape(text[-1]))
-    around = {",": run + "," + run, ":": run + ":" + run}
+    space = Repetition(Characters(_SPACE), 0, most)
     if len(text) == 2:
-        around[text] = first + run + last
-    elif text in "{[":
-        around[text] = first + run
-    elif text in "}]":
-        around[text] = run + last
-    return Terminal(automaton_of(around[text], True))
+        parts = [Literal(text[0]), space, Literal(text[1])]
+    else:
+        parts = [space] * (text not in "{[") + [Literal(text)] + [space] * (text not in "}]")
+    return Terminal(Automaton.of(Concatenation(tuple(parts))))
+
+
+@lru_cache(1)
+def _bare_keys() -> Automaton:
+    """Keys that no schema names, written without quotes."""
+    first = Characters(((65, 90), (95, 95), (97, 122)))
+    more = Characters(((48, 57), (65, 90), (95, 95), (97, 122)))
+    return Automaton.of(Concatenation((first, Repetition(more))))

@@ -2,12 +2,38 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from typing import Literal as OneOf
 
-from dlm.grammar.rules.nodes import Node
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.rules.nodes import (
+    NOTHING,
+    Literal,
+    Node,
+    Reference,
+    Terminal,
+    alternation,
+    concatenation,
+)
+from dlm.grammar.rules.productive import without_endless
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.arrays import TooManyError, array, write_array, write_distinct
+from dlm.grammar.schema.constant import Constant, constant, spellings
+from dlm.grammar.schema.dialect import Dialect, choice
+from dlm.grammar.schema.facets import EMPTY, KINDS, Arrays, Numbers, Objects, Shape, Strings
+from dlm.grammar.schema.formula import FALSE, TRUE, Formula, Leaf, place
+from dlm.grammar.schema.keywords import Keywords
+from dlm.grammar.schema.languages import TOO_LARGE, Languages, whole
+from dlm.grammar.schema.normal import NormalForm
+from dlm.grammar.schema.objects import ObjectWriter, members
+from dlm.grammar.schema.reader import Reader
+
+MOST_WORK = 60_000  # alternatives put together, for one schema
+_MOST_RULES = 50_000
+_MOST_DISTINCT = 8  # values of items that are all different
+_TOLD = 5  # places that an error names
 
 
 @dataclass(frozen=True)
@@ -32,11 +58,198 @@ def write(
     formats: bool | None = None,
     registry: Mapping[str, Any] | None = None,
     where: str = "",
+    most_work: int = MOST_WORK,
 ) -> Written:
     """Adds the rules of `schema`, which is parsed JSON, to `rules`.
 
-    `implied_types`: a keyword implies the type that it is about. `formats` are asserted, by
-    default where types are implied. `registry` has other documents, by URI. `where` is the JSON
-    pointer of the schema in what the user wrote. Raises `InvalidGrammarError`.
+    `implied_types`: a keyword implies the type that it is about, and a `$schema` that nobody knows
+    is the newest draft. `formats` are asserted, by default where types are implied. `registry` has
+    other documents, by URI. `where` is the JSON pointer of the schema in what the user wrote.
+    Raises `InvalidGrammarError`.
     """
-    raise NotImplementedError
+    try:
+        reader = Reader(schema, registry, where, strict=not implied_types)
+        languages = Languages(implied_types if formats is None else formats)
+        keywords = Keywords(reader, languages)
+        normal = NormalForm(keywords, languages, most_work)
+        writer = _Writer(normal, dialect, rules, implied_types)
+        root = keywords.formula(schema, reader.root)
+        node = writer.written(root)
+    except RecursionError as error:
+        raise InvalidGrammarError("JSON schema", "nested too deeply", where or "/") from error
+    inexact = tuple(sorted((normal.inexact | languages.inexact | writer.inexact).items()))
+    if inexact and unenforced == "refuse":
+        (first, reason), *others = inexact
+        more = [f"{place or '/'}: {why}" for place, why in others[: _TOLD - 1]]
+        more += ["..."] * (len(others) >= _TOLD)
+        raise InvalidGrammarError("JSON schema", "; ".join([reason, *more]), first or "/")
+    if node == NOTHING:
+        raise InvalidGrammarError("JSON schema", "no finite value fits", where or "/")
+    return Written(node, inexact, writer.free_keys)
+
+
+class _Writer:
+    """Writes one rule for each condition on values. Conditions wait in a queue, so that deep
+    schemas take no stack."""
+
+    def __init__(self, normal: NormalForm, dialect: Dialect, rules: Rules, implied_types: bool):
+        self.inexact: dict[str, str] = {}
+        self.free_keys = False
+        self._normal, self._dialect, self._rules = normal, dialect, rules
+        self._shapes = normal.narrowed if implied_types else normal.shapes
+        self._known: dict[Formula, Node] = {}
+        self._alike: dict[tuple[Shape, ...], Node] = {}
+        self._waiting: list[tuple[Reference, list[Shape], Formula]] = []
+
+    def written(self, root: Formula) -> Node:
+        before = len(self._rules.nodes)
+        node = self._value(root)
+        while self._waiting:
+            reference, shapes, formula = self._waiting.pop()
+            options = [self._shape(shape, formula) for shape in shapes]
+            self._rules.define(reference, _either(options))
+            if len(self._rules.nodes) - before > _MOST_RULES:
+                reason = f"it takes more than {_MOST_RULES} rules"
+                raise InvalidGrammarError("JSON schema", reason, place(formula) or "/")
+        return without_endless(self._rules, node, before)
+
+    def _value(self, formula: Formula) -> Node:
+        if formula not in self._known:
+            shapes = tuple(
+                shape.bare()
+                for kind in KINDS
+                for shape in self._shapes(formula, kind)
+                if self._normal.fits_some(shape)
+            )
+            shapes = tuple(dict.fromkeys(shapes))
+            if shapes not in self._alike:
+                self._alike[shapes] = self._new(list(shapes), formula)
+            self._known[formula] = self._alike[shapes]
+        return self._known[formula]
+
+    def _new(self, shapes: list[Shape], formula: Formula) -> Node:
+        if any(isinstance(shape.facets, Arrays | Objects) for shape in shapes):
+            reference = self._rules.new("value")
+            self._waiting.append((reference, shapes, formula))
+            return reference
+        node = _either([self._shape(shape, formula) for shape in shapes])
+        small = isinstance(node, Literal | Terminal | Reference) or node == NOTHING
+        return node if small else self._rules.add(node, "value")
+
+    def _shape(self, shape: Shape, formula: Formula) -> Node:
+        facets = shape.facets
+        if shape.values is not None:
+            return self._constants([v for v in shape.values if self._normal.admits_shape(shape, v)])
+        try:
+            match facets:
+                case Strings():
+                    texts = self._normal.languages.texts(facets)
+                    return self._dialect.string(*texts) if texts else NOTHING
+                case Numbers():
+                    return Terminal(self._normal.languages.numbers(facets))
+                case Arrays():
+                    return self._array(facets, formula)
+                case Objects():
+                    return self._object(facets, formula)
+        except TooLargeError:
+            self.inexact[place(formula)] = TOO_LARGE
+        except TooManyError:
+            self.inexact[place(formula)] = "it takes too many rules to count"
+        return self._wider(facets)
+
+    def _wider(self, facets: Any) -> Node:
+        """What is easily written, and allows more."""
+        match facets:
+            case Strings(low, high):
+                return self._dialect.string(Automaton.ANY, low, high)
+            case Numbers(integer=integer):
+                return Terminal(self._normal.languages.numbers(Numbers(integer=integer)))
+            case Arrays(prefix, rest):
+                return write_array(Arrays(prefix, rest), self._value, self._dialect, self._rules)
+        self.free_keys = True
+        written = members(Objects(), self._normal, self._keys)[0]
+        return ObjectWriter(written, 0, None, self._value, self._dialect, self._rules).write()
+
+    def _array(self, arrays: Arrays, formula: Formula) -> Node:
+        unique = arrays.unique and (arrays.high is None or arrays.high > 1)
+        if unique and not arrays.contains and not arrays.repeats:
+            columns = [self._normal.listed(item) for item in (*arrays.prefix, arrays.rest)]
+            most = len(columns) - 1 if arrays.rest == FALSE else len(columns)
+            known = [column for column in columns if column is not None]
+            together = frozenset().union(*known)
+            if len(known) == len(columns) and len(together) <= _MOST_DISTINCT:
+                high = len(together) if arrays.rest != FALSE else min(len(together), most)
+                ordered = [
+                    [v for v in sorted(column, key=repr) if self._normal.admits(item, v)]
+                    for column, item in zip(known, (*arrays.prefix, arrays.rest), strict=True)
+                ]
+                return write_distinct(
+                    lambda at: ordered[min(at, len(ordered) - 1)],
+                    arrays.low,
+                    high if arrays.high is None else min(high, arrays.high),
+                    lambda value: self._constants([value]),
+                    self._dialect,
+                    self._rules,
+                )
+        if unique:
+            self.inexact[f"{place(formula)}/uniqueItems"] = "its items may repeat"
+        if arrays.repeats:
+            self.inexact[f"{place(formula)}/uniqueItems"] = "its items may be all different"
+        return write_array(arrays, self._value, self._dialect, self._rules)
+
+    def _object(self, objects: Objects, formula: Formula) -> Node:
+        options = []
+        for option in members(objects, self._normal, self._keys):
+            writer = ObjectWriter(
+                option, objects.low, objects.high, self._value, self._dialect, self._rules
+            )
+            self.free_keys |= writer.repeats
+            options.append(writer.write())
+        return _either(options)
+
+    def _keys(self, formula: Formula) -> Automaton:
+        found = Automaton.NONE
+        for shape in self._normal.shapes(formula, "string"):
+            if shape.values is not None:
+                fitting = [v.value for v in shape.values if self._normal.admits_shape(shape, v)]
+                found = found.union(Automaton.words(fitting))
+            elif isinstance(shape.facets, Strings):
+                found = found.union(whole(self._normal.languages.texts(shape.facets)))
+        return found
+
+    def _constants(self, values: list[Constant]) -> Node:
+        """One of some values, each in its one spelling."""
+        texts = [value.value for value in values if value.kind == "string"]
+        plain = {"null": "null", True: "true", False: "false"}
+        others: list[str] = []
+        options: list[Node] = []
+        for value in values:
+            if value.kind == "number":
+                others += spellings(value.value)
+            elif value.kind in ("null", "boolean"):
+                others.append(plain["null" if value.value is None else value.value])
+            elif value.kind != "string":
+                options.append(self._structure(value.value))
+        if texts:
+            options.append(self._dialect.words(tuple(texts)))
+        if others:
+            options.append(choice(tuple(dict.fromkeys(others))))
+        return _either(options)
+
+    def _structure(self, value: Any) -> Node:
+        comma, parts = self._dialect.mark(","), []
+        for part in value:
+            item = self._constants([constant(value[part] if isinstance(value, dict) else part)])
+            if isinstance(value, dict):
+                item = concatenation(self._dialect.key(part), self._dialect.mark(":"), item)
+            parts += [comma, item] if parts else [item]
+        if isinstance(value, list):
+            return array(concatenation(*parts), False, self._dialect) if parts else array(NOTHING, True, self._dialect)
+        if not parts:
+            return self._dialect.mark("{}")
+        return concatenation(self._dialect.mark("{"), *parts, self._dialect.mark("}"))
+
+
+def _either(options: list[Node]) -> Node:
+    kept = [option for option in dict.fromkeys(options) if option != NOTHING]
+    return alternation(*kept) if kept else NOTHING
