@@ -195,6 +195,8 @@ class Keywords:
     def _objects(self, source: Source, annotate: bool) -> Objects:
         node = source.node
         rest = node.get("additionalProperties")
+        for pattern in node.get("patternProperties", ()):
+            self._languages.known("pattern", pattern, f"{source.where}/patternProperties")
         clause = Clause(
             tuple((n, self.formula(v, source)) for n, v in node.get("properties", {}).items()),
             tuple(
@@ -306,6 +308,7 @@ class Keywords:
                 clause = Clause(((name, complement(value)),))
                 yield Shape(Objects((clause,), required=(name,)))
         for pattern, part in patterns.items():
+            self._languages.known("pattern", pattern, f"{source.where}/patternProperties")
             if (value := self.formula(part, source)) != TRUE:
                 keys = self._languages.of("pattern", pattern, True)
                 yield Shape(Objects(low=1, some=((keys, complement(value)),)))

@@ -1,8 +1,9 @@
-"""The sets of strings and numbers that a schema speaks of, as automata. Knows no keyword but two.
+"""The sets of strings and numbers that a schema speaks of, as automata. Knows two keywords.
 
-What has no automaton is noted in `inexact`, and everything fits it.
+A pattern without an automaton is refused: neither a grammar nor a check without backtracking has it.
 """
 
+import re
 from fractions import Fraction
 
 from dlm.grammar.errors import InvalidGrammarError
@@ -12,6 +13,7 @@ from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.formats import format_automaton
 from dlm.grammar.schema.numbers import number_automaton
 from dlm.grammar.schema.reader import Source
+from dlm.grammar.schema.work import Work
 
 Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
 
@@ -23,12 +25,11 @@ TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
 class Languages:
     """Makes automata, each once. `formats`: whether `format` says anything."""
 
-    def __init__(self, formats: bool):
-        self._formats = formats
+    def __init__(self, formats: bool, work: Work):
+        self._formats, self._work = formats, work
         self._known: dict[tuple[str, str], Texts | None] = {}
         self._texts: dict[Strings, Texts | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
-        self.inexact: dict[str, str] = {}
 
     def asserts(self, word: str, source: Source) -> bool:
         """Whether `pattern` or `format` in `source` is to be enforced, and can be."""
@@ -40,13 +41,15 @@ class Languages:
     def known(self, word: str, text: str, where: str) -> bool:
         """Whether it has an automaton."""
         if (word, text) not in self._known:
-            reason = TOO_LARGE
+            # Most patterns are short; what they repeat may become that many states.
+            repeated = sum(map(int, re.findall(r"\d{2,}(?=[,}])", text))) if len(text) < 5000 else 0
+            self._work.count(5 + len(text) // 4 + repeated, where)
             try:
                 self._known[word, text] = _language(word, text)
-            except (InvalidGrammarError, TooLargeError) as error:
-                reason = error.reason if isinstance(error, InvalidGrammarError) else TOO_LARGE
-                self._known[word, text] = None
-                self.inexact[where] = reason
+            except InvalidGrammarError as error:
+                raise InvalidGrammarError("JSON schema", error.reason, where) from error
+            except TooLargeError as error:
+                raise InvalidGrammarError("JSON schema", TOO_LARGE, where) from error
         return self._known[word, text] is not None
 
     def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
@@ -66,6 +69,7 @@ class Languages:
                     low, high = max(low, least), lesser(high, most)
                 else:
                     one = self.of(word, text, False)
+                self._work.count(len(automaton.edges) * len(one.edges) // 32, "")
                 automaton = automaton.intersection(one)
             if strings.excluded:
                 automaton = automaton.difference(Automaton.words(sorted(strings.excluded)))
@@ -86,6 +90,7 @@ class Languages:
     def numbers(self, numbers: Numbers) -> Automaton:
         """Raises `TooLargeError`."""
         if numbers not in self._numbers:
+            self._work.count(20, "")
             found, low = Automaton.NONE, numbers.low
             for value in (*sorted(filter(numbers.admissible, numbers.excluded)), None):
                 high = numbers.high if value is None else (value, False)

@@ -40,6 +40,7 @@ from dlm.grammar.schema.formula import (
 )
 from dlm.grammar.schema.keywords import Keywords, alone, whole
 from dlm.grammar.schema.languages import Languages
+from dlm.grammar.schema.work import Work
 
 Shapes = tuple[Shape, ...]
 
@@ -51,14 +52,13 @@ _DEEPEST_LOOK = 6  # conditions that are looked at within one another
 
 
 class NormalForm:
-    """Alternatives of conditions, each found once. `most_work` counts alternatives that were put
-    together: about 10 us each."""
+    """Alternatives of conditions, each found once."""
 
-    def __init__(self, keywords: Keywords, languages: Languages, most_work: int):
+    def __init__(self, keywords: Keywords, languages: Languages, work: Work):
         self.languages = languages
         self.inexact: dict[str, str] = {}
         self._keywords = keywords
-        self._most_work, self._work = most_work, 0
+        self._work = work
         self._known: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
@@ -74,6 +74,7 @@ class NormalForm:
                     "JSON schema", "it refers to itself, for the same value", place(formula) or "/"
                 )
             self._reading.add(key)
+            self._work.count(1, "")
             try:
                 found = self._read(formula, kind, annotate)
             finally:
@@ -210,7 +211,7 @@ class NormalForm:
     def _apart(self, ones: Sequence[Shape], others: Sequence[Shape]) -> bool:
         for one in ones:
             for other in others:
-                self._count(1, TRUE)
+                self._work.count(1, "")
                 if self.fits_some(one.both(other)):
                     return False
         return True
@@ -220,7 +221,7 @@ class NormalForm:
         if len(ones) * len(others) > _MOST_SHAPES * 8:
             self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
-        self._count(len(ones) * len(others), why)
+        self._work.count(len(ones) * len(others), place(why))
         found = [one.both(other) for one in ones for other in others]
         if len(found) > 1:
             found = [shape for shape in dict.fromkeys(found) if self.fits_some(shape)]
@@ -228,12 +229,6 @@ class NormalForm:
             self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
         return found
-
-    def _count(self, work: int, why: Formula) -> None:
-        self._work += work
-        if self._work > self._most_work:
-            reason = f"it takes more than {self._most_work} steps to put its alternatives together"
-            raise InvalidGrammarError("JSON schema", reason, place(why) or "/")
 
     def possible(self, formula: Formula) -> bool:
         """Whether a value fits, as far as a look shows: where it says no, none does."""
@@ -302,7 +297,7 @@ class NormalForm:
         return listed and self.admits_facets(shape.facets, value)
 
     def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
-        self._count(1, TRUE)
+        self._work.count(1, "")
         match facets:
             case Strings():
                 return facets == EMPTY["string"] or self.languages.admits(facets, value.value)

@@ -29,8 +29,8 @@ from dlm.grammar.schema.languages import TOO_LARGE, Languages, whole
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.objects import ObjectWriter, members
 from dlm.grammar.schema.reader import Reader
+from dlm.grammar.schema.work import MOST_WORK, Work
 
-MOST_WORK = 60_000  # alternatives put together, for one schema
 _MOST_RULES = 50_000
 _MOST_DISTINCT = 8  # values of items that are all different
 _TOLD = 5  # places that an error names
@@ -68,16 +68,17 @@ def write(
     Raises `InvalidGrammarError`.
     """
     try:
-        reader = Reader(schema, registry, where, strict=not implied_types)
-        languages = Languages(implied_types if formats is None else formats)
+        work = Work(most_work)
+        reader = Reader(schema, registry, where, work, strict=not implied_types)
+        languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
-        normal = NormalForm(keywords, languages, most_work)
+        normal = NormalForm(keywords, languages, work)
         writer = _Writer(normal, dialect, rules, implied_types)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root)
     except RecursionError as error:
         raise InvalidGrammarError("JSON schema", "nested too deeply", where or "/") from error
-    inexact = tuple(sorted((normal.inexact | languages.inexact | writer.inexact).items()))
+    inexact = tuple(sorted((normal.inexact | writer.inexact).items()))
     if inexact and unenforced == "refuse":
         (first, reason), *others = inexact
         more = [f"{place or '/'}: {why}" for place, why in others[: _TOLD - 1]]
