@@ -1,0 +1,61 @@
+"""What a user may ask a text to be: a match of a regex."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.kinds.spec import Spec
+from dlm.grammar.regex.pattern import bounded, parse
+from dlm.grammar.regex.table import TooLargeError
+from dlm.grammar.rules.nodes import Terminal
+from dlm.grammar.rules.rules import Rules
+
+if TYPE_CHECKING:
+    from dlm.grammar.vocabulary import CallMarkers
+
+
+@dataclass(frozen=True)
+class Regex(Spec):
+    """A text that `pattern` matches from its beginning to its end, as ECMAScript has it.
+
+    Regular: no back-reference. Raises `InvalidGrammarError` for what is no such pattern.
+    """
+
+    pattern: str
+
+    kind = "regex"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern:
+            raise InvalidGrammarError(self.kind, f"a pattern is text, not {self.pattern!r:.40}")
+        parse(self.pattern, whole=True)
+
+    @property
+    def source(self) -> str:
+        return self.pattern
+
+    @property
+    def key(self) -> Hashable:
+        return self.kind, self.pattern
+
+    def rules(self, markers: "CallMarkers | None") -> Rules:
+        rules = Rules()
+        rules.nodes[rules.root] = terminal(self.pattern, self.kind)
+        return rules
+
+    def value(self, text: str) -> str:
+        return text
+
+
+def terminal(pattern: str, kind: str) -> Terminal:
+    """The texts that `pattern` matches. Raises `InvalidGrammarError`, also where there are none."""
+    try:
+        automaton, low, high = bounded(pattern, whole=True)
+    except TooLargeError as error:
+        raise InvalidGrammarError(kind, f"{error}: repeat less often") from error
+    except InvalidGrammarError as error:
+        raise InvalidGrammarError(kind, error.reason, error.where) from error
+    if automaton.is_empty:
+        raise InvalidGrammarError(kind, "nothing matches it")
+    return Terminal(automaton, low, high)
