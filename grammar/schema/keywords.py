@@ -29,6 +29,7 @@ from dlm.grammar.schema.formula import (
     ExactlyOne,
     Formula,
     Leaf,
+    Some,
     complement,
     every,
     some,
@@ -62,7 +63,7 @@ class Keywords:
     def __init__(self, reader: Reader, languages: Languages):
         self.reader, self._languages = reader, languages
         self._structures: dict[Constant, Formula] = {}
-        self._combined: dict[tuple[Source, bool], Formula] = {}
+        self._combined: dict[tuple[Source, bool, bool], Formula] = {}
 
     def formula(self, node: Any, parent: Source) -> Formula:
         if isinstance(node, bool):
@@ -75,14 +76,17 @@ class Keywords:
         """A schema that is not in the document."""
         return Leaf(self.reader.source(node, parent))
 
-    def combined(self, source: Source, kind: str) -> Formula:
-        """What the schemas that it applies to the same value say together."""
-        key = source, kind == "object"
+    def combined(self, source: Source, kind: str, annotate: bool = False) -> Formula:
+        """What the schemas that it applies to the same value say together.
+
+        To `annotate`, those count too that say nothing but what is evaluated.
+        """
+        key = source, kind == "object", annotate
         if key not in self._combined:
             self._combined[key] = self._together(source, *key[1:])
         return self._combined[key]
 
-    def _together(self, source: Source, is_object: bool) -> Formula:
+    def _together(self, source: Source, is_object: bool, annotate: bool) -> Formula:
         node, found = source.node, []
         for word in ("$ref", "$dynamicRef", "$recursiveRef"):
             if source.knows(word):
@@ -90,15 +94,17 @@ class Keywords:
                 found.append(TRUE if target.node.keys().isdisjoint(_SAID) else Leaf(target))
         if alone(source):
             return every(*found)
-        for word, made in (("allOf", every), ("anyOf", some)):
-            if word in node:
-                found.append(made(*(self.formula(part, source) for part in node[word])))
+        if "allOf" in node:
+            found += [self.formula(part, source) for part in node["allOf"]]
+        if "anyOf" in node:
+            parts = tuple(self.formula(part, source) for part in node["anyOf"])
+            found.append(Some(parts) if annotate else some(*parts))
         if "oneOf" in node:
             parts = tuple(self.formula(part, source) for part in node["oneOf"])
             found.append(parts[0] if len(parts) == 1 else ExactlyOne(parts))
         if "not" in node:
             found.append(complement(self.formula(node["not"], source)))
-        if source.knows("if") and ("then" in node or "else" in node):
+        if source.knows("if") and (annotate or "then" in node or "else" in node):
             branches = [self.formula(node.get(word, True), source) for word in ("then", "else")]
             found.append(Conditional(self.formula(node["if"], source), *branches))
         if is_object:

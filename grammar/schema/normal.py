@@ -120,7 +120,7 @@ class NormalForm:
         own = self._keywords.own(source, kind, noted)
         if own is None:
             return ()
-        combined = self._keywords.combined(source, kind)
+        combined = self._keywords.combined(source, kind, noted)
         found = self._both((own,), self.shapes(combined, kind, noted), leaf)
         if rest is None:
             return found

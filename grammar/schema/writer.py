@@ -1,8 +1,7 @@
 """A JSON schema written as grammar rules. Knows no draft and no keyword."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 from typing import Literal as OneOf
 
@@ -58,6 +57,7 @@ def write(
     formats: bool | None = None,
     registry: Mapping[str, Any] | None = None,
     where: str = "",
+    closed: bool = True,
     most_work: int = MOST_WORK,
 ) -> Written:
     """Adds the rules of `schema`, which is parsed JSON, to `rules`.
@@ -65,6 +65,7 @@ def write(
     `implied_types`: a keyword implies the type that it is about, and a `$schema` that nobody knows
     is the newest draft. `formats` are asserted, by default where types are implied. `registry` has
     other documents, by URI. `where` is the JSON pointer of the schema in what the user wrote.
+    `closed`: objects have the properties that the schema names, unless it speaks of others.
     Raises `InvalidGrammarError`.
     """
     try:
@@ -73,7 +74,7 @@ def write(
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
         normal = NormalForm(keywords, languages, work)
-        writer = _Writer(normal, dialect, rules, implied_types)
+        writer = _Writer(normal, dialect, rules, implied_types, closed)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root)
     except RecursionError as error:
@@ -93,10 +94,18 @@ class _Writer:
     """Writes one rule for each condition on values. Conditions wait in a queue, so that deep
     schemas take no stack."""
 
-    def __init__(self, normal: NormalForm, dialect: Dialect, rules: Rules, implied_types: bool):
+    def __init__(
+        self,
+        normal: NormalForm,
+        dialect: Dialect,
+        rules: Rules,
+        implied_types: bool,
+        closed: bool,
+    ):
         self.inexact: dict[str, str] = {}
         self.free_keys = False
         self._normal, self._dialect, self._rules = normal, dialect, rules
+        self._closed = closed
         self._shapes = normal.narrowed if implied_types else normal.shapes
         self._known: dict[Formula, Node] = {}
         self._alike: dict[tuple[Shape, ...], Node] = {}
@@ -200,6 +209,8 @@ class _Writer:
 
     def _object(self, objects: Objects, formula: Formula) -> Node:
         options = []
+        if not self._closed:
+            objects = replace(objects, opened=True)
         for option in members(objects, self._normal, self._keys):
             writer = ObjectWriter(
                 option, objects.low, objects.high, self._value, self._dialect, self._rules
