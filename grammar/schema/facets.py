@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.constant import Constant
-from dlm.grammar.schema.formula import FALSE, TRUE, Formula, every
+from dlm.grammar.schema.formula import TRUE, Formula, every
 
 Bound = tuple[Fraction | int, bool]  # and whether it is allowed itself
 
@@ -146,15 +146,6 @@ class Objects:
         """Names that it speaks of, in the schema's order."""
         named = [name for clause in self.clauses for name, _ in clause.properties]
         return dict.fromkeys([*named, *self.required])
-
-    @property
-    def closed(self) -> bool:
-        """It names properties, and says nothing of others."""
-        named = any(
-            clause.patterns or any(value != FALSE for _, value in clause.properties)
-            for clause in self.clauses
-        )
-        return (named or bool(self.required)) and not self.opened
 
 
 Facets = Strings | Numbers | Arrays | Objects

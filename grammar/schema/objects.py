@@ -53,8 +53,10 @@ def members(objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], A
     """
     named = {name: normal.value_of(objects, name) for name in objects.all_names()}
     required = set(objects.required)
-    present = [name for name, value in named.items() if value != FALSE]
-    closed = objects.closed and objects.low <= len(present)
+    present = [name for name, value in named.items() if normal.possible(value)]
+    patterns = any(clause.patterns for clause in objects.clauses)
+    # It names properties, says nothing of others, and needs no others.
+    closed = bool(present or patterns) and not objects.opened and objects.low <= len(present)
     free: list[Member] = []
     for member in _classes(objects, list(named), normal, keys_of, closed):
         words = member.keys.words_up_to(_MOST_KEYS)
@@ -64,7 +66,7 @@ def members(objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], A
             named |= dict.fromkeys(words, member.value)
     found = [Members((), tuple(free))]
     found[0] = replace(
-        found[0], named=tuple(Member(v, n, n in required) for n, v in named.items() if v != FALSE)
+        found[0], named=tuple(Member(v, n, n in required) for n, v in named.items() if normal.possible(v))
     )
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys
@@ -105,8 +107,6 @@ def _classes(
     closed: bool,
 ) -> list[Member]:
     """Keys that have no name in the schema, by what their values have to fit."""
-    if closed and not any(clause.patterns for clause in objects.clauses):
-        return []
     keys = Automaton.words(named).complement() if named else Automaton.ANY
     for names in objects.names:
         keys = keys.intersection(keys_of(names))
