@@ -107,6 +107,9 @@ def _classes(
     closed: bool,
 ) -> list[Member]:
     """Keys that have no name in the schema, by what their values have to fit."""
+    rests = every(*(clause.rest for clause in objects.clauses if not clause.patterns))
+    if rests == FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
+        return []
     keys = Automaton.words(named).complement() if named else Automaton.ANY
     for names in objects.names:
         keys = keys.intersection(keys_of(names))

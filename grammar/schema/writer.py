@@ -73,7 +73,7 @@ def write(
         reader = Reader(schema, registry, where, work, strict=not implied_types)
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
-        normal = NormalForm(keywords, languages, work)
+        normal = NormalForm(keywords, languages, work, closed)
         writer = _Writer(normal, dialect, rules, implied_types, closed)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root)
@@ -149,7 +149,7 @@ class _Writer:
     def _shape(self, shape: Shape, formula: Formula) -> Node:
         facets = shape.facets
         if shape.values is not None:
-            return self._constants([v for v in shape.values if self._normal.admits_shape(shape, v)])
+            return self._constants([v for v in shape.values if self._normal.admits_facets(facets, v)])
         try:
             match facets:
                 case Strings():
