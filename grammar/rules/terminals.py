@@ -131,9 +131,7 @@ class _Folding:
         others = [option for option in flat if not _is_regular(option)]
         return alternation(*self._joined(regular, Alternation), *others)
 
-    def _joined(
-        self, nodes: list[Node], join: Callable[[tuple[Node, ...]], Node]
-    ) -> list[Node]:
+    def _joined(self, nodes: list[Node], join: Callable[[tuple[Node, ...]], Node]) -> list[Node]:
         """Regular nodes as few terminals: all in one if that is small, or else half by half."""
         if len(nodes) < 2:
             return nodes
