@@ -1,7 +1,6 @@
 """EBNF as xgrammar's and llama.cpp's users write it; xgrammar says what it means."""
 
 import random
-import time
 
 import pytest
 from ebnf import matches
