@@ -2,12 +2,14 @@
 
 Glushkov's construction gives each character of a pattern a position, and each position those that
 may follow it; sets of positions, as the bits of an integer, are the states (subset construction).
+Assertions are positions that read nothing: patterns with them are `lookaround.py`'s.
 """
 
 from collections.abc import Iterable
 
 from dlm.grammar.regex.algebra import grouped, lengths, product, words
-from dlm.grammar.regex.ranges import Ranges, alphabet, bits
+from dlm.grammar.regex.lookaround import Ahead, Before, Lookaround
+from dlm.grammar.regex.ranges import EVERY, Ranges, alphabet, bits
 from dlm.grammar.regex.table import (
     MOST_STATES,
     Edges,
@@ -21,6 +23,8 @@ from dlm.grammar.rules.nodes import (
     Characters,
     Concatenation,
     Literal,
+    Lookahead,
+    Lookbehind,
     Node,
     Repetition,
     Spelling,
@@ -28,7 +32,8 @@ from dlm.grammar.rules.nodes import (
 )
 
 _MOST_POSITIONS = 4 * MOST_STATES
-_MOST_STEPS = 2_000_000  # of putting sets of positions together: about a second
+_MOST_STEPS = 600_000  # of putting sets of positions together: about half a second
+_ANY = Repetition(Characters(EVERY))
 _MANY_WORDS = 16  # of an alternation: from here on they are merged first
 
 Part = tuple[int, int, bool]  # positions it begins with, and ends with; whether it may be empty
@@ -50,9 +55,18 @@ class _Builder:
             raise TooLargeError(f"written out, it has over {_MOST_POSITIONS:,} characters")
         self._ranges: list[Ranges] = [()]  # by position; the first one is the start
         self._follow = [0]
-        self._follow[0], self._last, self._empty = self._add(node)
+        self._assertions: dict[int, Ahead | Before] = {}
+        self._ends = 0
+        self._begin(0, node)
+
+    def _begin(self, start: int, node: Node) -> None:
+        self._follow[start], ends, empty = self._add(node)
+        self._ends |= ends | empty << start
 
     def determinised(self) -> Machine:
+        if self._assertions:
+            rest = self._ranges, self._follow, self._ends, self._assertions
+            return minimal(Lookaround(*rest).determinised())
         classes, members = alphabet(self._ranges)
         masks = [0] * len(classes)  # the positions that read each class
         for position, ranges in enumerate(self._ranges):
@@ -63,8 +77,7 @@ class _Builder:
             next_ = self._followers(state)
             return [(letter, to) for letter, mask in enumerate(masks) if (to := next_ & mask)]
 
-        final = self._last | self._empty
-        return minimal(explored(1, follow, lambda state: bool(state & final), classes))
+        return minimal(explored(1, follow, lambda state: bool(state & self._ends), classes))
 
     def _followers(self, state: int) -> int:
         self._work(state.bit_count())
@@ -93,6 +106,8 @@ class _Builder:
                 size = self._size(part) * (max(low, 1) if high is None else high)
             case Terminal(automaton, low, high, Spelling.RAW):
                 size = sum(map(len, automaton.edges)) * max(low, high or 1)
+            case Lookahead(part) | Lookbehind(part):
+                size = self._size(part) + 3
             case _:
                 raise TypeError(f"{type(node).__name__} is no part of a pattern")
         self._sizes[id(node)] = size
@@ -116,7 +131,18 @@ class _Builder:
                 if (low, high) != (0, None):
                     machine = product(machine, lengths(low, high), bool.__and__)
                 return self._join(*machine)
+            case Lookahead(part, wanted):
+                start = self._position(()).bit_length() - 1
+                self._begin(start, Concatenation((part, _ANY)))
+                return self._assertion(Ahead(start, wanted))
+            case Lookbehind(part, wanted):
+                return self._assertion(Before(built(Concatenation((_ANY, part))), wanted))
         raise TypeError(f"{type(node).__name__} is no part of a pattern")
+
+    def _assertion(self, assertion: Ahead | Before) -> Part:
+        position = self._position(())
+        self._assertions[position.bit_length() - 1] = assertion
+        return position, position, False
 
     def _position(self, ranges: Ranges) -> int:
         self._ranges.append(ranges)
