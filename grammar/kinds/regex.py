@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.regex.pattern import bounded, parse
-from dlm.grammar.regex.table import TooLargeError
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.rules.rules import Rules
 
@@ -29,7 +28,10 @@ class Regex(Spec):
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:
             raise InvalidGrammarError(self.kind, f"a pattern is text, not {self.pattern!r:.40}")
-        parse(self.pattern, whole=True)
+        try:
+            parse(self.pattern, whole=True)
+        except InvalidGrammarError as error:
+            raise InvalidGrammarError(self.kind, error.reason, error.where) from error
 
     @property
     def source(self) -> str:
@@ -52,8 +54,6 @@ def terminal(pattern: str, kind: str) -> Terminal:
     """The texts that `pattern` matches. Raises `InvalidGrammarError`, also where there are none."""
     try:
         automaton, low, high = bounded(pattern, whole=True)
-    except TooLargeError as error:
-        raise InvalidGrammarError(kind, f"{error}: repeat less often") from error
     except InvalidGrammarError as error:
         raise InvalidGrammarError(kind, error.reason, error.where) from error
     if automaton.is_empty:

@@ -57,6 +57,7 @@ class Item:
     priority: int = 0
     params: tuple[str, ...] = ()
     options: dict[str, Node | None] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()  # of rules and terminals that it is made of
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class Parsed:
 
     items: dict[str, Item] = field(default_factory=dict)
     imported: dict[str, tuple[str, int]] = field(default_factory=dict)  # from common, by new name
-    ignored: list[tuple[Node, int]] = field(default_factory=list)
+    ignored: list[Node] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=dict)
 
 

@@ -65,6 +65,7 @@ class _Parser(Tokens):
     def __init__(self, source: Source):
         super().__init__(source, _TOKEN, _SPACE, _UNFINISHED)
         self._parsed = Parsed()
+        self._names: set[str] = set()
 
     def parsed(self) -> Parsed:
         while self.kind != "end":
@@ -85,14 +86,15 @@ class _Parser(Tokens):
             self.fail("a rule begins on a line of its own")
         if token["param"]:
             self.fail("parametric rules are not supported")
+        self._names.clear()
         params = tuple(re.findall(_NAME, token["params"] or ""))
         if is_terminal(name) and (params or token["options"]):
             self.fail("a terminal takes neither parameters nor options")
         options = self._options_of(token["options"], token.start("options"))
         self.next()
         body = self._expression(0)
-        priority = int(token["priority"] or 0)
-        self._parsed.items[name] = Item(body, at, priority, params, options)
+        priority, names = int(token["priority"] or 0), frozenset(self._names)
+        self._parsed.items[name] = Item(body, at, priority, params, options, names)
 
     def _options_of(self, text: str | None, start: int) -> dict[str, Node | None]:
         options: dict[str, Node | None] = {}
@@ -118,9 +120,13 @@ class _Parser(Tokens):
             return Literal(literal) if text[-1] == '"' else _in_any_case(literal, at)
         if text[0] == "/":
             end = text.rindex("/")
-            return Regex(text[1:end].replace("\\/", "/"), text[end + 1 :], at)
-        self._parsed.used.setdefault(text, at)
-        return Reference(text)
+            return Regex(text[1:end], text[end + 1 :], at)
+        return self._use(text, at)
+
+    def _use(self, name: str, at: int) -> Reference:
+        self._parsed.used.setdefault(name, at)
+        self._names.add(name)
+        return Reference(name)
 
     def _expression(self, depth: int) -> Node:
         """Alternatives, up to what belongs to none of them; an empty one is the empty text."""
@@ -178,8 +184,9 @@ class _Parser(Tokens):
             case "mark" if self.mark in ("(", "["):
                 return self._group(depth)
             case "mark" if self.mark == "~":
+                deeper = self._deeper(depth)
                 self.next()
-                return Not(self._part(self._deeper(depth)), at)
+                return Not(self._part(deeper), at)
             case "string":
                 self.next()
                 return self._range(token, at) if self.mark == ".." else self._value(token[0], at)
@@ -196,12 +203,12 @@ class _Parser(Tokens):
                 self.fail(f"{token[0]:.40} names a token: a grammar is of text")
             case "grammar":
                 self.fail(f"{token[0]:.40}: other grammars cannot be named")
-        self.fail("a name, a string, a regex or a bracket has to stand")
+        return self.fail("a name, a string, a regex or a bracket has to stand")
 
     def _group(self, depth: int) -> Node:
-        opened, mark = self.at, self.mark
+        opened, mark, deeper = self.at, self.mark, self._deeper(depth)
         self.next()
-        node = self._expression(self._deeper(depth))
+        node = self._expression(deeper)
         if self.mark != (")" if mark == "(" else "]"):
             raise self.source.error("this bracket is never closed", opened)
         self.next()
@@ -228,12 +235,12 @@ class _Parser(Tokens):
         return characters([(ord(ends[0]), ord(ends[1]))])
 
     def _named(self, name: str, at: int, depth: int) -> Node:
-        self._parsed.used.setdefault(name, at)
+        reference = self._use(name, at)
         self.next()
         if self.mark == "::":
             self.fail("parametric rules are not supported")
         if self.mark != "{":
-            return Reference(name)
+            return reference
         arguments = []
         while self.mark != "}" or not arguments:
             self.next()
@@ -257,7 +264,7 @@ class _Parser(Tokens):
         name, at = self.token[0], self.at
         if name == "%ignore":
             self.next()
-            self._parsed.ignored.append((self._expression(0), at))
+            self._parsed.ignored.append(self._expression(0))
         elif name == "%import":
             self._import()
         elif name in ("%llguidance", "%grammar_options"):
