@@ -37,3 +37,7 @@ class BudgetError(GrammarError, ValueError):
     def __init__(self, message: str, needed: int):
         super().__init__(message)
         self.needed = needed
+
+
+class Unfinished(GrammarError):
+    """A look ran out of its work for this step; asking again goes on where it stopped."""
