@@ -20,7 +20,7 @@ from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.regex.pattern import automaton_of, bounded
+from dlm.grammar.regex.pattern import automaton_of
 from dlm.grammar.rules.lark_common import COMMON
 from dlm.grammar.rules.lark_nodes import Both, Data, Item, Not, Parsed, Regex, Use, is_terminal
 from dlm.grammar.rules.lark_syntax import parse
@@ -39,6 +39,7 @@ from dlm.grammar.rules.nodes import (
 )
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.rules.source import Source
+from dlm.grammar.rules.terminals import matching
 
 Schemas = Callable[[Any, Rules], Node]  # the values of a JSON schema, their rules added
 
@@ -240,16 +241,15 @@ class _Meaning:
             raise self._source.error("nothing matches this terminal", at)
         return automaton
 
-    def _regex(self, pattern: str, flags: str, at: int) -> Terminal:
+    def _regex(self, pattern: str, flags: str, at: int) -> Node:
         if unknown := flags.strip("imsu"):
             raise self._source.error(f"the flag {unknown[0]} of a regex is not supported", at)
         groups = "".join(sorted(set(flags) - {"u"}))
         pattern = _UNLIKE.sub(_as_ecmascript, pattern)
         try:
-            automaton, low, high = bounded(f"(?{groups}:{pattern})" if groups else pattern, True)
+            return matching(f"(?{groups}:{pattern})" if groups else pattern)
         except InvalidGrammarError as error:
             raise self._source.error(f"in this regex, {error.reason}", at) from error
-        return Terminal(self._made(lambda: automaton, at), low, high)
 
     def _substring(self, data: Any, at: int) -> Node:
         """Any run of some chunks, one behind the other, none of them too."""
