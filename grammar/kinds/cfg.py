@@ -2,15 +2,18 @@
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.rules.analysis import check
 from dlm.grammar.rules.ebnf import read_ebnf
 from dlm.grammar.rules.lark import read_lark
+from dlm.grammar.rules.nodes import Node
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.rules.terminals import with_terminals
+from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.writer import write
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import CallMarkers
@@ -43,9 +46,13 @@ class Grammar(Spec):
         return self.kind, self.syntax, self.text
 
     def rules(self, markers: "CallMarkers | None") -> Rules:
-        rules = read_ebnf(self.text) if self.syntax == "ebnf" else read_lark(self.text)
+        rules = read_ebnf(self.text) if self.syntax == "ebnf" else read_lark(self.text, _schema)
         check(rules)
         return with_terminals(rules)
 
     def value(self, text: str) -> str:
         return text
+
+
+def _schema(schema: Any, rules: Rules) -> Node:
+    return write(schema, dialect=Dialect(), rules=rules).node

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.kinds.spec import Spec
-from dlm.grammar.regex.pattern import bounded, parse
-from dlm.grammar.regex.table import TooLargeError
-from dlm.grammar.rules.nodes import Terminal
+from dlm.grammar.regex.pattern import parse
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules.terminals import matching, with_terminals
 
 if TYPE_CHECKING:
     from dlm.grammar.vocabulary import CallMarkers
@@ -29,7 +28,10 @@ class Regex(Spec):
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:
             raise InvalidGrammarError(self.kind, f"a pattern is text, not {self.pattern!r:.40}")
-        parse(self.pattern, whole=True)
+        try:
+            parse(self.pattern, whole=True)
+        except InvalidGrammarError as error:
+            raise InvalidGrammarError(self.kind, error.reason, error.where) from error
 
     @property
     def source(self) -> str:
@@ -41,21 +43,11 @@ class Regex(Spec):
 
     def rules(self, markers: "CallMarkers | None") -> Rules:
         rules = Rules()
-        rules.nodes[rules.root] = terminal(self.pattern, self.kind)
-        return rules
+        try:
+            rules.nodes[rules.root] = matching(self.pattern)
+        except InvalidGrammarError as error:
+            raise InvalidGrammarError(self.kind, error.reason, error.where) from error
+        return with_terminals(rules)
 
     def value(self, text: str) -> str:
         return text
-
-
-def terminal(pattern: str, kind: str) -> Terminal:
-    """The texts that `pattern` matches. Raises `InvalidGrammarError`, also where there are none."""
-    try:
-        automaton, low, high = bounded(pattern, whole=True)
-    except TooLargeError as error:
-        raise InvalidGrammarError(kind, f"{error}: repeat less often") from error
-    except InvalidGrammarError as error:
-        raise InvalidGrammarError(kind, error.reason, error.where) from error
-    if automaton.is_empty:
-        raise InvalidGrammarError(kind, "nothing matches it")
-    return Terminal(automaton, low, high)

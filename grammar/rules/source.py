@@ -69,7 +69,7 @@ class Source:
             if (point := int(digits, 16)) > _LAST:
                 raise self.error(f"{escape[0]} is no character", escape.start())
             return point
-        if (mark := escape[4]) is None or mark not in _NAMED and mark not in also:
+        if (mark := escape[4]) is None or (mark not in _NAMED and mark not in also):
             raise self.error(f"{escape[0]!r} is no escape", escape.start())
         return ord(_NAMED.get(mark, mark))
 

@@ -6,7 +6,9 @@ loops, it may say by recursion at one of its ends (`ws ::= " " ws | ""`): that i
 
 from collections.abc import Callable
 
+from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.pattern import bounded, parse
 from dlm.grammar.rules.analysis import is_nullable, nullable, reachable, references
 from dlm.grammar.rules.nodes import (
     EMPTY,
@@ -14,6 +16,8 @@ from dlm.grammar.rules.nodes import (
     Characters,
     Concatenation,
     Literal,
+    Lookahead,
+    Lookbehind,
     Node,
     Reference,
     Repetition,
@@ -34,6 +38,32 @@ _COUNTED = 16  # single characters that are repeated more often are counted
 def with_terminals(rules: Rules) -> Rules:
     """The same language from the same root: rules that are regular stand where they were named."""
     return _Folding(rules).rules()
+
+
+def matching(pattern: str) -> Node:
+    """The texts that a regex matches as a whole; of its parts, where one automaton is too large.
+
+    Raises `InvalidGrammarError`, also where there are none.
+    """
+    node = parse(pattern, whole=True)
+    try:
+        automaton, low, high = bounded(pattern, whole=True)
+    except InvalidGrammarError:
+        if _looks_around(node):
+            raise
+        return node
+    if automaton.is_empty or (high is not None and high < low):
+        raise InvalidGrammarError("pattern", "nothing matches it")
+    return Terminal(automaton, low, high)
+
+
+def _looks_around(node: Node) -> bool:
+    match node:
+        case Concatenation(parts) | Alternation(parts):
+            return any(map(_looks_around, parts))
+        case Repetition(part):
+            return _looks_around(part)
+    return isinstance(node, Lookahead | Lookbehind)
 
 
 class _Folding:
