@@ -55,12 +55,12 @@ class Denoiser(Protocol):
     def denoise(
         self,
         canvas: Int[Tensor, "B L"],
-        belief: Float[Tensor, "B L hidden"],
+        soft_embedding: Float[Tensor, "B L hidden"],
         cache: Any,
         slots: Sequence[int],
     ) -> Float[Tensor, "B L V"]: ...
 
-    def no_belief(self) -> Float[Tensor, "L hidden"]: ...
+    def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
 
     def soft_embedding(self, logits: Float[Tensor, "*B V"]) -> Float[Tensor, "*B hidden"]: ...
 
@@ -94,7 +94,7 @@ def denoise_step(
 
     entropies = sampling.entropy(logits)
     accepted = sampling.accept(entropies, config.entropy_bound)
-    beliefs = model.soft_embedding(logits)
+    soft_embeddings = model.soft_embedding(logits)
     outcomes: dict[int, Outcome | GrammarError] = {}
     for i, (number, slot) in enumerate(slots.items()):
         read = readings[i]
@@ -103,7 +103,7 @@ def denoise_step(
             continue
         accepted[i, read.suspect :] = False
         slot.canvas = _next_canvas(logits[i], accepted[i], slot)
-        slot.belief = beliefs[i]
+        slot.soft_embedding = soft_embeddings[i]
         mean = entropies[i, : read.scored].mean().item()
         settled = settle(slot, read, mean, config)
         outcomes[number] = Outcome(
@@ -126,8 +126,8 @@ def _denoise(
 ) -> Float[Tensor, "B L V"]:
     """Logits of all canvases, scaled by their slots' temperatures."""
     canvases = torch.stack([slot.canvas for slot in slots.values()])
-    beliefs = torch.stack([slot.belief for slot in slots.values()])
-    logits = model.denoise(canvases, beliefs, cache, list(slots))
+    soft_embeddings = torch.stack([slot.soft_embedding for slot in slots.values()])
+    logits = model.denoise(canvases, soft_embeddings, cache, list(slots))
     return logits / torch.tensor(temperatures, device=logits.device)[:, None, None]
 
 

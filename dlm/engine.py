@@ -248,7 +248,7 @@ class Engine:
     def _begin_canvas(self, running: Slot) -> None:
         L, device = self.model.canvas_length, self.model.device
         noise = torch.randint(self.model.vocab_size, (L,), generator=running.rng, device=device)
-        running.begin_canvas(noise, self.model.no_belief())
+        running.begin_canvas(noise, self.model.no_soft_embedding())
 
     def _advance(self, slot: int, outcome: Outcome) -> list[Event]:
         """Tell of the pass; commit the canvas if it settled, and see whether the answer ends."""

@@ -1,4 +1,4 @@
-"""The engine's state for one admitted request: its canvas, and what it believes of it."""
+"""The engine's state for one admitted request: its canvas, and what it knows of it."""
 
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ class Slot:
 
     constraint: Constraint = field(init=False)  # made when the request can run
     canvas: Tensor = field(init=False)  # [L] what the model looks at: accepted tokens and noise
-    belief: Tensor = field(init=False)  # [L, hidden] self-conditioning
+    soft_embedding: Tensor = field(init=False)  # [L, hidden] self-conditioning
     guess: list[int] | None = None  # of the last pass over this canvas
     pinned: list[int] = field(default_factory=list)  # leading tokens of the canvas that are fixed
     banned: dict[int, set[int]] = field(default_factory=dict)  # tokens taken back, by position
@@ -38,9 +38,9 @@ class Slot:
     frontier: int = -1  # how far the guess has agreed with the grammar on this canvas
     waited: int = 0  # passes since that moved right
 
-    def begin_canvas(self, noise: Tensor, belief: Tensor) -> None:
+    def begin_canvas(self, noise: Tensor, soft_embedding: Tensor) -> None:
         """A fresh canvas, all that came before it being in the cache."""
-        self.canvas, self.belief = noise, belief
+        self.canvas, self.soft_embedding = noise, soft_embedding
         self.uncoded, self.guess, self.pinned, self.banned, self.barred = [], None, [], {}, {}
         self.steps, self.frontier, self.waited, self.retries = 0, -1, 0, 0
         self.stats.canvases += 1
