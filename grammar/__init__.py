@@ -15,10 +15,13 @@ from dlm.grammar.constraint import (
 )
 from dlm.grammar.errors import (
     BudgetError,
+    CrashError,
     DeadEndError,
     GrammarError,
     InvalidGrammarError,
     InvalidValueError,
+    LimitError,
+    Unfinished,
 )
 from dlm.grammar.kinds.json_object import JsonObject
 from dlm.grammar.kinds.json_schema import JsonSchema
@@ -38,6 +41,7 @@ __all__ = [
     "Compiled",
     "Compiler",
     "Constraint",
+    "CrashError",
     "DeadEndError",
     "Fixed",
     "Free",
@@ -49,6 +53,7 @@ __all__ = [
     "InvalidValueError",
     "JsonObject",
     "JsonSchema",
+    "LimitError",
     "Reasoning",
     "Regex",
     "Scores",
@@ -56,5 +61,6 @@ __all__ = [
     "StructuralTag",
     "ToolCall",
     "Tools",
+    "Unfinished",
     "Vocabulary",
 ]

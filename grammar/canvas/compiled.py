@@ -29,6 +29,7 @@ class Compiled:
 
     def __init__(self, grammar: xgr.CompiledGrammar, network: Network, vocabulary: Vocabulary):
         self.grammar, self.vocabulary = grammar, vocabulary
+        self.checked = False  # it is wider than what it was made of: finished values are checked
         self.places = Places(network)
         self.masks = Masks(len(vocabulary))
         self._network = network

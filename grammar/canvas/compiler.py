@@ -2,9 +2,10 @@
 
 import re
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
+from typing import Any
 
 import xgrammar as xgr
 
@@ -50,7 +51,7 @@ class Compiler:
 
         The future raises `InvalidGrammarError` where xgrammar cannot express `spec`.
         """
-        key = spec.key
+        key = spec.key, spec.checked
         with self._lock:
             if key not in self._known:
                 self._unbegun += 1
@@ -63,6 +64,13 @@ class Compiler:
         """Compile, and wait. Raises `InvalidGrammarError` where xgrammar cannot express `spec`."""
         return self.submit(spec).result()
 
+    def check(self, spec: Spec, tokens: Sequence[int], seconds: float) -> "Future[Any]":
+        """What a finished answer means, in the background, as `Spec.read` says."""
+        return self._pool.submit(spec.read, tokens, self.vocabulary)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
     def _compile(self, spec: Spec) -> Compiled:
         with self._lock:
             self._unbegun -= 1
@@ -71,6 +79,7 @@ class Compiler:
             far = self.vocabulary.far
             matcher = self._backend(spec.calls).compile_grammar(loosened(grammar, far))
             compiled = Compiled(matcher, read_network(grammar, far), self.vocabulary)
+            compiled.checked = spec.checked
         except (RuntimeError, UnicodeError) as error:  # all that xgrammar raises here
             raise InvalidGrammarError(spec.kind, _reason(error)) from error
         if self._rehearsed and not self._unbegun:

@@ -76,6 +76,7 @@ class Frontier:
         Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
         """
         self._compiled, self._budget = compiled, budget
+        self.work = 0
         self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
         self._reader = Reader(compiled, reasoning, seconds)
         self._said: list[int] = []  # all tokens committed
