@@ -23,6 +23,7 @@ from dlm.grammar import (
     Reasoning,
     Spec,
     Vocabulary,
+    Workers,
 )
 from dlm.models import checkpoint
 from dlm.policy import Policy
@@ -50,9 +51,11 @@ class Engine:
         slots: int = 8,
         policy: Policy | None = None,
         thought: tuple[str, str] | None = None,
+        workers: Workers | None = None,
     ):
         """`policy` limits what requests may ask for. `thought` are the texts that open and close
-        reasoning; by default Gemma 4's, if the tokenizer has them."""
+        reasoning; by default Gemma 4's, if the tokenizer has them. `workers` are the processes that
+        compile, by default the engine's own."""
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
         self.model, self.chat = model, chat
@@ -61,7 +64,8 @@ class Engine:
             chat.tokenizer, model.vocab_size, self.config.stops, self.config.pad, thought
         )
         self._reasoning = Reasoning.of(self.vocabulary)
-        self._compiler = Compiler(self.vocabulary, rehearsed=True)
+        seconds = self.policy.compile_seconds
+        self._compiler = Compiler(self.vocabulary, seconds=seconds, rehearsed=True, workers=workers)
         self._cache = model.new_cache(slots)
         self._scheduler = Scheduler(slots, self._constrain)
         self._decoder = Decoder(
