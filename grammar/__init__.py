@@ -1,7 +1,10 @@
 """Grammars over tokens and canvases of tokens. CPU only: no model, no kernel.
 
-Names are imported when they are first used: rules are made without numpy, torch or a tokenizer.
+Names are imported when they are first asked for: what rules are made of needs neither numpy nor
+torch, and a process that only makes rules starts without.
 """
+
+# ruff: noqa: F401  # type checkers read the imports, Python the table
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
     from dlm.grammar.calls.tool_call import Answer, ToolCall
     from dlm.grammar.canvas.compiler import Compiler
     from dlm.grammar.canvas.frontier import Frontier
+    from dlm.grammar.canvas.workers import Workers
     from dlm.grammar.constraint import (
         NOTHING,
         Candidates,
@@ -21,10 +25,12 @@ if TYPE_CHECKING:
     )
     from dlm.grammar.errors import (
         BudgetError,
+        CrashError,
         DeadEndError,
         GrammarError,
         InvalidGrammarError,
         InvalidValueError,
+        LimitError,
         Unfinished,
     )
     from dlm.grammar.kinds.cfg import Grammar
@@ -40,68 +46,38 @@ if TYPE_CHECKING:
     from dlm.grammar.parse.reasoning import Reasoning
     from dlm.grammar.vocabulary import Vocabulary
 
-_HOMES = {
-    "calls.tool_call": "Answer ToolCall",
-    "canvas.compiler": "Compiler",
-    "canvas.frontier": "Frontier",
-    "constraint": "NOTHING Candidates Constraint Fixed Free Guidance Scores",
-    "errors": "BudgetError DeadEndError GrammarError InvalidGrammarError InvalidValueError"
-    " Unfinished",
-    "kinds.cfg": "Grammar",
-    "kinds.choice": "Choice",
-    "kinds.json_object": "JsonObject",
-    "kinds.json_schema": "JsonSchema",
-    "kinds.regex": "Regex",
-    "kinds.spec": "Spec",
-    "kinds.structural_tag": "StructuralTag",
-    "kinds.tools": "Tools",
-    "parse.compiled": "Compiled",
-    "parse.matcher": "Matcher",
-    "parse.reasoning": "Reasoning",
-    "vocabulary": "Vocabulary",
+_EXPORTS = {
+    "dlm.grammar.calls.tool_call": "Answer ToolCall",
+    "dlm.grammar.canvas.compiler": "Compiler",
+    "dlm.grammar.canvas.frontier": "Frontier",
+    "dlm.grammar.canvas.workers": "Workers",
+    "dlm.grammar.constraint": "NOTHING Candidates Constraint Fixed Free Guidance Scores",
+    "dlm.grammar.errors": (
+        "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
+        "InvalidValueError LimitError Unfinished"
+    ),
+    "dlm.grammar.kinds.cfg": "Grammar",
+    "dlm.grammar.kinds.choice": "Choice",
+    "dlm.grammar.kinds.json_object": "JsonObject",
+    "dlm.grammar.kinds.json_schema": "JsonSchema",
+    "dlm.grammar.kinds.regex": "Regex",
+    "dlm.grammar.kinds.spec": "Spec",
+    "dlm.grammar.kinds.structural_tag": "StructuralTag",
+    "dlm.grammar.kinds.tools": "Tools",
+    "dlm.grammar.parse.compiled": "Compiled",
+    "dlm.grammar.parse.matcher": "Matcher",
+    "dlm.grammar.parse.reasoning": "Reasoning",
+    "dlm.grammar.vocabulary": "Vocabulary",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-__all__ = [
-    "NOTHING",
-    "Answer",
-    "BudgetError",
-    "Candidates",
-    "Choice",
-    "Compiled",
-    "Compiler",
-    "Constraint",
-    "DeadEndError",
-    "Fixed",
-    "Free",
-    "Frontier",
-    "Grammar",
-    "GrammarError",
-    "Guidance",
-    "InvalidGrammarError",
-    "InvalidValueError",
-    "JsonObject",
-    "JsonSchema",
-    "Matcher",
-    "Reasoning",
-    "Regex",
-    "Scores",
-    "Spec",
-    "StructuralTag",
-    "ToolCall",
-    "Tools",
-    "Unfinished",
-    "Vocabulary",
-]
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -18,7 +18,7 @@ from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.writer import Written, write
 
 if TYPE_CHECKING:
-    from dlm.grammar.vocabulary import CallMarkers
+    from dlm.grammar.markers import CallMarkers
 
 _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
 

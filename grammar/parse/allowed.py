@@ -14,8 +14,8 @@ from dlm.grammar.masks.walk import Reached, walk
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State, Thread
-from dlm.grammar.vocabulary import Vocabulary
 from dlm.grammar.parse.within import Bounds, Terminals, Words, token_words
+from dlm.grammar.vocabulary import Vocabulary
 
 _FAR = 1 << 40  # bytes: beyond any budget
 _NODES = 100  # of the trie that are looked at in about a microsecond

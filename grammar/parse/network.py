@@ -19,7 +19,6 @@ from dlm.grammar.rules.nodes import (
     Reference,
     Repetition,
     SpecialToken,
-    Spelling,
     Terminal,
 )
 from dlm.grammar.rules.rules import Rules

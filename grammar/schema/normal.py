@@ -230,7 +230,9 @@ class NormalForm:
                     return False
         return True
 
-    def _both(self, ones: Sequence[Shape], others: Sequence[Shape], why: Formula) -> Sequence[Shape]:
+    def _both(
+        self, ones: Sequence[Shape], others: Sequence[Shape], why: Formula
+    ) -> Sequence[Shape]:
         """What fits one of each."""
         if len(ones) * len(others) > _MOST_SHAPES * 4:
             self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
@@ -255,9 +257,7 @@ class NormalForm:
             self._possible[formula] = True  # while it is looked at
             with self._looking():
                 self._possible[formula] = any(
-                    self.fits_some(shape)
-                    for kind in KINDS
-                    for shape in self.shapes(formula, kind)
+                    self.fits_some(shape) for kind in KINDS for shape in self.shapes(formula, kind)
                 )
         return self._possible[formula]
 

@@ -144,7 +144,9 @@ def test_a_text_that_can_be_read_in_very_many_ways_is_given_up_by_number(vocabul
     from dlm.grammar import GrammarError
 
     root = Reference("root")
-    node = Alternation((Literal("a"), Concatenation((root, root)), Concatenation((root, root, root))))
+    node = Alternation(
+        (Literal("a"), Concatenation((root, root)), Concatenation((root, root, root)))
+    )
     grammar = compiled(vocabulary, terminals, node)
     state = grammar.parser.start
     with pytest.raises(GrammarError, match="10000 ways"):

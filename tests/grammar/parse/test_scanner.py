@@ -117,6 +117,8 @@ def node_of(tree):
         case (kind, part, bounds):
             return kind(node_of(part), *bounds)
     return tree
+
+
 BOUNDS = st.tuples(st.integers(0, 4), st.none() | st.integers(0, 6))
 
 
@@ -148,7 +150,16 @@ def test_the_cost_is_that_of_the_shortest_text_between_the_bounds(node, bounds):
 
 def test_a_completion_goes_on_from_within_a_character():
     scanner = Scanner(Automaton.ANY, Spelling.QUOTED)
-    for begun in (b'"\xe2', b'"\xe2\x82', b'"\\', b'"\\u', b'"\\u00', b'"\\ud83', b'"\\ud83d\\', b'"ab'):
+    for begun in (
+        b'"\xe2',
+        b'"\xe2\x82',
+        b'"\\',
+        b'"\\u',
+        b'"\\u00',
+        b'"\\ud83',
+        b'"\\ud83d\\',
+        b'"ab',
+    ):
         state = read(scanner, begun)
         for low in (0, 1, 5):
             said = begun + scanner.completion(state, low)
