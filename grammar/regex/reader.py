@@ -242,7 +242,9 @@ class _Reader:
         return ((point, point),)
 
     def _escaped(self, letter: str, within: bool) -> int:
-        if letter and not letter.isalnum():
+        if not letter:
+            raise self._error("the pattern ends with a backslash")
+        if not letter.isalnum():
             return ord(letter)
         if within and letter == "b":
             return 0x08
