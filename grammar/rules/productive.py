@@ -24,7 +24,9 @@ def without_endless(rules: Rules, root: Node, first: int = 0) -> Node:
     """
     own = dict(islice(rules.nodes.items(), first, None))
     productive = _productive(own)
-    freed = {name: _freed(node, own, productive) for name, node in own.items() if name in productive}
+    freed = {
+        name: _freed(node, own, productive) for name, node in own.items() if name in productive
+    }
     root = _freed(root, own, productive)
     reached: set[str] = set()
     waiting = [root]
