@@ -1,55 +1,59 @@
-"""Diffusion-LM decoding: denoise a canvas under a grammar, commit it, encode it, repeat."""
+"""Diffusion-LM decoding: denoise a canvas under a grammar, commit it, encode it, repeat.
 
-from dlm.config import DecodeConfig
-from dlm.engine import Engine
-from dlm.errors import DlmError, RequestError
-from dlm.events import Committed, Draft, Event, Failed, Finished
-from dlm.fields import EFFORT, constraint_of, request_of
-from dlm.grammar import (
-    Answer,
-    Choice,
-    Grammar,
-    GrammarError,
-    InvalidGrammarError,
-    JsonObject,
-    JsonSchema,
-    Regex,
-    StructuralTag,
-    ToolCall,
-    Tools,
-)
-from dlm.models import CheckpointError, ModelError
-from dlm.policy import Policy
-from dlm.request import Request, Result, Stats
+Names are imported when they are first asked for: torch takes seconds, and not all of them need it.
+"""
 
-__all__ = [
-    "EFFORT",
-    "Answer",
-    "CheckpointError",
-    "Choice",
-    "Committed",
-    "DecodeConfig",
-    "DlmError",
-    "Draft",
-    "Engine",
-    "Event",
-    "Failed",
-    "Finished",
-    "Grammar",
-    "GrammarError",
-    "InvalidGrammarError",
-    "JsonObject",
-    "JsonSchema",
-    "ModelError",
-    "Policy",
-    "Regex",
-    "Request",
-    "RequestError",
-    "Result",
-    "Stats",
-    "StructuralTag",
-    "ToolCall",
-    "Tools",
-    "constraint_of",
-    "request_of",
-]
+# ruff: noqa: F401  # type checkers read the imports, Python the table
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlm.config import DecodeConfig
+    from dlm.engine import Engine
+    from dlm.errors import DlmError, RequestError
+    from dlm.events import Committed, Draft, Event, Failed, Finished
+    from dlm.fields import EFFORT, constraint_of, request_of
+    from dlm.grammar import (
+        Answer,
+        Choice,
+        Grammar,
+        GrammarError,
+        InvalidGrammarError,
+        JsonObject,
+        JsonSchema,
+        Regex,
+        StructuralTag,
+        ToolCall,
+        Tools,
+    )
+    from dlm.models import CheckpointError, ModelError
+    from dlm.policy import Policy
+    from dlm.request import Request, Result, Stats
+
+_EXPORTS = {
+    "dlm.config": "DecodeConfig",
+    "dlm.engine": "Engine",
+    "dlm.errors": "DlmError RequestError",
+    "dlm.events": "Committed Draft Event Failed Finished",
+    "dlm.fields": "EFFORT constraint_of request_of",
+    "dlm.grammar": (
+        "Answer Choice Grammar GrammarError InvalidGrammarError JsonObject JsonSchema "
+        "Regex StructuralTag ToolCall Tools"
+    ),
+    "dlm.models": "CheckpointError ModelError",
+    "dlm.policy": "Policy",
+    "dlm.request": "Request Result Stats",
+}
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

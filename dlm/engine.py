@@ -1,38 +1,35 @@
 """The engine: a fixed number of slots, and one step that takes all of them a pass further."""
 
-from collections.abc import Sequence
+from collections import abc
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
-from typing import overload
+from typing import Any, overload
 
 import torch
 
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
-from dlm.denoise import Denoiser, Outcome, denoise_step
-from dlm.errors import DlmError, RequestError
-from dlm.events import Committed, Draft, Event, Failed, Finished
+from dlm.decoder import Decoder
+from dlm.denoise import Denoiser, denoise_step
+from dlm.errors import DlmError, RequestError, failure
+from dlm.events import Event, Failed, Finished
 from dlm.grammar import (
-    Answer,
     Compiled,
     Compiler,
-    Constraint,
     Free,
     Frontier,
-    GrammarError,
-    InvalidValueError,
     Reasoning,
     Spec,
     Vocabulary,
+    Workers,
 )
 from dlm.models import checkpoint
 from dlm.policy import Policy
-from dlm.queue import Queue
-from dlm.request import FinishReason, Request, Result
-from dlm.retry import turning_point
-from dlm.slot import Slot
+from dlm.request import Request, Result
+from dlm.scheduler import Scheduler
+from dlm.sequence import Sequence
 from dlm.stream import Stream
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
@@ -54,9 +51,11 @@ class Engine:
         slots: int = 8,
         policy: Policy | None = None,
         thought: tuple[str, str] | None = None,
+        workers: Workers | None = None,
     ):
         """`policy` limits what requests may ask for. `thought` are the texts that open and close
-        reasoning; by default Gemma 4's, if the tokenizer has them."""
+        reasoning; by default Gemma 4's, if the tokenizer has them. `workers` are the processes that
+        compile, by default the engine's own."""
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
         self.model, self.chat = model, chat
@@ -65,11 +64,14 @@ class Engine:
             chat.tokenizer, model.vocab_size, self.config.stops, self.config.pad, thought
         )
         self._reasoning = Reasoning.of(self.vocabulary)
-        self._compiler = Compiler(self.vocabulary, rehearsed=True)
+        seconds = self.policy.compile_seconds
+        self._compiler = Compiler(self.vocabulary, seconds=seconds, rehearsed=True, workers=workers)
         self._cache = model.new_cache(slots)
-        self._free = list(range(slots))
-        self._running: dict[int, Slot] = {}  # by cache slot
-        self._waiting = Queue(self._constraint, self.policy.compile_seconds)
+        self._scheduler = Scheduler(slots, self._constrain)
+        self._decoder = Decoder(
+            model, self._cache, self.config, self.policy, self.vocabulary, self._compiler
+        )
+        self._events: list[Event] = []  # that no step has told of yet
         self._admitted = 0
 
     @classmethod
@@ -102,7 +104,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Some admitted request has not ended."""
-        return bool(self._running or self._waiting)
+        return bool(self._scheduler or self._events)
 
     def compile(self, spec: Spec) -> "Future[Compiled]":
         """Compile in the background, ahead of the requests that use `spec`.
@@ -118,7 +120,7 @@ class Engine:
 
         Raises `RequestError` for one that cannot be served, before any work is done for it. What
         only compiling its grammar shows ends it later, as `Failed` with a `RequestError`: the
-        request waits for its compiler, the engine does not. `generate` waits, and raises.
+        request waits for its compiler, nobody else does. `generate` waits, and raises.
         """
         prompt = self.chat.prompt(request)
         V = self.model.vocab_size
@@ -133,48 +135,57 @@ class Engine:
                 f"fewer than max_tokens {request.max_tokens}"
             )
         spec = request.constraint
-        slot = Slot(
+        try:
+            compiling = None if spec is None else self.compile(spec)
+            calls = spec is not None and spec.calls
+        except DlmError:
+            raise
+        except Exception as error:
+            raise failure(error) from error
+        sequence = Sequence(
             number=self._admitted,
             request=request,
             prompt=prompt,
             stream=Stream(
                 vocabulary=self.vocabulary,
                 reasoning=self._reasoning if spec is None or request.thinking else None,
-                calls=spec is not None and spec.calls,
+                calls=calls,
             ),
             rng=torch.Generator(self.model.device).manual_seed(request.seed),
-            uncoded=prompt,
+            unencoded=prompt,
         )
-        self._waiting.add(slot, None if spec is None else self.compile(spec))
+        self._scheduler.add(sequence, compiling)
         self._admitted += 1
-        return slot.number
+        return sequence.number
 
     def cancel(self, number: int) -> None:
         """Drop a request, waiting or running; one that has ended is left as it is."""
-        self._waiting.cancel(number)
-        for slot in [s for s, running in self._running.items() if running.number == number]:
+        slot = self._scheduler.cancel(number)
+        if slot is not None:
             self._leave(slot)
 
     def step(self) -> list[Event]:
-        """One denoising pass for every running request."""
-        events = self._join()
-        self._encode()
-        if not self._running:
-            return events
-        outcomes = denoise_step(self.model, self._cache, self._running, self.config)
-        for slot, outcome in outcomes.items():
-            if isinstance(outcome, GrammarError):
-                number = self._leave(slot).number
-                events.append(Failed(request=number, error=DlmError(str(outcome))))
-            else:
-                events += self._advance(slot, outcome)
+        """One denoising pass for every running request. What fails in one ends that one alone."""
+        self._events += self._scheduler.admit()
+        running = self._scheduler.running
+        for slot in list(running):
+            self._alone(slot, self._decoder.prepare)
+        ready = {slot: s for slot, s in running.items() if s.checking is None}
+        if ready:
+            work = max(1, self.policy.step_work // len(ready))
+            outcomes = denoise_step(self.model, self._cache, ready, self.config, work)
+            for slot, outcome in outcomes.items():
+                self._alone(slot, self._decoder.advance, outcome)
+        elif not self._events:
+            self._scheduler.nap()
+        events, self._events = self._events, []
         return events
 
     @overload
     def generate(self, requests: Request) -> Result: ...
     @overload
-    def generate(self, requests: Sequence[Request]) -> list[Result]: ...
-    def generate(self, requests: Request | Sequence[Request]) -> Result | list[Result]:
+    def generate(self, requests: abc.Sequence[Request]) -> list[Result]: ...
+    def generate(self, requests: Request | abc.Sequence[Request]) -> Result | list[Result]:
         """Run requests to their ends, together. One that cannot be served is refused with
         `RequestError` before any of them starts; one that fails raises after all have ended."""
         if isinstance(requests, Request):
@@ -197,7 +208,7 @@ class Engine:
             results.append(end)
         return results
 
-    def _add_all(self, requests: Sequence[Request]) -> list[int]:
+    def _add_all(self, requests: abc.Sequence[Request]) -> list[int]:
         """Admit all of them, with their grammars compiled, or none."""
         numbers: list[int] = []
         at = 0
@@ -205,132 +216,44 @@ class Engine:
             for at, request in enumerate(requests):  # noqa: B007
                 numbers.append(self.add(request))
             for at, number in enumerate(numbers):  # noqa: B007
-                self._waiting.prepare(number)
-        except RequestError as error:
+                self._scheduler.prepare(number)
+        except DlmError as error:
             for number in numbers:
                 self.cancel(number)
             if len(requests) == 1:
                 raise
-            raise RequestError(f"request {at}: {error}") from error
+            raise type(error)(f"request {at}: {error}") from error
         return numbers
 
-    def _constraint(self, request: Request, compiled: Compiled | None) -> Constraint:
+    def close(self) -> None:
+        """End the processes that compile; requests that wait for one fail."""
+        self._compiler.close()
+
+    def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
+        """Give a request that is about to run its constraint."""
         if compiled is None:
-            return Free(self.config.stops)
-        reasoning = self._reasoning if request.thinking else None
-        if reasoning is not None:
-            reasoning = replace(reasoning, budget=request.thinking_budget)
-        return Frontier(compiled, request.max_tokens, reasoning, self.policy.guide_seconds)
+            sequence.constraint = Free(self.config.stops)
+            return
+        request, reasoning = sequence.request, None
+        if request.thinking and self._reasoning is not None:
+            reasoning = replace(self._reasoning, budget=request.thinking_budget)
+        sequence.constraint = Frontier(compiled, request.max_tokens, reasoning)
+        sequence.checked = compiled.checked
 
-    def _join(self) -> list[Event]:
-        """Waiting requests take the free slots; those that cannot be served are told of."""
-        ready, failed = self._waiting.take(len(self._free))
-        for slot in ready:
-            self._running[self._free.pop()] = slot
-        if not self._running and not failed:
-            self._waiting.nap()
-        return [*failed]
-
-    def _encode(self) -> None:
-        """Bring the cache up to each slot's tokens, and begin its next canvas.
-
-        One slot at a time: a product of few rows may round otherwise than one of many, and what
-        runs beside a request must not show in its output.
-        """
-        for slot, running in self._running.items():
-            if not running.uncoded:
-                continue
-            start = perf_counter()
-            self.model.encode([running.uncoded], self._cache, [slot])
-            self._begin_canvas(running)
-            running.stats.seconds["encode"] += perf_counter() - start
-
-    def _begin_canvas(self, running: Slot) -> None:
-        L, device = self.model.canvas_length, self.model.device
-        noise = torch.randint(self.model.vocab_size, (L,), generator=running.rng, device=device)
-        running.begin_canvas(noise, self.model.no_belief())
-
-    def _advance(self, slot: int, outcome: Outcome) -> list[Event]:
-        """Tell of the pass; commit the canvas if it settled, and see whether the answer ends."""
-        running, guidance = self._running[slot], outcome.guidance
-        draft = Draft(
-            request=running.number,
-            step=running.steps,
-            entropy=outcome.entropy,
-            tokens=guidance.guess,
-            accepted=outcome.accepted,
-            pinned=len(running.pinned),
-        )
-        if not outcome.settled:
-            return [draft, *self._tell(running)]
-        room = running.request.max_tokens - len(running.tokens)
-        tokens = guidance.guess[: guidance.stop + 1][:room]
-        running.constraint.commit(tokens)
-        running.commit(tokens)
-        if guidance.stop < len(tokens):
-            return [draft, *self._finish(slot, "stop")]
-        if len(tokens) == room:
-            return [draft, *self._finish(slot, "length")]
-        return [draft, *self._tell(running)]
-
-    def _tell(self, running: Slot, ended: bool = False) -> list[Event]:
-        """What has become final, if anything has. What may yet be taken back waits for the end."""
-        spec = running.request.constraint
-        if spec is not None and spec.checked and not ended:
-            return []
-        tokens, text, reasoning = running.stream.tell(running.final, ended)
-        if not tokens:
-            return []
-        number = running.number
-        return [Committed(request=number, tokens=tokens, text=text, reasoning=reasoning)]
-
-    def _finish(self, slot: int, reason: FinishReason) -> list[Event]:
-        """A grammar can be wider than its schema, so a complete answer is checked once more."""
-        running = self._running[slot]
-        spec = running.request.constraint
-        tokens = running.tokens[:-1] if reason == "stop" else running.tokens
-        reasoning, answer = running.stream.split(tokens)
+    def _alone(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:
+        """Do the `work` of one request. Whatever it raises ends that request, and no other."""
+        sequence = self._scheduler.running[slot]
+        ended = False
         try:
-            parsed = spec.read(answer, self.vocabulary) if spec and reason == "stop" else None
-        except InvalidValueError as error:
-            if self._turn_back(slot, answer, error):
-                return []
+            for event in work(slot, sequence, *args):
+                self._events.append(event)
+                ended = isinstance(event, Finished)
+        except Exception as error:
+            self._events.append(Failed(request=sequence.number, error=failure(error)))
+            ended = True
+        if ended:
             self._leave(slot)
-            return [
-                Failed(request=running.number, error=DlmError(f"the result is refused: {error}"))
-            ]
-        told = self._tell(running, ended=True)
-        self._leave(slot)
-        result = Result(
-            text=running.stream.text(answer),
-            reasoning=reasoning or None,
-            parsed=parsed,
-            tool_calls=parsed.tool_calls if isinstance(parsed, Answer) else (),
-            finish_reason=reason,
-            token_ids=tokens,
-            prompt_tokens=len(running.prompt),
-            stats=running.stats,
-        )
-        return [*told, Finished(request=running.number, result=result)]
 
-    def _turn_back(self, slot: int, answer: list[int], error: InvalidValueError) -> bool:
-        """Go back in front of what a finished answer has wrong; False if that was tried enough."""
-        running, L = self._running[slot], self.model.canvas_length
-        spec = running.request.constraint
-        if spec is None or not spec.checked or running.refusals >= self.config.refusals:
-            return False
-        pieces = [self.vocabulary.pieces[token] for token in answer]
-        begin = len(running.tokens) - 1 - len(answer)  # behind the reasoning
-        turned = None if running.turned is None else running.turned - begin
-        at = begin + turning_point(pieces, error.path, turned)
-        canvas = at // L * L
-        running.constraint.rollback(len(running.tokens) - canvas)
-        self._cache.rewind(slot, len(running.prompt) + canvas)
-        self._begin_canvas(running)
-        running.turn_back(at, canvas)
-        return True
-
-    def _leave(self, slot: int) -> Slot:
+    def _leave(self, slot: int) -> None:
         self._cache.rewind(slot, 0)
-        self._free.append(slot)
-        return self._running.pop(slot)
+        self._scheduler.leave(slot)

@@ -1,4 +1,6 @@
-"""What `dlm` raises on purpose."""
+"""What `dlm` raises on purpose, and what it makes of what others raise."""
+
+from dlm.grammar.errors import GrammarError
 
 
 class DlmError(Exception):
@@ -7,3 +9,13 @@ class DlmError(Exception):
 
 class RequestError(DlmError, ValueError):
     """A request that cannot be served as it stands; its text is what an HTTP 400 should carry."""
+
+
+def failure(error: Exception) -> DlmError:
+    """What ends one request: a foreign error is named, and is the cause."""
+    if isinstance(error, DlmError):
+        return error
+    name = "" if isinstance(error, GrammarError) else f"{type(error).__name__}: "
+    problem = DlmError(f"{name}{str(error)[:500]}")
+    problem.__cause__ = error
+    return problem

@@ -39,14 +39,23 @@ class Policy:
     max_depth: int = 64  # of nested JSON or brackets; real schemas seldom pass 15
     max_options: int = 1000  # of a choice; OpenAI's limit for an enum
     max_tools: int = 128  # OpenAI's limit
-    compile_seconds: float = 10.0  # a compiler gives up then
-    guide_seconds: float = 10.0  # a request fails then: ambiguous grammars are slow to match
+    compile_seconds: float = 10.0  # of the processor's time, then a compiler gives up
+    check_seconds: float = 2.0  # likewise, for the check of a finished value
+    step_work: int = 20_000  # units that all grammars together may do in one step
+    looks: int = 400  # a request fails whose canvas takes a grammar more than so many steps' work
 
     def __post_init__(self) -> None:
-        for name in ("max_source_bytes", "max_depth", "max_options", "max_tools"):
+        for name in (
+            "max_source_bytes",
+            "max_depth",
+            "max_options",
+            "max_tools",
+            "step_work",
+            "looks",
+        ):
             if not isinstance(limit := getattr(self, name), int) or limit < 1:
                 raise DlmError(f"{name} is {limit!r}: it takes at least 1")
-        for name in ("compile_seconds", "guide_seconds"):
+        for name in ("compile_seconds", "check_seconds"):
             if not (limit := getattr(self, name)) > 0:
                 raise DlmError(f"{name} is {limit!r}: it takes more than 0")
         if unknown := sorted(set(self.kinds) - DATA - GRAMMARS):

@@ -1,60 +1,83 @@
-"""Grammars over token canvases, on top of xgrammar. CPU only: no model, no kernel."""
+"""Grammars over tokens and canvases of tokens. CPU only: no model, no kernel.
 
-from dlm.grammar.calls.tool_call import Answer, ToolCall
-from dlm.grammar.canvas.compiled import Compiled
-from dlm.grammar.canvas.compiler import Compiler
-from dlm.grammar.canvas.frontier import Frontier
-from dlm.grammar.constraint import (
-    NOTHING,
-    Candidates,
-    Constraint,
-    Fixed,
-    Free,
-    Guidance,
-    Scores,
-)
-from dlm.grammar.errors import (
-    BudgetError,
-    DeadEndError,
-    GrammarError,
-    InvalidGrammarError,
-    InvalidValueError,
-)
-from dlm.grammar.kinds.json_object import JsonObject
-from dlm.grammar.kinds.json_schema import JsonSchema
-from dlm.grammar.kinds.spec import Spec
-from dlm.grammar.kinds.structural_tag import StructuralTag
-from dlm.grammar.kinds.text import Choice, Grammar, Regex
-from dlm.grammar.kinds.tools import Tools
-from dlm.grammar.parse.reasoning import Reasoning
-from dlm.grammar.vocabulary import Vocabulary
+Names are imported when they are first asked for: what rules are made of needs neither numpy nor
+torch, and a process that only makes rules starts without.
+"""
 
-__all__ = [
-    "NOTHING",
-    "Answer",
-    "BudgetError",
-    "Candidates",
-    "Choice",
-    "Compiled",
-    "Compiler",
-    "Constraint",
-    "DeadEndError",
-    "Fixed",
-    "Free",
-    "Frontier",
-    "Grammar",
-    "GrammarError",
-    "Guidance",
-    "InvalidGrammarError",
-    "InvalidValueError",
-    "JsonObject",
-    "JsonSchema",
-    "Reasoning",
-    "Regex",
-    "Scores",
-    "Spec",
-    "StructuralTag",
-    "ToolCall",
-    "Tools",
-    "Vocabulary",
-]
+# ruff: noqa: F401  # type checkers read the imports, Python the table
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlm.grammar.calls.tool_call import Answer, ToolCall
+    from dlm.grammar.canvas.compiler import Compiler
+    from dlm.grammar.canvas.frontier import Frontier
+    from dlm.grammar.canvas.workers import Workers
+    from dlm.grammar.constraint import (
+        NOTHING,
+        Candidates,
+        Constraint,
+        Fixed,
+        Free,
+        Guidance,
+        Scores,
+    )
+    from dlm.grammar.errors import (
+        BudgetError,
+        CrashError,
+        DeadEndError,
+        GrammarError,
+        InvalidGrammarError,
+        InvalidValueError,
+        LimitError,
+        Unfinished,
+    )
+    from dlm.grammar.kinds.cfg import Grammar
+    from dlm.grammar.kinds.choice import Choice
+    from dlm.grammar.kinds.json_object import JsonObject
+    from dlm.grammar.kinds.json_schema import JsonSchema
+    from dlm.grammar.kinds.regex import Regex
+    from dlm.grammar.kinds.spec import Spec
+    from dlm.grammar.kinds.structural_tag import StructuralTag
+    from dlm.grammar.kinds.tools import Tools
+    from dlm.grammar.parse.compiled import Compiled
+    from dlm.grammar.parse.matcher import Matcher
+    from dlm.grammar.parse.reasoning import Reasoning
+    from dlm.grammar.vocabulary import Vocabulary
+
+_EXPORTS = {
+    "dlm.grammar.calls.tool_call": "Answer ToolCall",
+    "dlm.grammar.canvas.compiler": "Compiler",
+    "dlm.grammar.canvas.frontier": "Frontier",
+    "dlm.grammar.canvas.workers": "Workers",
+    "dlm.grammar.constraint": "NOTHING Candidates Constraint Fixed Free Guidance Scores",
+    "dlm.grammar.errors": (
+        "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
+        "InvalidValueError LimitError Unfinished"
+    ),
+    "dlm.grammar.kinds.cfg": "Grammar",
+    "dlm.grammar.kinds.choice": "Choice",
+    "dlm.grammar.kinds.json_object": "JsonObject",
+    "dlm.grammar.kinds.json_schema": "JsonSchema",
+    "dlm.grammar.kinds.regex": "Regex",
+    "dlm.grammar.kinds.spec": "Spec",
+    "dlm.grammar.kinds.structural_tag": "StructuralTag",
+    "dlm.grammar.kinds.tools": "Tools",
+    "dlm.grammar.parse.compiled": "Compiled",
+    "dlm.grammar.parse.matcher": "Matcher",
+    "dlm.grammar.parse.reasoning": "Reasoning",
+    "dlm.grammar.vocabulary": "Vocabulary",
+}
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -70,8 +70,13 @@ NOTHING = Fixed()
 class Constraint(Protocol):
     """One request's constraint. Its state is the parse of all committed canvases."""
 
+    work: int  # units that one look may take; what a unit is, the constraint knows
+
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
-        """Read a step's scores. Leaves no trace."""
+        """Read a step's scores. Leaves no trace.
+
+        Raises `Unfinished` when its work is spent: with the same scores, asking again goes on.
+        """
         ...
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -85,6 +90,8 @@ class Constraint(Protocol):
 
 class Free:
     """No constraint: the guess is the model's own, up to the first stop token."""
+
+    work = 0
 
     def __init__(self, stops: Collection[int]):
         self._stops = frozenset(stops)

@@ -1,6 +1,7 @@
 """What `grammar` raises on purpose."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class GrammarError(Exception):
@@ -14,6 +15,9 @@ class InvalidGrammarError(GrammarError, ValueError):
         super().__init__(f"{kind}{f' at {where}' if where else ''}: {reason}")
         self.kind, self.reason, self.where = kind, reason, where
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kind, self.reason, self.where)
+
 
 class InvalidValueError(GrammarError, ValueError):
     """A text that is no value of its schema."""
@@ -22,6 +26,21 @@ class InvalidValueError(GrammarError, ValueError):
         """`path` leads to the part of the value that is wrong."""
         super().__init__(message)
         self.path = tuple(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.path)
+
+
+class Unfinished(GrammarError):  # noqa: N818  # no error: it asks for more time
+    """A look ran out of its work for this step; asking again goes on where it stopped."""
+
+
+class LimitError(GrammarError, ValueError):
+    """It takes more than its limit: of the processor, of memory."""
+
+
+class CrashError(GrammarError):
+    """Work in a process of its own ended that process, or failed by no fault of the user's."""
 
 
 class DeadEndError(GrammarError):
@@ -37,7 +56,3 @@ class BudgetError(GrammarError, ValueError):
     def __init__(self, message: str, needed: int):
         super().__init__(message)
         self.needed = needed
-
-
-class Unfinished(GrammarError):
-    """A look ran out of its work for this step; asking again goes on where it stopped."""

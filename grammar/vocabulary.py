@@ -1,7 +1,6 @@
 """A tokenizer as a grammar sees it: the bytes of every token, and which tokens are not text."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby, takewhile
 from typing import Any
@@ -11,29 +10,13 @@ import xgrammar as xgr
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dlm.grammar.errors import GrammarError
+from dlm.grammar.markers import CallMarkers, Markers
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.trie import Trie
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, likewise
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
-
-
-@dataclass(frozen=True, slots=True)
-class Markers:
-    """The tokens that open reasoning, and those that close it."""
-
-    open: tuple[int, ...]
-    close: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CallMarkers:
-    """Control tokens that open and close a tool call, and quote a string within it."""
-
-    open: int
-    close: int
-    quote: int
 
 
 class Vocabulary:

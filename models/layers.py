@@ -169,13 +169,13 @@ class Layer(nn.Module):
 
 
 class SelfConditioning(GatedMLP):
-    """Adds the belief, a soft embedding of the previous step's distribution, to the canvas."""
+    """Self-conditioning: adds what the previous step expects, a soft embedding, to the canvas."""
 
     def __init__(self, config: ModelConfig):
         super().__init__(config.hidden_size, config.intermediate_size)
         self.pre_norm = RMSNorm(config.hidden_size, config.eps)
         self.post_norm = RMSNorm(config.hidden_size, config.eps, gain=False)
 
-    def forward(self, canvas: Tensor, belief: Tensor) -> Tensor:
-        """Embedded canvas and belief `[..., L, hidden]`; a zero belief is the first step's."""
-        return self.post_norm(canvas + super().forward(self.pre_norm(belief)))
+    def forward(self, canvas: Tensor, soft_embedding: Tensor) -> Tensor:
+        """Both `[..., L, hidden]`; at a canvas's first step the soft embedding is zero."""
+        return self.post_norm(canvas + super().forward(self.pre_norm(soft_embedding)))

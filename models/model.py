@@ -48,8 +48,8 @@ class DiffusionGemma(nn.Module):
     def new_cache(self, slots: int) -> KVCache:
         return KVCache(self.config, slots, self.embed_tokens.weight.dtype, self.device)
 
-    def no_belief(self) -> Float[Tensor, "L hidden"]:
-        """The belief of a canvas's first step: nothing."""
+    def no_soft_embedding(self) -> Float[Tensor, "L hidden"]:
+        """The soft embedding of a canvas's first step: nothing."""
         shape = self.canvas_length, self.config.hidden_size
         return torch.zeros(shape, dtype=self.embed_tokens.weight.dtype, device=self.device)
 
@@ -73,18 +73,18 @@ class DiffusionGemma(nn.Module):
     def denoise(
         self,
         canvas: Int[Tensor, "B L"],
-        belief: Float[Tensor, "B L hidden"],
+        soft_embedding: Float[Tensor, "B L hidden"],
         cache: KVCache,
         slots: Sequence[int],
     ) -> Float32[Tensor, "B L V"]:
         """Logits of one pass over the canvases of `slots`.
 
-        `belief` comes from `soft_embedding` of the previous step's logits, zeros at the first.
+        `soft_embedding` is that of the previous step's logits, zeros at the first step.
         Each position sees its whole canvas and what its slot has committed; the cache is left as
         it was.
         """
         B, L = canvas.shape
-        x = self.self_conditioning(self.embed(canvas), belief).flatten(0, 1)
+        x = self.self_conditioning(self.embed(canvas), soft_embedding).flatten(0, 1)
         return self.logits(self._run(x, "denoise", [L] * B, cache, slots)).view(B, L, -1)
 
     def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch hidden"]:
@@ -94,7 +94,7 @@ class DiffusionGemma(nn.Module):
     def soft_embedding(self, logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch hidden"]:
         """The embedding expected under `softmax(logits)`.
 
-        This is the belief carried between steps, instead of `[L, V]` of probabilities a slot.
+        This is what is carried between steps, instead of `[L, V]` of probabilities a slot.
         """
         weight = self.embed_tokens.weight
         return self._scaled(logits.softmax(-1, dtype=torch.float32).type_as(weight) @ weight)

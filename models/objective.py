@@ -41,7 +41,7 @@ class Loss:
 def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.Generator) -> Loss:
     """Corrupt every canvas at its own random rate and score the model's view of it.
 
-    `self_condition` runs a first pass without gradient, whose beliefs the second pass is shown.
+    `self_condition` runs a first pass without gradient; the second is shown its soft embedding.
     """
     B, K, L = batch.canvases.shape
     device = batch.canvases.device
@@ -51,12 +51,12 @@ def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.G
     noisy = torch.where(corrupt, noise, batch.canvases)
 
     layout = _Layout(model, batch)
-    belief = torch.zeros(B, K, L, model.config.hidden_size, device=device)
+    soft_embedding = torch.zeros(B, K, L, model.config.hidden_size, device=device)
     if self_condition:
         with torch.no_grad():
-            _, canvas_states = layout.states(noisy, belief)
-            belief = model.soft_embedding(model.logits(canvas_states))
-    token_states, canvas_states = layout.states(noisy, belief)
+            _, canvas_states = layout.states(noisy, soft_embedding)
+            soft_embedding = model.soft_embedding(model.logits(canvas_states))
+    token_states, canvas_states = layout.states(noisy, soft_embedding)
 
     column = torch.arange(batch.tokens.shape[1], device=device)
     answered = (column >= batch.answers[:, None]) & (column < batch.lengths[:, None])
@@ -91,10 +91,10 @@ class _Layout:
         ]
 
     def states(
-        self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"]
+        self, noisy: Int[Tensor, "B K L"], soft_embedding: Float[Tensor, "B K L hidden"]
     ) -> tuple[Float[Tensor, "B T hidden"], Float[Tensor, "B K L hidden"]]:
         """Normed states of the clean tokens and of the canvases."""
-        canvas = self._model.self_conditioning(self._model.embed(noisy), belief)
+        canvas = self._model.self_conditioning(self._model.embed(noisy), soft_embedding)
         tokens = self._model.embed(self._tokens)
         x = torch.cat((tokens, rearrange(canvas, "b k l h -> b (k l) h").type_as(tokens)), dim=1)
         states = self._model.run_layers(x, self._positions, self._attends, self._scalars)

@@ -27,7 +27,7 @@ from rich.table import Table
 from stress import STOPS, L, read_schemas, vocabulary_of
 
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema
-from dlm.scores import Scores
+from dlm.logits import Logits
 
 _BUDGET = 4096  # tokens
 _REPEATS = 8  # steps of a kind for each schema
@@ -117,7 +117,7 @@ def steps(
     """Time all situations for one schema; `canvas` is what the model would rather say."""
     plain = logits[range(L), canvas].clone()
     logits[range(L), canvas] = 30.0
-    scores = Scores(logits, canvas)
+    scores = Logits(logits, canvas)
     for situation in ("first", "warm"):
         constraint = Frontier(compiled, _BUDGET)
         clock(times, situation, lambda: constraint.guide(scores))  # noqa: B023
@@ -126,7 +126,7 @@ def steps(
     for _ in range(_REPEATS):
         wrong = list(canvas)
         wrong[rng.randrange(L)] = STOPS[0]  # nothing can end before the array does
-        clock(times, "repair", lambda: constraint.guide(Scores(logits, wrong)))  # noqa: B023
+        clock(times, "repair", lambda: constraint.guide(Logits(logits, wrong)))  # noqa: B023
     logits[range(L), canvas] = plain
 
 

@@ -33,8 +33,8 @@ from rich.table import Table
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from dlm import DecodeConfig, JsonSchema, Request
-from dlm.denoise import settle
+from dlm import DecodeConfig, JsonSchema, Stats
+from dlm.canvas import Canvas
 from dlm.grammar import (
     BudgetError,
     Candidates,
@@ -46,8 +46,6 @@ from dlm.grammar import (
 )
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.matcher import Reader
-from dlm.slot import Slot
-from dlm.stream import Stream
 
 L = 256  # positions a canvas
 STOPS, PAD = (1, 106, 50), 0
@@ -179,11 +177,11 @@ def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> 
     vocabulary, rng = compiler.vocabulary, np.random.default_rng([seed, *entry["id"].encode()])
     max_tokens = max(512, 2 * row.shortest)
     started = time.perf_counter()
-    slot = run(spec, compiled, model, max_tokens, rng)
+    tokens, stats = run(compiled, model, max_tokens, rng)
     row.seconds = time.perf_counter() - started
-    row.tokens, row.calls = len(slot.tokens), slot.stats.denoiser_calls
-    row.complete = slot.tokens[-1] in vocabulary.stops and row.tokens <= max_tokens
-    row.valid = is_valid(vocabulary.text(slot.tokens), spec.parsed)
+    row.tokens, row.calls = len(tokens), stats.denoiser_calls
+    row.complete = tokens[-1] in vocabulary.stops and row.tokens <= max_tokens
+    row.valid = is_valid(vocabulary.text(tokens), spec.parsed)
     row.disagreements = list(instances(entry, compiled, spec))
     return row
 
@@ -198,32 +196,24 @@ def shortest(compiled: Compiled) -> int:
 
 
 def run(
-    spec: JsonSchema, compiled: Compiled, model: str, max_tokens: int, rng: np.random.Generator
-) -> Slot:
+    compiled: Compiled, model: str, max_tokens: int, rng: np.random.Generator
+) -> tuple[list[int], Stats]:
     """The engine's loop for one request, on scores instead of logits."""
     config, vocabulary = DecodeConfig(stops=STOPS, pad=PAD), compiled.vocabulary
-    slot = Slot(
-        number=0,
-        request=Request(token_ids=[2], constraint=spec, max_tokens=max_tokens),
-        prompt=[2],
-        stream=Stream(vocabulary=vocabulary, reasoning=None, calls=False),
-        rng=torch.Generator(),
-        uncoded=[],
-    )
-    slot.constraint = Frontier(compiled, max_tokens)
+    constraint, stats, tokens = Frontier(compiled, max_tokens), Stats(), []
+    constraint.work = 1 << 60
     nothing = torch.zeros(1)
-    while not slot.tokens or (slot.tokens[-1] not in STOPS and len(slot.tokens) < max_tokens):
-        slot.begin_canvas(nothing, nothing)
+    while not tokens or (tokens[-1] not in STOPS and len(tokens) < max_tokens):
+        canvas = Canvas(tokens=nothing, soft_embedding=nothing, stats=stats)
         while True:
-            read = slot.constraint.guide(
-                Wishes(model, vocabulary, rng), slot.fixed(config.max_steps)
-            )
-            if settle(slot, read, float("inf"), config):
+            wishes = Wishes(model, vocabulary, rng)
+            read = constraint.guide(wishes, canvas.fixed(config.max_steps))
+            if canvas.settle(read, float("inf"), config):
                 break
-        tokens = read.guess[: read.stop + 1][: max_tokens - len(slot.tokens)]
-        slot.constraint.commit(tokens)
-        slot.commit(tokens)
-    return slot
+        said = read.guess[: read.stop + 1][: max_tokens - len(tokens)]
+        constraint.commit(said)
+        tokens += said
+    return tokens, stats
 
 
 def instances(entry: dict[str, Any], compiled: Compiled, spec: JsonSchema) -> Iterator[str]:

@@ -1,10 +1,14 @@
 """From what a user wrote to a compiled grammar. One compiler per vocabulary."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
+from threading import Lock
+from typing import Any
 
-from dlm.grammar.errors import GrammarError, InvalidGrammarError
+from dlm.grammar.canvas.tasks import build, read
+from dlm.grammar.canvas.workers import Workers
+from dlm.grammar.excerpt import Excerpt
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
@@ -17,28 +21,84 @@ _REMEMBERED = 1024  # grammars and failures
 class Compiler:
     """Compiles constraints for one vocabulary, and remembers them.
 
-    What is remembered takes about `max_bytes` at most; what was used last stays.
+    Networks are made in processes of their own, which can be ended, whatever a client asks for;
+    what is remembered takes about `max_bytes` at most; what was used last stays.
     """
 
-    def __init__(self, vocabulary: Vocabulary, max_bytes: int = 1 << 30, **_):
-        self.vocabulary = vocabulary
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        max_bytes: int = 1 << 30,
+        seconds: float = 10.0,
+        workers: Workers | None = None,
+    ):
+        """A compile takes at most so many `seconds` of processor time. `workers` are those of
+        several compilers, by default its own: who made them closes them."""
+        self.vocabulary, self._seconds, self._max_bytes = vocabulary, seconds, max_bytes
         self._terminals = Terminals(vocabulary.trie, len(vocabulary))
-        self._max_bytes = max_bytes
+        self._workers, self._shared = workers or Workers(), workers is not None
+        self._lock = Lock()
         self._known: OrderedDict[Hashable, Future[Compiled]] = OrderedDict()
 
     def submit(self, spec: Spec) -> "Future[Compiled]":
-        key = spec.key
-        if key not in self._known:
-            future: Future[Compiled] = Future()
-            try:
-                network = Network(spec.rules(self.vocabulary.call))
-                future.set_result(Compiled(network, self.vocabulary, self._terminals))
-            except GrammarError as error:
-                future.set_exception(error)
-            self._known[key] = future
-        self._known.move_to_end(key)
-        return self._known[key]
+        """Compile in the background; the same spec is compiled once, and asked for once.
+
+        The future raises `InvalidGrammarError` where no grammar can express `spec`, and
+        `LimitError` where it takes too long.
+        """
+        with self._lock:
+            if spec.key not in self._known:
+                self._known[spec.key] = self._workers.submit(
+                    build,
+                    (spec, self.vocabulary.call),
+                    seconds=self._seconds,
+                    label=f"{spec.kind}: {{}} to compile",
+                    then=self._finish,
+                )
+            return self._used(spec.key)
 
     def compile(self, spec: Spec) -> Compiled:
-        """Compile, and wait. Raises `InvalidGrammarError` for what no grammar can express."""
-        return self.submit(spec).result()
+        """Compile here and now, however long it takes. Raises `InvalidGrammarError`."""
+        if spec.key not in self._known:
+            future: Future[Compiled] = Future()
+            try:
+                future.set_result(self._finish(build(spec, self.vocabulary.call)))
+            except Exception as error:
+                future.set_exception(error)
+            with self._lock:
+                self._known.setdefault(spec.key, future)
+        with self._lock:
+            future = self._used(spec.key)
+        return future.result()
+
+    def check(self, spec: Spec, tokens: Sequence[int], seconds: float) -> "Future[Any]":
+        """What a finished answer means, in the background: as `Spec.read` says, or `LimitError`."""
+        args = spec, list(tokens), Excerpt.of(self.vocabulary, tokens)
+        return self._workers.submit(read, args, seconds=seconds, label="the result {} to check")
+
+    def close(self) -> None:
+        """End what is being compiled and checked."""
+        if not self._shared:
+            self._workers.close()
+
+    def _finish(self, built: tuple[Network, bool]) -> Compiled:
+        """From a network to a grammar: short, since it holds up everybody else."""
+        network, checked = built
+        return Compiled(network, self.vocabulary, self._terminals, checked)
+
+    def _used(self, key: Hashable) -> "Future[Compiled]":
+        """What is known; what was not used for the longest time is dropped, until the rest fits."""
+        self._known.move_to_end(key)
+        sizes = {key: _size(future) for key, future in self._known.items() if future.done()}
+        total = sum(sizes.values())
+        for old, size in list(sizes.items())[:-1]:
+            if total <= self._max_bytes and len(self._known) <= _REMEMBERED:
+                break
+            if old != key:
+                del self._known[old]
+                total -= size
+        return self._known[key]
+
+
+def _size(future: "Future[Compiled]") -> int:
+    return 0 if future.exception() else future.result().nbytes

@@ -314,7 +314,9 @@ class Frontier:
     def _completing(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
         """The next token of a shortest completion, or the stop behind it."""
         position = len(here.guess)
-        completion = here.completions.get(position) or self._matcher.shortest_completion(self._left(position) + 1)
+        completion = here.completions.get(position) or self._matcher.shortest_completion(
+            self._left(position) + 1
+        )
         if completion is None:
             raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
         if completion:

@@ -16,7 +16,7 @@ from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.writer import write
 
 if TYPE_CHECKING:
-    from dlm.grammar.vocabulary import CallMarkers
+    from dlm.grammar.markers import CallMarkers
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.rules.rules import Rules
 
 if TYPE_CHECKING:
-    from dlm.grammar.vocabulary import CallMarkers
+    from dlm.grammar.markers import CallMarkers
 
 _MOST_CHARACTERS = 4_194_304  # of all options together
 

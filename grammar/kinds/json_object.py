@@ -10,7 +10,7 @@ from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.rules.rules import Rules
 
 if TYPE_CHECKING:
-    from dlm.grammar.vocabulary import CallMarkers
+    from dlm.grammar.markers import CallMarkers
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
@@ -16,6 +16,9 @@ from dlm.grammar.schema.check import UncheckableError, check, parsed
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.writer import Written, write
+
+if TYPE_CHECKING:
+    from dlm.grammar.markers import CallMarkers
 
 _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
 
@@ -105,7 +108,7 @@ class JsonSchema(Spec):
     def _formats(self) -> bool:
         return self.implied_types if self.formats is None else self.formats
 
-    def rules(self, markers: Any = None) -> Rules:
+    def rules(self, markers: "CallMarkers | None" = None) -> Rules:
         rules = Rules()
         written = self._written(rules, MOST_WORK)
         rules.nodes[rules.root] = written.node

@@ -11,7 +11,7 @@ from dlm.grammar.rules.rules import Rules
 from dlm.grammar.rules.terminals import matching, with_terminals
 
 if TYPE_CHECKING:
-    from dlm.grammar.vocabulary import CallMarkers
+    from dlm.grammar.markers import CallMarkers
 
 
 @dataclass(frozen=True)

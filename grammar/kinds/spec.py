@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dlm.grammar.rules.rules import Rules
 
 if TYPE_CHECKING:  # it takes numpy and transformers, and rules are made without
-    from dlm.grammar.vocabulary import CallMarkers, Vocabulary
+    from dlm.grammar.markers import CallMarkers
+    from dlm.grammar.vocabulary import Vocabulary
 
 
 class Spec(ABC):

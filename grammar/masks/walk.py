@@ -5,14 +5,14 @@ A machine says where a byte leads from a state. Knows neither terminals nor rule
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int32
 
 from dlm.grammar.trie import Trie
 
-Nodes = Int32[np.ndarray, " n"]
+Nodes = Int32[np.ndarray, " _"]
 _NOWHERE = -1
 
 
@@ -68,6 +68,7 @@ class Table:
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
 
 
+@runtime_checkable
 class Machine(Protocol):
     """One with any number of states, which are objects."""
 
@@ -78,9 +79,7 @@ class Machine(Protocol):
     def after(self, state: Any, byte: int) -> Any | None: ...
 
 
-def walk(
-    trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]
-) -> tuple[Reached, list[Any]]:
+def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[Reached, list[Any]]:
     """From nodes, each list of which a text has reached in another state.
 
     What is reached beyond them, and the states by their numbers there.

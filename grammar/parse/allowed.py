@@ -14,8 +14,8 @@ from dlm.grammar.masks.walk import Reached, walk
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State, Thread
-from dlm.grammar.vocabulary import Vocabulary
 from dlm.grammar.parse.within import Bounds, Terminals, Words, token_words
+from dlm.grammar.vocabulary import Vocabulary
 
 _FAR = 1 << 40  # bytes: beyond any budget
 _NODES = 100  # of the trie that are looked at in about a microsecond
@@ -101,9 +101,7 @@ class Allowed:
         return tokens | {*self._vocabulary.stops} if state.cost == 0 else tokens
 
     def _bounds(self, thread: Thread) -> Bounds:
-        return self._tokens[thread.terminal].clamped(
-            thread.at, (thread.needed, thread.remaining)
-        )
+        return self._tokens[thread.terminal].clamped(thread.at, (thread.needed, thread.remaining))
 
     def _key(self, state: State) -> Hashable:
         """What the mask depends on."""

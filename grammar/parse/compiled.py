@@ -28,9 +28,18 @@ _FEW = 32  # tokens of a text that is looked for where none is known
 class Compiled:
     """Not for several threads at once."""
 
-    def __init__(self, network: Network, vocabulary: Vocabulary, terminals: Terminals):
-        """Raises `GrammarError` for a grammar whose first state is too large."""
-        self.vocabulary, self.meter = vocabulary, Meter()
+    def __init__(
+        self,
+        network: Network,
+        vocabulary: Vocabulary,
+        terminals: Terminals,
+        checked: bool = False,
+    ):
+        """`checked`: it is wider than what it was made of, and a finished value is to be checked.
+
+        Raises `GrammarError` for a grammar whose first state is too large.
+        """
+        self.vocabulary, self.meter, self.checked = vocabulary, Meter(), checked
         self.parser = Parser(network, terminals.scanner, self.meter)
         self.masks = Masks(len(vocabulary))
         self._allowed = Allowed(self.parser, vocabulary, terminals, self.masks, self.meter)

@@ -19,7 +19,6 @@ from dlm.grammar.rules.nodes import (
     Reference,
     Repetition,
     SpecialToken,
-    Spelling,
     Terminal,
 )
 from dlm.grammar.rules.rules import Rules
@@ -250,7 +249,9 @@ class _Builder:
             case Characters(ranges):
                 return self._read(state, Terminal(Automaton.of(Characters(ranges))))
             case Terminal(low=low, high=high):
-                return self._read(state, Terminal(node.automaton, 0, None, node.spelling), low, high)
+                return self._read(
+                    state, Terminal(node.automaton, 0, None, node.spelling), low, high
+                )
             case SpecialToken(ids, listed):
                 return self._edge(state, ReadToken(ids, listed, self._new()))
             case Reference(name):

@@ -14,7 +14,7 @@ from dlm.grammar.parse.state import Item, StackNode, State, Thread
 from dlm.grammar.rules.nodes import Terminal
 
 _REMEMBERED = 100_000  # states, before sharing begins anew
-_MOST_ITEMS = 20_000  # readings of one text
+_MOST_ITEMS = 10_000  # readings of one text
 _FORCED = 1024  # bytes of a text that must follow
 
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
@@ -218,9 +218,7 @@ class Parser:
             ]
         return State(threads, items, cost, best, {})
 
-    def _followed(
-        self, edge: Follow, stack: StackNode, called: dict[int, StackNode]
-    ) -> list[Item]:
+    def _followed(self, edge: Follow, stack: StackNode, called: dict[int, StackNode]) -> list[Item]:
         """Enter a rule: once for all who follow it from here."""
         network, entry = self._network, self._network.start[edge.rule]
         passed = network.nullable(edge.rule) and not edge.round
@@ -237,20 +235,31 @@ class Parser:
 
         Nodes that wait for themselves stand for themselves alone.
         """
+        own = [node for _, node in sorted(called.items())]
         shared: dict[StackNode, StackNode] = {}
-        cyclic = set(called.values())
-        while settled := [c for c in cyclic if not any(on in cyclic for _, on in c.waiting)]:
-            cyclic -= set(settled)
-            for node in settled:
-                waiting = frozenset(Item(to, shared.get(on, on)) for to, on in node.waiting)
-                if waiting not in self._stacks:
-                    node.waiting = list(waiting)
-                    self._stacks[waiting] = node
-                shared[node] = self._stacks[waiting]
-        for node in cyclic:
-            node.waiting = [Item(to, shared.get(on, on)) for to, on in node.waiting]
-        own = (shared.get(node, node) for _, node in sorted(called.items()))
-        self._measure([node for node in own if node.cost is None])
+        users: dict[StackNode, list[StackNode]] = {node: [] for node in own}
+        missing = {}  # how many of a node's own callers are not settled
+        for node in own:
+            callers = {on for _, on in node.waiting if on in users}
+            missing[node] = len(callers)
+            for on in callers:
+                users[on].append(node)
+        ready = [node for node in own if not missing[node]]
+        for node in ready:  # it grows meanwhile
+            waiting = frozenset(Item(to, shared.get(on, on)) for to, on in node.waiting)
+            if waiting not in self._stacks:
+                node.wait_for(waiting)
+                self._stacks[waiting] = node
+            shared[node] = self._stacks[waiting]
+            for user in users[node]:
+                missing[user] -= 1
+                if not missing[user]:
+                    ready.append(user)
+        for node in own:
+            if node not in shared:
+                node.wait_for(Item(to, shared.get(on, on)) for to, on in node.waiting)
+        fresh = (shared.get(node, node) for node in own)
+        self._measure([node for node in fresh if node.cost is None])
         return shared
 
     def _measure(self, called: list[StackNode]) -> None:
@@ -284,7 +293,7 @@ class Parser:
     ) -> tuple[int | None, Thread | Item | None]:
         """The least cost, and what has it and knows its way on.
 
-        Of several it is the one whose text sorts first: it must not depend on what was read before.
+        Which one of several must not depend on what was read before.
         """
         least, ways = None, []
         for each in kernel:
@@ -296,9 +305,7 @@ class Parser:
             stack = each.behind.stack if isinstance(each, Thread) else each.stack
             if stack.best is not None or stack.ends:
                 ways.append(each)
-        if len(ways) > 1:
-            return least, min(ways, key=lambda way: [str(part) for part in self._text(way)])
-        return least, ways[0] if ways else None
+        return least, min(ways, key=_order, default=None)
 
     def _text(self, each: Thread | Item | None) -> list[bytes | int]:
         """A shortest text to the end."""
@@ -311,3 +318,10 @@ class Parser:
             said += self.rest(each)
             each = each.stack.best
         return said
+
+
+def _order(each: Thread | Item) -> tuple[int, ...]:
+    """The same for the same situation, whatever was read before."""
+    if isinstance(each, Item):
+        return each.state, each.stack.order
+    return each.behind.state, each.behind.stack.order, each.terminal, each.at, each.count

@@ -54,7 +54,8 @@ class Scanner:
     """Reads the texts of one automaton in one spelling. They begin in the state `start`."""
 
     def __init__(self, automaton: Automaton, spelling: Spelling):
-        self._edges, self._accepts = automaton.edges, automaton.final
+        self._edges = [tuple(_scalars(found)) for found in automaton.edges]
+        self._accepts = automaton.final
         self._escaped, self.quoted = spelling is not Spelling.RAW, spelling is Spelling.QUOTED
         self._lengths = Lengths(automaton, self._weigh)
         self._keys: list[tuple] = []
@@ -231,6 +232,15 @@ class Scanner:
 
 
 _PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that a JSON string holds as it is
+
+
+def _scalars(edges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Without surrogates, which are halves of characters: ranges may lead across them."""
+    for low, high, to in edges:
+        if low < 0xD800:
+            yield low, min(high, 0xD7FF), to
+        if high > 0xDFFF:
+            yield max(low, 0xE000), high, to
 
 
 def _hex(point: int) -> bytes:

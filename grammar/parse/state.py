@@ -5,6 +5,7 @@ on behind it; the callers of rules form a graph-structured stack. States and sta
 a text that comes back to the same situation comes back to the same object.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from typing import NamedTuple
 class StackNode:
     """Where a rule goes on when it ends: its callers, which may be cyclic (left recursion)."""
 
-    __slots__ = ("best", "cost", "ends", "tokens", "waiting")
+    __slots__ = ("best", "cost", "ends", "order", "tokens", "waiting")
 
     def __init__(self, ends: bool = False):
         self.waiting: list[Item] = []  # states to go on in, with their own stack nodes
@@ -20,6 +21,12 @@ class StackNode:
         self.cost: int | None = 0 if ends else None  # bytes to the text's end; None: no way
         self.best: Item | None = None  # where the shortest way goes on
         self.tokens: int | None = None  # how many that takes, once somebody has counted
+        self.order = 0  # tells nodes apart by who waits, the same in every run
+
+    def wait_for(self, waiting: "Iterable[Item]") -> None:
+        """Settle who waits."""
+        self.waiting = list(waiting)
+        self.order = hash(tuple(sorted((to, on.order) for to, on in self.waiting)))
 
 
 class Item(NamedTuple):
@@ -50,7 +57,7 @@ class Thread(NamedTuple):
         return None if self.high is None else self.high - self.count
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class State:
     """Moved from by `Parser.after`, never changed but for what is remembered.
 

@@ -42,7 +42,10 @@ class Within:
         if len(doubtful):
             at = self.reached.states[doubtful].astype(np.int64) << 32
             pairs, which = np.unique(at | self.reached.counts[doubtful], return_inverse=True)
-            ways = [self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) is not None for pair in pairs.tolist()]
+            ways = [
+                self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) is not None
+                for pair in pairs.tolist()
+            ]
             fit[doubtful] = np.array(ways)[which]
         return fit
 

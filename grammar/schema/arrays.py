@@ -91,7 +91,7 @@ def _counted(
     wanted = arrays.contains
     starts = max(len(arrays.prefix), *(one.start for one in wanted))
     longest = max(starts, low if high is None else high)
-    if longest > _LONGEST:
+    if longest + sum(max(one.low, one.high or 0) for one in wanted) > _LONGEST:
         raise TooManyError
     known: dict[tuple[int, ...], Node] = {}
     comma = dialect.mark(",")

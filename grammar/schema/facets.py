@@ -132,7 +132,7 @@ class Objects:
     def both(self, other: "Objects") -> "Objects":
         mine, its = self.evaluated, other.evaluated
         return Objects(
-            tuple(dict.fromkeys(self.clauses + other.clauses)),
+            _joined(self.clauses, other.clauses),
             tuple(dict.fromkeys(self.names + other.names)),
             tuple(dict.fromkeys(self.required + other.required)),
             max(self.low, other.low),
@@ -178,6 +178,22 @@ class Shape:
     def bare(self) -> "Shape":
         """Without what says where it comes from."""
         return replace(self, typed=False, hints=frozenset())
+
+
+def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Clause, ...]:
+    """All clauses; those that speak of named properties only become one."""
+    together: dict[Clause, None] = {}
+    named: dict[str, Formula] = {}
+    for clause in ones + others:
+        if clause.patterns or clause.rest != TRUE:
+            together[clause] = None
+        elif not named:
+            named = dict(clause.properties)
+        else:
+            for name, value in clause.properties:
+                named[name] = every(named[name], value) if name in named else value
+    plain = (Clause(tuple(named.items())),) if named else ()
+    return (*plain, *together)
 
 
 def lesser(one: int | None, other: int | None) -> int | None:

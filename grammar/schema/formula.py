@@ -86,9 +86,7 @@ def complement(formula: Formula) -> Formula:
         case Conditional(test, then, otherwise):
             return Conditional(test, complement(then), complement(otherwise))
         case ExactlyOne(parts):
-            pairs = (
-                every(one, other) for i, one in enumerate(parts) for other in parts[i + 1 :]
-            )
+            pairs = (every(one, other) for i, one in enumerate(parts) for other in parts[i + 1 :])
             return some(every(*map(complement, parts)), *pairs)
     raise TypeError(formula)
 

@@ -11,7 +11,6 @@ from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.constant import Constant, constant, exact
 from dlm.grammar.schema.facets import (
     EMPTY,
-    KINDS,
     Arrays,
     Bound,
     Clause,
@@ -35,7 +34,6 @@ from dlm.grammar.schema.formula import (
     some,
 )
 from dlm.grammar.schema.languages import Languages
-from dlm.grammar.schema.pointer import pointer
 from dlm.grammar.schema.reader import Reader, Source
 
 ABOUT = {

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
-from dlm.grammar.regex.pattern import automaton_of, bounded
+from dlm.grammar.regex.pattern import bounded
 from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.formats import format_automaton
 from dlm.grammar.schema.numbers import number_automaton
@@ -112,7 +112,11 @@ def whole(texts: Texts | None) -> Automaton:
     if texts is None:
         return Automaton.NONE
     automaton, low, high = texts
-    return automaton.intersection(Automaton.lengths(low, high)) if texts[1:] != (0, None) else automaton
+    return (
+        automaton.intersection(Automaton.lengths(low, high))
+        if texts[1:] != (0, None)
+        else automaton
+    )
 
 
 def _language(word: str, text: str) -> Texts | None:

@@ -5,7 +5,7 @@ properties are gone from it. What becomes too large, or has no place in it, is l
 in `inexact`: the alternatives never allow less than the schema does. The work is counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
@@ -45,7 +45,7 @@ from dlm.grammar.schema.work import Work
 Shapes = tuple[Shape, ...]
 
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
-_MOST_SHAPES = 1024  # of one condition
+_MOST_SHAPES = 256  # of one condition
 _MOST_COMBINED = 5  # schemas of one `anyOf` that are tried in all combinations
 _MOST_TRIED = 64  # values of a shape that are looked at to see whether one fits
 _DEEPEST_LOOK = 6  # conditions that are looked at within one another
@@ -54,15 +54,16 @@ _DEEPEST_LOOK = 6  # conditions that are looked at within one another
 class NormalForm:
     """Alternatives of conditions, each found once."""
 
-    def __init__(self, keywords: Keywords, languages: Languages, work: Work):
+    def __init__(self, keywords: Keywords, languages: Languages, work: Work, closed: bool):
         self.languages = languages
         self.inexact: dict[str, str] = {}
-        self._keywords = keywords
+        self._keywords, self._closed = keywords, closed
         self._work = work
         self._known: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
         self._deep = 0
+        self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
 
     def shapes(self, formula: Formula, kind: str, annotate: bool = False) -> Shapes:
         """The alternatives for values of a type. `annotate`: with what of them is evaluated."""
@@ -157,8 +158,21 @@ class NormalForm:
             shapes: Sequence[Shape] = known[part]
             for other in left[:i] + left[i + 1 :]:
                 if not self._apart(shapes, known[other]):
-                    shapes = self._both(shapes, self.shapes(complement(other), kind), other)
+                    shapes = self._without(shapes, other, kind)
             found += shapes
+        return found
+
+    def _without(self, shapes: Sequence[Shape], other: Formula, kind: str) -> Sequence[Shape]:
+        """Those of `shapes` that are none of `other`."""
+        refused = self.shapes(complement(other), kind)
+        if kind != "object" or not self._closed:
+            return self._both(shapes, refused, other)
+        found: list[Shape] = []
+        for shape in shapes:
+            # What other schemas name is no property of a closed object, whatever its value.
+            named = _names(shape)
+            apart = tuple(r for r in refused if named is None or _required(r) <= named)
+            found += self._both((shape,), apart or refused, other)
         return found
 
     def _told_apart(self, branches: list[Shapes]) -> bool:
@@ -211,17 +225,20 @@ class NormalForm:
     def _apart(self, ones: Sequence[Shape], others: Sequence[Shape]) -> bool:
         for one in ones:
             for other in others:
-                self._work.count(1, "")
+                self._work.count(1 + _weight(one) + _weight(other), "")
                 if self.fits_some(one.both(other)):
                     return False
         return True
 
-    def _both(self, ones: Sequence[Shape], others: Sequence[Shape], why: Formula) -> Sequence[Shape]:
+    def _both(
+        self, ones: Sequence[Shape], others: Sequence[Shape], why: Formula
+    ) -> Sequence[Shape]:
         """What fits one of each."""
-        if len(ones) * len(others) > _MOST_SHAPES * 8:
+        if len(ones) * len(others) > _MOST_SHAPES * 4:
             self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
-        self._work.count(len(ones) * len(others), place(why))
+        weight = max(map(_weight, ones), default=0) + max(map(_weight, others), default=0)
+        self._work.count(len(ones) * len(others) * (1 + weight), place(why))
         found = [one.both(other) for one in ones for other in others]
         if len(found) > 1:
             found = [shape for shape in dict.fromkeys(found) if self.fits_some(shape)]
@@ -240,9 +257,7 @@ class NormalForm:
             self._possible[formula] = True  # while it is looked at
             with self._looking():
                 self._possible[formula] = any(
-                    self.fits_some(shape)
-                    for kind in KINDS
-                    for shape in self.shapes(formula, kind)
+                    self.fits_some(shape) for kind in KINDS for shape in self.shapes(formula, kind)
                 )
         return self._possible[formula]
 
@@ -293,8 +308,15 @@ class NormalForm:
         )
 
     def admits_shape(self, shape: Shape, value: Constant) -> bool:
-        listed = shape.values is None or value in shape.values
+        listed = shape.values is None or value in self._set(shape.values)
         return listed and self.admits_facets(shape.facets, value)
+
+    def _set(self, values: tuple[Constant, ...]) -> Collection[Constant]:
+        if len(values) <= _MOST_TRIED:
+            return values
+        if id(values) not in self._sets:
+            self._sets[id(values)] = values, frozenset(values)  # kept, so that its id stays its own
+        return self._sets[id(values)][1]
 
     def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
         self._work.count(1, "")
@@ -356,6 +378,23 @@ def _evaluated(facets: Facets | None, rest: Formula) -> Facets | None:
         opened = facets.opened or rest != FALSE
         return replace(facets, evaluated=(names, patterns, True), opened=opened)
     return facets
+
+
+def _names(shape: Shape) -> set[str] | None:
+    """Of a closed object; None if it may have others."""
+    facets = shape.facets
+    if not isinstance(facets, Objects) or facets.opened or shape.values is not None:
+        return None
+    return set(facets.all_names()) or None
+
+
+def _required(shape: Shape) -> set[str]:
+    return set(shape.facets.required) if isinstance(shape.facets, Objects) else set()
+
+
+def _weight(shape: Shape) -> int:
+    facets = shape.facets
+    return len(facets.clauses) + len(facets.required) // 4 if isinstance(facets, Objects) else 0
 
 
 def _disjoint(sets: Iterable[set[Constant]]) -> bool:

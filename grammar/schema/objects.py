@@ -5,7 +5,6 @@ Knows neither what a property's value is nor how it is written.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import (
@@ -46,7 +45,9 @@ class Members:
     needed: tuple[tuple[Member, ...], ...] = ()
 
 
-def members(objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], Automaton]) -> list[Members]:
+def members(
+    objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], Automaton]
+) -> list[Members]:
     """The alternatives. Raises `TooManyError`, and `TooLargeError` for a set of keys.
 
     `keys_of` has the strings that fit a condition.
@@ -66,7 +67,8 @@ def members(objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], A
             named |= dict.fromkeys(words, member.value)
     found = [Members((), tuple(free))]
     found[0] = replace(
-        found[0], named=tuple(Member(v, n, n in required) for n, v in named.items() if normal.possible(v))
+        found[0],
+        named=tuple(Member(v, n, n in required) for n, v in named.items() if normal.possible(v)),
     )
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys
@@ -80,9 +82,7 @@ def members(objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], A
     return found
 
 
-def _with(
-    old: Members, keys: Automaton, value: Formula, free: list[Member]
-) -> Iterator[Members]:
+def _with(old: Members, keys: Automaton, value: Formula, free: list[Member]) -> Iterator[Members]:
     """With a property that has one of `keys`, and such a value."""
     for i, member in enumerate(old.named):
         if keys.accepts(member.name or ""):
@@ -107,13 +107,18 @@ def _classes(
     closed: bool,
 ) -> list[Member]:
     """Keys that have no name in the schema, by what their values have to fit."""
+    rests = every(*(clause.rest for clause in objects.clauses if not clause.patterns))
+    if rests == FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
+        return []
     keys = Automaton.words(named).complement() if named else Automaton.ANY
     for names in objects.names:
         keys = keys.intersection(keys_of(names))
     found: list[tuple[Automaton, tuple[Formula, ...], bool]] = [(keys, (), False)]
     for clause in objects.clauses:
         if not clause.patterns:
-            found = [(k, (*values, clause.rest), hit) for k, values, hit in found if clause.rest != FALSE]
+            found = [
+                (k, (*values, clause.rest), hit) for k, values, hit in found if clause.rest != FALSE
+            ]
             continue
         split = [(k, values, hit, False) for k, values, hit in found]
         for pattern, value in clause.patterns:

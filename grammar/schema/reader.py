@@ -152,11 +152,11 @@ class Reader:
     def _load(self, uri: str) -> bool:
         document = self._registry.get(uri, self._registry.get(f"{uri}#"))
         if document is None and uri.rstrip("#") in _DRAFTS:
-            from jsonschema_specifications import REGISTRY  # noqa: PLC0415  # few schemas need it
+            from jsonschema_specifications import REGISTRY  # few schemas need it
 
             document = REGISTRY.contents(uri)
         elif document is None and "json-schema.org/draft/" in uri:
-            from jsonschema_specifications import REGISTRY  # noqa: PLC0415
+            from jsonschema_specifications import REGISTRY
 
             document = REGISTRY.contents(uri) if uri in REGISTRY else None
         if document is None:

@@ -21,8 +21,8 @@ from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError, array, write_array, write_distinct
 from dlm.grammar.schema.constant import Constant, constant, spellings
 from dlm.grammar.schema.dialect import Dialect, choice
-from dlm.grammar.schema.facets import EMPTY, KINDS, Arrays, Numbers, Objects, Shape, Strings
-from dlm.grammar.schema.formula import FALSE, TRUE, Formula, Leaf, place
+from dlm.grammar.schema.facets import KINDS, Arrays, Numbers, Objects, Shape, Strings
+from dlm.grammar.schema.formula import FALSE, Formula, place
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, whole
 from dlm.grammar.schema.normal import NormalForm
@@ -73,7 +73,7 @@ def write(
         reader = Reader(schema, registry, where, work, strict=not implied_types)
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
-        normal = NormalForm(keywords, languages, work)
+        normal = NormalForm(keywords, languages, work, closed)
         writer = _Writer(normal, dialect, rules, implied_types, closed)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root)
@@ -149,7 +149,9 @@ class _Writer:
     def _shape(self, shape: Shape, formula: Formula) -> Node:
         facets = shape.facets
         if shape.values is not None:
-            return self._constants([v for v in shape.values if self._normal.admits_shape(shape, v)])
+            return self._constants(
+                [v for v in shape.values if self._normal.admits_facets(facets, v)]
+            )
         try:
             match facets:
                 case Strings():
@@ -256,7 +258,11 @@ class _Writer:
                 item = concatenation(self._dialect.key(part), self._dialect.mark(":"), item)
             parts += [comma, item] if parts else [item]
         if isinstance(value, list):
-            return array(concatenation(*parts), False, self._dialect) if parts else array(NOTHING, True, self._dialect)
+            return (
+                array(concatenation(*parts), False, self._dialect)
+                if parts
+                else array(NOTHING, True, self._dialect)
+            )
         if not parts:
             return self._dialect.mark("{}")
         return concatenation(self._dialect.mark("{"), *parts, self._dialect.mark("}"))

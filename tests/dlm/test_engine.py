@@ -76,7 +76,7 @@ def test_the_same_seed_repeats_and_another_does_not(engine_of):
         engine = engine_of(model)
         engine.add(Request(token_ids=PROMPT, seed=seed, max_tokens=4))
         engine.step()
-        canvases.append(next(iter(engine._running.values())).canvas.tolist())
+        canvases.append(next(iter(engine._scheduler.running.values())).canvas.tokens.tolist())
     assert canvases[0] == canvases[1] != canvases[2]
     assert run(1) == run(1)
 
@@ -140,7 +140,7 @@ def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
     engine = engine_of(Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>')))
     healthy, doomed = (engine.add(Request(token_ids=PROMPT, seed=s)) for s in (0, 1))
     engine.step()
-    next(s for s in engine._running.values() if s.number == doomed).constraint = Doomed()
+    next(s for s in engine._scheduler.running.values() if s.number == doomed).constraint = Doomed()
     ends = {}
     while engine.busy:
         for event in engine.step():

@@ -140,10 +140,10 @@ WIDE = [
 
 def holds_just_its_tokens(engine):
     """A model would remember the prompt and the tokens that stand, but for those to come next."""
-    for slot, running in engine._running.items():
-        remembered = engine._cache.tokens[slot] + running.uncoded
+    for slot, running in engine._scheduler.running.items():
+        remembered = engine._cache.tokens[slot] + running.unencoded
         assert remembered == running.prompt + running.tokens
-    for slot in engine._free:
+    for slot in engine._scheduler._free:
         assert engine._cache.tokens[slot] == []
 
 
@@ -207,7 +207,7 @@ def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of)
     number = engine.add(Request(token_ids=PROMPT, constraint=spec, max_tokens=16))
     canvases, last = 0, None
     while engine.busy:
-        canvases = max([canvases, *(s.stats.canvases for s in engine._running.values())])
+        canvases = max([canvases, *(s.stats.canvases for s in engine._scheduler.running.values())])
         for event in engine.step():
             last = event
     assert isinstance(last, Failed)

@@ -130,8 +130,8 @@ def cached(model: DiffusionGemma, cache: KVCache, slot: int, layer: int) -> tupl
     return keys.clone(), values.clone()
 
 
-def no_belief(*shape: int) -> Tensor:
-    """The belief of a first step for canvases `shape`."""
+def no_soft_embedding(*shape: int) -> Tensor:
+    """The soft embedding of a first step for canvases `shape`."""
     return torch.zeros(*shape, HIDDEN)
 
 

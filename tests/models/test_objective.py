@@ -37,76 +37,79 @@ def noisy(reference, rng):
 
 
 @pytest.fixture
-def belief(reference, rng):
+def soft_embedding(reference, rng):
     return torch.randn(2, 3, reference.CANVAS, reference.HIDDEN, generator=rng)
 
 
-def states(model, batch, noisy, belief):
+def states(model, batch, noisy, soft_embedding):
     """Of the clean tokens and of the canvases, without gradient."""
     with torch.no_grad():
-        return objective._Layout(model, batch).states(noisy, belief)
+        return objective._Layout(model, batch).states(noisy, soft_embedding)
 
 
-def denoised(model, batch, noisy, belief):
+def denoised(model, batch, noisy, soft_embedding):
     """Logits `[B, K, L, V]` of every canvas run by itself behind its own tokens."""
     rows = []
     for b in range(len(noisy)):
         for k, start in enumerate(batch.starts[b].tolist()):
             cache = model.new_cache(1)
             model.encode([batch.tokens[b, :start].tolist()], cache, [0])
-            rows.append(model.denoise(noisy[b, k, None], belief[b, k, None], cache, [0]))
+            rows.append(model.denoise(noisy[b, k, None], soft_embedding[b, k, None], cache, [0]))
     return torch.cat(rows).unflatten(0, noisy.shape[:2]).clone()
 
 
-def test_canvases_in_one_pass_equal_canvases_denoised_apart(pair, batch, noisy, belief):
-    _, canvases = states(pair.ours, batch, noisy, belief)
-    expected = denoised(pair.ours, batch, noisy, belief)
+def test_canvases_in_one_pass_equal_canvases_denoised_apart(pair, batch, noisy, soft_embedding):
+    _, canvases = states(pair.ours, batch, noisy, soft_embedding)
+    expected = denoised(pair.ours, batch, noisy, soft_embedding)
     torch.testing.assert_close(pair.ours.logits(canvases), expected, **CLOSE)
 
 
-def test_tokens_in_one_pass_equal_tokens_encoded_apart(pair, batch, noisy, belief):
-    tokens, _ = states(pair.ours, batch, noisy, belief)
+def test_tokens_in_one_pass_equal_tokens_encoded_apart(pair, batch, noisy, soft_embedding):
+    tokens, _ = states(pair.ours, batch, noisy, soft_embedding)
     for b, length in enumerate(batch.lengths.tolist()):
         row = batch.tokens[b, :length].tolist()
         expected = pair.ours.encode([row], pair.ours.new_cache(1), [0])
         torch.testing.assert_close(tokens[b, :length], expected, **CLOSE)
 
 
-def changed(model, batch, noisy, belief, other, other_noisy):
+def changed(model, batch, noisy, soft_embedding, other, other_noisy):
     """Which tokens `[B, T]` and canvases `[B, K]` come out otherwise for another input."""
-    before, after = states(model, batch, noisy, belief), states(model, other, other_noisy, belief)
+    before, after = (
+        states(model, batch, noisy, soft_embedding),
+        states(model, other, other_noisy, soft_embedding),
+    )
     tokens, canvases = (
         (new - old).abs().amax(-1) > 1e-4 for new, old in zip(after, before, strict=True)
     )
     return tokens, canvases.any(-1)
 
 
-def test_a_canvas_is_seen_by_nothing_but_itself(pair, batch, noisy, belief, reference):
+def test_a_canvas_is_seen_by_nothing_but_itself(pair, batch, noisy, soft_embedding, reference):
     other = noisy.clone()
     other[0, 1] = (other[0, 1] + 1) % reference.VOCAB
-    tokens, canvases = changed(pair.ours, batch, noisy, belief, batch, other)
+    tokens, canvases = changed(pair.ours, batch, noisy, soft_embedding, batch, other)
     assert not tokens.any()
     assert canvases.tolist() == [[False, True, False], [False, False, False]]
 
 
-def test_every_position_of_a_canvas_sees_every_other(pair, batch, noisy, belief, reference):
+def test_every_position_of_a_canvas_sees_every_other(pair, batch, noisy, soft_embedding, reference):
     for position in (0, reference.CANVAS - 1):
         other = noisy.clone()
         other[0, 1, position] = (other[0, 1, position] + 1) % reference.VOCAB
-        _, before = states(pair.ours, batch, noisy, belief)
-        _, after = states(pair.ours, batch, other, belief)
+        _, before = states(pair.ours, batch, noisy, soft_embedding)
+        _, after = states(pair.ours, batch, other, soft_embedding)
         assert ((after - before)[0, 1].abs().amax(-1) > 1e-4).all()
 
 
 @pytest.mark.parametrize("column", [3, 9, 11, 12, 20])
 def test_a_clean_token_is_seen_only_by_what_comes_after_it(
-    pair, batch, noisy, belief, reference, column
+    pair, batch, noisy, soft_embedding, reference, column
 ):
     """Not by tokens before it, canvases that start before it, or other samples."""
     tokens = batch.tokens.clone()
     tokens[0, column] = (tokens[0, column] + 1) % reference.VOCAB
     other = replace(batch, tokens=tokens)
-    tokens, canvases = changed(pair.ours, batch, noisy, belief, other, noisy)
+    tokens, canvases = changed(pair.ours, batch, noisy, soft_embedding, other, noisy)
     T = batch.tokens.shape[1]
     assert tokens[0].tolist() == [i >= column for i in range(T)]
     assert canvases[0].tolist() == [start > column for start in batch.starts[0].tolist()]
@@ -116,13 +119,13 @@ def test_a_clean_token_is_seen_only_by_what_comes_after_it(
 
 @pytest.fixture
 def passes(monkeypatch):
-    """What `loss` shows the model, pass by pass: (noisy, belief)."""
+    """What `loss` shows the model, pass by pass: (noisy, soft_embedding)."""
     seen = []
     original = objective._Layout.states
 
-    def spy(self, noisy, belief):
-        seen.append((noisy, belief))
-        return original(self, noisy, belief)
+    def spy(self, noisy, soft_embedding):
+        seen.append((noisy, soft_embedding))
+        return original(self, noisy, soft_embedding)
 
     monkeypatch.setattr(objective._Layout, "states", spy)
     return seen
@@ -132,9 +135,9 @@ def test_the_loss_is_the_cross_entropy_of_what_the_model_says_apart(
     pair, batch, reference, rng, passes
 ):
     loss = objective.loss(pair.ours, batch, False, rng)
-    [(noisy, belief)] = passes
-    assert not belief.any()
-    logits = denoised(pair.ours, batch, noisy, belief)
+    [(noisy, soft_embedding)] = passes
+    assert not soft_embedding.any()
+    logits = denoised(pair.ours, batch, noisy, soft_embedding)
     diffusion = F.cross_entropy(logits.flatten(0, 2), batch.canvases.flatten())
     torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)
 
@@ -147,14 +150,16 @@ def test_the_loss_is_the_cross_entropy_of_what_the_model_says_apart(
     torch.testing.assert_close(loss.next_token, next_token, **CLOSE)
 
 
-def test_self_conditioning_shows_the_belief_of_a_first_pass(pair, batch, reference, rng, passes):
+def test_self_conditioning_shows_the_soft_embedding_of_a_first_pass(
+    pair, batch, reference, rng, passes
+):
     loss = objective.loss(pair.ours, batch, True, rng)
-    (noisy, nothing), (again, belief) = passes
+    (noisy, nothing), (again, soft_embedding) = passes
     assert torch.equal(noisy, again)
     assert not nothing.any()
     first = denoised(pair.ours, batch, noisy, nothing)
-    torch.testing.assert_close(belief, pair.ours.soft_embedding(first), **CLOSE)
-    second = denoised(pair.ours, batch, noisy, belief)
+    torch.testing.assert_close(soft_embedding, pair.ours.soft_embedding(first), **CLOSE)
+    second = denoised(pair.ours, batch, noisy, soft_embedding)
     diffusion = F.cross_entropy(second.flatten(0, 2), batch.canvases.flatten())
     torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)
 

@@ -46,18 +46,18 @@ def test_the_decoder_computes_the_logits_of_transformers(pair, reference, rng, l
     theirs, cache = reference.Theirs(pair.theirs), pair.ours.new_cache(1)
     theirs.encode(prompt)
     pair.ours.encode([prompt], cache, [0])
-    belief, previous = reference.no_belief(1, reference.CANVAS), None
+    soft_embedding, previous = reference.no_soft_embedding(1, reference.CANVAS), None
     for step in range(3):  # each step is shown the logits of the one before
-        logits = pair.ours.denoise(canvas[None], belief, cache, [0])
+        logits = pair.ours.denoise(canvas[None], soft_embedding, cache, [0])
         expected = theirs.denoise(canvas, previous)
         torch.testing.assert_close(logits[0], expected, **reference.CLOSE, msg=f"step {step}")
-        belief, previous = pair.ours.soft_embedding(logits), expected
+        soft_embedding, previous = pair.ours.soft_embedding(logits), expected
 
 
 def test_self_conditioning_changes_the_logits(pair, reference, rng):
-    """Otherwise the parity of steps that are shown a belief would say nothing about beliefs."""
+    """Otherwise the parity of steps that are shown a soft embedding would say nothing about it."""
     canvas, cache = reference.draw(rng, 1, reference.CANVAS), pair.ours.new_cache(1)
-    first = pair.ours.denoise(canvas, reference.no_belief(1, reference.CANVAS), cache, [0])
+    first = pair.ours.denoise(canvas, reference.no_soft_embedding(1, reference.CANVAS), cache, [0])
     second = pair.ours.denoise(canvas, pair.ours.soft_embedding(first), cache, [0])
     assert (first - second).abs().mean() > 0.1
 
@@ -69,8 +69,8 @@ def test_later_canvases_see_the_ones_committed_before_them(pair, reference, rng,
     for canvas in reference.draw(rng, 3, reference.CANVAS):
         states = pair.ours.encode([committed.tolist()], cache, [0])
         torch.testing.assert_close(states, theirs.encode(committed.tolist()), **reference.CLOSE)
-        belief = reference.no_belief(1, reference.CANVAS)
-        logits = pair.ours.denoise(canvas[None], belief, cache, [0])
+        soft_embedding = reference.no_soft_embedding(1, reference.CANVAS)
+        logits = pair.ours.denoise(canvas[None], soft_embedding, cache, [0])
         torch.testing.assert_close(logits[0], theirs.denoise(canvas), **reference.CLOSE)
         committed = canvas
 
@@ -120,15 +120,15 @@ LENGTHS = [3, 30, 0, 8, 17]
 def test_a_batch_of_unequal_slots_denoises_each_as_if_alone_to_the_bit(pair, reference, rng):
     model, B = pair.ours, len(LENGTHS)
     canvases = reference.draw(rng, B, reference.CANVAS)
-    beliefs = torch.randn(B, reference.CANVAS, reference.HIDDEN, generator=rng)
+    soft_embeddings = torch.randn(B, reference.CANVAS, reference.HIDDEN, generator=rng)
     together = model.new_cache(B)
     for slot, length in enumerate(LENGTHS):
         if length:
             model.encode([reference.draw(rng, length).tolist()], together, [slot])
-    logits = model.denoise(canvases, beliefs, together, list(range(B)))
+    logits = model.denoise(canvases, soft_embeddings, together, list(range(B)))
     for slot in range(B):
         one = slice(slot, slot + 1)
-        alone = model.denoise(canvases[one], beliefs[one], together, [slot])
+        alone = model.denoise(canvases[one], soft_embeddings[one], together, [slot])
         assert torch.equal(logits[one], alone), f"slot {slot}"
 
 
@@ -136,10 +136,12 @@ def test_the_order_of_slots_in_a_batch_does_not_matter(pair, reference, rng):
     model, cache = pair.ours, pair.ours.new_cache(3)
     model.encode([reference.draw(rng, n).tolist() for n in (4, 20, 9)], cache, [0, 1, 2])
     canvases = reference.draw(rng, 3, reference.CANVAS)
-    beliefs = torch.randn(3, reference.CANVAS, reference.HIDDEN, generator=rng)
-    logits = model.denoise(canvases, beliefs, cache, [0, 1, 2])
+    soft_embeddings = torch.randn(3, reference.CANVAS, reference.HIDDEN, generator=rng)
+    logits = model.denoise(canvases, soft_embeddings, cache, [0, 1, 2])
     order = [2, 0, 1]
-    assert torch.equal(model.denoise(canvases[order], beliefs[order], cache, order), logits[order])
+    assert torch.equal(
+        model.denoise(canvases[order], soft_embeddings[order], cache, order), logits[order]
+    )
 
 
 def test_encoding_several_slots_at_once_equals_one_at_a_time(pair, reference, rng):
@@ -179,13 +181,13 @@ def test_denoising_leaves_the_cache_as_it_was(pair, reference, rng):
     model.encode(reference.draw(rng, 2, 13).tolist(), cache, [0, 1])
     layers = range(len(reference.KINDS))
     before = [reference.cached(model, cache, slot, layer) for slot in (0, 1) for layer in layers]
-    canvas, belief = reference.draw(rng, 2, 8), reference.no_belief(2, 8)
-    first = model.denoise(canvas, belief, cache, [0, 1])
-    model.denoise(reference.draw(rng, 2, 8), belief, cache, [0, 1])
+    canvas, soft_embedding = reference.draw(rng, 2, 8), reference.no_soft_embedding(2, 8)
+    first = model.denoise(canvas, soft_embedding, cache, [0, 1])
+    model.denoise(reference.draw(rng, 2, 8), soft_embedding, cache, [0, 1])
     after = [reference.cached(model, cache, slot, layer) for slot in (0, 1) for layer in layers]
     torch.testing.assert_close(after, before, rtol=0, atol=0)
     assert [cache.length(0), cache.length(1)] == [13, 13]
-    assert torch.equal(model.denoise(canvas, belief, cache, [0, 1]), first)
+    assert torch.equal(model.denoise(canvas, soft_embedding, cache, [0, 1]), first)
 
 
 @pytest.mark.parametrize("kept", [0, 5, 12, 25])
@@ -201,10 +203,10 @@ def test_a_rewound_slot_encodes_as_if_it_had_never_gone_further(pair, reference,
     again = reference.draw(rng, 11).tolist()
     states = model.encode([again], cache, [0])
     torch.testing.assert_close(states, model.encode([again], untouched, [0]), **reference.CLOSE)
-    canvas, belief = reference.draw(rng, 1, 8), reference.no_belief(1, 8)
+    canvas, soft_embedding = reference.draw(rng, 1, 8), reference.no_soft_embedding(1, 8)
     torch.testing.assert_close(
-        model.denoise(canvas, belief, cache, [0]),
-        model.denoise(canvas, belief, untouched, [0]),
+        model.denoise(canvas, soft_embedding, cache, [0]),
+        model.denoise(canvas, soft_embedding, untouched, [0]),
         **reference.CLOSE,
     )
     assert [cache.length(0), cache.length(1)] == [kept + 11, 9]
@@ -279,8 +281,10 @@ def test_bf16_loses_no_more_than_transformers_does_in_bf16(pair, reference, rng)
         for model in (pair.ours, half):
             cache = model.new_cache(1)
             model.encode([prompt], cache, [0])
-            belief = reference.no_belief(1, reference.CANVAS).to(model.embed_tokens.weight.dtype)
-            logits = model.denoise(canvas, belief, cache, [0])
+            soft_embedding = reference.no_soft_embedding(1, reference.CANVAS).to(
+                model.embed_tokens.weight.dtype
+            )
+            logits = model.denoise(canvas, soft_embedding, cache, [0])
             both.append(model.denoise(canvas, model.soft_embedding(logits), cache, [0])[0])
         theirs = reference.Theirs(half_of_theirs)
         theirs.encode(prompt)

@@ -38,7 +38,7 @@ def test_transformers_loads_it_and_gives_the_same_logits(rng, tokenizer):
     canvas = torch.randint(model.vocab_size, (1, model.canvas_length), generator=rng)
     cache = model.new_cache(1)
     model.encode([prompt], cache, [0])
-    first = model.denoise(canvas, model.no_belief()[None], cache, [0])
+    first = model.denoise(canvas, model.no_soft_embedding()[None], cache, [0])
     second = model.denoise(canvas, model.soft_embedding(first), cache, [0])
     with torch.no_grad():
         past = DynamicCache(config=reference.config.get_text_config())

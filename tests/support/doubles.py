@@ -39,13 +39,13 @@ class Double:
         return torch.zeros(sum(map(len, tokens)), 1)
 
     def denoise(
-        self, canvas: Tensor, belief: Tensor, cache: Ledger, slots: Sequence[int]
+        self, canvas: Tensor, soft_embedding: Tensor, cache: Ledger, slots: Sequence[int]
     ) -> Tensor:
         return torch.stack(
             [self.wish(cache.tokens[s], c) for s, c in zip(slots, canvas, strict=True)]
         )
 
-    def no_belief(self) -> Tensor:
+    def no_soft_embedding(self) -> Tensor:
         return torch.zeros(self.canvas_length, 1)
 
     def soft_embedding(self, logits: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from dlm.grammar import (
     Regex,
     Vocabulary,
 )
-from dlm.scores import Scores
+from dlm.logits import Logits
 
 L, AMPLE = 12, 1000
 PAIRS = {"type": "array", "items": {"type": "array", "maxItems": 3}, "minItems": 2}
@@ -41,12 +41,12 @@ SPECS = [
 
 def random_scores(seed, size, scale=4.0):
     logits = scale * torch.randn(L, size, generator=torch.Generator().manual_seed(seed))
-    return Scores(logits, logits.argmax(-1).tolist())
+    return Logits(logits, logits.argmax(-1).tolist())
 
 
 def wanting(tokens, size, pad):
     row = (list(tokens) + [pad] * L)[:L]
-    return Scores(50.0 * torch.nn.functional.one_hot(torch.tensor(row), size).float(), row)
+    return Logits(50.0 * torch.nn.functional.one_hot(torch.tensor(row), size).float(), row)
 
 
 def answer(frontier, canvases):

@@ -23,7 +23,7 @@ from dlm.grammar import (
     Vocabulary,
 )
 from dlm.grammar.parse.network_reader import read_network
-from dlm.scores import Scores
+from dlm.logits import Logits
 
 L, BUDGET = 12, 1000
 SCHEMA = {
@@ -47,7 +47,7 @@ def wanting(vocabulary, tokens, sure=50.0):
     """Scores of a model that is sure of `tokens`, then of padding."""
     wanted = torch.tensor(list(tokens) + [vocabulary.pad] * (L - len(tokens)))[:L]
     logits = sure * torch.nn.functional.one_hot(wanted, len(vocabulary)).float()
-    return Scores(logits, wanted.tolist())
+    return Logits(logits, wanted.tolist())
 
 
 def allowed(guidance, position, size):
@@ -234,7 +234,7 @@ def test_a_literal_that_reads_like_a_control_token_is_spelled_out(compiler, voca
     """The tokenizer would write the control token, which is no text and ends the answer."""
     compiled = compiler.compile(JsonSchema({"const": text}))
     frontier = Frontier(compiled, BUDGET)
-    scores = Scores(torch.zeros(60, len(vocabulary)), [vocabulary.pad] * 60)
+    scores = Logits(torch.zeros(60, len(vocabulary)), [vocabulary.pad] * 60)
     guidance = frontier.guide(scores)
     said = guidance.guess[: guidance.stop]
     assert json.loads(vocabulary.text(said)) == text
@@ -277,4 +277,4 @@ def test_a_vocabulary_that_cannot_end_the_text_is_told_of_at_once():
 def random_scores(vocabulary, seed):
     rng = torch.Generator().manual_seed(seed)
     logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
-    return Scores(logits, logits.argmax(-1).tolist())
+    return Logits(logits, logits.argmax(-1).tolist())

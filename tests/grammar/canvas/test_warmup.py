@@ -20,7 +20,7 @@ from dlm.grammar import (
     Tools,
 )
 from dlm.grammar.canvas import warmup as rehearsal
-from dlm.scores import Scores
+from dlm.logits import Logits
 
 L, BUDGET = 48, 200
 ORDER = {
@@ -61,7 +61,7 @@ def rehearsed(vocabulary):
 def wanting(vocabulary, text):
     """Scores of a model that wants `text`, and to stop behind it."""
     wanted = [*vocabulary.encode(text), vocabulary.stops[1]]
-    return Scores(torch.zeros(len(wanted), len(vocabulary)), wanted)
+    return Logits(torch.zeros(len(wanted), len(vocabulary)), wanted)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -69,7 +69,7 @@ def wanting(vocabulary, text):
 @given(seed=st.integers(0, 2**32), budget=st.sampled_from([60, BUDGET]))
 def test_a_rehearsal_changes_nothing(compiler, rehearsed, vocabulary, spec, seed, budget):
     logits = 3 * torch.randn(L, len(vocabulary), generator=torch.Generator().manual_seed(seed))
-    scores = Scores(logits, logits.argmax(-1).tolist())
+    scores = Logits(logits, logits.argmax(-1).tolist())
     one, two = (Frontier(by.compile(spec), budget).guide(scores) for by in (compiler, rehearsed))
     assert (one.guess, one.suspect, one.stop) == (two.guess, two.suspect, two.stop)
     assert (one.repaired, one.choice, one.mass) == (two.repaired, two.choice, two.mass)

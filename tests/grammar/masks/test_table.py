@@ -9,7 +9,7 @@ from dlm.grammar import Compiled, Frontier, JsonSchema
 from dlm.grammar.masks import table as masks
 from dlm.grammar.masks.table import Masks
 from dlm.grammar.parse.network_reader import read_network
-from dlm.scores import Scores
+from dlm.logits import Logits
 
 SIZE, L = 100, 12
 
@@ -69,7 +69,7 @@ def test_how_many_masks_are_kept_changes_nothing(compiler, vocabulary, monkeypat
     rng = torch.Generator().manual_seed(0)
     for step in range(12):
         logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
-        scores = Scores(logits, logits.argmax(-1).tolist())
+        scores = Logits(logits, logits.argmax(-1).tolist())
         for one, other in zip(plenty, short, strict=True):
             for _ in range(2):
                 ample, little = one.guide(scores), other.guide(scores)

@@ -17,7 +17,7 @@ from dlm.grammar import (
     Regex,
     Vocabulary,
 )
-from dlm.scores import Scores
+from dlm.logits import Logits
 
 L = 8
 WORDS = st.lists(
@@ -70,7 +70,7 @@ def test_a_budget_for_the_fewest_tokens_is_enough(words, spec, needed, text):
     for seed in range(20):
         logits = 9 * torch.randn(L, len(words), generator=torch.Generator().manual_seed(seed))
         frontier = Frontier(compiled, needed)
-        guidance = frontier.guide(Scores(logits, logits.argmax(-1).tolist()))
+        guidance = frontier.guide(Logits(logits, logits.argmax(-1).tolist()))
         assert words.text(guidance.guess) == text
         assert guidance.stop == needed - 1
 

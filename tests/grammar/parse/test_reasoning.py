@@ -15,7 +15,7 @@ import dlm.models
 from dlm.grammar import Choice, Compiler, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
 from dlm.grammar.parse.matcher import Reader
 from dlm.grammar.parse.reasoning import Marker
-from dlm.scores import Scores
+from dlm.logits import Logits
 
 L, STOP = 12, 106
 TEXTS = ("<think>", "</think>")  # several tokens each
@@ -113,7 +113,7 @@ def markers(vocabulary):
 def wanting(vocabulary, tokens):
     row = (list(tokens) + [vocabulary.pad] * L)[:L]
     logits = 50.0 * torch.nn.functional.one_hot(torch.tensor(row), len(vocabulary)).float()
-    return Scores(logits, row)
+    return Logits(logits, row)
 
 
 def masks(compiled, tokens):
@@ -207,7 +207,7 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
         scores = wanting(vocabulary, wanted)
         if noise:
             scores._logits += 30 * torch.randn(L, len(vocabulary), generator=rng)
-            scores = Scores(scores._logits, [*wanted[:1], *scores._logits.argmax(-1).tolist()[1:]])
+            scores = Logits(scores._logits, [*wanted[:1], *scores._logits.argmax(-1).tolist()[1:]])
         guidance = frontier.guide(scores)
         tokens = guidance.guess[: guidance.stop + 1]
         frontier.commit(tokens)

@@ -14,7 +14,7 @@ _REACH = 25.0  # nats below the likeliest token: even a quarter of a million of 
 _FAR = np.float32(3e38)  # below any logit that is worth a thought
 
 
-class Scores:
+class Logits:
     """`logits [L, V]` stay where they are: the argmax comes to the host, other rows on demand.
 
     A row has a quarter of a million logits. What is forbidden is subtracted or multiplied away: to

@@ -8,6 +8,7 @@ from values import PROMPT, V
 
 from dlm import (
     Choice,
+    DlmError,
     Failed,
     Finished,
     Grammar,
@@ -18,7 +19,7 @@ from dlm import (
     Request,
     RequestError,
 )
-from dlm.grammar import Compiler
+from dlm.grammar import Compiler, LimitError
 
 SLOW = Choice(["slow"])  # the spec that a test lets take its time
 QUICK = JsonSchema({"type": "string"})
@@ -121,15 +122,28 @@ def test_an_error_of_the_compiler_ends_its_request_alone(serving):
     ends_alone(engine, doomed, fine, "choice: it is no good")
 
 
-def test_a_grammar_that_never_compiles_ends_its_request_alone(serving):
-    engine, _ = serving(compile_seconds=1e-6)
-    doomed, fine = engine.add(asks(SLOW)), engine.add(asks())
-    ends_alone(engine, doomed, fine, "takes over 1e-06 s to compile")
+@pytest.mark.parametrize("error", [OverflowError("too far"), MemoryError(), RecursionError("deep")])
+def test_a_foreign_error_of_the_compiler_ends_its_request_alone_and_is_named(serving, error):
+    engine, compiler = serving()
+    doomed, fine = engine.add(asks(SLOW)), engine.add(asks(QUICK))
+    compiler.held.set_exception(error)
+    ends = ends_of(engine, {})
+    assert type(error).__name__ in str(ends[doomed].error)
+    assert type(ends[doomed].error) is DlmError
+    assert ends[fine].result.text == '"hi"'
 
 
-def test_generate_gives_up_on_a_grammar_that_never_compiles(serving):
-    engine, _ = serving(compile_seconds=1e-3)
-    with pytest.raises(RequestError, match=r"request 1: .* takes over 0.001 s"):
+def test_a_limit_of_the_compiler_is_the_request_s_to_keep(serving):
+    engine, compiler = serving()
+    doomed, fine = engine.add(asks(SLOW)), engine.add(asks(QUICK))
+    compiler.held.set_exception(LimitError("choice: takes over 10 s to compile"))
+    ends_alone(engine, doomed, fine, "takes over 10 s to compile")
+
+
+def test_generate_raises_what_a_compiler_raises_and_starts_nobody(serving):
+    engine, compiler = serving()
+    compiler.held.set_exception(LimitError("takes over 10 s to compile"))
+    with pytest.raises(RequestError, match=r"request 1: takes over 10 s"):
         engine.generate([asks(), asks(SLOW)])
     assert not engine.busy
 

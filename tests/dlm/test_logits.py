@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlm.scores import Scores
+from dlm.logits import Logits
 
 SIZE = 3000
 
@@ -34,7 +34,7 @@ def test_candidates_are_the_likeliest_of_what_is_allowed(seed, scale, share, dty
     row = logits[1].double().numpy()
     logp = row - row.max() - math.log(np.exp(row - row.max()).sum())
     best = float(logp[allowed].max())
-    scores = Scores(logits, [0, 0])
+    scores = Logits(logits, [0, 0])
 
     found = scores.candidates(1, packed(allowed), 3)
 
@@ -51,13 +51,13 @@ def test_candidates_are_the_likeliest_of_what_is_allowed(seed, scale, share, dty
 
 
 def test_where_nothing_is_allowed_there_is_no_candidate():
-    found = Scores(torch.zeros(1, SIZE), [0]).candidates(0, packed(np.zeros(SIZE, dtype=bool)), 3)
+    found = Logits(torch.zeros(1, SIZE), [0]).candidates(0, packed(np.zeros(SIZE, dtype=bool)), 3)
     assert (found.ranked, found.mass) == ([], 0.0)
 
 
 def test_logits_that_a_model_rules_out_are_no_candidates():
     logits = torch.full((1, SIZE), -torch.inf)
     logits[0, [7, 9]] = torch.tensor([1.0, 2.0])
-    found = Scores(logits, [9]).candidates(0, packed(np.ones(SIZE, dtype=bool)), 5)
+    found = Logits(logits, [9]).candidates(0, packed(np.ones(SIZE, dtype=bool)), 5)
     assert [token for token, _ in found.ranked] == [9, 7]
     assert found.mass == pytest.approx(1.0)

@@ -1,0 +1,149 @@
+"""What becomes of one request between two passes: it is encoded, committed, told, checked, ended.
+
+Knows neither who else runs nor how a pass is made.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from dlm.config import DecodeConfig
+from dlm.denoise import Cache, Denoiser, Outcome
+from dlm.errors import DlmError
+from dlm.events import Committed, Draft, Event, Finished
+from dlm.grammar import Compiler, InvalidValueError, Unfinished, Vocabulary
+from dlm.policy import Policy
+from dlm.request import FinishReason
+from dlm.sequence import Sequence
+
+
+class Decoder:
+    """Its methods tell what happened; `Finished` is the last event of a request.
+
+    What they raise ends the request that it is about.
+    """
+
+    def __init__(
+        self,
+        model: Denoiser,
+        cache: Cache,
+        config: DecodeConfig,
+        policy: Policy,
+        vocabulary: Vocabulary,
+        compiler: Compiler,
+    ):
+        self._model, self._cache, self._config, self._policy = model, cache, config, policy
+        self._vocabulary, self._compiler = vocabulary, compiler
+
+    def prepare(self, slot: int, sequence: Sequence) -> Iterator[Event]:
+        """Bring the cache up to a request's tokens and begin its next canvas; or see to its check.
+
+        One slot at a time: a product of few rows may round otherwise than one of many, and what
+        runs beside a request must not show in its output.
+        """
+        if sequence.checking is not None and sequence.checking.done():
+            yield from self._judge(slot, sequence, sequence.checking)
+        elif sequence.checking is None and sequence.unencoded:
+            start = perf_counter()
+            self._model.encode([sequence.unencoded], self._cache, [slot])
+            self._begin_canvas(sequence)
+            sequence.stats.seconds["encode"] += perf_counter() - start
+
+    def _begin_canvas(self, sequence: Sequence) -> None:
+        L, device = self._model.canvas_length, self._model.device
+        noise = torch.randint(self._model.vocab_size, (L,), generator=sequence.rng, device=device)
+        sequence.begin_canvas(noise, self._model.no_soft_embedding())
+
+    def advance(
+        self, slot: int, sequence: Sequence, outcome: Outcome | Exception
+    ) -> Iterator[Event]:
+        """Tell of the pass; commit the canvas if it settled, and see whether the answer ends."""
+        if isinstance(outcome, Unfinished):
+            self._count_look(sequence)
+            return
+        if isinstance(outcome, Exception):
+            raise outcome
+        guidance, canvas = outcome.guidance, sequence.canvas
+        yield Draft(
+            request=sequence.number,
+            step=canvas.steps,
+            entropy=outcome.entropy,
+            tokens=guidance.guess,
+            accepted=outcome.accepted,
+            pinned=len(canvas.pinned),
+        )
+        if not outcome.settled:
+            yield from self._tell(sequence)
+            return
+        room = sequence.request.max_tokens - len(sequence.tokens)
+        tokens = guidance.guess[: guidance.stop + 1][:room]
+        sequence.constraint.commit(tokens)
+        sequence.commit(tokens)
+        if guidance.stop < len(tokens):
+            yield from self._finish(sequence, "stop")
+        elif len(tokens) == room:
+            yield from self._finish(sequence, "length")
+        else:
+            yield from self._tell(sequence)
+
+    def _count_look(self, sequence: Sequence) -> None:
+        """The grammar has not finished its look at the canvas: nothing of it counts yet."""
+        canvas, limit = sequence.canvas, self._policy.looks * self._policy.step_work
+        canvas.work += sequence.constraint.work
+        if canvas.work > limit:
+            raise DlmError(f"the grammar takes over {limit} units of work to match a canvas")
+
+    def _tell(self, sequence: Sequence, ended: bool = False) -> Iterator[Event]:
+        """What has become final, if anything has. What may yet be taken back waits for the end."""
+        if sequence.checked and not ended:
+            return
+        tokens, text, reasoning = sequence.stream.tell(sequence.final, ended)
+        if tokens:
+            number = sequence.number
+            yield Committed(request=number, tokens=tokens, text=text, reasoning=reasoning)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> Iterator[Event]:
+        """A complete answer is read; where its grammar is wider than its spec, it is checked."""
+        spec = sequence.request.constraint
+        if spec is None or reason == "length":
+            yield from self._end(sequence, None, reason)
+            return
+        answer = sequence.answer(stopped=True)[1]
+        if sequence.checked:
+            seconds = self._policy.check_seconds
+            sequence.checking = self._compiler.check(spec, answer, seconds)
+            return
+        try:
+            parsed = spec.read(answer, self._vocabulary)
+        except InvalidValueError as error:
+            raise DlmError(f"the result is refused: {error}") from error
+        yield from self._end(sequence, parsed, reason)
+
+    def _judge(self, slot: int, sequence: Sequence, checked: "Future[Any]") -> Iterator[Event]:
+        """An answer has been checked: it ends the request, or is tried again."""
+        sequence.checking = None
+        try:
+            parsed = checked.result()
+        except InvalidValueError as error:
+            if sequence.refusals >= self._config.refusals:
+                raise DlmError(f"the result is refused: {error}") from error
+            self._turn_back(slot, sequence, sequence.turning_point(error.path))
+            return
+        yield from self._end(sequence, parsed, "stop")
+
+    def _turn_back(self, slot: int, sequence: Sequence, at: int) -> None:
+        """Go back in front of the token `at`, which is to become another."""
+        L = self._model.canvas_length
+        canvas = at // L * L
+        sequence.constraint.rollback(len(sequence.tokens) - canvas)
+        self._cache.rewind(slot, len(sequence.prompt) + canvas)
+        self._begin_canvas(sequence)
+        sequence.turn_back(at, canvas)
+
+    def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
+        yield from self._tell(sequence, ended=True)
+        result = sequence.result(parsed, reason)
+        yield Finished(request=sequence.number, result=result)

@@ -1,0 +1,95 @@
+"""What lives as long as a request: its tokens, its costs, its refusals, its randomness."""
+
+from collections import abc
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlm.canvas import Canvas
+from dlm.grammar import Answer, Constraint
+from dlm.request import FinishReason, Request, Result, Stats
+from dlm.retry import turning_point
+from dlm.stream import Stream
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """One admitted request. Moved by `Engine.step` alone."""
+
+    number: int  # the engine's, for events about the request
+    request: Request
+    prompt: list[int]
+    stream: Stream
+    rng: torch.Generator  # all the randomness of the request
+    unencoded: list[int]  # tokens that the cache does not hold yet: the prompt, then each canvas
+    tokens: list[int] = field(default_factory=list)  # committed
+    stats: Stats = field(default_factory=Stats)
+    refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
+    refusals: int = 0  # times that a finished answer was refused
+    turned: int | None = None  # the token that was replaced the last time
+    checking: "Future[Any] | None" = None  # the value of a finished answer, while it is checked
+
+    constraint: Constraint = field(init=False)  # made when the request can run
+    checked: bool = False  # its grammar is wider than its spec: nothing is final before the end
+    canvas: Canvas = field(init=False)  # begins when the cache holds all that comes before it
+
+    def begin_canvas(self, noise: Tensor, soft_embedding: Tensor) -> None:
+        """A fresh canvas, all that comes before it being in the cache."""
+        self.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=self.stats)
+        self.unencoded = []
+        self.stats.canvases += 1
+
+    def commit(self, tokens: list[int]) -> None:
+        """The canvas is done: its tokens are final, and the cache does not hold them yet."""
+        self.tokens, self.unencoded, self.canvas.pinned = self.tokens + tokens, tokens, []
+        self.stats.tokens += len(tokens)
+
+    def turning_point(self, path: abc.Sequence[str | int]) -> int:
+        """The token of a stopped answer to replace where `path` leads to what is wrong in it."""
+        _, answer = self.answer(stopped=True)
+        begin = len(self.tokens) - 1 - len(answer)  # behind the reasoning
+        turned = None if self.turned is None else self.turned - begin
+        pieces = [self.stream.vocabulary.pieces[token] for token in answer]
+        return begin + turning_point(pieces, path, turned)
+
+    def turn_back(self, at: int, canvas: int) -> None:
+        """The answer was refused: its token `at` becomes another.
+
+        The canvas, which has just begun, comes behind `canvas` tokens, where that of `at` did.
+        """
+        led = tuple(self.tokens[:at])
+        self.refused.setdefault(led, set()).add(self.tokens[at])
+        self.tokens = self.tokens[:canvas]
+        self.canvas.pinned, self.canvas.barred = (
+            list(led[canvas:]),
+            {at - canvas: self.refused[led]},
+        )
+        self.refusals, self.turned = self.refusals + 1, at
+        self.stats.rollbacks += 1
+        self.stats.tokens = len(self.tokens)
+
+    @property
+    def final(self) -> list[int]:
+        """All tokens that can no longer change."""
+        return self.tokens + self.canvas.pinned
+
+    def answer(self, stopped: bool) -> tuple[str, list[int]]:
+        """The text of the reasoning, and the tokens of the answer, a stop token left out."""
+        return self.stream.split(self.tokens[:-1] if stopped else self.tokens)
+
+    def result(self, parsed: Any, reason: FinishReason) -> Result:
+        stopped = reason == "stop"
+        reasoning, answer = self.answer(stopped)
+        return Result(
+            text=self.stream.text(answer),
+            reasoning=reasoning or None,
+            parsed=parsed,
+            tool_calls=parsed.tool_calls if isinstance(parsed, Answer) else (),
+            finish_reason=reason,
+            token_ids=self.tokens[:-1] if stopped else self.tokens,
+            prompt_tokens=len(self.prompt),
+            stats=self.stats,
+        )

@@ -1,0 +1,192 @@
+"""Work in other processes: what comes back, what never does, and that nothing is left behind."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import tasks
+
+from dlm.grammar import CrashError, InvalidGrammarError, InvalidValueError, LimitError
+from dlm.grammar.canvas import workers as module
+from dlm.grammar.canvas.workers import Workers
+
+TESTS = str(Path(tasks.__file__).parent)
+LATER = 60.0  # seconds in which any machine gets there
+
+
+@pytest.fixture(scope="module")
+def workers():
+    made = Workers()
+    yield made
+    made.close()
+
+
+def alive(process: int) -> bool:
+    """It runs, and is no zombie."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def processes_of(workers: Workers) -> list[int]:
+    """The worker processes and their children."""
+    lanes = workers._quick, workers._slow
+    running = [lane._process._running for lane in lanes]
+    leaders = [pair[0].pid for pair in running if pair is not None]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[2]) in leaders:  # the process group
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_a_task_comes_back_with_its_result_and_the_next_finds_the_same_process(workers):
+    assert workers.submit(tasks.double, (21,), seconds=5.0).result(LATER) == 42
+    first, second = (workers.submit(tasks.process_id, (), seconds=5.0) for _ in range(2))
+    assert first.result(LATER) == second.result(LATER) != os.getpid()
+
+
+def test_what_is_to_be_done_with_a_result_is_done_here(workers):
+    future = workers.submit(tasks.double, (21,), seconds=5.0, then=lambda n: (n, os.getpid()))
+    assert future.result(LATER) == (42, os.getpid())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidGrammarError("choice", "it is no good", "/options"),
+        InvalidValueError("no value", ["a", 1]),
+        LimitError("too many states"),
+    ],
+)
+def test_an_error_about_a_grammar_comes_back_whole(workers, error):
+    found = workers.submit(tasks.fail, (error,), seconds=5.0).exception(LATER)
+    assert type(found) is type(error)
+    assert (str(found), vars(found)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "said"),
+    [
+        ((tasks.fail, OverflowError("too far")), CrashError, "OverflowError: too far"),
+        ((tasks.fail_strangely,), CrashError, "cannot be read: .*missing"),
+        ((tasks.fail, tasks.StrangeError(1, 2)), CrashError, "TypeError: .*missing"),
+        ((tasks.leave, 3), CrashError, "ended with 3"),
+        ((tasks.leave, 0), CrashError, "ended with 0"),
+        ((tasks.crash,), CrashError, "ended with -11"),
+        ((tasks.fill_memory,), LimitError, "takes over 1024 MiB of memory"),
+        ((tasks.say_much,), LimitError, "comes to 6710.... bytes"),
+        ((tasks.nest, 100_000), CrashError, "RecursionError"),
+        ((tasks.spin,), LimitError, r"grammar: takes over 0\.5 s to compile"),
+    ],
+)
+def test_what_goes_wrong_is_told_and_the_next_task_notices_nothing(workers, task, error, said):
+    function, *args = task
+    label, seconds = "grammar: {} to compile", 0.5 if function is tasks.spin else 5.0
+    doomed = workers.submit(function, tuple(args), seconds=seconds, label=label)
+    fine = workers.submit(tasks.double, (4,), seconds=5.0)
+    with pytest.raises(error, match=said):
+        doomed.result(LATER)
+    assert fine.result(LATER) == 8
+
+
+def test_what_another_process_cannot_import_is_done_here(workers):
+    def local():
+        return os.getpid()
+
+    assert workers.submit(local, (), seconds=5.0).result(LATER) == os.getpid()
+
+
+def test_tasks_that_take_long_do_not_hold_up_the_quick_ones():
+    workers = Workers()
+    long = [workers.submit(tasks.spin, (), seconds=1000.0) for _ in range(2)]
+    quick = [workers.submit(tasks.double, (i,), seconds=5.0) for i in range(5)]
+    assert [future.result(LATER) for future in quick] == [0, 2, 4, 6, 8]
+    assert not any(future.done() for future in long)
+    workers.close()
+
+
+def test_a_task_that_takes_its_time_finishes_in_the_slow_lane(workers):
+    assert workers.submit(tasks.spin, (0.6,), seconds=30.0).result(LATER) == "done"
+
+
+def test_a_task_that_sleeps_is_given_up_by_the_clock(monkeypatch):
+    monkeypatch.setattr(module, "_START", 1.0)
+    workers = Workers()
+    asleep = workers.submit(tasks.sleep, (), seconds=0.01)
+    fine = workers.submit(tasks.double, (1,), seconds=5.0)
+    with pytest.raises(LimitError, match=r"takes over 0\.01 s"):
+        asleep.result(LATER)
+    monkeypatch.setattr(module, "_START", 30.0)
+    assert fine.result(LATER) == 2
+    workers.close()
+
+
+@pytest.mark.parametrize("task", [tasks.sleep, tasks.spin])
+def test_closing_ends_everything_at_once(task):
+    workers = Workers()
+    assert workers.submit(tasks.double, (1,), seconds=5.0).result(LATER) == 2
+    futures = [workers.submit(task, (), seconds=1000.0) for _ in range(3)]
+    found = processes_of(workers)
+    assert len(found) >= 2
+    workers.close()
+    assert all(isinstance(future.exception(LATER), CrashError) for future in futures)
+    assert not any(alive(process) for process in found)
+    workers.close()
+    with pytest.raises(CrashError, match="closed"):
+        workers.submit(tasks.double, (1,), seconds=5.0).result(LATER)
+
+
+def test_workers_that_nobody_has_any_more_are_ended():
+    workers = Workers()
+    assert workers.submit(tasks.double, (1,), seconds=5.0).result(LATER) == 2
+    found = processes_of(workers)
+    del workers
+    end = time.monotonic() + LATER
+    while any(alive(process) for process in found):
+        assert time.monotonic() < end
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("raise KeyboardInterrupt", -2),
+        ("os._exit(5)", 5),
+        ("os.kill(os.getpid(), 9)", -9),
+    ],
+)
+def test_a_program_that_ends_leaves_no_process_behind(end, code):
+    """However it ends; one that a signal ends cannot tell its workers, but they notice."""
+    script = f"""if True:
+        import os, sys
+        sys.path.insert(0, {TESTS!r})
+        import tasks
+        from dlm.grammar.canvas.workers import Workers
+        workers = Workers()
+        print(workers.submit(tasks.process_id, (), seconds=5.0).result())
+        print(workers._quick._process._running[0].pid, flush=True)
+        busy = workers.submit(tasks.spin, (), seconds=2.0)
+        {end}
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LATER, check=False
+    )
+    assert done.returncode == code, done.stderr
+    found = [int(line) for line in done.stdout.split()]
+    assert len(found) == 2
+    until = time.monotonic() + LATER
+    while any(alive(process) for process in found):
+        assert time.monotonic() < until
+
+
+def test_a_worker_starts_without_what_takes_long_to_import():
+    code = "import sys, dlm.grammar.canvas.worker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "transformers", "xgrammar"} & {*done.stdout.split()}
