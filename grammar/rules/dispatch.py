@@ -8,13 +8,11 @@ from dlm.grammar.regex.ranges import Ranges, inverted
 from dlm.grammar.regex.table import Table, minimal
 from dlm.grammar.rules.nodes import (
     Concatenation,
-    Literal,
     Node,
     Repetition,
     Terminal,
     alternation,
     concatenation,
-    optional,
 )
 
 _MOST_CHARACTERS = 4096  # of all words together
