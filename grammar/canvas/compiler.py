@@ -79,7 +79,7 @@ class Compiler:
 
     def check(self, spec: Spec, tokens: Sequence[int], seconds: float) -> "Future[Any]":
         """What a finished answer means, in the background: as `Spec.read` says, or `LimitError`."""
-        if not hasattr(spec, "rules"):
+        if hasattr(spec, "grammar"):
             return self._pool.submit(spec.read, tokens, self.vocabulary)
         args = spec, list(tokens), Excerpt.of(self.vocabulary, tokens)
         return self._workers.submit(read, args, seconds=seconds, label="the result {} to check")
@@ -91,7 +91,7 @@ class Compiler:
             self._workers.close()
 
     def _submit(self, spec: Spec) -> "Future[Compiled]":
-        if not hasattr(spec, "rules"):
+        if hasattr(spec, "grammar"):
             return self._pool.submit(self._compile, spec)
         return self._workers.submit(
             build,
