@@ -1,4 +1,4 @@
-"""Grammars over token canvases, on top of xgrammar. CPU only: no model, no kernel.
+"""Grammars over tokens and canvases of tokens. CPU only: no model, no kernel.
 
 Names are imported when they are first asked for: what rules are made of needs neither numpy nor
 torch, and a process that only makes rules starts without.
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlm.grammar.calls.tool_call import Answer, ToolCall
-    from dlm.grammar.canvas.compiled import Compiled
     from dlm.grammar.canvas.compiler import Compiler
     from dlm.grammar.canvas.frontier import Frontier
     from dlm.grammar.canvas.workers import Workers
@@ -34,18 +33,21 @@ if TYPE_CHECKING:
         LimitError,
         Unfinished,
     )
+    from dlm.grammar.kinds.cfg import Grammar
+    from dlm.grammar.kinds.choice import Choice
     from dlm.grammar.kinds.json_object import JsonObject
     from dlm.grammar.kinds.json_schema import JsonSchema
+    from dlm.grammar.kinds.regex import Regex
     from dlm.grammar.kinds.spec import Spec
     from dlm.grammar.kinds.structural_tag import StructuralTag
-    from dlm.grammar.kinds.text import Choice, Grammar, Regex
     from dlm.grammar.kinds.tools import Tools
+    from dlm.grammar.parse.compiled import Compiled
+    from dlm.grammar.parse.matcher import Matcher
     from dlm.grammar.parse.reasoning import Reasoning
     from dlm.grammar.vocabulary import Vocabulary
 
 _EXPORTS = {
     "dlm.grammar.calls.tool_call": "Answer ToolCall",
-    "dlm.grammar.canvas.compiled": "Compiled",
     "dlm.grammar.canvas.compiler": "Compiler",
     "dlm.grammar.canvas.frontier": "Frontier",
     "dlm.grammar.canvas.workers": "Workers",
@@ -54,12 +56,16 @@ _EXPORTS = {
         "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
         "InvalidValueError LimitError Unfinished"
     ),
+    "dlm.grammar.kinds.cfg": "Grammar",
+    "dlm.grammar.kinds.choice": "Choice",
     "dlm.grammar.kinds.json_object": "JsonObject",
     "dlm.grammar.kinds.json_schema": "JsonSchema",
+    "dlm.grammar.kinds.regex": "Regex",
     "dlm.grammar.kinds.spec": "Spec",
     "dlm.grammar.kinds.structural_tag": "StructuralTag",
-    "dlm.grammar.kinds.text": "Choice Grammar Regex",
     "dlm.grammar.kinds.tools": "Tools",
+    "dlm.grammar.parse.compiled": "Compiled",
+    "dlm.grammar.parse.matcher": "Matcher",
     "dlm.grammar.parse.reasoning": "Reasoning",
     "dlm.grammar.vocabulary": "Vocabulary",
 }

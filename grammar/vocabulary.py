@@ -12,10 +12,10 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.markers import CallMarkers, Markers
 from dlm.grammar.masks.bits import packed
+from dlm.grammar.trie import Trie
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, likewise
-_FAR = 32  # characters; a matcher would take a mask for each of more
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 
 
@@ -90,18 +90,6 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.pieces)
 
-    def info(self, calls: bool = False) -> xgr.TokenizerInfo:
-        """For xgrammar. It takes tokens without bytes for special, and never allows them.
-
-        With `calls`, a grammar can name the markers of tool calls by their ids; no text spells
-        them, since their bytes there are no UTF-8.
-        """
-        pieces = list(self.pieces)
-        if calls and self.call is not None:
-            for token in (self.call.open, self.call.close, self.call.quote):
-                pieces[token] = b"\xff%d" % token
-        return xgr.TokenizerInfo(pieces, vocab_size=len(self), stop_token_ids=list(self.stops))
-
     @cached_property
     def text_words(self) -> np.ndarray:
         """Every token that has bytes, as packed bits: `v % 32` of word `v // 32`."""
@@ -151,29 +139,9 @@ class Vocabulary:
         return all(bytes([byte]) in self._by_piece[0] for byte in range(256))
 
     @cached_property
-    def characters(self) -> np.ndarray:
-        """How many begin in each token's bytes."""
-        return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in self.pieces])
-
-    @cached_property
-    def most_characters(self) -> int:
-        return int(self.characters.max())
-
-    @property
-    def far(self) -> int:
-        """How often a character is repeated at most where a matcher counts the rounds itself."""
-        return max(_FAR, self.most_characters)
-
-    @lru_cache(maxsize=64)  # noqa: B019  # a vocabulary lives as long as its engine
-    def longer(self, count: int) -> np.ndarray:
-        """The tokens of more than `count` characters, as packed bits."""
-        return packed(self.characters > count)
-
-    @lru_cache(maxsize=16)  # noqa: B019
-    def holding(self, bytes_: bytes) -> np.ndarray:
-        """The tokens that hold one of some bytes, as packed bits."""
-        wanted = frozenset(bytes_)
-        return packed(np.array([not wanted.isdisjoint(piece) for piece in self.pieces]))
+    def trie(self) -> Trie:
+        """All text tokens by their bytes."""
+        return Trie(self.pieces)
 
     @cached_property
     def sorted_pieces(self) -> tuple[list[bytes], list[int]]:

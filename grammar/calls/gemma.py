@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.markers import CallMarkers
 from dlm.grammar.regex import pattern
 from dlm.grammar.rules.ast import Either, Node, Ref, Repeat, Row, Rules, Term, listed, text
 from dlm.grammar.schema import numbers as number
@@ -17,7 +18,6 @@ from dlm.grammar.schema.formats import FORMATS, integer_bounds
 from dlm.grammar.schema.parameters import Parameters
 from dlm.grammar.schema.pointer import pointer
 from dlm.grammar.schema.strings import Strings
-from dlm.grammar.vocabulary import CallMarkers
 
 _BARE = re.compile(r"[\w.$-]+")
 _CHARACTER = pattern.charset(pattern.CHARACTERS)

@@ -9,7 +9,8 @@ from typing import Any
 
 from dlm.grammar.calls.tool_call import Answer, ToolCall
 from dlm.grammar.errors import InvalidValueError
-from dlm.grammar.vocabulary import CallMarkers, Vocabulary
+from dlm.grammar.markers import CallMarkers
+from dlm.grammar.vocabulary import Vocabulary
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _WORDS = {"true": True, "false": False, "null": None}

@@ -1,4 +1,4 @@
-"""The frontier engine: any grammar that xgrammar compiles, along the model's own text.
+"""The frontier engine: any grammar, along the model's own text.
 
 A grammar is a statement about the whole string, and a denoising step predicts its positions
 independently. From the left, the model's own choices are followed as long as the grammar takes
@@ -14,15 +14,16 @@ completion is followed instead.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp
+from sys import maxsize
 
-from dlm.grammar.canvas.compiled import Compiled
 from dlm.grammar.canvas.repair import SURE, best_repair
 from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
 from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask
-from dlm.grammar.parse.matcher import Reader
+from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Reasoning
-from dlm.grammar.parse.state import Place
+from dlm.grammar.parse.state import State
 
 _CONTEXT = 20  # tokens that are remembered of the text so far, to spell what follows and for errors
 _TRIED = 3  # candidates for a repair
@@ -30,15 +31,15 @@ _TRIED = 3  # candidates for a repair
 
 @dataclass(slots=True)
 class _Pass:
-    """One reading of a canvas, as far as it got."""
+    """One pass over a canvas: guess, masks, first suspect position."""
 
     fixed: Fixed
     wanted: list[int] = field(default_factory=list)  # what is pinned, then the model's choices
     guess: list[int] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)  # in front of the suspect position
-    due: list[int] = field(default_factory=list)  # what the grammar dictates next
-    dictated: dict[int, list[int]] = field(default_factory=dict)  # what was due where it was said
-    plans: dict[int, list[int]] = field(default_factory=dict)  # completions begun, by position
+    forced: list[int] = field(default_factory=list)  # what the grammar leaves no choice about, next
+    forced_at: dict[int, list[int]] = field(default_factory=dict)  # what was forced where it was
+    completions: dict[int, list[int]] = field(default_factory=dict)  # those begun, by position
     repair: int | None = None  # the first position where the model's choice was refused
     suspect: int | None = None  # the first position behind the repair and what that dictates
     mass: float = 1.0
@@ -51,7 +52,7 @@ class _Pass:
     @property
     def choice(self) -> int:
         """The last position in front of the repair that was the model's to choose; -1: none."""
-        free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.dictated)
+        free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.forced_at)
         last = -1 if self.repair is None else next(free, -1)
         return last if last >= len(self.fixed.pinned) else -1
 
@@ -60,7 +61,7 @@ class Frontier:
     """One request's grammar over its canvases. `commit` and `rollback` move its state.
 
     From step to step the guess repeats most of itself, and one request's text much of another's: a
-    pass resumes the last one where it departs from it, and runs where the places know the way.
+    pass resumes the last one where it departs from it, and runs where the states are known.
     """
 
     def __init__(
@@ -68,20 +69,20 @@ class Frontier:
         compiled: Compiled,
         budget: int,
         reasoning: Reasoning | None = None,
-        seconds: float = 10.0,
+        work: int = maxsize,
     ):
         """`budget` bounds all tokens, the stop among them. With `reasoning`, that may come first.
-        A look that takes over `seconds` is given up: some grammars are slow to match.
+        A look that takes more than `work` (about microseconds) raises `Unfinished`.
 
         Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
         """
         self._compiled, self._budget = compiled, budget
-        self.work = 0
         self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
-        self._reader = Reader(compiled, reasoning, seconds)
+        self._matcher = Matcher(compiled, reasoning)
+        self.work = work
         self._said: list[int] = []  # all tokens committed
         self._begin_canvas()
-        if not self._reader.closes_within(budget - 1):
+        if not self._matcher.closes_within(budget - 1):
             raise self._too_long(budget)
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
@@ -91,9 +92,15 @@ class Frontier:
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
             return self._guidance  # nothing new was said
         self._last, self._guidance = _Pass(NOTHING), None
-        self._reader.start_clock()
-        self._seek(here.guess)
-        self._follow(scores, here)
+        self._compiled.meter.begin(self.work)
+        try:
+            self._seek(here.guess)
+            self._follow(scores, here)
+        except BaseException:
+            self._rewind()
+            raise
+        finally:
+            self._compiled.meter.begin()
         end = len(here.guess)
         suspect = L if here.suspect is None else here.suspect
         self._last, self._age = here, self._masks.age
@@ -103,7 +110,7 @@ class Frontier:
             rows=here.masks + [~self._vocabulary.pad] * (suspect - end),
             suspect=suspect,
             repaired=here.repair is not None,
-            stop=end - 1 if self._reader.ended else L,
+            stop=end - 1 if self._matcher.ended else L,
             scored=end,
             mass=here.mass,
             choice=here.choice,
@@ -112,35 +119,44 @@ class Frontier:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Raises `GrammarError`, and moves nothing, if the grammar does not take `tokens`."""
-        self._reader.start_clock()
         taken = self._seek(tokens)
         if taken < len(tokens):
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
-        self._reader.catch_up()  # xgrammar has the last word on all that is committed
         self._said += tokens
         self._begin_canvas()
 
     def rollback(self, count: int) -> None:
-        self._seek([])
-        self._reader.forget(count)
+        self._rewind()
+        self._matcher.rollback(count)
         del self._said[len(self._said) - count :]
         self._begin_canvas()
 
     def _begin_canvas(self) -> None:
-        self._ahead: list[int] = []  # tokens of the canvas that the reader has read
+        self._begin = self._matcher.position
+        self._ahead: list[int] = []  # tokens of the canvas that the matcher is behind
         self._last, self._age = _Pass(NOTHING), self._masks.age
         self._guidance: Guidance | None = None  # of the last pass
 
+    def _rewind(self) -> None:
+        """Take the matcher back to where the canvas begins."""
+        self._matcher.rollback(self._matcher.position - self._begin)
+        self._ahead = []
+
     def _seek(self, tokens: Sequence[int]) -> int:
-        """Take the reader from where it is behind `tokens`; says how many of them it takes."""
+        """Take the matcher from where it is behind `tokens`; says how many of them it takes."""
         kept = _common(self._ahead, tokens)
-        self._reader.forget(len(self._ahead) - kept)
-        kept += self._reader.read_all(tokens[kept:])
+        self._matcher.rollback(len(self._ahead) - kept)
+        kept += self._matcher.accept_all(tokens[kept:])
         self._ahead = list(tokens[:kept])
         return kept
 
     def _too_long(self, budget: int) -> GrammarError:
-        shortest = self._reader.witness(budget - 1)
+        least = self._matcher.least_tokens() + 1
+        if least > budget:  # too long to be spelled just to be counted
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, more than {budget}", least
+            )
+        shortest = self._matcher.shortest_completion(budget - 1)
         if shortest is None:
             return DeadEndError(
                 "no text that the grammar accepts can be written in this vocabulary"
@@ -160,51 +176,51 @@ class Frontier:
             wanted,
             last.guess[:keep],
             last.masks[:keep],
-            last.dictated.get(keep - 1, [])[1:],
-            {p: due for p, due in last.dictated.items() if p < keep},
-            {p: plan for p, plan in last.plans.items() if p <= keep},
+            last.forced_at.get(keep - 1, [])[1:],
+            {p: forced for p, forced in last.forced_at.items() if p < keep},
+            {p: completion for p, completion in last.completions.items() if p <= keep},
         )
 
     def _follow(self, scores: Scores, here: _Pass) -> None:
         """Extend the guess to the stop or the canvas's end."""
         while True:
             self._run(here)
-            if self._reader.ended or len(here.guess) == len(here.wanted):
+            if self._matcher.ended or len(here.guess) == len(here.wanted):
                 return
             self._advance(scores, here)
 
     def _run(self, here: _Pass) -> None:
         """Take the model's choices as far as masks are known: what `_advance` does, faster."""
-        place, wanted, banned = self._reader.place, here.wanted, here.fixed.banned
-        trusted, due, begin = here.suspect is None, here.due, len(here.guess)
-        if place is None or (trusted and here.repair is not None):
+        state, wanted, banned = self._matcher.state, here.wanted, here.fixed.banned
+        trusted, forced, begin = here.suspect is None, here.forced, len(here.guess)
+        if state is None or (trusted and here.repair is not None):
             return
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
-        places: list[Place] = []
+        states: list[State] = []
         for position in range(begin, len(wanted)):
             token = wanted[position]
-            onward = self._compiled.after(place, token)
+            onward = self._compiled.after(state, token)
             if onward is None or onward.cost is None or onward.cost > left - position:
                 break
             if position in banned:
                 break
-            if not due and (forced := self._compiled.places.forced(place)):
-                due = self._dictated(here.guess, forced)
-            said = bool(due) and due[0] == token
+            if not forced and (forced := self._compiled.parser.forced(state)):
+                forced = self._spelled(here.guess, forced)
+            said = bool(forced) and forced[0] == token
             if trusted:
                 alone = said or position < len(here.fixed.pinned)
-                mask = ~token if alone else self._masks.known.get(place)
+                mask = ~token if alone else self._masks.known.get(state)
                 if mask is None:
                     break
                 here.masks.append(mask)
             if said:
-                here.dictated[position] = due
-            due = due[1:] if said else []
+                here.forced_at[position] = forced
+            forced = forced[1:] if said else []
             here.guess.append(token)
-            places.append(place)
-            place = onward
-        here.due = due
-        self._reader.follow(here.guess[begin:], places, place)
+            states.append(state)
+            state = onward
+        here.forced = forced
+        self._matcher.follow(states, state)
         self._ahead += here.guess[begin:]
 
     def _advance(self, scores: Scores, here: _Pass) -> None:
@@ -213,31 +229,31 @@ class Frontier:
         What the grammar dictates right behind a repair is certain all the same.
         """
         position = len(here.guess)
-        due = here.due = here.due or self._dictated(here.guess, self._reader.forced())
-        if here.repair is not None and here.suspect is None and not due:
+        forced = here.forced = here.forced or self._spelled(here.guess, self._matcher.forced())
+        if here.repair is not None and here.suspect is None and not forced:
             here.suspect = position
         token, mask = self._take(scores, here)
         if here.suspect is None:
             here.masks.append(mask)
-        said, plan = due[:1] == [token], here.plans.get(position, [])
+        said, completion = forced[:1] == [token], here.completions.get(position, [])
         if said:
-            here.dictated[position] = due
-        if plan[:1] == [token]:
-            here.plans[position + 1] = plan[1:]
-        here.due = due[1:] if said else []
+            here.forced_at[position] = forced
+        if completion[:1] == [token]:
+            here.completions[position + 1] = completion[1:]
+        here.forced = forced[1:] if said else []
         here.guess.append(token)
         self._ahead.append(token)
 
     def _take(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
         """Read the first token that the grammar takes and the budget can complete."""
-        reader, position = self._reader, len(here.guess)
+        matcher, position = self._matcher, len(here.guess)
         refused = set(here.fixed.banned.get(position, ()))
         for token, mask in self._proposals(scores, here, refused):
-            if reader.read(token):
-                planned = here.plans.get(position, [])[:1] == [token]
-                if planned or reader.closes_within(self._left(position)):
+            if matcher.accept(token):
+                completing = here.completions.get(position, [])[:1] == [token]
+                if completing or matcher.closes_within(self._left(position)):
                     return token, mask
-                reader.forget(1)
+                matcher.rollback(1)
             refused.add(token)
         said = self._vocabulary.text(self._recent(here.guess))
         raise DeadEndError(f"no token is allowed after {said!r}")
@@ -250,32 +266,32 @@ class Frontier:
         self, scores: Scores, here: _Pass, refused: Collection[int]
     ) -> Iterator[tuple[int, Mask]]:
         """What the next token may be, with its mask: the model's own choice, else its stand-ins."""
-        position, due = len(here.guess), here.due
+        position, forced = len(here.guess), here.forced
         wanted = here.wanted[position]
         if position < len(here.fixed.pinned):
             yield wanted, ~wanted
             return
         if wanted not in refused:
-            yield wanted, ~wanted if due[:1] == [wanted] else self._mask(here, refused)
+            yield wanted, ~wanted if forced[:1] == [wanted] else self._mask(here, refused)
         first = here.repair is None
         if first:
             here.repair = position
-        if due:
+        if forced:
             if first:
-                here.mass = self._candidates(scores, position, ~due[0]).mass
-            yield due[0], ~due[0]
+                here.mass = self._candidates(scores, position, ~forced[0]).mass
+            yield forced[0], ~forced[0]
         elif first:
             yield from self._repairs(scores, here, refused)
         elif here.fixed.last:
             yield scores.best(position, self._masks.words(self._allowed(refused))), 0
-        yield self._planned(scores, here)
+        yield self._completing(scores, here)
 
     def _mask(self, here: _Pass, refused: Collection[int]) -> Mask:
         """What the grammar allows, without what was refused; nobody asks behind what is suspect."""
         return self._allowed(refused) if here.suspect is None else 0
 
     def _allowed(self, refused: Collection[int]) -> Mask:
-        return self._masks.changed(self._reader.mask(), remove=refused)
+        return self._masks.changed(self._matcher.mask(), remove=refused)
 
     def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:
         return scores.candidates(position, self._masks.words(mask), _TRIED)
@@ -291,23 +307,25 @@ class Frontier:
             return
         token, logp = found.ranked[0]
         if exp(logp) < SURE * found.mass:
-            token = best_repair(self._reader, self._masks, scores, position, found)
+            token = best_repair(self._matcher, self._masks, scores, position, found)
         yield token, self._mask(here, refused)
         yield from ((t, self._mask(here, refused)) for t, _ in found.ranked if t != token)
 
-    def _planned(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
+    def _completing(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
         """The next token of a shortest completion, or the stop behind it."""
         position = len(here.guess)
-        plan = here.plans.get(position) or self._reader.witness(self._left(position) + 1)
-        if plan is None:
+        completion = here.completions.get(position) or self._matcher.shortest_completion(
+            self._left(position) + 1
+        )
+        if completion is None:
             raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
-        if plan:
-            here.plans[position] = plan
-            return plan[0], ~plan[0]
+        if completion:
+            here.completions[position] = completion
+            return completion[0], ~completion[0]
         stops = self._masks.changed(None, add=self._vocabulary.stops)
         return scores.best(position, self._masks.words(stops)), stops
 
-    def _dictated(self, guess: list[int], text: str) -> list[int]:
+    def _spelled(self, guess: list[int], text: str) -> list[int]:
         """The tokens of what must come next, as the tokenizer writes them."""
         return self._vocabulary.canonical(self._recent(guess), text) if text else []
 

@@ -9,7 +9,7 @@ import heapq
 
 from dlm.grammar.constraint import Candidates, Scores
 from dlm.grammar.masks.table import Masks
-from dlm.grammar.parse.matcher import Reader
+from dlm.grammar.parse.matcher import Matcher
 
 SURE = 0.5  # the share of the allowed mass with which a token needs no search
 _REACH = 4  # positions that are looked at
@@ -18,9 +18,9 @@ _LOOKS = 6  # masked rows that are read, at most
 
 
 def best_repair(
-    reader: Reader, masks: Masks, scores: Scores, position: int, first: Candidates
+    matcher: Matcher, masks: Masks, scores: Scores, position: int, first: Candidates
 ) -> int:
-    """The first token of the likeliest path found; `reader` is at `position`, and is left there.
+    """The first token of the likeliest path found; `matcher` is at `position`, and is left there.
 
     A path ends after a few positions, at a stop, or with the canvas.
     """
@@ -38,14 +38,14 @@ def best_repair(
     for _ in range(_LOOKS):
         cost, _, path = heapq.heappop(heap)
         at = position + len(path)
-        read = reader.read_all(path)
+        read = matcher.accept_all(path)
         try:
-            if read == len(path) and (at == end or reader.ended):
+            if read == len(path) and (at == end or matcher.ended):
                 return path[0]
             if read == len(path):
-                push(path, cost, scores.candidates(at, masks.words(reader.mask()), _WIDTH))
+                push(path, cost, scores.candidates(at, masks.words(matcher.mask()), _WIDTH))
         finally:
-            reader.forget(read)
+            matcher.rollback(read)
         if not heap:
             break
     return heap[0][2][0] if heap else first.ranked[0][0]

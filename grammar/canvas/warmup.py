@@ -1,8 +1,8 @@
 """Made-up texts, read before any request comes, so that no step of the loop waits for masks.
 
-Masks and places are made as texts reach them, and what a model will write differs from the simplest
-texts mostly within strings and numbers, where places repeat. Two texts go through a grammar in
-the two styles that JSON is written in, and further ones turn off from the first at one place each.
+Masks and states are made as texts reach them, and what a model will write differs from the simplest
+texts mostly within strings and numbers, where states repeat. Two texts go through a grammar in
+the two styles that JSON is written in, and further ones turn off from the first at one state each.
 """
 
 import heapq
@@ -14,15 +14,16 @@ from time import perf_counter
 
 import numpy as np
 
-from dlm.grammar.canvas.compiled import Compiled
 from dlm.grammar.canvas.frontier import Frontier
 from dlm.grammar.constraint import Candidates
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.masks.bits import tokens_in
-from dlm.grammar.parse.state import Place, Places
+from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.parser import Parser
+from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
-_PLACES, _MASKS = 2048, 512  # enough is known then
+_STATES, _MASKS = 2048, 512  # enough is known then
 _LONGEST, _READ = 1024, 256  # bytes of a text, and tokens of it that are read
 _BUDGET = 1 << 30  # tokens: it refuses nothing
 _SECONDS = 0.25  # for all of it
@@ -53,19 +54,19 @@ class _Text:
         return [*self.tokens, *vocabulary.encode(self.said.decode(errors="ignore"))]
 
 
-def rehearse(compiled: Compiled, hurry: Callable[[], bool] = lambda: False) -> None:
-    """Learn the places and masks of simple texts. Changes nothing about what is allowed.
+def warm_up(compiled: Compiled, hurry: Callable[[], bool] = lambda: False) -> None:
+    """Learn the states and masks of simple texts. Changes nothing about what is allowed.
 
     Done when enough is known, when its time is over, or when there is `hurry`.
     """
-    places, vocabulary = compiled.places, compiled.vocabulary
+    parser, vocabulary = compiled.parser, compiled.vocabulary
     end = perf_counter() + _SECONDS
     try:
-        frontier = Frontier(compiled, _BUDGET, seconds=_SECONDS)
+        frontier = Frontier(compiled, _BUDGET)
         ways = _texts(compiled), _texts(compiled, indented=True), _texts(compiled, turns=1)
         for text in chain(*ways):
             frontier.guide(_Said(text.spelled(vocabulary)[:_READ]))
-            enough = len(places) > _PLACES or compiled.masks.count > _MASKS
+            enough = len(parser) > _STATES or compiled.masks.count > _MASKS
             if enough or hurry() or perf_counter() > end:
                 return
     except GrammarError:
@@ -73,19 +74,19 @@ def rehearse(compiled: Compiled, hurry: Callable[[], bool] = lambda: False) -> N
 
 
 def _texts(compiled: Compiled, indented: bool = False, turns: int = 0) -> Iterator[_Text]:
-    """Texts that each lead to places of their own, with at most so many `turns` off the first way.
+    """Texts that each lead to states of their own, with at most so many `turns` off the first way.
 
     The first way takes, again and again, what is most usual of all that leads somewhere new.
     """
-    seen: set[Place] = set()
+    seen: set[State] = set()
     begun = count(1)  # numbers the texts: they go to their ends one by one
-    todo = [(0, 0, compiled.places.start, _Text())]
+    todo = [(0, 0, compiled.parser.start, _Text())]
     while todo:
-        turned, number, place, text = heapq.heappop(todo)
-        if place in seen:
+        turned, number, state, text = heapq.heappop(todo)
+        if state in seen:
             continue
-        seen.add(place)
-        ways = _ways(compiled, place, text, indented) if len(text.said) < _LONGEST else {}
+        seen.add(state)
+        ways = _ways(compiled, state, text, indented) if len(text.said) < _LONGEST else {}
         fresh = [(at, longer) for at, longer in ways.items() if at not in seen]
         if not fresh:
             yield text
@@ -93,35 +94,35 @@ def _texts(compiled: Compiled, indented: bool = False, turns: int = 0) -> Iterat
             heapq.heappush(todo, (turned + bool(i), next(begun) if i else number, at, longer))
 
 
-def _ways(compiled: Compiled, place: Place, text: _Text, indented: bool) -> dict[Place, _Text]:
-    """How `text` may go on at `place`, the usual first: where it leads to, one way to each."""
-    places, said = compiled.places, text.said
-    found: dict[Place | None, _Text] = {}
-    for byte in _bytes(places, place, said):
+def _ways(compiled: Compiled, state: State, text: _Text, indented: bool) -> dict[State, _Text]:
+    """How `text` may go on at `state`, the usual first: where it leads to, one way to each."""
+    parser, said = compiled.parser, text.said
+    found: dict[State | None, _Text] = {}
+    for byte in _bytes(parser, state, said):
         spaced = _space(said, byte, indented) + byte
-        at = _behind(places, place, spaced)
+        at = _behind(parser, state, spaced)
         if at is None:
-            spaced, at = byte, _behind(places, place, byte)
+            spaced, at = byte, _behind(parser, state, byte)
         found.setdefault(at, _Text(text.tokens, said + spaced))
     for space in (b" ", b"\n"):
-        if at := _behind(places, place, space):
-            for byte in _bytes(places, at, space):
-                found.setdefault(_behind(places, at, byte), _Text(text.tokens, said + space + byte))
-    for token in sorted(places.named(place)):
+        if at := _behind(parser, state, space):
+            for byte in _bytes(parser, at, space):
+                found.setdefault(_behind(parser, at, byte), _Text(text.tokens, said + space + byte))
+    for token in sorted(parser.named(state)):
         tokens = (*text.spelled(compiled.vocabulary), token)
-        found.setdefault(places.after(place, token, b""), _Text(tokens))
+        found.setdefault(parser.after(state, token, b""), _Text(tokens))
     return {at: longer for at, longer in found.items() if at is not None and at.cost is not None}
 
 
-def _behind(places: Places, place: Place | None, text: bytes) -> Place | None:
+def _behind(parser: Parser, state: State | None, text: bytes) -> State | None:
     for byte in text:
-        place = place and places.behind(place, byte)
-    return place
+        state = state and parser.behind(state, byte)
+    return state
 
 
-def _bytes(places: Places, place: Place, said: bytes) -> list[bytes]:
+def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
     """What may follow: a name before other text, but the end of a word before more of it."""
-    ranges = places.ranges(place)
+    ranges = parser.ranges(state)
     usual = {byte for low, high in ranges if (byte := _first(low, high))}
     literal = {byte for byte in usual if (byte[0], byte[0]) in ranges}
     names = {byte for byte in literal if byte.isalpha() or byte == b"_"}

@@ -3,13 +3,14 @@
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import xgrammar as xgr
+from typing import TYPE_CHECKING, Any
 
 from dlm.grammar.kinds.json_schema import JsonSchema
 from dlm.grammar.kinds.spec import Spec
-from dlm.grammar.vocabulary import Vocabulary
+from dlm.grammar.rules.rules import Rules
+
+if TYPE_CHECKING:
+    from dlm.grammar.markers import CallMarkers
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class JsonObject(Spec):
     def key(self) -> Hashable:
         return self._schema.key
 
-    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
-        return self._schema.grammar(vocabulary)
+    def rules(self, markers: "CallMarkers | None") -> Rules:
+        return self._schema.rules(markers)
 
     def value(self, text: str) -> Any:
         return self._schema.value(text)

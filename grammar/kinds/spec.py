@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import xgrammar as xgr
+from dlm.grammar.rules.rules import Rules
 
-from dlm.grammar.vocabulary import Vocabulary
+if TYPE_CHECKING:  # it takes numpy and transformers, and rules are made without
+    from dlm.grammar.markers import CallMarkers
+    from dlm.grammar.vocabulary import Vocabulary
 
 
 class Spec(ABC):
@@ -17,7 +19,7 @@ class Spec(ABC):
     @property
     @abstractmethod
     def key(self) -> Hashable:
-        """Equal for specs that mean the same grammar, and only for those."""
+        """Equal for specs that mean the same rules, and only for those."""
 
     @property
     @abstractmethod
@@ -31,17 +33,20 @@ class Spec(ABC):
 
     @property
     def checked(self) -> bool:
-        """Its grammar may be wider than what it means: `value` decides."""
+        """Its rules may be wider than what it means: `value` decides."""
         return False
 
     @abstractmethod
-    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
-        """Raises xgrammar's own `RuntimeError` where it cannot express the spec."""
+    def rules(self, markers: "CallMarkers | None") -> Rules:
+        """What it means as rules; `markers` are the vocabulary's, for specs with `calls`.
+
+        Raises `InvalidGrammarError` for what cannot be expressed, or takes too much work.
+        """
 
     @abstractmethod
     def value(self, text: str) -> Any:
         """What a finished `text` means; `InvalidValueError` if the spec refuses it after all."""
 
-    def read(self, tokens: Sequence[int], vocabulary: Vocabulary) -> Any:
+    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary") -> Any:
         """What a finished answer means; `InvalidValueError` if the spec refuses it after all."""
         return self.value(vocabulary.text(tokens))

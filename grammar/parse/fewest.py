@@ -1,6 +1,6 @@
 """A text of the fewest tokens, where the one of the fewest bytes takes more than there are.
 
-Places tell how many bytes are missing, and these bound the tokens. But a longer text may be spelled
+States tell how many bytes are missing, and these bound the tokens. But a longer text may be spelled
 in fewer: "ought" in one token, "zqj" in three. This looks, level by level, at what each next token
 leads to; it gives up where that is too much to look at, as inside a free string.
 """
@@ -8,24 +8,25 @@ leads to; it gives up where that is too much to look at, as inside a free string
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from dlm.grammar.parse.state import Place, Places
+from dlm.grammar.parse.parser import Parser
+from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
 _LOOKS = 50_000  # bytes that are read: some 50 ms
 
 
-class _Reading:
-    """Reads all tokens at once, from one place or another, until it has looked enough."""
+class _Reader:
+    """Reads all tokens at once from a state, until it has looked enough."""
 
-    def __init__(self, places: Places, vocabulary: Vocabulary):
-        self._places, self._sorted = places, vocabulary.sorted_pieces
+    def __init__(self, parser: Parser, vocabulary: Vocabulary):
+        self._parser, self._sorted = parser, vocabulary.sorted_pieces
         self.looks = 0
 
-    def onward(self, place: Place) -> Iterator[tuple[Place, int]]:
-        """Where tokens lead; no place twice."""
+    def onward(self, state: State) -> Iterator[tuple[State, int]]:
+        """Where tokens lead; no state twice."""
         pieces, tokens = self._sorted
-        found = {self._places.after(place, t, b""): t for t in self._places.named(place)}
-        todo = [(place, 0, 0, len(pieces))]  # behind so many bytes, all pieces from and to
+        found = {self._parser.after(state, t, b""): t for t in sorted(self._parser.named(state))}
+        todo = [(state, 0, 0, len(pieces))]  # a state, its depth, pieces from and to
         while todo and self.looks < _LOOKS:
             at, size, first, last = todo.pop()
             while first < last and len(pieces[first]) == size:
@@ -35,29 +36,29 @@ class _Reading:
                 self.looks += 1
                 byte = pieces[first][size]
                 end = bisect_right(pieces, byte, first, last, key=lambda piece: piece[size])
-                behind = self._places.behind(at, byte)
+                behind = self._parser.behind(at, byte)
                 if behind is not None:
                     todo.append((behind, size + 1, first, end))
                 first = end
         yield from ((at, token) for at, token in found.items() if at is not None)
 
 
-def fewest(places: Places, vocabulary: Vocabulary, most: int) -> list[tuple[Place, int]]:
-    """At most `most` tokens from the beginning to an end, each with the place that it is read at.
+def fewest(parser: Parser, vocabulary: Vocabulary, most: int) -> list[tuple[State, int]]:
+    """At most `most` tokens from the beginning to an end, each with the state that it is read at.
 
     Empty if there is no such text, or none that is found soon.
     """
-    reading, longest = _Reading(places, vocabulary), vocabulary.longest
-    level: dict[Place, list[tuple[Place, int]]] = {places.start: []}
-    seen = {places.start}
+    reading, longest = _Reader(parser, vocabulary), vocabulary.longest
+    level: dict[State, list[tuple[State, int]]] = {parser.start: []}
+    seen = {parser.start}
     for left in range(most - 1, -1, -1):
-        behind: dict[Place, list[tuple[Place, int]]] = {}
-        for place, said in level.items():
-            for at, token in reading.onward(place):
+        behind: dict[State, list[tuple[State, int]]] = {}
+        for state, said in level.items():
+            for at, token in reading.onward(state):
                 if at.cost == 0:
-                    return [*said, (place, token)]
+                    return [*said, (state, token)]
                 if at not in seen and at.cost is not None and at.cost <= left * longest:
                     seen.add(at)
-                    behind[at] = [*said, (place, token)]
+                    behind[at] = [*said, (state, token)]
         level = behind
     return []

@@ -1,27 +1,45 @@
 """A grammar as a recursive transition network, and the shortest way out of each of its states.
 
-Every rule is a finite automaton over bytes, whose edges may call other rules. xgrammar does not say
-how far a state is from its rule's end; this does. Knows no text and no vocabulary.
+Every rule is a finite automaton whose edges read a terminal, read a token by its id, follow another
+rule, or read nothing (epsilon). Knows no text and no vocabulary.
 """
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-_NICE = b" a0"  # what a witness is spelled with, if there is a choice
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.rules.nodes import (
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    SpecialToken,
+    Terminal,
+)
+from dlm.grammar.rules.rules import Rules
+
+MOST_STATES = 500_000
+_FEW_WORDS = 8  # more literals than that, side by side, are one automaton
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
-    """One byte of `low` to `high`."""
+class Read:
+    """A text of a terminal, of `low` to `high` characters."""
 
-    low: int
-    high: int
+    terminal: int
     to: int
+    low: int = 0
+    high: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """One token by its id: one of `ids`, or one that is none of them."""
+class ReadToken:
+    """One control token: one of `ids`, or, not `listed`, one that is none of them."""
 
     ids: frozenset[int]
     listed: bool
@@ -32,39 +50,36 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A whole `rule`, at least `least` times; `most` is None without a bound.
-
-    It is `loose` where the matcher is not told of `most`: it would take a mask for every round.
-    """
+class Follow:
+    """A whole rule, at least `low` times; `high` is None without a bound."""
 
     rule: int
     to: int
-    least: int = 1
-    most: int | None = 1
-    loose: bool = False
+    low: int = 1
+    high: int | None = 1
+    round: bool = False  # one of a repetition: what is empty does not count as one
 
     @property
     def once(self) -> bool:
-        return self.least == self.most == 1
+        return self.low == self.high == 1
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class Epsilon:
     to: int
 
 
-Edge = Bytes | Tokens | Call | Skip
+Edge = Read | ReadToken | Follow | Epsilon
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """All edges of one state."""
+@dataclass(slots=True)
+class Edges:
+    """All edges of one state, by kind."""
 
-    bytes: list[Bytes]
-    tokens: list[Tokens]
-    calls: list[Call]  # of a rule, once
-    skips: list[int]
+    reads: list[Read] = field(default_factory=list)
+    tokens: list[ReadToken] = field(default_factory=list)
+    follows: list[Follow] = field(default_factory=list)  # once each
+    epsilons: list[int] = field(default_factory=list)
 
 
 class Network:
@@ -73,122 +88,104 @@ class Network:
     A byte is at most a token, so a cost in bytes bounds what it takes in tokens.
     """
 
-    def __init__(self, edges: list[list[Edge]], start: list[int], final: set[int], root: int):
-        """`start[r]` is where rule `r` begins, `final` where rules end, `root` the first rule."""
-        self.edges, self.start, self.final, self.root = edges, start, final, root
+    def __init__(self, rules: Rules):
+        """Raises `InvalidGrammarError` for rules of too many states."""
+        builder = _Builder(rules)
+        self.edges, self.start, self.final = builder.edges, builder.start, builder.final
+        self.root = builder.numbers[rules.root]
+        self.terminals: list[Terminal | bytes] = list(builder.terminals)
         self.cost: dict[int, int] = {}  # to the end of the state's rule; no key: there is no way
-        self._way: dict[int, Edge] = {}  # a first edge of such a way
-        self._counted: dict[tuple[Call, int], int] = {}
-        self._rounds: dict[int, tuple[Call, int]] = {}  # counted states whose edges are not made
-        self._rooms: dict[int, int] = {}  # rounds that may follow, of loose repetitions
-        self._shapes: dict[int, Shape] = {}
+        self._way: dict[int, Edge] = {}  # the first edge of such a way
+        self._counted: dict[tuple[Follow, int], int] = {}
+        self._rounds: dict[int, tuple[Follow, int]] = {}  # counted states whose edges are not made
+        self._by_kind: dict[int, Edges] = {}
         self._tails: dict[int, bool] = {}
         self._measure()
 
-    @property
-    def size(self) -> int:
-        """States; there are about as many edges."""
-        return len(self.edges)
-
-    def counted(self, call: Call, done: int) -> int:
-        """The state after `done` rounds of a repetition; such states are made as they are met."""
-        if call.most is None:
-            done = min(done, call.least)
-        if (call, done) not in self._counted:
-            state = self._counted[call, done] = len(self.edges)
-            self.edges.append([])
-            self._rounds[state] = call, done
-            if call.loose and call.most is not None:
-                self._rooms[state] = call.most - done
-            rounds = max(0, call.least - done)
-            rest = self._through(Call(call.rule, call.to, rounds, None))
-            if rest is not None:
-                self.cost[state] = rest
-                self._way[state] = Call(call.rule, call.to, rounds, None)
-        return self._counted[call, done]
-
-    def shape(self, state: int) -> "Shape":
-        """The edges of a state, by what they are; a repetition is a way into its first round."""
-        shape = self._shapes.get(state)
-        if shape is None:
-            edges = self._out(state)
-            calls = [edge for edge in edges if isinstance(edge, Call)]
-            shape = self._shapes[state] = Shape(
-                bytes=[edge for edge in edges if isinstance(edge, Bytes)],
-                tokens=[edge for edge in edges if isinstance(edge, Tokens)],
-                calls=[call for call in calls if call.once],
-                skips=[edge.to for edge in edges if isinstance(edge, Skip)]
-                + [self.counted(call, 0) for call in calls if not call.once],
-            )
-        return shape
-
-    def _out(self, state: int) -> list[Edge]:
-        if state in self._rounds:
-            call, done = self._rounds.pop(state)
-            if call.most is None or done < call.most:
-                self.edges[state].append(Call(call.rule, self.counted(call, done + 1)))
-            if done >= call.least:
-                self.edges[state].append(Skip(call.to))
-        return self.edges[state]
+    def edges_of(self, state: int) -> Edges:
+        """A repetition is an epsilon edge into its first round."""
+        found = self._by_kind.get(state)
+        if found is None:
+            found = self._by_kind[state] = Edges()
+            for edge in self._out(state):
+                match edge:
+                    case Read():
+                        found.reads.append(edge)
+                    case ReadToken():
+                        found.tokens.append(edge)
+                    case Follow() if edge.once:
+                        found.follows.append(edge)
+                    case Follow():
+                        found.epsilons.append(self._round(edge, 0))
+                    case Epsilon(to):
+                        found.epsilons.append(to)
+        return found
 
     def nullable(self, rule: int) -> bool:
         return self.cost.get(self.start[rule]) == 0
 
-    def room(self, state: int) -> int | None:
-        """How many rounds of a loose repetition may follow; None: the state is not in one."""
-        return self._rooms.get(state)
-
     def tail(self, state: int) -> bool:
-        """Nothing is left of the state's rule, not even a bound."""
-        if self.room(state) is not None:
-            return False
+        """Nothing is left of the state's rule."""
         if state not in self._tails:
-            self._tails[state] = False  # where skips go in a circle
+            self._tails[state] = False  # where epsilon edges go in a circle
             edges = self._out(state)
-            skips = all(isinstance(edge, Skip) and self.tail(edge.to) for edge in edges)
-            self._tails[state] = skips if edges else state in self.final
+            through = all(isinstance(edge, Epsilon) and self.tail(edge.to) for edge in edges)
+            self._tails[state] = through if edges else state in self.final
         return self._tails[state]
 
-    def way(self, state: int) -> list[bytes | int]:
-        """A shortest completion of the state's rule: bytes, and ids of tokens that are named."""
-        said: list[bytes | int] = []
-        due = [state]
-        while due:
-            state = due.pop()
-            edge = self._nicest(state)
+    def way(self, state: int) -> list[Read | int]:
+        """A shortest way to the end of the state's rule: terminals, and tokens by their ids."""
+        found: list[Read | int] = []
+        pending = [state]
+        while pending:
+            edge = self._way.get(pending.pop())
             if edge is None:
                 continue
-            due.append(edge.to)
-            if isinstance(edge, Bytes):
-                nice = (byte for byte in _NICE if edge.low <= byte <= edge.high)
-                said.append(bytes([next(nice, edge.low)]))
-            elif isinstance(edge, Tokens):
-                said.append(min(edge.ids))
-            elif isinstance(edge, Call):
-                due += [self.start[edge.rule]] * edge.least
-        return said
+            pending.append(edge.to)
+            if isinstance(edge, Read):
+                found.append(edge)
+            elif isinstance(edge, ReadToken):
+                found.append(min(edge.ids))
+            elif isinstance(edge, Follow) and not self.nullable(edge.rule):
+                pending += [self.start[edge.rule]] * edge.low
+        return found
 
-    def _nicest(self, state: int) -> Edge | None:
-        """The first edge of a shortest way, if possible over a byte that reads well."""
-        best = self._way.get(state)
-        if isinstance(best, Bytes):
-            for byte in _NICE:
-                for edge in self.edges[state]:
-                    if (
-                        isinstance(edge, Bytes)
-                        and edge.low <= byte <= edge.high
-                        and self.cost.get(edge.to) == self.cost[best.to]
-                    ):
-                        return edge
-        return best
+    def _out(self, state: int) -> list[Edge]:
+        if state in self._rounds:
+            follow, done = self._rounds.pop(state)
+            if follow.high is None or done < follow.high:
+                behind = self._round(follow, done + 1)
+                self.edges[state].append(Follow(follow.rule, behind, round=True))
+            if done >= follow.low or self.nullable(follow.rule):
+                self.edges[state].append(Epsilon(follow.to))
+        return self.edges[state]
+
+    def _round(self, follow: Follow, done: int) -> int:
+        """The state after `done` rounds of a repetition; such states are made as they are met."""
+        if follow.high is None:
+            done = min(done, follow.low)
+        if (follow, done) not in self._counted:
+            state = self._counted[follow, done] = len(self.edges)
+            self.edges.append([])
+            self._rounds[state] = follow, done
+            rest = Follow(follow.rule, follow.to, max(0, follow.low - done), None)
+            cost = self._through(rest)
+            if cost is not None:
+                self.cost[state], self._way[state] = cost, rest
+        return self._counted[follow, done]
 
     def _measure(self) -> None:
         """Knuth's generalisation of Dijkstra's algorithm to context-free grammars (1977)."""
+        scanners = [scanner_of(terminal) for terminal in self.terminals]
+        reads: dict[Read, int | None] = {}  # bytes, by edge
         into: dict[int, list[tuple[int, Edge]]] = {}  # edges by the states that they wait for
         for state, edges in enumerate(self.edges):
             for edge in edges:
                 into.setdefault(edge.to, []).append((state, edge))
-                if isinstance(edge, Call) and edge.least:
+                if isinstance(edge, Read):
+                    scanner = scanners[edge.terminal]
+                    reads[edge] = scanner.cost(scanner.start, edge.low, edge.high)
+                elif isinstance(edge, Follow) and edge.low:
                     into.setdefault(self.start[edge.rule], []).append((state, edge))
         heap: list[tuple[int, int, int, Edge | None]] = [
             (0, i, state, None) for i, state in enumerate(self.final)
@@ -203,19 +200,113 @@ class Network:
             if edge is not None:
                 self._way[state] = edge
             for before, edge in into.get(state, ()):
-                known = None if before in self.cost else self._through(edge)
+                known = None if before in self.cost else self._through(edge, reads)
                 if known is not None:
                     order += 1
                     heapq.heappush(heap, (known, order, before, edge))
 
-    def _through(self, edge: Edge) -> int | None:
+    def _through(self, edge: Edge, reads: dict[Read, int | None] | None = None) -> int | None:
         """The cost of a way over `edge`, once it is known."""
         rest = self.cost.get(edge.to)
         if rest is None:
             return None
-        if isinstance(edge, Call) and edge.least:
-            each = self.cost.get(self.start[edge.rule])
-            return None if each is None else rest + edge.least * each
-        if isinstance(edge, Tokens) and not edge.listed:
-            return None  # which token it would be is not known here
-        return rest + isinstance(edge, Bytes | Tokens)
+        match edge:
+            case Read():
+                read = None if reads is None else reads[edge]
+                return None if read is None else rest + read
+            case Follow(low=low) if low:
+                each = self.cost.get(self.start[edge.rule])
+                return None if each is None else rest + low * each
+            case ReadToken():
+                return rest + 1 if edge.listed else None  # which one it would be is not known
+        return rest
+
+
+def scanner_of(terminal: Terminal | bytes) -> Scanner | LiteralScanner:
+    if isinstance(terminal, bytes):
+        return LiteralScanner(terminal)
+    return Scanner(terminal.automaton, terminal.spelling)
+
+
+class _Builder:
+    """Thompson's construction, rule by rule."""
+
+    def __init__(self, rules: Rules):
+        self.numbers = {name: i for i, name in enumerate(rules.nodes)}
+        self.edges: list[list[Edge]] = [[] for _ in self.numbers]
+        self.start, self.final = list(range(len(self.numbers))), set[int]()
+        self.terminals: dict[Terminal | bytes, int] = {}
+        self._waiting = list(zip(self.start, rules.nodes.values(), strict=True))
+        while self._waiting:
+            start, node = self._waiting.pop()
+            self.final.add(self._add(node, start))
+
+    def _add(self, node: Node, state: int) -> int:
+        """Add `node` behind `state`; says where it ends."""
+        match node:
+            case Literal(text):
+                return self._read(state, text.encode()) if text else state
+            case Characters(ranges):
+                return self._read(state, Terminal(Automaton.of(Characters(ranges))))
+            case Terminal(low=low, high=high):
+                return self._read(
+                    state, Terminal(node.automaton, 0, None, node.spelling), low, high
+                )
+            case SpecialToken(ids, listed):
+                return self._edge(state, ReadToken(ids, listed, self._new()))
+            case Reference(name):
+                return self._edge(state, Follow(self.numbers[name], self._new()))
+            case Concatenation(parts):
+                for part in parts:
+                    state = self._add(part, state)
+                return state
+            case Alternation(options):
+                return self._alternation(options, state)
+            case Repetition(part, low, high):
+                return self._repetition(part, low, high, state)
+        raise TypeError(f"{node} is no part of a rule")
+
+    def _alternation(self, options: tuple[Node, ...], state: int) -> int:
+        end = self._new()
+        words = [option.text for option in options if isinstance(option, Literal)]
+        if len(words) > _FEW_WORDS:
+            read = self._read(state, Terminal(Automaton.words(words)))
+            self._edge(read, Epsilon(end))
+            options = tuple(option for option in options if not isinstance(option, Literal))
+        for option in options:
+            begin = self._edge(state, Epsilon(self._new()))
+            self._edge(self._add(option, begin), Epsilon(end))
+        return end
+
+    def _repetition(self, part: Node, low: int, high: int | None, state: int) -> int:
+        if isinstance(part, Characters):
+            whole = Automaton.of(Repetition(part))
+            return self._read(state, Terminal(whole), low, high)
+        if (low, high) == (0, 1):
+            end = self._new()
+            self._edge(state, Epsilon(end))
+            self._edge(self._add(part, state), Epsilon(end))
+            return end
+        if isinstance(part, Reference):
+            rule = self.numbers[part.name]
+        else:
+            rule = len(self.start)
+            self.start.append(self._new())
+            self._waiting.append((self.start[rule], part))
+        return self._edge(state, Follow(rule, self._new(), low, high))
+
+    def _read(
+        self, state: int, terminal: Terminal | bytes, low: int = 0, high: int | None = None
+    ) -> int:
+        number = self.terminals.setdefault(terminal, len(self.terminals))
+        return self._edge(state, Read(number, self._new(), low, high))
+
+    def _edge(self, state: int, edge: Edge) -> int:
+        self.edges[state].append(edge)
+        return edge.to
+
+    def _new(self) -> int:
+        if len(self.edges) >= MOST_STATES:
+            raise InvalidGrammarError("grammar", f"it takes over {MOST_STATES} states")
+        self.edges.append([])
+        return len(self.edges) - 1

@@ -1,316 +1,153 @@
-"""A regex as a deterministic automaton, and that as rules that read every text in one way only.
+"""Deterministic automata of characters: what patterns, numbers, formats and words come down to.
 
-Written as it stands, a regex like `(a*)*b` matches a text in very many ways, and a parser follows
-them all. Its automaton knows one: each rule reads some characters and hands over to another.
+Knows no notation: `pattern.py` reads patterns.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import groupby, pairwise, product
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import ClassVar
 
-from dlm.grammar.regex.pattern import (
-    CHARACTERS,
-    Ahead,
-    Chars,
-    Ranges,
-    looks_ahead,
-    minus,
-    union,
-    without,
-)
-from dlm.grammar.rules.ast import Either, Node, Repeat, Row, text
+from dlm.grammar.regex import algebra
+from dlm.grammar.regex.builder import built
+from dlm.grammar.regex.table import MOST_STATES, Edges, TooLargeError
+from dlm.grammar.rules.nodes import Node
 
-MOST_STATES = 4096  # of the automaton; while it is not deterministic yet, a few times as many
-
-_FEW_STATES = 512  # with more, it takes too long to find out which are alike
-
-Edges = dict[int, Ranges]  # characters, by the state that they lead to
+__all__ = ["MOST_STATES", "Automaton", "TooLargeError"]
 
 
-class TooLargeError(Exception):
-    """An automaton of more states than anybody wants to compile."""
-
-
+@dataclass(frozen=True)
 class Automaton:
-    """Begins in state 0. Every state has a way to a final one, but for the first of none."""
+    """Minimal, its states in the order in which a search finds them: equal for equal texts.
 
-    def __init__(self, edges: list[Edges], final: set[int]):
-        self.edges, self.final = edges, final
+    It begins in state 0. `edges` are sorted by character, apart, and as few as there can be; each
+    state has a way to a final one, but for the only state of an automaton of no text. Characters
+    are Unicode scalar values. Operations raise `TooLargeError`.
+    """
 
-    @classmethod
-    def of(cls, node: Node) -> "Automaton":
-        """Of a parsed pattern. Raises `TooLargeError`."""
-        edges, final = _determined(_Builder(node))
-        return _minimal(edges, final)
+    edges: Edges  # by state: from, to (included), and the state that they lead to
+    final: frozenset[int]
 
-    @classmethod
-    def of_length(cls, low: int, high: int | None) -> "Automaton":
-        """Of texts of so many characters; those that are too many to count are too large `both`."""
-        low, last = (min(count, MOST_STATES + 1) for count in (low, low if high is None else high))
-        edges: list[Edges] = [{state + 1: CHARACTERS} for state in range(last)]
-        edges.append({last: CHARACTERS} if high is None else {})
-        return cls(edges, set(range(low, last + 1)))
+    ANY: ClassVar["Automaton"]
+    NONE: ClassVar["Automaton"]
 
-    def both(self, other: "Automaton") -> "Automaton":
-        """Of what both match: with no final state, if that is nothing. Raises `TooLargeError`."""
-        numbers, work = {(0, 0): 0}, [(0, 0)]
-        edges: list[Edges] = []
-        for one, two in work:  # it grows meanwhile
-            found: Edges = {}
-            for (a, ranges), (b, others) in product(
-                self.edges[one].items(), other.edges[two].items()
-            ):
-                if shared := _shared(ranges, others):
-                    if (a, b) not in numbers:
-                        numbers[a, b] = len(work)
-                        work.append((a, b))
-                    found[numbers[a, b]] = shared
-            edges.append(found)
-            if len(work) > MOST_STATES:
-                raise TooLargeError
-        ends = {n for (a, b), n in numbers.items() if a in self.final and b in other.final}
-        return _minimal(*_alive(edges, ends))
+    @staticmethod
+    def of(node: Node) -> "Automaton":
+        """Of a pattern. Terminals in it are spelled raw, and their bounds become states."""
+        return Automaton(*built(node))
 
-    def opposite(self) -> "Automaton":
-        """Of all other texts."""
-        sink = len(self.edges)
-        edges: list[Edges] = []
-        for found in [*self.edges, {}]:
-            rest = without(part for ranges in found.values() for part in ranges)
-            edges.append({**found, sink: rest} if rest else found)
-        return _minimal(*_alive(edges, set(range(sink + 1)) - self.final))
+    @staticmethod
+    def words(texts: Iterable[str]) -> "Automaton":
+        """Of these texts, tens of thousands of them too."""
+        return Automaton(*algebra.words(texts))
 
-    def ebnf(self, name: str, spell: Callable[[str], str] = str) -> str:
-        """Rules for the same texts, the first of them called `name`.
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def lengths(low: int, high: int | None) -> "Automaton":
+        """Of all texts of so many characters."""
+        return Automaton(*algebra.lengths(low, high))
 
-        `spell` says how a character is written: all but some ASCII characters as they are.
-        """
-        into = Counter(to for edges in self.edges for to in edges)
-        passed = {  # states of one way in and one way on, which need no rule of their own
-            state
-            for state, edges in enumerate(self.edges)
-            if state and len(edges) == into[state] == 1 and state not in self.final
-        }
-        rules = []
-        for state, edges in enumerate(self.edges):
-            ends = state in self.final and not edges
-            if state not in passed and not (state and ends):
-                options = [self._option(name, spell, passed, *edge) for edge in edges.items()]
-                options += ['""'] * (state in self.final)
-                rules.append(f"{self._named(name, state)} ::= {' | '.join(options)}")
-        return "\n".join(rules)
+    def union(self, other: "Automaton") -> "Automaton":
+        if self == other or other.is_empty:
+            return self
+        return other if self.is_empty else _product(self, other, "union")
 
-    def _named(self, name: str, state: int) -> str:
-        return f"{name}_{state}" if state else name
+    def intersection(self, other: "Automaton") -> "Automaton":
+        if self in (other, Automaton.NONE) or other == Automaton.ANY:
+            return self
+        return other if self == Automaton.ANY else _product(self, other, "intersection")
 
-    def _option(
-        self, name: str, spell: Callable[[str], str], passed: set[int], to: int, ranges: Ranges
-    ) -> str:
-        """Characters up to a state that has a rule, and that rule."""
-        parts = [ranges]
-        while to in passed:
-            ((to, ranges),) = self.edges[to].items()
-            parts.append(ranges)
-        written = list(_spelled(parts, spell))
-        ends = to in self.final and not self.edges[to]
-        return " ".join(written if ends else [*written, self._named(name, to)])
+    def difference(self, other: "Automaton") -> "Automaton":
+        return self if other.is_empty else _product(self, other, "difference")
 
+    def complement(self) -> "Automaton":
+        return _complement(self)
 
-def _spelled(parts: list[Ranges], spell: Callable[[str], str]) -> Iterator[str]:
-    """Character classes, and literals where there is no choice."""
-    for alone, group in groupby(parts, key=lambda ranges: ranges[0][0] == ranges[-1][1]):
-        if alone:
-            yield str(text("".join(spell(chr(ranges[0][0])) for ranges in group)))
-        else:
-            yield from (one_of(ranges, spell) for ranges in group)
+    @property
+    def is_empty(self) -> bool:
+        return not self.final
 
+    @cached_property
+    def is_finite(self) -> bool:
+        """Only so many texts: no state leads back to itself."""
+        waiting = [0] * len(self.edges)
+        for state in self.edges:
+            for _, _, to in state:
+                waiting[to] += 1
+        done = [] if waiting[0] else [0]
+        for state in done:  # it grows meanwhile
+            for _, _, to in self.edges[state]:
+                waiting[to] -= 1
+                if not waiting[to]:
+                    done.append(to)
+        return len(done) == len(self.edges)
 
-def one_of(ranges: Ranges, spell: Callable[[str], str]) -> str:
-    """Characters, each as it is spelled; no long spelling unless there is no other."""
-    ascii_ = [chr(p) for low, high in ranges for p in range(low, min(high, 0x7F) + 1)]
-    spelled = {character: spell(character) for character in ascii_ if spell(character) != character}
-    plain = minus(ranges, map(ord, spelled))
-    options = [Chars(plain)] if plain else []
-    shortest = 2 if plain else min(map(len, spelled.values()))
-    options += [text(spelling) for spelling in spelled.values() if len(spelling) <= shortest]
-    return str(options[0] if len(options) == 1 else Either(tuple(options)))
+    def accepts(self, text: str) -> bool:
+        state = 0
+        for character in text:
+            point = ord(character)
+            edges = self.edges[state]
+            found = bisect_right(edges, point, key=lambda edge: edge[0]) - 1
+            if found < 0 or edges[found][1] < point:
+                return False
+            state = edges[found][2]
+        return state in self.final
 
+    def shortest(self) -> str | None:
+        """A text of the fewest characters; of those, the first one."""
+        texts = {0: ""}
+        for state in (work := [0]):  # it grows meanwhile
+            if state in self.final:
+                return texts[state]
+            for low, _, to in self.edges[state]:
+                if to not in texts:
+                    texts[to] = texts[state] + chr(low)
+                    work.append(to)
+        return None
 
-class _Builder:
-    """Thompson's construction: states with edges, some of which read nothing."""
+    def words_up_to(self, limit: int) -> list[str] | None:
+        """All texts in order, if they are at most `limit`."""
+        if not self.is_finite:
+            return None
+        found: list[str] = []
+        work = [(0, "")]
+        while work:
+            state, text = work.pop()
+            if state in self.final:
+                found.append(text)
+            if len(found) + len(work) > limit:  # each has a way to a final state
+                return None
+            for low, high, to in reversed(self.edges[state]):
+                if high - low >= limit:
+                    return None
+                work += [(to, text + chr(point)) for point in range(high, low - 1, -1)]
+        return found
 
-    def __init__(self, node: Node):
-        self.moves: list[list[tuple[Ranges, int]]] = [[]]
-        self.skips: list[list[int]] = [[]]
-        self.end = self._add(node, 0)
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.edges, self.final))
 
-    def _new(self) -> int:
-        if len(self.moves) >= 4 * MOST_STATES:
-            raise TooLargeError
-        self.moves.append([])
-        self.skips.append([])
-        return len(self.moves) - 1
-
-    def _add(self, node: Node, state: int) -> int:
-        """Add what `node` matches behind `state`; says where it ends."""
-        match node:
-            case Chars():
-                end = self._new()
-                self.moves[state].append((node.ranges, end))
-                return end
-            case Row():
-                return self._row(node.parts, state)
-            case Either():
-                end = self._new()
-                for option in node.options:
-                    begin = self._new()
-                    self.skips[state].append(begin)
-                    self.skips[self._add(option, begin)].append(end)
-                return end
-            case Repeat():
-                return self._repeat(node, state)
-        raise TypeError(f"{node} is no part of a pattern")
-
-    def _row(self, parts: tuple[Node, ...], state: int) -> int:
-        """What looks ahead looks at all that follows it, also behind the group that it is in."""
-        for i, part in enumerate(parts):
-            rest = parts[i + 1 :]
-            if isinstance(part, Ahead):
-                return self._join(_watched(part, Row(rest)), state)
-            if isinstance(part, Row | Either) and rest and looks_ahead(part):
-                options = part.options if isinstance(part, Either) else (part,)
-                unfolded = (Row((*_parts(option), *rest)) for option in options)
-                return self._add(Either(tuple(unfolded)), state)
-            state = self._add(part, state)
-        return state
-
-    def _join(self, automaton: Automaton, state: int) -> int:
-        """Add what is deterministic by now."""
-        states, end = [self._new() for _ in automaton.edges], self._new()
-        self.skips[state].append(states[0])
-        for begin, edges in zip(states, automaton.edges, strict=True):
-            self.moves[begin] += [(ranges, states[to]) for to, ranges in edges.items()]
-        for final in automaton.final:
-            self.skips[states[final]].append(end)
-        return end
-
-    def _repeat(self, node: Repeat, state: int) -> int:
-        for _ in range(node.low):
-            state = self._add(node.part, state)
-        if node.high is None:
-            loop, end = self._new(), self._new()
-            self.skips[state].append(loop)
-            self.skips[self._add(node.part, loop)].append(loop)
-            self.skips[loop].append(end)
-            return end
-        end = self._new()
-        for _ in range(node.high - node.low):
-            self.skips[state].append(end)
-            state = self._add(node.part, state)
-        self.skips[state].append(end)
-        return end
+    def __hash__(self) -> int:
+        return self._hash
 
 
-def _parts(node: Node) -> tuple[Node, ...]:
-    return node.parts if isinstance(node, Row) else (node,)
+Automaton.ANY = Automaton(*algebra.ANYTHING)
+Automaton.NONE = Automaton(((),), frozenset())
+
+_WANTED = {
+    "union": bool.__or__,
+    "intersection": bool.__and__,
+    "difference": bool.__gt__,
+}
 
 
-def _watched(ahead: Ahead, rest: Row) -> Automaton:
-    """Of the `rest` of a pattern, as far as `ahead` lets it pass."""
-    seen = Automaton.of(ahead.part)
-    return Automaton.of(rest).both(seen if ahead.wanted else seen.opposite())
+@lru_cache(maxsize=512)
+def _product(one: Automaton, other: Automaton, operation: str) -> Automaton:
+    machines = (one.edges, one.final), (other.edges, other.final)
+    return Automaton(*algebra.product(*machines, _WANTED[operation]))
 
 
-def _determined(built: _Builder) -> tuple[list[Edges], set[int]]:
-    """The subset construction: edges, and the final states."""
-    start = _closed(built, {0})
-    numbers, work, edges = {start: 0}, [start], []
-    for states in work:  # it grows meanwhile
-        if len(work) > MOST_STATES:
-            raise TooLargeError
-        found: dict[frozenset[int], list[tuple[int, int]]] = {}
-        moves = [move for state in sorted(states) for move in built.moves[state]]
-        for low, high, to in _apart(moves):
-            found.setdefault(_closed(built, to), []).append((low, high))
-        for reached in found:
-            if reached not in numbers:
-                numbers[reached] = len(work)
-                work.append(reached)
-        edges.append({numbers[reached]: union(parts) for reached, parts in found.items()})
-    return edges, {number for states, number in numbers.items() if built.end in states}
-
-
-def _closed(built: _Builder, states: set[int]) -> frozenset[int]:
-    """With all that is reached without a character."""
-    seen, work = set(states), list(states)
-    while work:
-        new = set(built.skips[work.pop()]) - seen
-        seen |= new
-        work += new
-    return frozenset(seen)
-
-
-def _apart(moves: list[tuple[Ranges, int]]) -> Iterator[tuple[int, int, set[int]]]:
-    """Ranges that do not overlap, each with all the states that it leads to."""
-    begins: dict[int, Counter[int]] = {}
-    for ranges, to in moves:
-        for low, high in ranges:
-            begins.setdefault(low, Counter())[to] += 1
-            begins.setdefault(high + 1, Counter())[to] -= 1
-    here: Counter[int] = Counter()
-    for low, behind in pairwise(sorted(begins)):
-        here.update(begins[low])
-        if to := {state for state, count in here.items() if count}:
-            yield low, behind - 1, to
-
-
-def _shared(ones: Ranges, others: Ranges) -> Ranges:
-    """The characters of both."""
-    pairs = ((max(a, c), min(b, d)) for (a, b), (c, d) in product(ones, others))
-    return union((low, high) for low, high in pairs if low <= high)
-
-
-def _alive(edges: list[Edges], final: set[int]) -> tuple[list[Edges], set[int]]:
-    """The states with a way to a final one, and the first."""
-    into: dict[int, set[int]] = {}
-    for state, found in enumerate(edges):
-        for to in found:
-            into.setdefault(to, set()).add(state)
-    alive, work = set(final), list(final)
-    while work:
-        new = into.get(work.pop(), set()) - alive
-        alive |= new
-        work += new
-    kept = sorted({0} | alive)
-    numbers = {state: number for number, state in enumerate(kept)}
-    return [
-        {numbers[to]: ranges for to, ranges in edges[state].items() if to in alive}
-        for state in kept
-    ], {numbers[state] for state in final}
-
-
-def _minimal(edges: list[Edges], final: set[int]) -> Automaton:
-    """States that nothing can tell apart become one (Moore), if they are not too many."""
-    if len(edges) > _FEW_STATES:
-        return Automaton(edges, final)
-    kinds = [int(state in final) for state in range(len(edges))]
-    count = 0
-    while len(set(kinds)) > count:
-        count = len(set(kinds))
-        seen: dict[Any, int] = {}
-        told = [(kinds[s], frozenset(_merged(edges[s], kinds).items())) for s in range(len(edges))]
-        kinds = [seen.setdefault(each, len(seen)) for each in told]
-    first = {kind: state for state, kind in reversed(list(enumerate(kinds)))}
-    return Automaton(
-        [_merged(edges[first[kind]], kinds) for kind in range(len(first))],
-        {kinds[state] for state in final},
-    )
-
-
-def _merged(edges: Edges, kinds: list[int]) -> Edges:
-    """By the kinds of the states that they lead to."""
-    merged: dict[int, list[tuple[int, int]]] = {}
-    for to, ranges in edges.items():
-        merged.setdefault(kinds[to], []).extend(ranges)
-    return {kind: union(parts) for kind, parts in merged.items()}
+@lru_cache(maxsize=512)
+def _complement(automaton: Automaton) -> Automaton:
+    return Automaton(*algebra.complement((automaton.edges, automaton.final)))

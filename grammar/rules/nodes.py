@@ -86,6 +86,17 @@ class Lookahead(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Lookbehind(Node):
+    """All that came before, from the start of the pattern's text, has to end with `part`, or not.
+
+    Only in patterns: it is gone once they are automata.
+    """
+
+    part: Node
+    wanted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Terminal(Node):
     """Texts of `low` to `high` characters that an automaton accepts, read without a parser stack.
 

@@ -11,6 +11,8 @@ class Rules:
     def __init__(self, root: str = "root"):
         self.root = root
         self.nodes: dict[str, Node] = {}
+        self.inexact: tuple[tuple[str, str], ...] = ()  # where they allow too much, and why
+        self.free_keys = False  # an object may hold a key twice
         self._numbers = count()
 
     def new(self, stem: str = "rule") -> Reference:

@@ -1,377 +1,423 @@
-"""A JSON schema read into alternatives: plain schemas of which a value has to fit one.
+"""The normal form of a schema: for each type, the alternatives of which a value has to fit one.
 
-This is its disjunctive normal form, without `$ref`, `allOf`, `anyOf`, `oneOf` and dependencies.
-Where a keyword has no place in it, the reader says so and goes on without. It knows JSON Schema,
-and of grammars only that objects are closed there, unless `additionalProperties` opens them.
+Disjunctive, with negation pushed inward: `not`, `if`, `oneOf`, dependencies and unevaluated
+properties are gone from it. What becomes too large, or has no place in it, is left out and noted
+in `inexact`: the alternatives never allow less than the schema does. The work is counted.
 """
 
-import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import permutations, product
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import combinations
 
-from jsonschema import validators
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import specification_with
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.schema.constant import Constant, constant, exact
+from dlm.grammar.schema.facets import (
+    EMPTY,
+    KINDS,
+    Arrays,
+    Clause,
+    Facets,
+    Numbers,
+    Objects,
+    Shape,
+    Strings,
+)
+from dlm.grammar.schema.formula import (
+    FALSE,
+    TRUE,
+    Conditional,
+    Every,
+    ExactlyOne,
+    Formula,
+    Leaf,
+    Some,
+    complement,
+    every,
+    place,
+    some,
+)
+from dlm.grammar.schema.keywords import Keywords, alone, whole
+from dlm.grammar.schema.languages import Languages
+from dlm.grammar.schema.work import Work
 
-from dlm.grammar.schema.pointer import pointer
+Shapes = tuple[Shape, ...]
 
-# Keywords of one schema; instead of a subschema, the `Source`s that hold at once. "raw" are the
-# schemas that it was made of, "where" is the place of the first.
-Plain = dict[str, Any]
-
-_MOST_ALTERNATIVES = 256
-_SPLIT = {"$ref", "allOf", "anyOf", "oneOf", "dependencies", "dependentRequired"}
-_SPLIT |= {"dependentSchemas"}
-_LOWER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
-_UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
-_KEPT = _LOWER | _UPPER | {"required", "pattern", "format", "multipleOf"}
-_CHILD = ("items", "additionalProperties", "propertyNames")
-_INEXACT = ("not", "if", "contains", "uniqueItems", "unevaluatedProperties", "unevaluatedItems")
-_INEXACT += ("$dynamicRef", "$recursiveRef")
-_MEANT = {  # a schema without `type` means the one of its keywords
-    "string": {"minLength", "maxLength", "pattern", "format"},
-    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
-    "array": {"items", "prefixItems", "minItems", "maxItems"},
-    "object": {"properties", "required", "patternProperties", "additionalProperties"}
-    | {"propertyNames", "minProperties", "maxProperties"},
-}
-_OPEN = ("additionalProperties", "patternProperties", "propertyNames", "minProperties")
+_UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
+_MOST_SHAPES = 256  # of one condition
+_MOST_COMBINED = 5  # schemas of one `anyOf` that are tried in all combinations
+_MOST_TRIED = 64  # values of a shape that are looked at to see whether one fits
+_DEEPEST_LOOK = 6  # conditions that are looked at within one another
 
 
-class Source(NamedTuple):
-    """A subschema, what resolves its references, and its JSON pointer."""
+class NormalForm:
+    """Alternatives of conditions, each found once."""
 
-    node: Any
-    resolver: Any
-    where: str
+    def __init__(self, keywords: Keywords, languages: Languages, work: Work, closed: bool):
+        self.languages = languages
+        self.inexact: dict[str, str] = {}
+        self._keywords, self._closed = keywords, closed
+        self._work = work
+        self._known: dict[tuple[Formula, str, bool], Shapes] = {}
+        self._reading: set[tuple[Formula, str, bool]] = set()
+        self._possible: dict[Formula, bool] = {}
+        self._deep = 0
+        self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
 
+    def shapes(self, formula: Formula, kind: str, annotate: bool = False) -> Shapes:
+        """The alternatives for values of a type. `annotate`: with what of them is evaluated."""
+        annotate = annotate and kind in ("array", "object")
+        key = formula, kind, annotate
+        if key not in self._known:
+            if key in self._reading:
+                raise InvalidGrammarError(
+                    "JSON schema", "it refers to itself, for the same value", place(formula) or "/"
+                )
+            self._reading.add(key)
+            self._work.count(1, "")
+            try:
+                found = self._read(formula, kind, annotate)
+            finally:
+                self._reading.discard(key)
+            self._known[key] = _merged(found)
+        return self._known[key]
 
-class Reader:
-    """Reads the parts of one schema. `problems` says what it left out, `unresolved` what it lacks;
-    both by JSON pointer."""
-
-    def __init__(self, schema: dict[str, Any] | bool):
-        kind = validators.validator_for(schema, default=validators.Draft202012Validator)
-        self._validator = kind(schema, registry=Registry())
-        self._asserted = set(kind.VALIDATORS)
-        self._spec = specification_with(str(kind.META_SCHEMA["$schema"]))
-        self._ref_is_all = self._spec.name in ("draft-03", "draft-04", "draft-06", "draft-07")
-        root = self._spec.create_resource(schema)
-        self.root = Source(schema, Registry().resolver_with_root(root), "")
-        self.problems: dict[str, str] = {}
-        self.unresolved: dict[str, str] = {}
-        self._made: list[Any] = []  # schemas are told apart by identity: these have to live on
-        if self._spec.name == "draft-03":
-            self.refuse("/$schema", "draft 3 is not read")
-
-    def refuse(self, where: str, reason: str) -> None:
-        self.problems.setdefault(where, reason)
-
-    def all(self, sources: Iterable[Source], trail: frozenset[int] = frozenset()) -> list[Plain]:
-        """The alternatives that fit every one of `sources`."""
-        found: list[Plain] = [{}]
-        for source in sources:
-            found = self._both(found, self.read(source, trail))
-        return found
-
-    def read(self, source: Source, trail: frozenset[int] = frozenset()) -> list[Plain]:
-        """The alternatives of `source`; `trail` is what is being read for the same value."""
-        node, resolver, where = source
-        if isinstance(node, bool):
-            return [{}] if node else []
-        if id(node) in trail:
-            self.refuse(where, "refers to itself")
-            return [{}]
-        trail |= {id(node)}
-        source = source._replace(resolver=resolver.in_subresource(self._spec.create_resource(node)))
-        found: list[Plain] = [{}]
-        if "$ref" in node:
-            target = self._target(source)
-            found = [{"$ref": target, "trail": trail}] if target else [{}]
-            if self._ref_is_all:
-                return found
-        found = self._both(self._own(source), found)
-        for part in self._parts(source):
-            found = self._both(found, [plain for sub in part for plain in self.all(sub, trail)])
-        if "oneOf" in node:
-            whole = [self._both(found, self.read(sub, trail)) for sub in _listed(source, "oneOf")]
-            branches = list(whole)
-            for i, j in permutations(range(len(whole)), 2):
-                branches[i] = self._without(branches[i], whole[j], source)
-                if not self._all_apart(branches[i], whole[j]):
-                    self.refuse(f"{where}/oneOf", "its branches may overlap")
-            found = [plain for branch in branches for plain in branch]
-        return found
-
-    def strings(self, sources: Iterable[Source]) -> list[Plain]:
-        """The alternatives of `all` that are strings."""
-        string = {"type": "string"}
-        plain = {"type": ["string"], "raw": (string,), "where": self.root.where}
-        return self._both([plain], self.all(sources))
-
-    def admits(self, raw: Iterable[Any], value: Any) -> bool:
-        """Whether `value` is one of every schema in `raw`."""
-        try:
-            return all(self._validator.evolve(schema=schema).is_valid(value) for schema in raw)
-        except Unresolvable as error:
-            self.unresolved.setdefault("", str(error))
-            return True
-
-    def opened(self, plains: Iterable[Plain]) -> list[Plain]:
-        """`plains`, or what they refer to."""
-        found: list[Plain] = []
-        for plain in plains:
-            found += (
-                self.opened(self.read(plain["$ref"], plain["trail"]))
-                if "$ref" in plain
-                else [plain]
-            )
-        return found
-
-    def _target(self, source: Source) -> Source | None:
-        reference = source.node["$ref"]
-        try:
-            found = source.resolver.lookup(reference)
-        except (Unresolvable, ValueError):
-            found = None
-        if found is None or not isinstance(found.contents, dict | bool):
-            reason = f"{reference!r:.80} leads to no schema in this document"
-            self.unresolved[f"{source.where}/$ref"] = reason
-            return None
-        local = reference.startswith("#") and reference[1:2] in ("", "/")
-        return Source(
-            found.contents, found.resolver, reference[1:] if local else f"{source.where}/$ref"
+    def narrowed(self, formula: Formula, kind: str) -> Shapes:
+        """Those whose keywords are about that type, where nothing else names a type."""
+        return tuple(
+            shape
+            for shape in self.shapes(formula, kind)
+            if shape.typed or not shape.hints or kind in shape.hints
         )
 
-    def _parts(self, source: Source) -> Iterator[list[tuple[Source, ...]]]:
-        """What else holds: of each part one, and of that all."""
-        node, resolver, where = source
-        if "allOf" in node:
-            yield [tuple(_listed(source, "allOf"))]
-        if "anyOf" in node:
-            yield [(sub,) for sub in _listed(source, "anyOf")]
-        for key in ("dependencies", "dependentRequired", "dependentSchemas"):
-            if key in self._asserted and key in node:
-                for name, needs in node[key].items():
-                    place = f"{where}{pointer(key, name)}"
-                    names = [needs] if isinstance(needs, str) else needs
-                    if not isinstance(needs, dict | bool):
-                        needs = {"required": list(names)}
-                    absent, present = {"properties": {name: False}}, {"required": [name]}
-                    self._made += [absent, present, needs]
-                    yield [
-                        (Source(absent, resolver, place),),
-                        (Source(present, resolver, place), Source(needs, resolver, place)),
-                    ]
-
-    def _own(self, source: Source) -> list[Plain]:
-        """The alternatives of the keywords that do not combine schemas."""
-        node, resolver, where = source
-        own = {key: value for key, value in node.items() if key not in _SPLIT}
-        plain: Plain = {"raw": (own,), "where": where}
-        if "const" in own or "enum" in own:
-            values = [own["const"]] if "const" in own else own["enum"]
-            plain["enum"] = [value for value in values if self.admits((own,), value)]
-            return [plain] if plain["enum"] else []
-        for key in _INEXACT:
-            if key in self._asserted and _matters(own, key):
-                self.refuse(f"{where}/{key}", "the grammar cannot say it")
-        if "type" in own:
-            types = [own["type"]] if isinstance(own["type"], str) else own["type"]
-            plain["type"] = [t for t in types if t != "integer" or "number" not in types]
-        plain |= {key: own[key] for key in own.keys() & _KEPT}
-        if "pattern" in own:
-            plain["pattern"] = [own["pattern"]]  # further ones may hold beside it
-        for end, name in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-            if isinstance(plain.get(name), bool):  # draft 4
-                strict = plain.pop(name)
-                if strict and end in plain:
-                    plain[name] = plain.pop(end)
-        for key in ("properties", "patternProperties"):
-            if key in own:
-                plain[key] = {
-                    name: (Source(sub, resolver, f"{where}{pointer(key, name)}"),)
-                    for name, sub in own[key].items()
-                }
-        for key in _CHILD:
-            if key in own and key in self._asserted:
-                plain[key] = (Source(own[key], resolver, f"{where}/{key}"),)
-        if isinstance(own.get("items"), list):  # until 2020-12
-            plain["prefixItems"] = [(sub,) for sub in _listed(source, "items")]
-            del plain["items"]
-            if "additionalItems" in own:
-                rest = Source(own["additionalItems"], resolver, f"{where}/additionalItems")
-                plain["items"] = (rest,)
-        elif "prefixItems" in own and "prefixItems" in self._asserted:
-            plain["prefixItems"] = [(sub,) for sub in _listed(source, "prefixItems")]
-        return [plain]
-
-    def _both(self, left: list[Plain], right: list[Plain]) -> list[Plain]:
-        """The alternatives that fit `left` and `right`."""
-        if [{}] in (left, right):
-            return right if left == [{}] else left
-        pairs = list(product(self.opened(left), self.opened(right)))
-        if len(pairs) > _MOST_ALTERNATIVES:
-            where = next((plain["where"] for pair in pairs for plain in pair if plain), "")
-            self.refuse(where, f"more than {_MOST_ALTERNATIVES} alternatives")
-            return left
-        return [plain for pair in pairs if (plain := self._joined(*pair)) is not None]
-
-    def _joined(self, one: Plain, other: Plain) -> Plain | None:
-        if not one or not other:
-            return one or other
-        joined: Plain = {**other, **one, "raw": one["raw"] + other["raw"]}
-        if "enum" in joined:
-            values = joined["enum"]
-            joined["enum"] = [value for value in values if self.admits(joined["raw"], value)]
-            return joined if joined["enum"] else None
-        if "properties" in joined or "patternProperties" in joined:
-            self._join_properties(joined, one, other)
-        for key in one.keys() & other.keys() - {"raw", "where"}:
-            mine, its = one[key], other[key]
-            if key == "type":
-                joined[key] = _common(mine, its)
-                if not joined[key]:
-                    return None
-            elif key in _LOWER | _UPPER:
-                joined[key] = (max if key in _LOWER else min)(mine, its)
-            elif key in ("required", "pattern"):
-                joined[key] = list(dict.fromkeys([*mine, *its]))
-            elif key in _CHILD:
-                joined[key] = _united(mine, its)
-            elif key == "multipleOf" and isinstance(mine, int) and isinstance(its, int):
-                joined[key] = math.lcm(mine, its)
-            elif key in ("multipleOf", "prefixItems") and mine != its:
-                self.refuse(f"{one['where']}/{key}", "another one holds beside it")
-        for a, b in ((one, other), (other, one)):
-            if "prefixItems" in a and "prefixItems" not in b and "items" in b:
-                self.refuse(f"{b['where']}/items", "it meets the prefixItems of another")
-        return joined
-
-    def _join_properties(self, joined: Plain, one: Plain, other: Plain) -> None:
-        names = dict.fromkeys([*one.get("properties", ()), *other.get("properties", ())])
-        joined["properties"] = {
-            name: _united(property_sources(one, name), property_sources(other, name))
-            for name in names
-        }
-        for a, b in ((one, other), (other, one)):
-            if "patternProperties" in a and "additionalProperties" in b:
-                self.refuse(f"{a['where']}/patternProperties", "additionalProperties meet it")
-        patterns = [plain.get("patternProperties", {}) for plain in (one, other)]
-        if any(patterns):
-            joined["patternProperties"] = {
-                pattern: _united(patterns[0].get(pattern, ()), patterns[1].get(pattern, ()))
-                for pattern in patterns[0] | patterns[1]
-            }
-
-    def _without(self, ones: list[Plain], others: list[Plain], source: Source) -> list[Plain]:
-        """Those of `ones` that are apart from `others`, where a property tells: one that has
-        to be there, since its values differ, or one that must not be, since `others` need it."""
-        if self._all_apart(ones, others):
-            return ones
-        absent = (source._replace(node=False),)
-        known = [plain.get("properties", {}).keys() for plain in self.opened([*ones, *others])]
-        needed = [set(plain.get("required", ())) for plain in self.opened(others)]
-        telling = [{"required": [name]} for name in sorted(_in_all(known))]
-        telling += [{"properties": {name: absent}} for name in sorted(_in_all(needed))]
-        for told in telling:
-            told |= {"raw": (), "where": source.where}
-            found = [p for p in self.opened(self._both(ones, [told])) if self._possible(p)]
-            if found and self._all_apart(found, others):
+    def _read(self, formula: Formula, kind: str, annotate: bool) -> Sequence[Shape]:
+        match formula:
+            case Leaf(_, wanted):
+                read = self._positive if wanted else self._negative
+                return read(formula, kind, annotate)
+            case Every(parts):
+                if not parts:
+                    return (whole(kind),)
+                found: Sequence[Shape] = self.shapes(parts[0], kind, annotate)
+                for part in parts[1:]:
+                    found = self._both(found, self.shapes(part, kind, annotate), part)
                 return found
-        return ones
+            case Some(parts):
+                return self._some(parts, kind, annotate)
+            case Conditional(test, then, otherwise):
+                branches = every(test, then), every(complement(test), otherwise)
+                return [s for branch in branches for s in self.shapes(branch, kind, annotate)]
+            case ExactlyOne(parts):
+                return self._exactly_one(parts, kind, annotate)
+        raise TypeError(formula)
 
-    def _possible(self, plain: Plain) -> bool:
-        return all(self.all(property_sources(plain, name)) for name in plain.get("required", ()))
+    def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
+        source = leaf.source
+        word, rest = _UNEVALUATED.get(kind, ""), None
+        if source.knows(word) and not alone(source):
+            rest = self._keywords.formula(source.node[word], source)
+        noted = annotate or (rest is not None and rest != TRUE)
+        own = self._keywords.own(source, kind, noted)
+        if own is None:
+            return ()
+        combined = self._keywords.combined(source, kind, noted)
+        found = self._both((own,), self.shapes(combined, kind, noted), leaf)
+        if rest is None:
+            return found
+        return [replace(shape, facets=_evaluated(shape.facets, rest)) for shape in found]
 
-    def _all_apart(self, ones: list[Plain], others: list[Plain], depth: int = 4) -> bool:
-        """No sentence that the grammar has for one of `ones` is a value of one of `others`."""
-        return all(self._apart(one, other, depth) for one in ones for other in others)
+    def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
+        source, found = leaf.source, []
+        combined = complement(self._keywords.combined(source, kind))
+        for part in (combined, *self._keywords.opposites(source, kind)):
+            found += [part] if isinstance(part, Shape) else self.shapes(part, kind)
+        word = _UNEVALUATED.get(kind, "")
+        if source.knows(word) and source.node[word] is not True and not alone(source):
+            self.inexact[f"{source.where}/{word}"] = "its opposite cannot be enforced"
+            return (whole(kind),)
+        return found
 
-    def _apart(self, one: Plain, other: Plain, depth: int) -> bool:
-        if not depth or not one or not other:
+    def _some(self, parts: tuple[Formula, ...], kind: str, annotate: bool) -> Sequence[Shape]:
+        found = [shape for part in parts for shape in self.shapes(part, kind, annotate)]
+        if annotate and 1 < len(parts) <= _MOST_COMBINED:
+            for number in range(2, len(parts) + 1):
+                for group in combinations(parts, number):
+                    found += self.shapes(every(*group), kind, True)
+        return found
+
+    def _exactly_one(
+        self, parts: tuple[Formula, ...], kind: str, annotate: bool
+    ) -> Sequence[Shape]:
+        known = {part: self.shapes(part, kind, annotate) for part in dict.fromkeys(parts)}
+        left = [part for part in parts if known[part]]
+        if len(left) <= 1 or self._told_apart([known[part] for part in left]):
+            return [shape for part in left for shape in known[part]]
+        found: list[Shape] = []
+        for i, part in enumerate(left):
+            shapes: Sequence[Shape] = known[part]
+            for other in left[:i] + left[i + 1 :]:
+                if not self._apart(shapes, known[other]):
+                    shapes = self._without(shapes, other, kind)
+            found += shapes
+        return found
+
+    def _without(self, shapes: Sequence[Shape], other: Formula, kind: str) -> Sequence[Shape]:
+        """Those of `shapes` that are none of `other`."""
+        refused = self.shapes(complement(other), kind)
+        if kind != "object" or not self._closed:
+            return self._both(shapes, refused, other)
+        found: list[Shape] = []
+        for shape in shapes:
+            # What other schemas name is no property of a closed object, whatever its value.
+            named = _names(shape)
+            apart = tuple(r for r in refused if named is None or _required(r) <= named)
+            found += self._both((shape,), apart or refused, other)
+        return found
+
+    def _told_apart(self, branches: list[Shapes]) -> bool:
+        """One look at each shows that no value fits two: by all values, or one property's."""
+        if all(shape.values is not None for shapes in branches for shape in shapes):
+            return _disjoint([{v for s in shapes for v in s.values or ()} for shapes in branches])
+        every_shape = [shape for shapes in branches for shape in shapes]
+        if not all(isinstance(shape.facets, Objects) for shape in every_shape):
             return False
-        if "$ref" in one or "$ref" in other:
-            return self._all_apart(self.opened([one]), self.opened([other]), depth - 1)
-        if "enum" in one:
-            return not any(self.admits(other["raw"], value) for value in one["enum"])
-        if "enum" in other:
-            return not any(self.admits(one["raw"], value) for value in other["enum"])
-        shared = _common(types(one), other["type"]) if "type" in other else types(one)
-        return all(
-            (t == "object" and self._objects_apart(one, other, depth))
-            or (t in ("number", "integer") and _beyond(one, other, "minimum", "maximum"))
-            or (t == "array" and _beyond(one, other, "minItems", "maxItems"))
-            or (t == "string" and _beyond(one, other, "minLength", "maxLength"))
-            for t in shared
-        )
-
-    def _objects_apart(self, one: Plain, other: Plain, depth: int) -> bool:
-        closed = not any(key in one for key in _OPEN) and {"properties", "required"} & one.keys()
-        for name in {*one.get("required", ()), *other.get("required", ())}:
-            known = name in one.get("properties", {}) or name in one.get("required", ())
-            if not known and closed:
-                return True
-            if known and self._all_apart(
-                self.all(property_sources(one, name)),
-                self.all(property_sources(other, name)),
-                depth - 1,
+        names = set(every_shape[0].facets.required)  # pyright: ignore
+        for shape in every_shape:
+            names &= set(shape.facets.required)  # pyright: ignore
+        for name in sorted(names):
+            values = [[self._tag(shape, name) for shape in shapes] for shapes in branches]
+            if all(None not in row for row in values) and _disjoint(
+                [{value for tags in row for value in tags or ()} for row in values]
             ):
                 return True
         return False
 
+    def _tag(self, shape: Shape, name: str) -> frozenset[Constant] | None:
+        """The values of a property, if they are listed."""
+        if not isinstance(shape.facets, Objects):
+            return None
+        found = [self.listed(self.property(clause, name)) for clause in shape.facets.clauses]
+        known = [values for values in found if values is not None]
+        return frozenset.intersection(*known) if known else None
 
-def _in_all(sets: Sequence[Iterable[str]]) -> set[str]:
-    return set(sets[0]).intersection(*sets[1:]) if sets else set()
+    def listed(self, formula: Formula) -> frozenset[Constant] | None:
+        """All values that may fit, if they are listed."""
+        if formula == TRUE or self._deep >= _DEEPEST_LOOK:
+            return None
+        with self._looking():
+            shapes = [shape for kind in KINDS for shape in self.shapes(formula, kind)]
+        if any(shape.values is None for shape in shapes):
+            return None
+        return frozenset(value for shape in shapes for value in shape.values or ())
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """What a part of a value has to fit may be asked while the whole is being read."""
+        reading, self._reading = self._reading, set()
+        self._deep += 1
+        try:
+            yield
+        finally:
+            self._reading = reading
+            self._deep -= 1
+
+    def _apart(self, ones: Sequence[Shape], others: Sequence[Shape]) -> bool:
+        for one in ones:
+            for other in others:
+                self._work.count(1 + _weight(one) + _weight(other), "")
+                if self.fits_some(one.both(other)):
+                    return False
+        return True
+
+    def _both(
+        self, ones: Sequence[Shape], others: Sequence[Shape], why: Formula
+    ) -> Sequence[Shape]:
+        """What fits one of each."""
+        if len(ones) * len(others) > _MOST_SHAPES * 4:
+            self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
+            return ones
+        weight = max(map(_weight, ones), default=0) + max(map(_weight, others), default=0)
+        self._work.count(len(ones) * len(others) * (1 + weight), place(why))
+        found = [one.both(other) for one in ones for other in others]
+        if len(found) > 1:
+            found = [shape for shape in dict.fromkeys(found) if self.fits_some(shape)]
+        if len(found) > _MOST_SHAPES:
+            self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
+            return ones
+        return found
+
+    def possible(self, formula: Formula) -> bool:
+        """Whether a value fits, as far as a look shows: where it says no, none does."""
+        if formula in (TRUE, FALSE):
+            return formula == TRUE
+        if formula not in self._possible:
+            if self._deep >= _DEEPEST_LOOK:
+                return True
+            self._possible[formula] = True  # while it is looked at
+            with self._looking():
+                self._possible[formula] = any(
+                    self.fits_some(shape) for kind in KINDS for shape in self.shapes(formula, kind)
+                )
+        return self._possible[formula]
+
+    def fits_some(self, shape: Shape) -> bool:
+        """Whether a value fits an alternative, as far as a look shows."""
+        facets = shape.facets
+        if shape.values is not None:
+            if len(shape.values) > _MOST_TRIED or self._deep >= _DEEPEST_LOOK:
+                return True
+            with self._looking():
+                return any(self.admits_facets(facets, value) for value in shape.values)
+        try:
+            if isinstance(facets, Strings):
+                return self.languages.texts(facets) is not None
+            if isinstance(facets, Numbers):
+                return facets == EMPTY["number"] or not self.languages.numbers(facets).is_empty
+        except TooLargeError:
+            return True
+        if isinstance(facets, Arrays):
+            if facets.high is not None and facets.high < facets.low:
+                return False
+            firsts = range(min(facets.low, len(facets.prefix) + 1))
+            return all(self.possible(facets.item(i)) for i in firsts)
+        if isinstance(facets, Objects):
+            if facets.high is not None and facets.high < max(facets.low, len(facets.required)):
+                return False
+            return all(self.possible(self.value_of(facets, name)) for name in facets.required)
+        return True
+
+    def property(self, clause: Clause, name: str) -> Formula:
+        """What a clause says of the value of a property."""
+        parts = [value for key, value in clause.properties if key == name]
+        for pattern, value in clause.patterns:
+            if self.languages.of("pattern", pattern).accepts(name):
+                parts.append(value)
+        return every(*parts) if parts else clause.rest
+
+    def value_of(self, objects: Objects, name: str) -> Formula:
+        """What all clauses say of it; FALSE if there must be no such property."""
+        if not all(self.admits(key, constant(name)) for key in objects.names):
+            return FALSE
+        return every(*(self.property(clause, name) for clause in objects.clauses))
+
+    def admits(self, formula: Formula, value: Constant) -> bool:
+        """Whether a value fits."""
+        return formula == TRUE or any(
+            self.admits_shape(shape, value) for shape in self.shapes(formula, value.kind)
+        )
+
+    def admits_shape(self, shape: Shape, value: Constant) -> bool:
+        listed = shape.values is None or value in self._set(shape.values)
+        return listed and self.admits_facets(shape.facets, value)
+
+    def _set(self, values: tuple[Constant, ...]) -> Collection[Constant]:
+        if len(values) <= _MOST_TRIED:
+            return values
+        if id(values) not in self._sets:
+            self._sets[id(values)] = values, frozenset(values)  # kept, so that its id stays its own
+        return self._sets[id(values)][1]
+
+    def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
+        self._work.count(1, "")
+        match facets:
+            case Strings():
+                return facets == EMPTY["string"] or self.languages.admits(facets, value.value)
+            case Numbers():
+                return facets == EMPTY["number"] or facets.admits(exact(value.value))
+            case Arrays():
+                return self._admits_array(facets, [constant(item) for item in value.value])
+            case Objects():
+                return self._admits_object(facets, value.value)
+        return True
+
+    def _admits_array(self, arrays: Arrays, items: list[Constant]) -> bool:
+        again = len(set(items)) < len(items)
+        if len(items) < arrays.low or (arrays.high is not None and len(items) > arrays.high):
+            return False
+        if (arrays.unique and again) or (arrays.repeats and not again):
+            return False
+        for wanted in arrays.contains:
+            number = sum(self.admits(wanted.item, item) for item in items[wanted.start :])
+            if number < wanted.low or (wanted.high is not None and number > wanted.high):
+                return False
+        return all(self.admits(arrays.item(i), item) for i, item in enumerate(items))
+
+    def _admits_object(self, objects: Objects, value: dict) -> bool:
+        if len(value) < objects.low or (objects.high is not None and len(value) > objects.high):
+            return False
+        parts = {name: constant(part) for name, part in value.items()}
+        return (
+            all(name in parts for name in objects.required)
+            and all(self.admits(self.value_of(objects, n), part) for n, part in parts.items())
+            and all(
+                any(self._names(keys, n) and self.admits(f, part) for n, part in parts.items())
+                for keys, f in objects.some
+            )
+        )
+
+    def _names(self, keys, name: str) -> bool:
+        if isinstance(keys, Formula):
+            return self.admits(keys, constant(name))
+        return keys.accepts(name)
 
 
-def types(plain: Plain) -> list[str]:
-    """The types that `plain` has, or those that its keywords are about; none if it is anything."""
-    if "type" in plain:
-        return plain["type"]
-    return [name for name, keys in _MEANT.items() if keys & plain.keys()] or [
-        *_MEANT,
-        "boolean",
-        "null",
-    ]
+def _evaluated(facets: Facets | None, rest: Formula) -> Facets | None:
+    """With `unevaluatedItems` or `unevaluatedProperties` of `rest`: then all is evaluated."""
+    if isinstance(facets, Arrays):
+        if facets.evaluated is not None:
+            prefix = (TRUE,) * facets.evaluated
+            facets = facets.both(Arrays(prefix, some(rest, *facets.matched)))
+        return replace(facets, evaluated=None)
+    if isinstance(facets, Objects):
+        names, patterns, everything = facets.evaluated
+        if not everything:
+            properties = tuple((name, TRUE) for name in sorted(names))
+            clause = Clause(properties, tuple((p, TRUE) for p in sorted(patterns)), rest)
+            facets = replace(facets, clauses=(*facets.clauses, clause))
+        opened = facets.opened or rest != FALSE
+        return replace(facets, evaluated=(names, patterns, True), opened=opened)
+    return facets
 
 
-def property_sources(plain: Plain, name: str) -> tuple[Source, ...]:
-    """What holds of the property `name`."""
-    sources = plain.get("properties", {}).get(name, ())
-    named = name in plain.get("properties", {})
-    for pattern, subs in plain.get("patternProperties", {}).items():
-        if re.search(pattern, name):
-            sources, named = _united(sources, subs), True
-    return sources if named else plain.get("additionalProperties", ())
+def _names(shape: Shape) -> set[str] | None:
+    """Of a closed object; None if it may have others."""
+    facets = shape.facets
+    if not isinstance(facets, Objects) or facets.opened or shape.values is not None:
+        return None
+    return set(facets.all_names()) or None
 
 
-def _beyond(one: Plain, other: Plain, low: str, high: str) -> bool:
-    return any(
-        a.get(low, -math.inf) > b.get(high, math.inf) for a, b in ((one, other), (other, one))
+def _required(shape: Shape) -> set[str]:
+    return set(shape.facets.required) if isinstance(shape.facets, Objects) else set()
+
+
+def _weight(shape: Shape) -> int:
+    facets = shape.facets
+    return len(facets.clauses) + len(facets.required) // 4 if isinstance(facets, Objects) else 0
+
+
+def _disjoint(sets: Iterable[set[Constant]]) -> bool:
+    seen: set[Constant] = set()
+    for values in sets:
+        if seen & values:
+            return False
+        seen |= values
+    return True
+
+
+def _merged(shapes: Sequence[Shape]) -> Shapes:
+    """Without repetitions; those that differ in listed values only, as one."""
+    found: dict[Shape, dict[Constant, None] | None] = {}
+    for shape in shapes:
+        if shape.values is None:
+            found[shape] = None
+        else:
+            alike = replace(shape, values=())
+            values = found.setdefault(alike, {})
+            if values is not None:
+                values.update(dict.fromkeys(shape.values))
+    return tuple(
+        shape if values is None else replace(shape, values=tuple(values))
+        for shape, values in found.items()
     )
-
-
-def _common(mine: list[str], its: list[str]) -> list[str]:
-    wide = [t for t in mine if t in its]
-    return wide + ["integer"] * ({"number", "integer"} <= {*mine, *its} - {*wide})
-
-
-def _united(mine: tuple[Source, ...], its: tuple[Source, ...]) -> tuple[Source, ...]:
-    return tuple({id(source.node): source for source in (*mine, *its)}.values())
-
-
-def _listed(source: Source, key: str) -> list[Source]:
-    return [
-        Source(sub, source.resolver, f"{source.where}/{key}/{index}")
-        for index, sub in enumerate(source.node[key])
-    ]
-
-
-def _matters(own: dict[str, Any], key: str) -> bool:
-    if key == "if":
-        return "then" in own or "else" in own
-    return own.get(key, False) is not False if key == "uniqueItems" else key in own

@@ -1,274 +1,273 @@
-"""A JSON schema as xgrammar 0.2.8 takes it to the letter, and what it cannot enforce.
+"""A JSON schema written as grammar rules. Knows no draft and no keyword."""
 
-A schema is read into alternatives and written again in the few words that xgrammar is exact about.
-What is written may allow less than the schema: an object is closed unless `additionalProperties`
-opens it, a schema with `minimum` and no type means a number, a number with bounds has at most six
-digits behind the point. It allows more only where `inexact` says so. Neither a grammar nor a
-vocabulary is known here.
-"""
-
-import hashlib
-import json
-import math
-import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
+from typing import Literal as OneOf
 
-from dlm.grammar.schema.normal import Plain, Reader, Source, property_sources, types
-from dlm.grammar.schema.scalars import number_schema, string_schema
-from dlm.grammar.schema.strings import Strings
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.rules.nodes import (
+    NOTHING,
+    Literal,
+    Node,
+    Reference,
+    Terminal,
+    alternation,
+    concatenation,
+)
+from dlm.grammar.rules.productive import without_endless
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.arrays import TooManyError, array, write_array, write_distinct
+from dlm.grammar.schema.constant import Constant, constant, spellings
+from dlm.grammar.schema.dialect import Dialect, choice
+from dlm.grammar.schema.facets import KINDS, Arrays, Numbers, Objects, Shape, Strings
+from dlm.grammar.schema.formula import FALSE, Formula, place
+from dlm.grammar.schema.keywords import Keywords
+from dlm.grammar.schema.languages import TOO_LARGE, Languages, whole
+from dlm.grammar.schema.normal import NormalForm
+from dlm.grammar.schema.objects import ObjectWriter, members
+from dlm.grammar.schema.reader import Reader
+from dlm.grammar.schema.work import MOST_WORK, Work
 
-# xgrammar's cache takes schemas for equal that differ in what these hold only, be they keywords,
-# the names of properties, or the keys of a constant.
-_OVERLOOKED = {"title", "default", "description", "examples", "deprecated", "readOnly"}
-_OVERLOOKED |= {"writeOnly", "$comment", "$schema"}
-_MOST_DEFINITIONS = 2000
-_INT64 = 2**63
+_MOST_RULES = 50_000
+_MOST_DISTINCT = 8  # values of items that are all different
+_TOLD = 5  # places that an error names
 
 
 @dataclass(frozen=True)
-class Enforceable:
-    """`schema` is for xgrammar. `inexact` are the places where it allows more, `unresolved` the
-    references that lead nowhere: JSON pointers of the original, each with its reason."""
+class Written:
+    """A schema as rules: its values are what `node` matches.
 
-    schema: dict[str, Any] | bool
-    inexact: tuple[tuple[str, str], ...]
-    unresolved: tuple[tuple[str, str], ...]
+    `inexact` says where, by JSON pointer, and why the rules allow more than the schema does.
+    """
+
+    node: Node
+    inexact: tuple[tuple[str, str], ...] = ()
+    free_keys: bool = False  # an object may hold a key twice, which rules cannot see
 
 
-def enforceable(schema: dict[str, Any] | bool) -> Enforceable:
-    """Of a `schema` that is valid in its draft. `RecursionError` if it is nested too deeply."""
-    writer = _Writer(schema)
-    written = writer.document()
-    problems, unresolved = writer.reader.problems, writer.reader.unresolved
-    return Enforceable(written, tuple(problems.items()), tuple(unresolved.items()))
+def write(
+    schema: Any,
+    *,
+    dialect: Dialect,
+    rules: Rules,
+    unenforced: OneOf["refuse", "check"] = "refuse",
+    implied_types: bool = True,
+    formats: bool | None = None,
+    registry: Mapping[str, Any] | None = None,
+    where: str = "",
+    closed: bool = True,
+    most_work: int = MOST_WORK,
+) -> Written:
+    """Adds the rules of `schema`, which is parsed JSON, to `rules`.
+
+    `implied_types`: a keyword implies the type that it is about, and a `$schema` that nobody knows
+    is the newest draft. `formats` are asserted, by default where types are implied. `registry` has
+    other documents, by URI. `where` is the JSON pointer of the schema in what the user wrote.
+    `closed`: objects have the properties that the schema names, unless it speaks of others.
+    Raises `InvalidGrammarError`.
+    """
+    try:
+        work = Work(most_work)
+        reader = Reader(schema, registry, where, work, strict=not implied_types)
+        languages = Languages(implied_types if formats is None else formats, work)
+        keywords = Keywords(reader, languages)
+        normal = NormalForm(keywords, languages, work, closed)
+        writer = _Writer(normal, dialect, rules, implied_types, closed)
+        root = keywords.formula(schema, reader.root)
+        node = writer.written(root)
+    except RecursionError as error:
+        raise InvalidGrammarError("JSON schema", "nested too deeply", where or "/") from error
+    inexact = tuple(sorted((normal.inexact | writer.inexact).items()))
+    if inexact and unenforced == "refuse":
+        (first, reason), *others = inexact
+        more = [f"{place or '/'}: {why}" for place, why in others[: _TOLD - 1]]
+        more += ["..."] * (len(others) >= _TOLD)
+        raise InvalidGrammarError("JSON schema", "; ".join([reason, *more]), first or "/")
+    if node == NOTHING:
+        raise InvalidGrammarError("JSON schema", "no finite value fits", where or "/")
+    return Written(node, inexact, writer.free_keys)
 
 
 class _Writer:
-    def __init__(self, schema: dict[str, Any] | bool):
-        self.reader = Reader(schema)
-        self._names: dict[tuple[int, ...], str] = {}  # what is referred to, by its sources
-        self._queue: list[tuple[str, tuple[Source, ...]]] = []
-        self._met: set[tuple[int, ...]] = set()
-        self._direct: dict[str, set[str]] = {}  # which definitions stand for which at once
+    """Writes one rule for each condition on values. Conditions wait in a queue, so that deep
+    schemas take no stack."""
 
-    def document(self) -> dict[str, Any] | bool:
-        root = self.reader.root
-        self._names[_key((root,))] = "#"
-        written = self._definition("#", (root,))
-        definitions: dict[str, Any] = {}
-        while self._queue and len(definitions) < _MOST_DEFINITIONS:
-            name, sources = self._queue.pop()
-            definitions[name.rsplit("/", 1)[1]] = self._definition(name, sources)
-        if self._queue:
-            self.reader.refuse(root.where, f"more than {_MOST_DEFINITIONS} definitions")
-            return True
-        if any(name in self._reach(name) for name in self._direct):
-            self.reader.refuse(root.where, "a reference leads to itself")
-            return True
-        if definitions and isinstance(written, dict):
-            written |= {"$defs": definitions}
-        return written
+    def __init__(
+        self,
+        normal: NormalForm,
+        dialect: Dialect,
+        rules: Rules,
+        implied_types: bool,
+        closed: bool,
+    ):
+        self.inexact: dict[str, str] = {}
+        self.free_keys = False
+        self._normal, self._dialect, self._rules = normal, dialect, rules
+        self._closed = closed
+        self._shapes = normal.narrowed if implied_types else normal.shapes
+        self._known: dict[Formula, Node] = {}
+        self._alike: dict[tuple[Shape, ...], Node] = {}
+        self._waiting: list[tuple[Reference, list[Shape], Formula]] = []
 
-    def _definition(self, name: str, sources: tuple[Source, ...]) -> dict[str, Any] | bool:
-        plains = self.reader.all(sources)
-        self._direct[name] = {
-            self._reference((plain["$ref"],)) for plain in plains if "$ref" in plain
-        }
-        return self._written(plains)
+    def written(self, root: Formula) -> Node:
+        before = len(self._rules.nodes)
+        node = self._value(root)
+        while self._waiting:
+            reference, shapes, formula = self._waiting.pop()
+            options = [self._shape(shape, formula) for shape in shapes]
+            self._rules.define(reference, _either(options))
+            if len(self._rules.nodes) - before > _MOST_RULES:
+                reason = f"it takes more than {_MOST_RULES} rules"
+                raise InvalidGrammarError("JSON schema", reason, place(formula) or "/")
+        return without_endless(self._rules, node, before)
 
-    def _reach(self, name: str) -> set[str]:
-        reached: set[str] = set()
-        edge = set(self._direct[name])
-        while edge:
-            reached |= edge
-            edge = set().union(*(self._direct[other] for other in edge)) - reached
-        return reached
+    def _value(self, formula: Formula) -> Node:
+        if formula not in self._known:
+            shapes = tuple(
+                shape.bare()
+                for kind in KINDS
+                for shape in self._shapes(formula, kind)
+                if self._normal.fits_some(shape)
+            )
+            shapes = tuple(dict.fromkeys(shapes))
+            if shapes not in self._alike:
+                self._alike[shapes] = self._new(list(shapes), formula)
+            self._known[formula] = self._alike[shapes]
+        return self._known[formula]
 
-    def _reference(self, sources: tuple[Source, ...]) -> str:
-        key = _key(sources)
-        if key not in self._names:
-            self._names[key] = f"#/$defs/{len(self._names)}"
-            self._queue.append((self._names[key], sources))
-        return self._names[key]
+    def _new(self, shapes: list[Shape], formula: Formula) -> Node:
+        if any(isinstance(shape.facets, Arrays | Objects) for shape in shapes):
+            reference = self._rules.new("value")
+            self._waiting.append((reference, shapes, formula))
+            return reference
+        node = _either([self._shape(shape, formula) for shape in shapes])
+        small = isinstance(node, Literal | Terminal | Reference) or node == NOTHING
+        return node if small else self._rules.add(node, "value")
 
-    def _child(self, sources: tuple[Source, ...]) -> dict[str, Any] | bool:
-        """Written in place the first time, referred to from then on."""
-        key = _key(sources)
-        if not sources:
-            return {}
-        if any(isinstance(s.node, dict) and s.node for s in sources) and (
-            key in self._names or key in self._met or len(sources) > 1
-        ):
-            if not self.reader.all(sources):
-                return False
-            return {"$ref": self._reference(sources)}
-        self._met.add(key)
-        return self._written(self.reader.all(sources))
+    def _shape(self, shape: Shape, formula: Formula) -> Node:
+        facets = shape.facets
+        if shape.values is not None:
+            return self._constants(
+                [v for v in shape.values if self._normal.admits_facets(facets, v)]
+            )
+        try:
+            match facets:
+                case Strings():
+                    texts = self._normal.languages.texts(facets)
+                    return self._dialect.string(*texts) if texts else NOTHING
+                case Numbers():
+                    return Terminal(self._normal.languages.numbers(facets))
+                case Arrays():
+                    return self._array(facets, formula)
+                case Objects():
+                    return self._object(facets, formula)
+        except TooLargeError:
+            self.inexact[place(formula)] = TOO_LARGE
+        except TooManyError:
+            self.inexact[place(formula)] = "it takes too many rules to count"
+        return self._wider(facets)
 
-    def _written(self, plains: list[Plain]) -> dict[str, Any] | bool:
-        found: list[dict[str, Any]] = []
-        for plain in plains:
-            for schema in self._schemas(plain):
-                if not schema:
-                    return {}
-                if schema not in found:
-                    found.append(schema)
-        if len(found) > 1:
-            return {"anyOf": found}
-        return found[0] if found else False
+    def _wider(self, facets: Any) -> Node:
+        """What is easily written, and allows more."""
+        match facets:
+            case Strings(low, high):
+                return self._dialect.string(Automaton.ANY, low, high)
+            case Numbers(integer=integer):
+                return Terminal(self._normal.languages.numbers(Numbers(integer=integer)))
+            case Arrays(prefix, rest):
+                return write_array(Arrays(prefix, rest), self._value, self._dialect, self._rules)
+        self.free_keys = True
+        written = members(Objects(), self._normal, self._keys)[0]
+        return ObjectWriter(written, 0, None, self._value, self._dialect, self._rules).write()
 
-    def _schemas(self, plain: Plain) -> list[dict[str, Any]]:
-        """One for each type that `plain` may have."""
-        if not plain.keys() - {"raw", "where"}:
-            return [{}]
-        if "$ref" in plain:
-            return [{"$ref": self._reference((plain["$ref"],))}]
-        if "enum" in plain:
-            if any(map(_imprecise, plain["enum"])):
-                self.reader.refuse(f"{plain['where']}/enum", "it has integers of over 64 bits")
-            return [_marked({"enum": plain["enum"]}, plain["enum"])]
-        found = []
-        for name in types(plain):
-            if name in ("string", "number", "integer"):
-                schema, problems = (
-                    string_schema(plain) if name == "string" else number_schema(plain, name)
+    def _array(self, arrays: Arrays, formula: Formula) -> Node:
+        unique = arrays.unique and (arrays.high is None or arrays.high > 1)
+        if unique and not arrays.contains and not arrays.repeats:
+            columns = [self._normal.listed(item) for item in (*arrays.prefix, arrays.rest)]
+            most = len(columns) - 1 if arrays.rest == FALSE else len(columns)
+            known = [column for column in columns if column is not None]
+            together = frozenset().union(*known)
+            if len(known) == len(columns) and len(together) <= _MOST_DISTINCT:
+                high = len(together) if arrays.rest != FALSE else min(len(together), most)
+                ordered = [
+                    [v for v in sorted(column, key=repr) if self._normal.admits(item, v)]
+                    for column, item in zip(known, (*arrays.prefix, arrays.rest), strict=True)
+                ]
+                return write_distinct(
+                    lambda at: ordered[min(at, len(ordered) - 1)],
+                    arrays.low,
+                    high if arrays.high is None else min(high, arrays.high),
+                    lambda value: self._constants([value]),
+                    self._dialect,
+                    self._rules,
                 )
-                for key, reason in problems.items():
-                    self._refuse(plain, key, reason)
-            elif name == "array":
-                schema = self._array(plain)
-            elif name == "object":
-                schema = self._object(plain)
-            else:
-                schema = {"type": name}
-            if schema is not None:
-                found.append(schema)
+        if unique:
+            self.inexact[f"{place(formula)}/uniqueItems"] = "its items may repeat"
+        if arrays.repeats:
+            self.inexact[f"{place(formula)}/uniqueItems"] = "its items may be all different"
+        return write_array(arrays, self._value, self._dialect, self._rules)
+
+    def _object(self, objects: Objects, formula: Formula) -> Node:
+        options = []
+        if not self._closed:
+            objects = replace(objects, opened=True)
+        for option in members(objects, self._normal, self._keys):
+            writer = ObjectWriter(
+                option, objects.low, objects.high, self._value, self._dialect, self._rules
+            )
+            self.free_keys |= writer.repeats
+            options.append(writer.write())
+        return _either(options)
+
+    def _keys(self, formula: Formula) -> Automaton:
+        found = Automaton.NONE
+        for shape in self._normal.shapes(formula, "string"):
+            if shape.values is not None:
+                fitting = [v.value for v in shape.values if self._normal.admits_shape(shape, v)]
+                found = found.union(Automaton.words(fitting))
+            elif isinstance(shape.facets, Strings):
+                found = found.union(whole(self._normal.languages.texts(shape.facets)))
         return found
 
-    def _refuse(self, plain: Plain, key: str, reason: str) -> None:
-        self.reader.refuse(f"{plain['where']}/{key}", reason)
+    def _constants(self, values: list[Constant]) -> Node:
+        """One of some values, each in its one spelling."""
+        texts = [value.value for value in values if value.kind == "string"]
+        plain = {"null": "null", True: "true", False: "false"}
+        others: list[str] = []
+        options: list[Node] = []
+        for value in values:
+            if value.kind == "number":
+                others += spellings(value.value)
+            elif value.kind in ("null", "boolean"):
+                others.append(plain["null" if value.value is None else value.value])
+            elif value.kind != "string":
+                options.append(self._structure(value.value))
+        if texts:
+            options.append(self._dialect.words(tuple(texts)))
+        if others:
+            options.append(choice(tuple(dict.fromkeys(others))))
+        return _either(options)
 
-    def _array(self, plain: Plain) -> dict[str, Any] | None:
-        low, high = plain.get("minItems", 0), plain.get("maxItems", math.inf)
-        first = [self._child(sources) for sources in plain.get("prefixItems", [])]
-        rest = self._child(plain["items"]) if "items" in plain else {}
-        if "items" not in plain and low <= len(first) and first:
-            rest = False  # as the properties that an object does not name
-        if False in first:
-            first, rest = first[: first.index(False)], False
-        if high <= len(first):
-            first, rest = first[: int(high)], False
-        if rest is False:
-            high = min(high, len(first))
-        if low > high:
-            return None
-        schema: dict[str, Any] = {"type": "array", "items": rest}
-        if schema == {"type": "array", "items": {}} and not low and high == math.inf:
-            return {"type": "array"}
-        if first:
-            schema["prefixItems"] = first
-        bounds = {"minItems": int(low)} if low else {}
-        return schema | bounds | ({} if high == math.inf else {"maxItems": int(high)})
-
-    def _object(self, plain: Plain) -> dict[str, Any] | None:
-        required = plain.get("required", [])
-        names = list(dict.fromkeys([*plain.get("properties", ()), *required]))
-        patterns = plain.get("patternProperties", {})
-        properties: dict[str, Any] = {}
-        forbidden = []
-        for name in names:
-            fits = self._may_be_named(name, plain)
-            child = self._child(property_sources(plain, name)) if fits else False
-            if child is not False:
-                properties[name] = child
-            elif name in required:
-                return None
-            else:
-                forbidden.append(name)
-        schema: dict[str, Any] = {"type": "object"}
-        if properties:
-            schema["properties"] = properties
-        if required:
-            schema["required"] = list(required)
-        bounds = {
-            key: int(plain[key]) for key in ("minProperties", "maxProperties") if key in plain
-        }
-        if bounds.get("maxProperties", math.inf) < max(
-            bounds.get("minProperties", 0), len(required)
-        ):
-            return None
-        bare = not {"properties", "required", "patternProperties"} & plain.keys()
-        others: dict[str, Any] | bool = {} if bare else False
-        if "additionalProperties" in plain:
-            others = self._child(plain["additionalProperties"])
-        if patterns:
-            schema |= self._patterns(plain, names)
-        elif others is False:
-            schema["additionalProperties"] = False
-        else:
-            schema |= self._others(plain, names, forbidden, others)
-        opened = patterns or others is not False
-        least = bounds.get("minProperties", 0)
-        if opened and least > max(1, len(required)):
-            self._refuse(plain, "minProperties", "a key may be written twice")
-        if not opened and least > len(properties):
-            return None
-        return _marked(schema | bounds, properties)
-
-    def _may_be_named(self, name: str, plain: Plain) -> bool:
-        return self.reader.admits([s.node for s in plain.get("propertyNames", ())], name)
-
-    def _patterns(self, plain: Plain, names: list[str]) -> dict[str, Any]:
-        """Keys that match a pattern; the others are left out."""
-        patterns = plain["patternProperties"]
-        where = f"{plain['where']}/patternProperties"
-        if "propertyNames" in plain:
-            self.reader.refuse(where, "propertyNames are beside it")
-        values = {pattern: self._child(sources) for pattern, sources in patterns.items()}
-        values = {pattern: value for pattern, value in values.items() if value is not False}
-        if len(patterns) > 1 and len({json.dumps(value) for value in values.values()}) > 1:
-            self.reader.refuse(where, "a key may match several patterns")
-        for pattern in patterns:
-            if reason := Strings((pattern,)).problem:
-                self.reader.refuse(where, reason)
-            if any(re.search(pattern, name) for name in names):
-                self.reader.refuse(where, "a named property may match it")
-        words = {Strings((pattern,)).word: value for pattern, value in values.items()}
-        return {"patternProperties": words}
-
-    def _others(
-        self, plain: Plain, names: list[str], forbidden: list[str], value: dict[str, Any] | bool
-    ) -> dict[str, Any]:
-        """Keys that the schema does not name."""
-        where = f"{plain['where']}/additionalProperties"
-        if forbidden:
-            self.reader.refuse(where, f"{forbidden[0]!r:.40} is forbidden, but may be one of them")
-        if any(re.search(r'[^ -~]|["\\]', name) for name in names):
-            self.reader.refuse(where, "a named property is not ASCII, and may be one of them")
-        if "propertyNames" not in plain:
-            return {"additionalProperties": value}
-        if names:
-            self._refuse(plain, "propertyNames", "a named property may be one of them")
-        keys = self._written(self.reader.strings(plain["propertyNames"]))
-        return {"additionalProperties": value} | (
-            {"propertyNames": keys} if keys is not False else {}
-        )
+    def _structure(self, value: Any) -> Node:
+        comma, parts = self._dialect.mark(","), []
+        for part in value:
+            item = self._constants([constant(value[part] if isinstance(value, dict) else part)])
+            if isinstance(value, dict):
+                item = concatenation(self._dialect.key(part), self._dialect.mark(":"), item)
+            parts += [comma, item] if parts else [item]
+        if isinstance(value, list):
+            return (
+                array(concatenation(*parts), False, self._dialect)
+                if parts
+                else array(NOTHING, True, self._dialect)
+            )
+        if not parts:
+            return self._dialect.mark("{}")
+        return concatenation(self._dialect.mark("{"), *parts, self._dialect.mark("}"))
 
 
-def _key(sources: tuple[Source, ...]) -> tuple[int, ...]:
-    return tuple(id(source.node) for source in sources)
-
-
-def _marked(schema: dict[str, Any], content: Any) -> dict[str, Any]:
-    """`schema`, told apart from those that xgrammar would take for equal."""
-    text = json.dumps(content)
-    if not any(f'"{key}"' in text for key in _OVERLOOKED):
-        return schema
-    return schema | {"x-content": hashlib.sha256(text.encode()).hexdigest()}
-
-
-def _imprecise(value: Any) -> bool:
-    if isinstance(value, dict | list):
-        return any(map(_imprecise, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, int) and not -_INT64 <= value < _INT64
+def _either(options: list[Node]) -> Node:
+    kept = [option for option in dict.fromkeys(options) if option != NOTHING]
+    return alternation(*kept) if kept else NOTHING

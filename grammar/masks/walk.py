@@ -1,0 +1,113 @@
+"""Walks over a vocabulary's trie: where do all tokens lead at once? Level by level, in arrays.
+
+A machine says where a byte leads from a state. Knows neither terminals nor rules.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Int32
+
+from dlm.grammar.trie import Trie
+
+Nodes = Int32[np.ndarray, " _"]
+_NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Nodes of the trie that a walk reaches, with what it is like there."""
+
+    nodes: Nodes
+    states: Nodes
+    counts: Nodes  # of moves that count
+
+
+class Table:
+    """A machine with few states, all moves of which are written down when they are first needed."""
+
+    def __init__(self, moves: Callable[[int], list[tuple[int, int, int, bool]]]):
+        """`moves(state)`: bytes from, to; the state that they lead to, and whether that counts."""
+        self._moves = moves
+        self._to = np.full((16, 256), _NOWHERE, dtype=np.int32)
+        self._counts = np.zeros((16, 256), dtype=bool)
+        self._written: set[int] = set()
+
+    def walk(self, trie: Trie, state: int) -> Reached:
+        """From the root, which is not among what is reached."""
+        nodes = np.zeros(1, np.int32)
+        states, counts = np.full(1, state, np.int32), np.zeros(1, np.int32)
+        found: list[tuple[Nodes, Nodes, Nodes]] = []
+        while len(nodes):
+            self._write(np.unique(states).tolist())
+            children, parent = trie.children_of(nodes)
+            byte, before = trie.byte[children], states[parent]
+            behind = self._to[before, byte]
+            kept = np.flatnonzero(behind != _NOWHERE)
+            counts = (counts[parent] + self._counts[before, byte])[kept].astype(np.int32)
+            nodes, states = children[kept], behind[kept]
+            found.append((nodes, states, counts))
+        return Reached(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
+    def _write(self, states: list[int]) -> None:
+        for state in states:
+            if state in self._written:
+                continue
+            moves = self._moves(state)
+            self._room(max([state, *(to for _, _, to, _ in moves)]))
+            for low, high, to, counts in moves:
+                self._to[state, low : high + 1] = to
+                self._counts[state, low : high + 1] = counts
+            self._written.add(state)
+
+    def _room(self, state: int) -> None:
+        while state >= len(self._to):
+            self._to = np.concatenate([self._to, np.full_like(self._to, _NOWHERE)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+
+
+@runtime_checkable
+class Machine(Protocol):
+    """One with any number of states, which are objects."""
+
+    def likely(self, state: Any) -> Bool[np.ndarray, " 256"]:
+        """The bytes that `after` is worth asking for."""
+        ...
+
+    def after(self, state: Any, byte: int) -> Any | None: ...
+
+
+def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[Reached, list[Any]]:
+    """From nodes, each list of which a text has reached in another state.
+
+    What is reached beyond them, and the states by their numbers there.
+    """
+    states: list[Any] = []
+    numbers: dict[Any, int] = {}
+
+    def number(state: Any) -> int:
+        if state not in numbers:
+            numbers[state] = len(states)
+            states.append(state)
+        return numbers[state]
+
+    nodes = np.concatenate([each for each, _ in begin] or [np.zeros(0, np.int32)])
+    ids = [np.full(len(each), number(state), np.int32) for each, state in begin]
+    at = np.concatenate(ids or [np.zeros(0, np.int32)])
+    likely = np.zeros((0, 256), dtype=bool)
+    found = [(nodes[:0], at[:0])]
+    while len(nodes):
+        likely = np.vstack([likely, *(machine.likely(s) for s in states[len(likely) :])])
+        children, parent = trie.children_of(nodes)
+        byte, before = trie.byte[children], at[parent]
+        worth = np.flatnonzero(likely[before, byte])
+        moves, which = np.unique(before[worth] << 8 | byte[worth], return_inverse=True)
+        behind = [machine.after(states[move >> 8], move & 255) for move in moves.tolist()]
+        to = np.array([_NOWHERE if s is None else number(s) for s in behind], np.int32)[which]
+        kept = np.flatnonzero(to != _NOWHERE)
+        nodes, at = children[worth][kept], to[kept]
+        found.append((nodes, at))
+    nodes, at = (np.concatenate(each) for each in zip(*found, strict=True))
+    return Reached(nodes, at, np.zeros_like(nodes)), states

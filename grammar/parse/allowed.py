@@ -1,0 +1,109 @@
+"""The tokens that may follow a state, found when they are first asked for.
+
+Most of them stay within the terminal that is being read. The others leave it: from where they do,
+the parser reads them on.
+"""
+
+from collections.abc import Hashable
+
+import numpy as np
+from jaxtyping import Bool
+
+from dlm.grammar.masks.table import Mask, Masks
+from dlm.grammar.masks.walk import Reached, walk
+from dlm.grammar.parse.meter import Meter
+from dlm.grammar.parse.parser import Parser
+from dlm.grammar.parse.state import State, Thread
+from dlm.grammar.parse.within import Bounds, Terminals, Words, token_words
+from dlm.grammar.vocabulary import Vocabulary
+
+_FAR = 1 << 40  # bytes: beyond any budget
+_NODES = 100  # of the trie that are looked at in about a microsecond
+
+
+class Allowed:
+    """Masks of the states of one grammar."""
+
+    def __init__(
+        self,
+        parser: Parser,
+        vocabulary: Vocabulary,
+        terminals: Terminals,
+        masks: Masks,
+        meter: Meter,
+    ):
+        self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
+        self._tokens = [terminals.tokens(scanner) for scanner in parser.scanners]
+
+    def mask(self, state: State) -> Mask:
+        """A row of the table, which states that allow the same for the same reasons share."""
+        known = self._masks.known.get(state)
+        if known is None:
+            key = self._key(state)
+            known = self._masks.known.get(key)
+            if known is None:
+                known = self._masks.kept(key, self._words(state))
+            self._masks.known[state] = known
+        return known
+
+    def costs(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of text that may follow, and the fewest bytes to the end behind each."""
+        costs = np.full(len(self._vocabulary), _FAR, dtype=np.int64)
+        reached, states = self._leaving(state)
+        ends = np.array([_FAR if s.cost is None else s.cost for s in states] or [_FAR])
+        tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
+        np.minimum.at(costs, tokens, np.minimum(ends, _FAR)[reached.states[owner]])
+        for thread in state.threads:
+            rest = self._parser.behind_terminal(thread).cost
+            if rest is not None:
+                known = self._tokens[thread.terminal]
+                nodes, bytes_ = known.costs(thread.at, (thread.needed, thread.remaining))
+                tokens, owner = self._vocabulary.trie.tokens_at(nodes)
+                np.minimum.at(costs, tokens, bytes_[owner] + rest)
+        tokens = np.flatnonzero(costs < _FAR)
+        return tokens, costs[tokens]
+
+    def _words(self, state: State) -> Words:
+        reached, _ = self._leaving(state)
+        words = token_words(self._vocabulary.trie, reached.nodes, len(self._vocabulary))
+        for thread in state.threads:
+            words |= self._tokens[thread.terminal].words(thread.at, self._bounds(thread))
+        for token in self._control(state):
+            words[token >> 5] |= np.uint32(1 << (token & 31))
+        return words
+
+    def _leaving(self, state: State) -> tuple[Reached, list[State]]:
+        """Where tokens lead that leave the terminals of the state's threads."""
+        begin = []
+        for thread in state.threads:
+            ends = self._tokens[thread.terminal].ends(thread.at, self._bounds(thread))
+            if len(ends):
+                begin.append((ends, self._parser.behind_terminal(thread)))
+        self._meter.spend(1 + sum(len(ends) for ends, _ in begin) // _NODES)
+        return walk(self._vocabulary.trie, self, begin)
+
+    def likely(self, state: State) -> Bool[np.ndarray, " 256"]:
+        """The bytes that a thread may go on with, its bounds apart."""
+        bytes_ = np.zeros(256, dtype=bool)
+        for thread in state.threads:
+            for low, high, _ in self._parser.scanners[thread.terminal].moves(thread.at):
+                bytes_[low : high + 1] = True
+        return bytes_
+
+    def after(self, state: State, byte: int) -> State | None:
+        return self._parser.behind(state, byte)
+
+    def _control(self, state: State) -> set[int]:
+        """Stop tokens where the text may end, and the tokens that rules name."""
+        tokens = self._parser.named(state) if state.items else set()
+        for excluded in self._parser.takes_other_tokens(state):
+            tokens |= self._vocabulary.control - excluded
+        return tokens | {*self._vocabulary.stops} if state.cost == 0 else tokens
+
+    def _bounds(self, thread: Thread) -> Bounds:
+        return self._tokens[thread.terminal].clamped(thread.at, (thread.needed, thread.remaining))
+
+    def _key(self, state: State) -> Hashable:
+        """What the mask depends on."""
+        threads = ((t.terminal, t.at, self._bounds(t), t.behind) for t in state.threads)
+        return frozenset((*threads, *state.items)), state.cost == 0

@@ -1,0 +1,161 @@
+"""A compiled grammar, and what is learnt of its states as requests pass them.
+
+It is shared by the requests that use the grammar. Knows tokens, but no request and no canvas.
+"""
+
+from functools import cached_property
+from sys import maxsize
+
+import numpy as np
+
+from dlm.grammar.masks.bits import packed
+from dlm.grammar.masks.table import Mask, Masks
+from dlm.grammar.parse.allowed import Allowed
+from dlm.grammar.parse.fewest import fewest
+from dlm.grammar.parse.meter import Meter
+from dlm.grammar.parse.network import Network
+from dlm.grammar.parse.parser import Parser
+from dlm.grammar.parse.state import Item, State, Thread
+from dlm.grammar.parse.within import Terminals
+from dlm.grammar.vocabulary import Vocabulary
+
+_EDGE_BYTES, _STATE_BYTES = 200, 1500  # of Python objects, roughly
+_COMPLETIONS = 4096  # that are remembered
+_DOUBTFUL = 256  # tokens that are looked at one by one
+_FEW = 32  # tokens of a text that is looked for where none is known
+
+
+class Compiled:
+    """Not for several threads at once."""
+
+    def __init__(
+        self,
+        network: Network,
+        vocabulary: Vocabulary,
+        terminals: Terminals,
+        checked: bool = False,
+    ):
+        """`checked`: it is wider than what it was made of, and a finished value is to be checked.
+
+        Raises `GrammarError` for a grammar whose first state is too large.
+        """
+        self.vocabulary, self.meter, self.checked = vocabulary, Meter(), checked
+        self.parser = Parser(network, terminals.scanner, self.meter)
+        self.masks = Masks(len(vocabulary))
+        self._allowed = Allowed(self.parser, vocabulary, terminals, self.masks, self.meter)
+        self._network = network
+        self._spelled: dict[int, int | None] = {}  # the tokens of a state's rest, if any
+        self._completions: dict[State, list[int] | None] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory by now."""
+        learnt = _STATE_BYTES * len(self.parser) + self.masks.nbytes
+        return _EDGE_BYTES * len(self._network.edges) + learnt
+
+    def after(self, state: State, token: int) -> State | None:
+        """The state behind a token that is no stop; None where the grammar refuses it."""
+        return self.parser.after(state, token, self.vocabulary.pieces[token])
+
+    def mask(self, state: State) -> Mask:
+        """The tokens that may follow at `state`, stops where the text may end."""
+        return self._allowed.mask(state)
+
+    def closing(self, state: State, tokens: int) -> np.ndarray | None:
+        """Which tokens leave a text that can be completed in so many more; None: all that may follow.
+
+        As packed bits. Of tokens behind which bytes do not bound it, only a few are looked at.
+        """
+        found, costs = self._allowed.costs(state)
+        sure = costs <= tokens if self.vocabulary.spells_every_byte else costs < 0
+        if sure.all():
+            return None
+        members = np.zeros(len(self.vocabulary), dtype=bool)
+        members[found[sure]] = True
+        doubtful = found[~sure][np.argsort(costs[~sure], kind="stable")][:_DOUBTFUL].tolist()
+        shortest = self.shortest_completion(state, tokens + 1) or []
+        for token in {*doubtful, *shortest[:1]}:
+            onward = self.after(state, token)
+            members[token] = onward is not None and self.closes_within(onward, tokens)
+        return packed(members)
+
+    def closes_within(self, state: State, tokens: int) -> bool:
+        """The text can be completed in so many tokens, its stop not counted.
+
+        Bytes bound it, then the tokens of each rule's rest by themselves; seldom is more needed.
+        """
+        if state.cost is None or not self._may_close(state, tokens):
+            return False
+        if state.cost <= tokens and self.vocabulary.spells_every_byte:
+            return True
+        by_rules = self._by_rules(state)
+        if by_rules is not None and by_rules <= tokens:
+            return True
+        shortest = self.shortest_completion(state, tokens)
+        return shortest is not None and len(shortest) <= tokens
+
+    def shortest_completion(self, state: State, tokens: int = maxsize) -> list[int] | None:
+        """The tokens of a shortest text to the end, its stop not counted; None: there is none.
+
+        The shortest in bytes, if it is of at most so many `tokens`, else in tokens.
+        """
+        plain = self._of_fewest_bytes(state)
+        if plain is None or len(plain) > tokens:
+            return self._of_fewest_tokens.get(state, plain)
+        return plain
+
+    def least_tokens(self, state: State) -> int:
+        """No completion takes fewer tokens: each is at most as long as the longest one."""
+        return -(-(state.cost or 0) // max(1, self.vocabulary.longest))
+
+    def _may_close(self, state: State, tokens: int) -> bool:
+        return self.least_tokens(state) <= tokens
+
+    def _of_fewest_bytes(self, state: State) -> list[int] | None:
+        if state not in self._completions:
+            if len(self._completions) >= _COMPLETIONS:
+                self._completions.clear()
+            if state.cost is None:
+                self._completions[state] = None
+            else:
+                self.meter.spend(state.cost)
+                text = self.parser.completion(state)
+                self._completions[state] = self.vocabulary.fewest(text)
+        return self._completions[state]
+
+    @cached_property
+    def _of_fewest_tokens(self) -> dict[State, list[int]]:
+        """A way through the whole grammar in fewer tokens than the shortest text's, by state."""
+        known = self._of_fewest_bytes(self.parser.start)
+        most = _FEW if known is None else len(known) - 1
+        steps = fewest(self.parser, self.vocabulary, most)
+        said = [token for _, token in steps]
+        return {state: said[i:] for i, (state, _) in enumerate(steps)}
+
+    def _by_rules(self, state: State) -> int | None:
+        """The tokens of a completion that spells each rule's rest by itself."""
+        best, total = state.best, 0
+        if isinstance(best, Thread):
+            scanner = self.parser.scanners[best.terminal]
+            begun = self.vocabulary.fewest(
+                [scanner.completion(best.at, best.needed, best.remaining)]
+            )
+            if begun is None:
+                return None
+            best, total = best.behind, len(begun)
+        path: list[Item] = []
+        while best is not None:
+            path.append(best)
+            best = best.stack.best if best.stack.tokens is None else None
+        rest = 0
+        for item in reversed(path):
+            if item.state not in self._spelled:
+                spelled = self.vocabulary.fewest(self.parser.rest(item))
+                self._spelled[item.state] = None if spelled is None else len(spelled)
+            own = self._spelled[item.state]
+            if own is None:
+                return None
+            rest = rest if item.stack.tokens is None else item.stack.tokens
+            item.stack.tokens = rest
+            rest += own
+        return total + rest

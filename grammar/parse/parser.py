@@ -1,0 +1,327 @@
+"""An Earley parser over a network, whose states are made once and read on by look-up.
+
+It decides what may follow, and knows how far the end is from everywhere. No tokens here, but for
+control tokens that rules name by their ids.
+"""
+
+from collections.abc import Callable, Collection
+
+from dlm.grammar.errors import GrammarError
+from dlm.grammar.parse.meter import Meter
+from dlm.grammar.parse.network import Follow, Network, Read
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.parse.state import Item, StackNode, State, Thread
+from dlm.grammar.rules.nodes import Terminal
+
+_REMEMBERED = 100_000  # states, before sharing begins anew
+_MOST_ITEMS = 10_000  # readings of one text
+_FORCED = 1024  # bytes of a text that must follow
+
+Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
+
+
+class Parser:
+    """The states of one grammar, made as texts reach them."""
+
+    def __init__(self, network: Network, scan: Scan, meter: Meter):
+        """`scan` gives the scanner of a terminal. Raises `GrammarError` if nothing can be read."""
+        self._network, self._meter = network, meter
+        self.scanners = [scan(terminal) for terminal in network.terminals]
+        self._known: dict[frozenset[Thread | Item], State] = {}
+        self._stacks: dict[frozenset[Item], StackNode] = {}  # by who waits
+        self._end = StackNode(ends=True)
+        self.start = self._state([Item(network.start[network.root], self._end)])
+
+    def __len__(self) -> int:
+        """How many states are known."""
+        return len(self._known)
+
+    def after(self, state: State, token: int, piece: bytes) -> State | None:
+        """The state behind a token of text, or a control token, which has no bytes.
+
+        None where the grammar refuses it.
+        """
+        if not piece:
+            return self._after_token(state, token)
+        here: State | None = state
+        for byte in piece:
+            here = here.next[byte] if byte in here.next else self.behind(here, byte)
+            if here is None:
+                return None
+        return here
+
+    def behind(self, state: State, byte: int) -> State | None:
+        """The state behind a byte of text."""
+        if byte not in state.next:
+            self._meter.spend(1 + len(state.threads) // 4)
+            threads: list[Thread | Item] = []
+            first, last = 0, 255
+            for thread in state.threads:
+                for low, high, to in self.scanners[thread.terminal].moves(thread.at):
+                    if high < byte:
+                        first = max(first, high + 1)
+                    elif low > byte:
+                        last = min(last, low - 1)
+                        break
+                    else:
+                        first, last = max(first, low), min(last, high)
+                        moved = self._moved(thread, to)
+                        if moved is not None:
+                            more = self.scanners[thread.terminal].moves(to)
+                            threads.append(moved if more else moved.behind)
+            reached = self._state(threads) if threads else None
+            for each in range(first, last + 1):
+                state.next[each] = reached
+        return state.next[byte]
+
+    def named(self, state: State) -> set[int]:
+        """The control tokens that are asked for by their ids."""
+        edges = (e for item in state.items for e in self._network.edges_of(item.state).tokens)
+        return {token for edge in edges if edge.listed for token in edge.ids}
+
+    def takes_other_tokens(self, state: State) -> list[frozenset[int]]:
+        """Of edges that take any control token, those that each does not."""
+        edges = (e for item in state.items for e in self._network.edges_of(item.state).tokens)
+        return [edge.ids for edge in edges if not edge.listed]
+
+    def behind_terminal(self, thread: Thread) -> State:
+        """Where a text goes on once the terminal has ended."""
+        return self._state([thread.behind])
+
+    def forced(self, state: State) -> str:
+        """The text that every sentence goes on with from here; of a long one, its beginning."""
+        if state.forced is None:
+            said, at = bytearray(), state
+            while len(said) < _FORCED and (byte := self._only(at)) is not None:
+                behind = self.behind(at, byte)
+                if behind is None:
+                    break
+                said.append(byte)
+                at = behind
+            state.forced = said.decode(errors="ignore")  # it may end within a character
+        return state.forced
+
+    def completion(self, state: State) -> list[bytes | int]:
+        """A shortest text to the end: bytes, and control tokens by their ids."""
+        return self._text(state.best)
+
+    def rest(self, item: Item) -> list[bytes | int]:
+        """A shortest text to the end of the item's rule."""
+        said: list[bytes | int] = []
+        for part in self._network.way(item.state):
+            if isinstance(part, Read):
+                scanner = self.scanners[part.terminal]
+                said.append(scanner.completion(scanner.start, part.low, part.high))
+            else:
+                said.append(part)
+        return said
+
+    def _only(self, state: State) -> int | None:
+        """The one byte that may follow; None where another may, or a token, or nothing."""
+        if state.items or not state.cost:
+            return None
+        found = None
+        for thread in state.threads:
+            for low, high, to in self.scanners[thread.terminal].moves(thread.at):
+                if self._moved(thread, to) is None:
+                    continue
+                if low != high or found not in (None, low):
+                    return None
+                found = low
+        return found
+
+    def _moved(self, thread: Thread, to: int) -> Thread | None:
+        """The thread behind a byte; None if its bounds leave no way to its end."""
+        terminal, at, count, low, high, behind = thread
+        if low == 0 and high is None:
+            return Thread(terminal, to, 0, 0, None, behind)
+        scanner = self.scanners[terminal]
+        count += scanner.counts(at, to)
+        if high is None:
+            count = min(count, low)
+        if scanner.cost(to, low - count, None if high is None else high - count) is None:
+            return None
+        return Thread(terminal, to, count, low, high, behind)
+
+    def _ended(self, thread: Thread) -> bool:
+        """What was read is a whole text of the terminal."""
+        final = self.scanners[thread.terminal].final[thread.at]
+        return final and thread.count >= thread.low
+
+    def _after_token(self, state: State, token: int) -> State | None:
+        items = [
+            Item(edge.to, item.stack)
+            for item in state.items
+            for edge in self._network.edges_of(item.state).tokens
+            if edge.takes(token)
+        ]
+        return self._state(items) if items else None
+
+    def _state(self, kernel: Collection[Thread | Item]) -> State:
+        key = frozenset(kernel)
+        state = self._known.get(key)
+        if state is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+                self._stacks.clear()
+                self.start.next.clear()
+            state = self._known[key] = self._closed(key)
+        return state
+
+    def _closed(self, kernel: frozenset[Thread | Item]) -> State:
+        """Predict and complete until nothing is new."""
+        cost, best = self._shortest(kernel)
+        threads = [each for each in kernel if isinstance(each, Thread)]
+        pending = [each for each in kernel if isinstance(each, Item)]
+        pending += [thread.behind for thread in threads if self._ended(thread)]
+        if not pending:
+            return State(threads, [], cost, best, {})
+        network = self._network
+        seen: set[Thread | Item] = {*threads, *pending}
+        pending = [item for item in seen if isinstance(item, Item)]
+        called: dict[int, StackNode] = {}  # from here, by rule
+        items: list[Item] = []
+        while pending:
+            state, stack = item = pending.pop()
+            edges = network.edges_of(state)
+            reached = [Item(to, stack) for to in edges.epsilons]
+            if edges.tokens:
+                items.append(item)
+            if state in network.final:
+                reached += stack.waiting
+            for edge in edges.follows:
+                reached += self._followed(edge, stack, called)
+            for edge in edges.reads:
+                at, behind = self.scanners[edge.terminal].start, Item(edge.to, stack)
+                thread = Thread(edge.terminal, at, 0, edge.low, edge.high, behind)
+                if thread not in seen:
+                    seen.add(thread)
+                    threads.append(thread)
+                    if self._ended(thread):
+                        reached.append(behind)
+            new = [item for item in reached if item not in seen]
+            seen.update(new)
+            pending += new
+            if len(seen) > _MOST_ITEMS:
+                raise GrammarError(
+                    f"the grammar is too ambiguous: a text can be read in over {_MOST_ITEMS} ways"
+                )
+        self._meter.spend(len(seen))
+        if called:
+            shared = self._shared(called)
+            items = [Item(state, shared.get(stack, stack)) for state, stack in items]
+            threads = [
+                thread._replace(behind=Item(thread.behind[0], shared[thread.behind[1]]))
+                if thread.behind[1] in shared
+                else thread
+                for thread in threads
+            ]
+        return State(threads, items, cost, best, {})
+
+    def _followed(self, edge: Follow, stack: StackNode, called: dict[int, StackNode]) -> list[Item]:
+        """Enter a rule: once for all who follow it from here."""
+        network, entry = self._network, self._network.start[edge.rule]
+        passed = network.nullable(edge.rule) and not edge.round
+        reached = [Item(edge.to, stack)] if passed else []
+        if network.tail(edge.to):  # its end is the caller's end
+            return [*reached, Item(entry, stack)]
+        own = called.setdefault(edge.rule, StackNode())
+        if (edge.to, stack) not in own.waiting:
+            own.waiting.append(Item(edge.to, stack))
+        return [*reached, Item(entry, own)]
+
+    def _shared(self, called: dict[int, StackNode]) -> dict[StackNode, StackNode]:
+        """The nodes that stand for those of `called` everywhere: one for all who wait alike.
+
+        Nodes that wait for themselves stand for themselves alone.
+        """
+        own = [node for _, node in sorted(called.items())]
+        shared: dict[StackNode, StackNode] = {}
+        users: dict[StackNode, list[StackNode]] = {node: [] for node in own}
+        missing = {}  # how many of a node's own callers are not settled
+        for node in own:
+            callers = {on for _, on in node.waiting if on in users}
+            missing[node] = len(callers)
+            for on in callers:
+                users[on].append(node)
+        ready = [node for node in own if not missing[node]]
+        for node in ready:  # it grows meanwhile
+            waiting = frozenset(Item(to, shared.get(on, on)) for to, on in node.waiting)
+            if waiting not in self._stacks:
+                node.wait_for(waiting)
+                self._stacks[waiting] = node
+            shared[node] = self._stacks[waiting]
+            for user in users[node]:
+                missing[user] -= 1
+                if not missing[user]:
+                    ready.append(user)
+        for node in own:
+            if node not in shared:
+                node.wait_for(Item(to, shared.get(on, on)) for to, on in node.waiting)
+        fresh = (shared.get(node, node) for node in own)
+        self._measure([node for node in fresh if node.cost is None])
+        return shared
+
+    def _measure(self, called: list[StackNode]) -> None:
+        """The ways on from nodes that may wait for each other: first their costs, then the ways."""
+        changed = True
+        while changed:
+            changed = False
+            for node in called:
+                costs = (cost for item in node.waiting if (cost := self._cost(item)) is not None)
+                cost = min(costs, default=None)
+                if cost is not None and (node.cost is None or cost < node.cost):
+                    node.cost, changed = cost, True
+        undecided = [node for node in called if node.cost is not None]
+        while undecided:
+            for node in undecided:
+                best = self._shortest(node.waiting)[1]
+                node.best = best if isinstance(best, Item) else None
+            undecided = [node for node in undecided if node.best is None]
+
+    def _cost(self, each: Thread | Item) -> int | None:
+        """Bytes to the end of the text; None: no way."""
+        read: int | None = 0
+        if isinstance(each, Thread):
+            scanner = self.scanners[each.terminal]
+            read, each = scanner.cost(each.at, each.needed, each.remaining), each.behind
+        rest, after = self._network.cost.get(each.state), each.stack.cost
+        return None if read is None or rest is None or after is None else read + rest + after
+
+    def _shortest(
+        self, kernel: Collection[Thread | Item]
+    ) -> tuple[int | None, Thread | Item | None]:
+        """The least cost, and what has it and knows its way on.
+
+        Which one of several must not depend on what was read before.
+        """
+        least, ways = None, []
+        for each in kernel:
+            cost = self._cost(each)
+            if cost is None or (least is not None and cost > least):
+                continue
+            if cost != least:
+                least, ways = cost, []
+            stack = each.behind.stack if isinstance(each, Thread) else each.stack
+            if stack.best is not None or stack.ends:
+                ways.append(each)
+        return least, min(ways, key=_order, default=None)
+
+    def _text(self, each: Thread | Item | None) -> list[bytes | int]:
+        """A shortest text to the end."""
+        said: list[bytes | int] = []
+        if isinstance(each, Thread):
+            scanner = self.scanners[each.terminal]
+            said.append(scanner.completion(each.at, each.needed, each.remaining))
+            each = each.behind
+        while each is not None:
+            said += self.rest(each)
+            each = each.stack.best
+        return said
+
+
+def _order(each: Thread | Item) -> tuple[int, ...]:
+    """The same for the same situation, whatever was read before."""
+    if isinstance(each, Item):
+        return each.state, each.stack.order
+    return each.behind.state, each.behind.stack.order, each.terminal, each.at, each.count

@@ -1,0 +1,207 @@
+"""From the nodes of a pattern to a deterministic automaton.
+
+Glushkov's construction gives each character of a pattern a position, and each position those that
+may follow it; sets of positions, as the bits of an integer, are the states (subset construction).
+Assertions are positions that read nothing: patterns with them are `lookaround.py`'s.
+"""
+
+from collections.abc import Iterable
+
+from dlm.grammar.regex.algebra import grouped, lengths, product, words
+from dlm.grammar.regex.lookaround import Ahead, Before, Lookaround
+from dlm.grammar.regex.ranges import EVERY, Ranges, alphabet, bits
+from dlm.grammar.regex.table import (
+    MOST_STATES,
+    Edges,
+    Machine,
+    TooLargeError,
+    explored,
+    minimal,
+)
+from dlm.grammar.rules.nodes import (
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Lookahead,
+    Lookbehind,
+    Node,
+    Repetition,
+    Spelling,
+    Terminal,
+)
+
+_MOST_POSITIONS = 4 * MOST_STATES
+_MOST_STEPS = 600_000  # of putting sets of positions together: about half a second
+_ANY = Repetition(Characters(EVERY))
+_MANY_WORDS = 16  # of an alternation: from here on they are merged first
+
+Part = tuple[int, int, bool]  # positions it begins with, and ends with; whether it may be empty
+
+
+def built(node: Node) -> Machine:
+    """Raises `TooLargeError`."""
+    try:
+        return _Builder(node).determinised()
+    except RecursionError:
+        raise TooLargeError("its groups are nested too deep") from None
+
+
+class _Builder:
+    def __init__(self, node: Node):
+        self._sizes: dict[int, int] = {}
+        self._steps = 0
+        if self._size(node) > _MOST_POSITIONS:
+            raise TooLargeError(f"written out, it has over {_MOST_POSITIONS:,} characters")
+        self._ranges: list[Ranges] = [()]  # by position; the first one is the start
+        self._follow = [0]
+        self._assertions: dict[int, Ahead | Before] = {}
+        self._ends = 0
+        self._begin(0, node)
+
+    def _begin(self, start: int, node: Node) -> None:
+        self._follow[start], ends, empty = self._add(node)
+        self._ends |= ends | empty << start
+
+    def determinised(self) -> Machine:
+        if self._assertions:
+            rest = self._ranges, self._follow, self._ends, self._assertions
+            return minimal(Lookaround(*rest).determinised())
+        classes, members = alphabet(self._ranges)
+        masks = [0] * len(classes)  # the positions that read each class
+        for position, ranges in enumerate(self._ranges):
+            for letter in members[ranges]:
+                masks[letter] |= 1 << position
+
+        def follow(state: int) -> Iterable[tuple[int, int]]:
+            next_ = self._followers(state)
+            return [(letter, to) for letter, mask in enumerate(masks) if (to := next_ & mask)]
+
+        return minimal(explored(1, follow, lambda state: bool(state & self._ends), classes))
+
+    def _followers(self, state: int) -> int:
+        self._work(state.bit_count())
+        found = 0
+        for position in bits(state):
+            found |= self._follow[position]
+        return found
+
+    def _work(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > _MOST_STEPS:
+            raise TooLargeError(f"its automaton takes over {_MOST_STEPS:,} steps to make")
+
+    def _size(self, node: Node) -> int:
+        """How many positions it takes at most."""
+        if (known := self._sizes.get(id(node))) is not None:
+            return known
+        match node:
+            case Characters():
+                size = 1
+            case Literal(text):
+                size = len(text)
+            case Concatenation(parts) | Alternation(parts):
+                size = sum(map(self._size, parts))
+            case Repetition(part, low, high):
+                size = self._size(part) * (max(low, 1) if high is None else high)
+            case Terminal(automaton, low, high, Spelling.RAW):
+                size = sum(map(len, automaton.edges)) * max(low, high or 1)
+            case Lookahead(part) | Lookbehind(part):
+                size = self._size(part) + 3
+            case _:
+                raise TypeError(f"{type(node).__name__} is no part of a pattern")
+        self._sizes[id(node)] = size
+        return size
+
+    def _add(self, node: Node) -> Part:
+        match node:
+            case Characters(ranges):
+                position = self._position(ranges)
+                return position, position, False
+            case Literal(text):
+                return self._row(self._add(Characters(((ord(c), ord(c)),))) for c in text)
+            case Concatenation(parts):
+                return self._row(map(self._add, parts))
+            case Alternation(options):
+                return self._either(options)
+            case Repetition(part, low, high):
+                return self._repeat(part, low, high)
+            case Terminal(automaton, low, high):
+                machine = automaton.edges, automaton.final
+                if (low, high) != (0, None):
+                    machine = product(machine, lengths(low, high), bool.__and__)
+                return self._join(*machine)
+            case Lookahead(part, wanted):
+                start = self._position(()).bit_length() - 1
+                self._begin(start, Concatenation((part, _ANY)))
+                return self._assertion(Ahead(start, wanted))
+            case Lookbehind(part, wanted):
+                return self._assertion(Before(built(Concatenation((_ANY, part))), wanted))
+        raise TypeError(f"{type(node).__name__} is no part of a pattern")
+
+    def _assertion(self, assertion: Ahead | Before) -> Part:
+        position = self._position(())
+        self._assertions[position.bit_length() - 1] = assertion
+        return position, position, False
+
+    def _position(self, ranges: Ranges) -> int:
+        self._ranges.append(ranges)
+        self._follow.append(0)
+        return 1 << len(self._follow) - 1
+
+    def _link(self, ends: int, begins: int) -> None:
+        self._work(ends.bit_count())
+        for position in bits(ends):
+            self._follow[position] |= begins
+
+    def _row(self, parts: Iterable[Part]) -> Part:
+        begins, ends, empty = 0, 0, True
+        for first, last, passable in parts:
+            self._link(ends, first)
+            begins |= first if empty else 0
+            ends = last | (ends if passable else 0)
+            empty &= passable
+        return begins, ends, empty
+
+    def _either(self, options: tuple[Node, ...]) -> Part:
+        texts = [option.text for option in options if isinstance(option, Literal)]
+        if len(texts) >= _MANY_WORDS:
+            parts = [self._join(*words(texts))]
+            parts += (self._add(o) for o in options if not isinstance(o, Literal))
+        else:
+            parts = [self._add(option) for option in options]
+        begins, ends, empty = 0, 0, False
+        for first, last, passable in parts:
+            begins, ends, empty = begins | first, ends | last, empty or passable
+        return begins, ends, empty
+
+    def _repeat(self, node: Node, low: int, high: int | None) -> Part:
+        """Each time begins behind the one before: x{0,3} is (x(xx?)?)?."""
+        begins = ends = previous = again = 0
+        empty = not low
+        for number in range(1, 1 + (max(low, 1) if high is None else high)):
+            first, last, passable = self._add(node)
+            begins = begins or first
+            empty = empty or passable
+            self._link(previous, first)
+            previous = last
+            if empty or number >= low:
+                ends |= last
+            if number == low or not low:
+                again = first
+        if high is None:
+            self._link(previous, again)
+        return begins, ends, empty
+
+    def _join(self, edges: Edges, final: frozenset[int]) -> Part:
+        """Add what is deterministic by now: a position for each way from a state to another."""
+        ways = [
+            [(to, self._position(ranges)) for to, ranges in grouped(state).items()]
+            for state in edges
+        ]
+        leaving = [sum(position for _, position in way) for way in ways]
+        ends = 0
+        for to, position in (pair for way in ways for pair in way):
+            self._follow[position.bit_length() - 1] = leaving[to]
+            ends |= position if to in final else 0
+        return leaving[0], ends, 0 in final

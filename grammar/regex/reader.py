@@ -1,0 +1,258 @@
+"""Reads regexes into nodes, as ECMA-262 means them with its flag u.
+
+More than that is read where no dialect says otherwise: flags in groups, `(?P<name>`, escapes and
+braces that need none. What no automaton can do, and what is meant otherwise elsewhere, is refused
+by name and place.
+"""
+
+import re
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.characters import ESCAPES, LINE_ENDS, WORD, any_case, property_
+from dlm.grammar.regex.ranges import EVERY, Ranges, inverted, union
+from dlm.grammar.rules.nodes import (
+    EMPTY,
+    NOTHING,
+    Alternation,
+    Characters,
+    Concatenation,
+    Lookahead,
+    Lookbehind,
+    Node,
+    Repetition,
+    alternation,
+    concatenation,
+)
+
+START = Lookbehind(Characters(EVERY), False)
+END = Lookahead(Characters(EVERY), False)
+
+_MOST_GROUPS = 50  # within each other
+_MOST_DIGITS = 15  # of a count
+_QUANTIFIER = re.compile(r"([*+?])|\{(\d+)(,(\d*))?\}")
+_STRAY = re.compile(r"[*+?]|\{(?:\d+,?\d*|,\d+)\}")
+_NAMED = re.compile(r"\?(?:P?<[^\W\d]\w*>|:)")
+_LOOK = re.compile(r"\(\?(<?)([=!])")
+_FLAGS = re.compile(r"\?([ims]*)(?:-([ims]+))?([:)])")
+_CODE = re.compile(
+    r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,8})\}|c([A-Za-z])|(0)(?!\d)"
+)
+_LOW_HALF = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+_PROPERTY = re.compile(r"([pP])\{([^{}]*)\}")
+_CONTROL = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B}
+_GROUPS = {  # what else begins with `(?`
+    "?>": "an atomic group",
+    "?(": "a condition",
+    "?P=": "a reference to a group",
+    "?#": "a comment",
+    "?|": "a branch reset",
+}
+_ANCHORS = {"A": "^", "Z": "$", "z": "$"}  # of other dialects
+
+
+def read(pattern: str) -> Node:
+    """Raises `InvalidGrammarError`, its `where` a place."""
+    return _Reader(pattern).whole()
+
+
+class _Reader:
+    def __init__(self, pattern: str):
+        self._pattern, self._at = pattern, 0
+        self._flags: frozenset[str] = frozenset()
+        self._depth = 0
+        self._behind = 0  # lookbehinds around here
+
+    def whole(self) -> Node:
+        node = self._alternation()
+        if self._at < len(self._pattern):
+            raise self._error("`)` without a group")
+        return node
+
+    def _error(self, reason: str) -> InvalidGrammarError:
+        return InvalidGrammarError("pattern", reason, f"character {self._at}")
+
+    def _next(self, text: str) -> bool:
+        """Moves behind `text` if it is next."""
+        found = self._pattern.startswith(text, self._at)
+        self._at += len(text) * found
+        return found
+
+    def _match(self, expression: re.Pattern[str]) -> re.Match[str] | None:
+        """Moves behind what `expression` matches here."""
+        if found := expression.match(self._pattern, self._at):
+            self._at = found.end()
+        return found
+
+    def _alternation(self) -> Node:
+        flags = self._flags  # `(?i)` holds up to the end of its group
+        options = [self._sequence()]
+        while self._next("|"):
+            options.append(self._sequence())
+        self._flags = flags
+        return options[0] if len(options) == 1 else Alternation(tuple(options))
+
+    def _sequence(self) -> Node:
+        parts: list[Node] = []
+        while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
+            parts.append(self._assertion() or self._repeated(self._atom()))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
+
+    def _repeated(self, node: Node) -> Node:
+        if not (found := self._match(_QUANTIFIER)):
+            return node
+        sign, low, more, high = found.groups()
+        if max(len(low or ""), len(high or "")) > _MOST_DIGITS:
+            raise self._error(f"a count has over {_MOST_DIGITS} digits")
+        if self._next("+"):
+            raise self._error("possessive quantifiers are not known in ECMAScript")
+        self._next("?")  # a lazy quantifier: the same texts
+        if sign:
+            return Repetition(node, int(sign == "+"), 1 if sign == "?" else None)
+        least, most = int(low), int(low) if more is None else int(high) if high else None
+        if most is not None and most < least:
+            raise self._error("the counts of a repetition are out of order")
+        return Repetition(node, least, most)
+
+    def _assertion(self) -> Node | None:
+        begin = self._at
+        if look := self._match(_LOOK):
+            self._behind += bool(look[1])
+            node = (Lookbehind if look[1] else Lookahead)(self._group(begin), look[2] == "=")
+            self._behind -= bool(look[1])
+        elif self._next("^"):
+            node = Lookbehind(self._no_line_end(), False) if "m" in self._flags else START
+        elif self._next("$"):
+            node = Lookahead(self._no_line_end(), False) if "m" in self._flags else END
+        elif self._next("\\b") or self._next("\\B"):
+            word, edge = Characters(self._cased(WORD)), self._pattern[begin + 1] == "b"
+            node = alternation(
+                concatenation(Lookbehind(word), Lookahead(word, not edge)),
+                concatenation(Lookbehind(word, False), Lookahead(word, edge)),
+            )
+        else:
+            return None
+        if self._behind and not isinstance(node, Lookbehind):
+            raise self._error("no lookahead, `$`, `\\b` or `\\B` can be within a lookbehind")
+        if _QUANTIFIER.match(self._pattern, self._at):
+            raise self._error("what reads no character cannot be repeated")
+        return node
+
+    def _no_line_end(self) -> Node:
+        return Characters(inverted(LINE_ENDS))
+
+    def _atom(self) -> Node:
+        begin = self._at
+        if self._next("("):
+            return self._opened(begin)
+        if self._next("["):
+            return self._characters(self._class(begin))
+        if self._next("."):
+            return Characters(EVERY if "s" in self._flags else inverted(LINE_ENDS))
+        if _STRAY.match(self._pattern, begin):
+            raise self._error(f"`{self._pattern[begin]}` repeats nothing: escape it, if it is text")
+        return self._characters(self._cased(self._character()))
+
+    @staticmethod
+    def _characters(ranges: Ranges) -> Node:
+        """Half a surrogate pair is no character."""
+        kept = inverted(inverted(ranges))
+        return Characters(kept) if kept else NOTHING
+
+    def _opened(self, begin: int) -> Node:
+        if not self._pattern.startswith("?", self._at) or self._match(_NAMED):
+            return self._group(begin)
+        if not (found := self._match(_FLAGS)):
+            what = next((v for k, v in _GROUPS.items() if self._next(k)), "this kind of group")
+            raise self._error(f"{what} is not known in ECMAScript")
+        before = self._flags
+        self._flags = (before | set(found[1])) - set(found[2] or "")
+        if found[3] == ")":
+            return EMPTY
+        node = self._group(begin)
+        self._flags = before
+        return node
+
+    def _group(self, begin: int) -> Node:
+        """What is within, up to the bracket that ends it."""
+        self._depth += 1
+        if self._depth > _MOST_GROUPS:
+            raise self._error(f"over {_MOST_GROUPS} groups are within each other")
+        node = self._alternation()
+        if not self._next(")"):
+            self._at = begin
+            raise self._error("this group does not end")
+        self._depth -= 1
+        return node
+
+    def _cased(self, ranges: Ranges) -> Ranges:
+        return any_case(ranges) if "i" in self._flags else ranges
+
+    def _class(self, begin: int) -> Ranges:
+        inverse = self._next("^")
+        found: list[tuple[int, int]] = []
+        while not self._next("]"):
+            if self._at >= len(self._pattern):
+                self._at = begin
+                raise self._error("this class does not end")
+            if self._pattern.startswith(("[:", "[.", "[="), self._at):
+                raise self._error("classes like `[:alpha:]` are not known in ECMAScript")
+            member = self._character(within=True)
+            if self._pattern.startswith("-", self._at) and self._pattern[self._at + 1 :][:1] != "]":
+                self._at += 1
+                if self._at >= len(self._pattern):
+                    continue
+                last = self._character(within=True)
+                (low, _), (_, high) = member[0], last[-1]
+                if any(ranges[0][0] != ranges[-1][1] for ranges in (member, last)):
+                    member = (*member, *last, (0x2D, 0x2D))  # `[\w-.]`: no range
+                elif low > high:
+                    raise self._error("the ends of a range are out of order")
+                else:
+                    member = ((low, high),)
+            found += member
+        ranges = self._cased(union(found))
+        return inverted(ranges) if inverse else ranges
+
+    def _character(self, within: bool = False) -> Ranges:
+        """A character or an escape; `within` a class or not."""
+        if not self._next("\\"):
+            self._at += 1
+            point = ord(self._pattern[self._at - 1])
+        elif found := self._match(_CODE):
+            point = self._point(found)
+        elif found := self._match(_PROPERTY):
+            if (ranges := property_(found[2])) is None:
+                raise self._error(f"the property {found[2]} is not known here")
+            return inverted(ranges) if found[1] == "P" else ranges
+        else:
+            letter = self._pattern[self._at : self._at + 1]
+            self._at += 1
+            if letter and letter in "dDwWsS":
+                ranges = self._cased(ESCAPES[letter.lower()])
+                return inverted(ranges) if letter.isupper() else ranges
+            point = self._escaped(letter, within)
+        return ((point, point),)
+
+    def _escaped(self, letter: str, within: bool) -> int:
+        if letter and not letter.isalnum():
+            return ord(letter)
+        if within and letter == "b":
+            return 0x08
+        if letter in _CONTROL:
+            return _CONTROL[letter]
+        if letter.isdigit() or letter == "k":
+            raise self._error("a reference to a group is nothing that an automaton can match")
+        if letter in _ANCHORS:
+            raise self._error(f"`\\{letter}` is not known in ECMAScript: use `{_ANCHORS[letter]}`")
+        raise self._error(f"`\\{letter}` has no meaning in ECMAScript")
+
+    def _point(self, found: re.Match[str]) -> int:
+        code, unit, long, control, _ = found.groups()
+        if control:
+            return ord(control) % 32
+        point = int(code or unit or long or "0", 16)
+        if point > 0x10FFFF:
+            raise self._error("a code point is beyond 10FFFF")
+        if unit and 0xD800 <= point < 0xDC00 and (low := self._match(_LOW_HALF)):
+            return 0x10000 + (point - 0xD800 << 10) + int(low[1], 16) - 0xDC00
+        return point

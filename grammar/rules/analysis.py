@@ -1,0 +1,147 @@
+"""What grammar rules say as a whole: which of them end, and which may be empty.
+
+Both are the least solution of the same equations, found in time linear in the rules.
+"""
+
+from collections.abc import Callable, Iterator
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.rules.nodes import (
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    Terminal,
+)
+from dlm.grammar.rules.rules import Rules
+
+
+def check(rules: Rules, kind: str = "grammar") -> None:
+    """Raises `InvalidGrammarError` for a rule that is missing, or that no finite text fits."""
+    for name, node in rules.nodes.items():
+        for used in references(node):
+            if used not in rules.nodes:
+                raise InvalidGrammarError(kind, f"there is no rule {used}", f"rule {name}")
+    if rules.root not in rules.nodes:
+        raise InvalidGrammarError(kind, f"there is no rule {rules.root}, where a text begins")
+    if stuck := endless(rules):
+        raise InvalidGrammarError(kind, "no finite text fits", f"rule {stuck[0]}")
+
+
+def references(node: Node) -> Iterator[str]:
+    """The names of the rules in `node`, as often as they stand there."""
+    waiting = [node]
+    while waiting:
+        match waiting.pop():
+            case Reference(name):
+                yield name
+            case Concatenation(parts) | Alternation(parts):
+                waiting += reversed(parts)
+            case Repetition(part):
+                waiting.append(part)
+
+
+def reachable(rules: Rules) -> dict[str, set[str]]:
+    """The rules that a text may get to, from the root on; and those that each of them names."""
+    found: dict[str, set[str]] = {}
+    waiting = [rules.root]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found[name] = set(references(rules.nodes[name]))
+            waiting += found[name]
+    return found
+
+
+def endless(rules: Rules) -> list[str]:
+    """The rules that no finite text fits: they always need themselves, or what nothing matches."""
+
+    def ends(leaf: Node) -> bool:
+        return not isinstance(leaf, Terminal) or bool(leaf.automaton.final)
+
+    ending = _holding(rules, ends)
+    return [name for name in rules.nodes if name not in ending]
+
+
+def nullable(rules: Rules) -> set[str]:
+    """The rules that the empty text fits."""
+    return _holding(rules, _may_be_empty)
+
+
+def _may_be_empty(leaf: Node) -> bool:
+    match leaf:
+        case Literal(text):
+            return not text
+        case Terminal(automaton, low):
+            return low == 0 and 0 in automaton.final
+    return False
+
+
+def is_nullable(node: Node, rules: set[str]) -> bool:
+    """The empty text fits `node`, where `rules` are those that may be empty."""
+    match node:
+        case Reference(name):
+            return name in rules
+        case Concatenation(parts):
+            return all(is_nullable(part, rules) for part in parts)
+        case Alternation(options):
+            return any(is_nullable(option, rules) for option in options)
+        case Repetition(part, low):
+            return low == 0 or is_nullable(part, rules)
+    return _may_be_empty(node)
+
+
+class _Gate:
+    """Opens once `needed` of the nodes below it hold; then what is above it counts one more."""
+
+    __slots__ = ("above", "needed")
+
+    def __init__(self, needed: int, above: "_Gate | str"):
+        self.needed, self.above = needed, above
+
+
+def _holding(rules: Rules, leaf: Callable[[Node], bool]) -> set[str]:
+    """The rules that hold: a concatenation by all of its parts, an alternation by one option."""
+    holding: set[str] = set()
+    asking: dict[str, list[_Gate]] = {name: [] for name in rules.nodes}
+
+    def count(gate: "_Gate | str") -> None:
+        waiting: list[_Gate | str] = [gate]
+        while waiting:
+            gate = waiting.pop()
+            if isinstance(gate, _Gate):
+                gate.needed -= 1
+                if gate.needed == 0:
+                    waiting.append(gate.above)
+            elif gate not in holding:
+                holding.add(gate)
+                waiting += asking[gate]
+
+    def build(node: Node, above: _Gate) -> None:
+        match node:
+            case Reference(name) if name in holding:
+                count(above)
+            case Reference(name):
+                asking[name].append(above)
+            case Concatenation(parts) if parts:
+                gate = _Gate(len(parts), above)
+                for part in parts:
+                    build(part, gate)
+            case Alternation(options):
+                gate = _Gate(1, above)
+                for option in options:
+                    build(option, gate)
+            case Repetition(part, low) if low > 0:
+                build(part, above)
+            case Concatenation() | Repetition():
+                count(above)
+            case Characters(ranges) if not ranges:
+                pass
+            case _ if leaf(node):
+                count(above)
+
+    for name, node in rules.nodes.items():
+        build(node, _Gate(1, name))
+    return holding

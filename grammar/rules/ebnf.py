@@ -1,0 +1,175 @@
+"""EBNF as its users write it: xgrammar's dialect, and llama.cpp's GBNF.
+
+    root ::= "a" item{2,5} (" " | [^0-9\\n])*   # a comment
+    item ::= . | "\\x41" | root?
+
+Where the two differ, both are taken if they cannot be mixed up, and refused if they can (`\\x41B`).
+Left out: macros over token ids, since a grammar's alphabet is text; rule options. `(= ...)` is what
+xgrammar takes it for: a hint that changes no text. Nothing is unrolled; time is linear in the text.
+"""
+
+import re
+
+from dlm.grammar.rules.nodes import Literal, Node, Reference, Repetition
+from dlm.grammar.rules.nodes import alternation as either
+from dlm.grammar.rules.nodes import concatenation as row
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules.source import (
+    ANY_CHARACTER,
+    MOST_NESTED,
+    MOST_REPEATED,
+    Source,
+    characters,
+)
+from dlm.grammar.rules.tokens import Tokens
+
+_SPACE = r"(?:[ \t\r\n]+|\#[^\r\n]*)*"
+_TOKEN = re.compile(
+    rf"""(?P<head>(?P<new>[A-Za-z0-9_.-]+)(?P<options>\[[^\]\r\n]*\])?(?={_SPACE}::=))
+    |(?P<name>(?!\.(?![A-Za-z0-9_.-]))[A-Za-z0-9_.-]+)
+    |(?P<literal>"[^"\\\r\n]*(?:\\.[^"\\\r\n]*)*")
+    |(?P<class>\[\^?[^\]\\\r\n]*(?:\\.[^\]\\\r\n]*)*\])
+    |(?P<repeat>\{{\s*(?P<low>[0-9]{{1,18}})\s*(?P<open>,\s*(?P<high>[0-9]{{1,18}}|-1)?\s*)?\}})
+    |(?P<mark>::=|\(=|[().|*+?])""",
+    re.VERBOSE,
+)
+_BETWEEN = re.compile(_SPACE)
+_UNFINISHED = {
+    '"': 'a literal needs its closing " on the same line',
+    "[": "a class of characters needs its closing ] on the same line",
+    "{": "a repetition is {m}, {m,} or {m,n}",
+    "<": "tokens cannot be named: a grammar is of text",
+}
+_BY_TOKEN = ("Token", "ExcludeToken", "TokenTagDispatch")
+_MACROS = ("TagDispatch", "Regex", "Substring")
+_IN_CLASS = "^$.*+()[]{}|-"  # may be escaped there, too
+
+
+def read_ebnf(text: str, root: str = "root", kind: str = "grammar") -> Rules:
+    """The rules that `text` says. Raises `InvalidGrammarError` with line and column."""
+    return _Reader(Source(text, kind), root).rules()
+
+
+class _Reader(Tokens):
+    """Descends into brackets, and reads all else in loops."""
+
+    def __init__(self, source: Source, root: str):
+        super().__init__(source, _TOKEN, _BETWEEN, _UNFINISHED)
+        self._root, self._rules = root, Rules(root)
+        self._used: dict[str, int] = {}  # where each rule is named first
+
+    def rules(self) -> Rules:
+        while self.kind != "end":
+            if self.kind != "head":
+                self.fail("a rule begins with its name and ::=")
+            self._rule(self.token["new"], self.token["options"])
+        defined = self._rules.nodes
+        for name, at in self._used.items():
+            if name not in defined:
+                raise self.source.error(f"there is no rule {name}", at)
+        if self._root not in defined:
+            raise self.source.error(f"there is no rule {self._root}, where a text begins", 0)
+        return self._rules
+
+    def _rule(self, name: str, options: str | None) -> None:
+        if options:
+            self.fail(f"the rule options {options:.40} are not supported: leave them out")
+        if name in self._rules.nodes:
+            self.fail(f"rule {name} is there twice")
+        if not self.first_on_its_line():
+            self.fail("a rule begins on a line of its own")
+        self.next()
+        self.next()  # ::=
+        if self.kind in ("head", "end"):
+            self.fail(f'rule {name} says nothing: write "" for the empty text')
+        self._rules.nodes[name] = self._options(0)
+        if self.mark == "(=":
+            self._group(0)
+        if self.kind not in ("head", "end"):
+            self.fail("a part of a rule, or the next rule, has to stand")
+
+    def _options(self, depth: int) -> Node:
+        """Alternatives, up to what belongs to none of them; an empty one is the empty text."""
+        options: list[Node] = []
+        parts: list[Node] = []
+        while self.kind not in ("head", "end") and self.mark not in (")", "(="):
+            if self.mark == "|":
+                options.append(row(*parts))
+                parts = []
+                self.next()
+            else:
+                parts.append(self._repeated(self._element(depth)))
+        return either(*options, row(*parts))
+
+    def _group(self, depth: int) -> Node:
+        opened = self.at
+        if depth == MOST_NESTED:
+            self.fail(f"brackets are nested more than {MOST_NESTED} deep")
+        self.next()
+        node = self._options(depth + 1)
+        if self.mark != ")":
+            raise self.source.error("this bracket is never closed", opened)
+        self.next()
+        return node
+
+    def _element(self, depth: int) -> Node:
+        if self.mark == "(":
+            return self._group(depth)
+        start, end = self.at, self.token.end()
+        match self.kind:
+            case "literal":
+                node: Node = Literal(self.source.literal(start + 1, end - 1))
+            case "class":
+                node = self._class(start + 1, end - 1)
+            case "name":
+                node = self._name(self.token["name"])
+            case _ if self.mark == ".":
+                node = ANY_CHARACTER
+            case _:
+                self.fail("a literal, a class, a rule or a bracket has to stand")
+        self.next()
+        return node
+
+    def _name(self, name: str) -> Node:
+        if name in _BY_TOKEN + _MACROS and self.source.text.startswith("(", self.token.end()):
+            if name in _BY_TOKEN:
+                self.fail(f"{name}(...) names tokens: a grammar is of text")
+            self.fail(f"{name}(...) is not supported")
+        self._used.setdefault(name, self.at)
+        return Reference(name)
+
+    def _class(self, start: int, end: int) -> Node:
+        negated = self.source.text[start] == "^"
+        points = self.source.unescaped(start + negated, end, _IN_CLASS)
+        ranges, i = [], 0
+        while i < len(points):
+            low = high = points[i][0]
+            if points[i + 1 : i + 2] == [(ord("-"), False)] and i + 2 < len(points):
+                i, high = i + 2, points[i + 2][0]
+            if high < low:
+                self.fail(f"{chr(low)!r} to {chr(high)!r} is no range")
+            ranges.append((low, high))
+            i += 1
+        node = characters(ranges, negated)
+        if not node.ranges:
+            self.fail("no character is in this class")
+        return node
+
+    def _repeated(self, node: Node) -> Node:
+        if self.mark in ("*", "+", "?"):
+            node = Repetition(node, int(self.mark == "+"), 1 if self.mark == "?" else None)
+        elif self.kind == "repeat":
+            low, high = int(self.token["low"]), self.token["high"]
+            if high in (None, "-1"):
+                high = None if self.token["open"] else low
+            if max(low, int(high or 0)) > MOST_REPEATED:
+                self.fail(f"it repeats more than {MOST_REPEATED} times")
+            if high is not None and int(high) < low:
+                self.fail(f"{low} to {high} times is no range")
+            node = Repetition(node, low, None if high is None else int(high))
+        else:
+            return node
+        self.next()
+        if self.mark in ("*", "+", "?") or self.kind == "repeat":
+            self.fail("a repetition of a repetition takes brackets around the inner one")
+        return node

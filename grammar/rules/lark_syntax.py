@@ -1,0 +1,292 @@
+"""What a Lark grammar says, as it is written: items, and expressions of nodes.
+
+Knows no terminals, no `%ignore` and no templates but their form: `lark.py` gives them meaning.
+"""
+
+import json
+import re
+from typing import Any
+
+from dlm.grammar.rules.lark_nodes import Both, Data, Item, Not, Parsed, Regex, Use, is_terminal
+from dlm.grammar.rules.nodes import (
+    EMPTY,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    alternation,
+    concatenation,
+    optional,
+)
+from dlm.grammar.rules.source import MOST_NESTED, MOST_REPEATED, Source, characters
+from dlm.grammar.rules.tokens import Tokens
+
+_NAME = r"_*[A-Za-z](?:[A-Za-z0-9_]|-(?!>))*"
+_STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"i?'
+_REGEX = r"/(?![/*])[^/\\\n]*(?:\\.[^/\\\n]*)*/[a-z]*"
+_SPACE = re.compile(r"(?:[ \t\f\r\n]+|(?://|#)[^\n]*)*")
+_TOKEN = re.compile(
+    rf"""(?P<head>(?P<kept>[?!]*)(?P<new>{_NAME})(?P<params>\{{[^{{}}\n]*\}})?
+        (?:\.(?P<priority>-?[0-9]{{1,9}}))?
+        (?P<options>\[(?:{_STRING}|{_REGEX}|[^\]"/\n])*\])?(?P<param>::_)?[ \t]*:(?!:))
+    |(?P<name>{_NAME})|(?P<string>{_STRING})|(?P<regex>{_REGEX})
+    |(?P<directive>%[a-z_]+)|(?P<alias>->[ \t]*{_NAME})
+    |(?P<times>~[ \t]*(?P<few>[0-9]{{1,18}})(?:[ \t]*\.\.[ \t]*(?P<most>[0-9]{{1,18}}))?)
+    |(?P<braces>\{{[ \t]*(?P<low>[0-9]{{1,18}})?[ \t]*(?P<open>,)?[ \t]*(?P<high>[0-9]{{1,18}})?
+        [ \t]*\}})
+    |(?P<token><[^<>\s]+>)|(?P<grammar>@[A-Za-z0-9_-]+)
+    |(?P<mark>\.\.|::|[()\[\]{{}}|*+?~&,.=:])""",
+    re.VERBOSE,
+)
+_OPTION = re.compile(
+    rf"[ \t]*(?P<key>[a-z_]+)[ \t]*(?:=[ \t]*(?P<value>{_STRING}|{_REGEX}|{_NAME}|[0-9.]+))?[ \t]*"
+)
+_IMPORT = re.compile(
+    rf"""[ \t]*common(?:[ \t]*\.[ \t]*(?P<name>{_NAME})(?:[ \t]*->[ \t]*(?P<new>{_NAME}))?
+    |[ \t]*\(\s*(?P<names>{_NAME}(?:\s*,\s*{_NAME})*)\s*\))""",
+    re.VERBOSE,
+)
+_UNFINISHED = {'"': 'a string needs its closing "', "/": "a regex needs its closing /"}
+_DIRECTIVES = ("%ignore", "%import", "%llguidance", "%grammar_options")
+_ELSEWHERE = {
+    "%lark": "a grammar within a grammar is not supported",
+    "%if": "conditions of parametric rules are not supported",
+    "%json": "it stands within a rule",
+    "%regex": "it stands within a rule or a terminal",
+}
+
+
+def parse(source: Source) -> Parsed:
+    """Raises `InvalidGrammarError` with line and column."""
+    return _Parser(source).parsed()
+
+
+class _Parser(Tokens):
+    def __init__(self, source: Source):
+        super().__init__(source, _TOKEN, _SPACE, _UNFINISHED)
+        self._parsed = Parsed()
+        self._names: set[str] = set()
+
+    def parsed(self) -> Parsed:
+        while self.kind != "end":
+            if self.kind == "head":
+                self._item()
+            elif self.kind == "directive":
+                self._directive()
+            else:
+                self.fail("a rule begins with its name and a colon")
+        return self._parsed
+
+    def _item(self) -> None:
+        at, token = self.at, self.token
+        name = token["new"]
+        if name in self._parsed.items or name in self._parsed.imported:
+            self.fail(f"{name} is there twice")
+        if not self.first_on_its_line():
+            self.fail("a rule begins on a line of its own")
+        if token["param"]:
+            self.fail("parametric rules are not supported")
+        self._names.clear()
+        params = tuple(re.findall(_NAME, token["params"] or ""))
+        if is_terminal(name) and (params or token["options"]):
+            self.fail("a terminal takes neither parameters nor options")
+        options = self._options_of(token["options"], token.start("options"))
+        self.next()
+        body = self._expression(0)
+        priority, names = int(token["priority"] or 0), frozenset(self._names)
+        self._parsed.items[name] = Item(body, at, priority, params, options, names)
+
+    def _options_of(self, text: str | None, start: int) -> dict[str, Node | None]:
+        options: dict[str, Node | None] = {}
+        at = start + 1
+        while text is not None and self.source.text[at] != "]":
+            found = _OPTION.match(self.source.text, at)
+            if not found or self.source.text[found.end()] not in ",]":
+                raise self.source.error("options are name=value, with commas between", at)
+            key, value = found["key"], found["value"]
+            if key not in ("lazy", "suffix", "stop"):
+                reason = f"the option {key} is not supported: it takes lazy, suffix and stop"
+                raise self.source.error(reason, found.start("key"))
+            if (value is None) != (key == "lazy") or (value and value[0] in "0123456789."):
+                raise self.source.error(f"this is no value of {key}", found.start("key"))
+            options[key] = value and self._value(value, found.start("value"))
+            at = found.end() + (self.source.text[found.end()] == ",")
+        return options
+
+    def _value(self, text: str, at: int) -> Node:
+        """A string, a regex or a name."""
+        if text[0] == '"':
+            literal = self.source.literal(at + 1, at + text.rindex('"'))
+            return Literal(literal) if text[-1] == '"' else _in_any_case(literal, at)
+        if text[0] == "/":
+            end = text.rindex("/")
+            return Regex(text[1:end], text[end + 1 :], at)
+        return self._use(text, at)
+
+    def _use(self, name: str, at: int) -> Reference:
+        self._parsed.used.setdefault(name, at)
+        self._names.add(name)
+        return Reference(name)
+
+    def _expression(self, depth: int) -> Node:
+        """Alternatives, up to what belongs to none of them; an empty one is the empty text."""
+        options: list[Node] = []
+        while True:
+            at, parts = self.at, [self._sequence(depth)]
+            while self.mark == "&":
+                self.next()
+                parts.append(self._sequence(depth))
+            options.append(Both(tuple(parts), at) if len(parts) > 1 else parts[0])
+            if self.kind == "alias":
+                self.next()
+            if self.mark != "|":
+                return alternation(*options)
+            self.next()
+
+    def _sequence(self, depth: int) -> Node:
+        parts = []
+        while self._begins_a_part():
+            parts.append(self._repeated(self._part(depth)))
+        return concatenation(*parts) if parts else EMPTY
+
+    def _begins_a_part(self) -> bool:
+        if self.kind == "directive":
+            return self.token[0] not in _DIRECTIVES
+        if self.kind == "mark":
+            return self.mark not in ("|", "&", ")", "]", "}", ",")
+        return self.kind not in ("head", "alias", "end")
+
+    def _repeated(self, node: Node) -> Node:
+        token = self.token
+        if self.mark in ("*", "+", "?"):
+            low, high = int(self.mark == "+"), 1 if self.mark == "?" else None
+        elif self.kind == "times":
+            low = int(token["few"])
+            high = int(token["most"] or token["few"])
+        elif self.kind == "braces":
+            if not token["low"] and not token["high"]:
+                self.fail("a repetition is {m}, {m,}, {,n} or {m,n}")
+            low = int(token["low"] or 0)
+            last = token["high"] or (None if token["open"] else token["low"])
+            high = None if last is None else int(last)
+        else:
+            return node
+        if max(low, high or 0) > MOST_REPEATED:
+            self.fail(f"it repeats more than {MOST_REPEATED} times")
+        if high is not None and high < low:
+            self.fail(f"{low} to {high} times is no range")
+        self.next()
+        return Repetition(node, low, high)
+
+    def _part(self, depth: int) -> Node:
+        at, token = self.at, self.token
+        match self.kind:
+            case "mark" if self.mark in ("(", "["):
+                return self._group(depth)
+            case "mark" if self.mark == "~":
+                deeper = self._deeper(depth)
+                self.next()
+                return Not(self._part(deeper), at)
+            case "string":
+                self.next()
+                return self._range(token, at) if self.mark == ".." else self._value(token[0], at)
+            case "regex":
+                self.next()
+                return self._value(token[0], at)
+            case "name":
+                return self._named(token[0], at, depth)
+            case "directive" if token[0] in ("%json", "%regex"):
+                return Data(token[0], json.dumps(self._json()), at)
+            case "directive":
+                self.fail(_ELSEWHERE.get(token[0], f"{token[0]} is not supported"))
+            case "token":
+                self.fail(f"{token[0]:.40} names a token: a grammar is of text")
+            case "grammar":
+                self.fail(f"{token[0]:.40}: other grammars cannot be named")
+        return self.fail("a name, a string, a regex or a bracket has to stand")
+
+    def _group(self, depth: int) -> Node:
+        opened, mark, deeper = self.at, self.mark, self._deeper(depth)
+        self.next()
+        node = self._expression(deeper)
+        if self.mark != (")" if mark == "(" else "]"):
+            raise self.source.error("this bracket is never closed", opened)
+        self.next()
+        return node if mark == "(" else optional(node)
+
+    def _deeper(self, depth: int) -> int:
+        if depth == MOST_NESTED:
+            self.fail(f"brackets are nested more than {MOST_NESTED} deep")
+        return depth + 1
+
+    def _range(self, first: re.Match[str], at: int) -> Node:
+        self.next()
+        last = self.token
+        if self.kind != "string":
+            self.fail('a range is "a".."z"')
+        ends = [
+            self.source.literal(string.start() + 1, string.end() - 1)
+            for string in (first, last)
+            if string[0][-1] == '"'
+        ]
+        if [*map(len, ends)] != [1, 1] or ends[1] < ends[0]:
+            raise self.source.error("a range has a character at each end, the lower first", at)
+        self.next()
+        return characters([(ord(ends[0]), ord(ends[1]))])
+
+    def _named(self, name: str, at: int, depth: int) -> Node:
+        reference = self._use(name, at)
+        self.next()
+        if self.mark == "::":
+            self.fail("parametric rules are not supported")
+        if self.mark != "{":
+            return reference
+        arguments = []
+        while self.mark != "}" or not arguments:
+            self.next()
+            arguments.append(self._expression(self._deeper(depth)))
+            if self.mark not in (",", "}"):
+                self.fail("the arguments of a template are {a, b}")
+        self.next()
+        return Use(name, tuple(arguments), at)
+
+    def _json(self) -> Any:
+        """The data behind a directive; moves on behind it."""
+        start = self.behind(self.token.end())
+        try:
+            data, end = json.JSONDecoder().raw_decode(self.source.text, start)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"{self.token[0]} takes JSON: {error}")
+        self.move(end)
+        return data
+
+    def _directive(self) -> None:
+        name, at = self.token[0], self.at
+        if name == "%ignore":
+            self.next()
+            self._parsed.ignored.append(self._expression(0))
+        elif name == "%import":
+            self._import()
+        elif name in ("%llguidance", "%grammar_options"):
+            options = self._json()
+            known = {"no_forcing", "allow_initial_skip"}
+            if not isinstance(options, dict) or (unknown := sorted(options.keys() - known)):
+                what = f"the option {unknown[0]!r:.40}" if isinstance(options, dict) else "this"
+                raise self.source.error(f"{what} of {name} is not supported", at)
+        else:
+            self.fail(_ELSEWHERE.get(name, f"{name:.40} is not supported"))
+
+    def _import(self) -> None:
+        found = _IMPORT.match(self.source.text, self.token.end())
+        if not found:
+            self.fail("only terminals of common can be imported: %import common.NAME")
+        for name in [found["name"]] if found["name"] else re.findall(_NAME, found["names"]):
+            new = found["new"] or name
+            if new in self._parsed.items or new in self._parsed.imported:
+                self.fail(f"{new} is there twice")
+            self._parsed.imported[new] = name, self.at
+        self.move(found.end())
+
+
+def _in_any_case(text: str, at: int) -> Node:
+    return Regex(re.sub(r"([\\^$.*+?()[\]{}|/])", r"\\\1", text), "i", at) if text else Literal("")

@@ -1,0 +1,249 @@
+"""Regular parts of rules as automata, which are read without a parser stack.
+
+A part is one where that takes few states; all else is left as it is written. What a rule says in
+loops, it may say by recursion at one of its ends (`ws ::= " " ws | ""`): that is a loop, too.
+"""
+
+from collections.abc import Callable
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.pattern import bounded, parse
+from dlm.grammar.rules.analysis import is_nullable, nullable, reachable, references
+from dlm.grammar.rules.nodes import (
+    EMPTY,
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Lookahead,
+    Lookbehind,
+    Node,
+    Reference,
+    Repetition,
+    Spelling,
+    Terminal,
+    alternation,
+    concatenation,
+)
+from dlm.grammar.rules.rules import Rules
+
+MOST_STATES = 256  # of an automaton that is made of parts; one of words may have more
+_MOST_SIZE = 1024  # of what is tried: states of parts, characters of literals
+_MOST_WORK = 32_768  # of all that is tried together, likewise
+_EMPTY = Automaton.words([""])
+_COUNTED = 16  # single characters that are repeated more often are counted
+
+
+def with_terminals(rules: Rules) -> Rules:
+    """The same language from the same root: rules that are regular stand where they were named."""
+    return _Folding(rules).rules()
+
+
+def matching(pattern: str) -> Node:
+    """The texts that a regex matches as a whole; of its parts, where one automaton is too large.
+
+    Raises `InvalidGrammarError`, also where there are none.
+    """
+    node = parse(pattern, whole=True)
+    try:
+        automaton, low, high = bounded(pattern, whole=True)
+    except InvalidGrammarError:
+        if _looks_around(node):
+            raise
+        return node
+    if automaton.is_empty or (high is not None and high < low):
+        raise InvalidGrammarError("pattern", "nothing matches it")
+    return Terminal(automaton, low, high)
+
+
+def _looks_around(node: Node) -> bool:
+    match node:
+        case Concatenation(parts) | Alternation(parts):
+            return any(map(_looks_around, parts))
+        case Repetition(part):
+            return _looks_around(part)
+    return isinstance(node, Lookahead | Lookbehind)
+
+
+class _Folding:
+    """Goes through rules, those first that name no others."""
+
+    def __init__(self, rules: Rules):
+        self._old, self._uses = rules, reachable(rules)
+        self._nullable = nullable(rules)
+        self._regular: dict[str, Node] = {}
+        self._made: dict[Node, Terminal | None] = {}
+        self._work = 0
+
+    def rules(self) -> Rules:
+        new = Rules(self._old.root)
+        for name in self._in_order():
+            node = self._fold(_looped(name, self._old.nodes[name]))
+            if _is_regular(node) or isinstance(node, Terminal):
+                self._regular[name] = node
+            if name not in self._regular or name == new.root:
+                new.nodes[name] = node
+        return new
+
+    def _in_order(self) -> list[str]:
+        """The rules, those that others name first; recursive ones, and who names them, last."""
+        users: dict[str, list[str]] = {name: [] for name in self._uses}
+        missing = {}
+        for name, used in self._uses.items():
+            missing[name] = len(used - {name})
+            for other in used - {name}:
+                users[other].append(name)
+        order = [name for name, count in missing.items() if count == 0]
+        for name in order:
+            for user in users[name]:
+                missing[user] -= 1
+                if missing[user] == 0:
+                    order.append(user)
+        return order + [name for name, count in missing.items() if count > 0]
+
+    def _fold(self, node: Node) -> Node:
+        match node:
+            case Reference(name):
+                return self._regular.get(name, node)
+            case Concatenation(parts):
+                return self._row([self._fold(part) for part in parts])
+            case Alternation(options):
+                return self._either([self._fold(option) for option in options])
+            case Repetition():
+                return self._repeated(node)
+        return node
+
+    def _repeated(self, node: Repetition) -> Node:
+        part, low, high = self._fold(node.part), node.low, node.high
+        if high == 0 or part in (EMPTY, Literal("")):
+            return Literal("")
+        if is_nullable(part, self._nullable):
+            low = 0
+            if isinstance(part, Terminal) and _is_regular(part):
+                part = Terminal(part.automaton.difference(_EMPTY))
+        node = Repetition(part, low, high)
+        if not _is_regular(part):
+            return node
+        if max(low, high or 0) > _COUNTED and _is_character(part):
+            return Terminal(Automaton.of(Repetition(part)), low, high)
+        return self._terminal(node) or node
+
+    def _row(self, parts: list[Node]) -> Node:
+        """Parts one behind the other; those that are regular and neighbours, as one."""
+        flat: list[Node] = []
+        for part in parts:
+            for inner in part.parts if isinstance(part, Concatenation) else (part,):
+                if isinstance(inner, Literal) and flat and isinstance(flat[-1], Literal):
+                    flat[-1] = Literal(flat[-1].text + inner.text)
+                elif inner != Literal(""):
+                    flat.append(inner)
+        made, start = [], 0
+        while start < len(flat):
+            end = start
+            while end < len(flat) and _is_regular(flat[end]):
+                end += 1
+            made += self._joined(flat[start:end], Concatenation) or [flat[end]]
+            start = max(end, start + 1)
+        return concatenation(*made) if made else Literal("")
+
+    def _either(self, options: list[Node]) -> Node:
+        flat: dict[Node, None] = {}
+        for option in options:
+            for inner in option.options if isinstance(option, Alternation) else (option,):
+                flat[inner] = None
+        words = [option.text for option in flat if isinstance(option, Literal)]
+        regular = [o for o in flat if _is_regular(o) and not isinstance(o, Literal)]
+        if len(words) > 1:
+            regular.append(Terminal(Automaton.words(words)))
+        else:
+            regular += map(Literal, words)
+        others = [option for option in flat if not _is_regular(option)]
+        return alternation(*self._joined(regular, Alternation), *others)
+
+    def _joined(self, nodes: list[Node], join: Callable[[tuple[Node, ...]], Node]) -> list[Node]:
+        """Regular nodes as few terminals: all in one if that is small, or else half by half."""
+        if len(nodes) < 2:
+            return nodes
+        if made := self._terminal(join(tuple(nodes))):
+            return [made]
+        middle = len(nodes) // 2
+        return self._joined(nodes[:middle], join) + self._joined(nodes[middle:], join)
+
+    def _terminal(self, node: Node) -> Terminal | None:
+        if node not in self._made:
+            self._made[node] = None
+            if (size := _size(node)) <= _MOST_SIZE and self._work + size <= _MOST_WORK:
+                self._work += size
+                try:
+                    automaton = Automaton.of(node)
+                except TooLargeError:
+                    self._work += _MOST_WORK // 8
+                    return None
+                if len(automaton.edges) <= MOST_STATES:
+                    self._made[node] = Terminal(automaton)
+        return self._made[node]
+
+
+def _is_regular(node: Node) -> bool:
+    match node:
+        case Terminal(_, low, high, spelling):
+            return (low, high, spelling) == (0, None, Spelling.RAW)
+    return isinstance(node, Literal | Characters)
+
+
+def _is_character(node: Node) -> bool:
+    """Every text of it is a single character."""
+    match node:
+        case Literal(text):
+            return len(text) == 1
+        case Terminal(automaton):
+            return automaton.final == {1} and len(automaton.edges) == 2 and not automaton.edges[1]
+    return isinstance(node, Characters)
+
+
+def _size(node: Node) -> int:
+    match node:
+        case Literal(text):
+            return len(text) + 1
+        case Terminal(automaton):
+            return len(automaton.edges)
+        case Concatenation(parts) | Alternation(parts):
+            return sum(map(_size, parts))
+        case Repetition(part, low, high):
+            return _size(part) * max(low, high or 0, 1)
+    return 1
+
+
+def _looped(name: str, node: Node) -> Node:
+    """A rule that ends, or that begins, with itself, as the loop that it is (Arden's lemma)."""
+    again, done = _apart(name, node, -1)
+    before, first = _apart(name, node, 0)
+    if again and not (before and any(name in references(part) for part in again)):
+        return concatenation(Repetition(alternation(*again)), alternation(*done))
+    if before and not any(name in references(part) for part in before):
+        return concatenation(alternation(*first), Repetition(alternation(*before)))
+    return node
+
+
+def _apart(name: str, node: Node, end: int) -> tuple[list[Node], list[Node]]:
+    """What stands beside the rule itself where it is at this end; and the rest."""
+    match node:
+        case Reference(other) if other == name:
+            return [EMPTY], []
+        case Alternation(options):
+            pairs = [_apart(name, option, end) for option in options]
+            return [n for again, _ in pairs for n in again], [n for _, done in pairs for n in done]
+        case Repetition(part, 0, 1):
+            again, done = _apart(name, part, end)
+            return (again, [*done, EMPTY]) if again else ([], [node])
+        case Concatenation(parts) if parts:
+            again, done = _apart(name, parts[end], end)
+            if again:
+                rest = parts[1:] if end == 0 else parts[:-1]
+                return [_beside(rest, n, end) for n in again], [_beside(rest, n, end) for n in done]
+    return [], [node]
+
+
+def _beside(rest: tuple[Node, ...], node: Node, end: int) -> Node:
+    return concatenation(*((node, *rest) if end == 0 else (*rest, node)))

@@ -1,0 +1,163 @@
+"""Whether a text is a JSON value that a schema accepts, asked of the `jsonschema` library.
+
+It is made safe against what a client may send: patterns and formats are read by automata, numbers
+are exact, steps are counted. Knows nothing of grammars.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from jsonschema import exceptions, validators
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import specification_with
+
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.regex.pattern import automaton_of
+from dlm.grammar.schema.constant import exact, identity
+from dlm.grammar.schema.formats import format_automaton
+
+MOST_STEPS = 50_000  # keywords applied to values; about 10 us each
+
+Errors = Iterator[exceptions.ValidationError]
+
+
+class UncheckableError(Exception):
+    """It cannot be said whether the value fits."""
+
+
+def parsed(text: str) -> Any:
+    """What `text` says as JSON. Raises `InvalidValueError` for what not everybody reads alike: a
+    key that comes twice, a number that no double holds, half a surrogate pair."""
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant
+        )
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise InvalidValueError(f"the text is not JSON: {error}") from error
+    except UnicodeEncodeError as error:
+        raise InvalidValueError("a string has half a surrogate pair") from error
+    except ValueError as error:  # InvalidValueError is one, too
+        if isinstance(error, InvalidValueError):
+            raise
+        raise InvalidValueError(f"the JSON cannot be read: {error}") from error
+    except RecursionError as error:
+        raise InvalidValueError("the JSON is nested too deeply to be read") from error
+    return value
+
+
+def check(
+    value: Any,
+    schema: Any,
+    registry: Mapping[str, Any] | None = None,
+    *,
+    formats: bool = True,
+) -> None:
+    """Raises `InvalidValueError` for a value that does not fit, with its path; and
+    `UncheckableError`."""
+    base = validators.validator_for(schema, default=validators.Draft202012Validator)
+    steps = 0
+
+    def counted(keyword: Callable[..., Any]) -> Callable[..., Errors]:
+        def errors(validator: Any, wanted: Any, instance: Any, schema: Any) -> Errors:
+            nonlocal steps
+            steps += 1
+            if steps > MOST_STEPS:
+                raise UncheckableError(f"it takes more than {MOST_STEPS} steps to check")
+            yield from keyword(validator, wanted, instance, schema) or ()
+
+        return errors
+
+    own = {"pattern": _pattern, "patternProperties": _pattern_properties}
+    own |= {"multipleOf": _multiple_of, "uniqueItems": _unique_items}
+    own |= {"additionalProperties": _additional_properties}
+    if formats:
+        own["format"] = _format
+    keywords = {word: counted(own.get(word, rule)) for word, rule in base.VALIDATORS.items()}
+    try:
+        specification = specification_with(str(base.META_SCHEMA["$schema"]))
+        documents = Registry().with_resources(
+            (uri, specification.detect(document).create_resource(document))
+            for uri, document in (registry or {}).items()
+        )
+        checker = validators.extend(base, keywords)(schema, registry=documents)
+        problem = next(checker.iter_errors(value), None)
+    except (Unresolvable, RecursionError, ArithmeticError, TooLargeError) as error:
+        raise UncheckableError(f"the JSON cannot be checked: {error}") from error
+    except InvalidGrammarError as error:
+        raise UncheckableError(f"the JSON cannot be checked: {error.reason}") from error
+    if problem is not None:
+        raise InvalidValueError(
+            f"the JSON does not fit the schema at {problem.json_path}: {problem.message:.200}",
+            list(problem.absolute_path),
+        )
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        again = next(name for i, name in enumerate(names) if name in names[:i])
+        raise InvalidValueError(f"an object has the key {again!r:.80} twice", [again])
+    return value
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise InvalidValueError(f"the number {text:.40} is larger than a double can be")
+    return value
+
+
+def _constant(text: str) -> float:
+    raise InvalidValueError(f"{text} is no JSON")
+
+
+def _fits(pattern: str, text: str) -> bool:
+    return automaton_of(pattern, False).accepts(text)
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Errors:
+    if isinstance(instance, str) and not _fits(pattern, instance):
+        yield exceptions.ValidationError(f"{instance!r:.80} does not match {pattern!r:.80}")
+
+
+def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Errors:
+    if isinstance(instance, dict):
+        for pattern, part in patterns.items():
+            for name, value in instance.items():
+                if _fits(pattern, name):
+                    yield from validator.descend(value, part, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any) -> Errors:
+    if isinstance(instance, dict):
+        patterns = schema.get("patternProperties", {})
+        for name, value in instance.items():
+            if name not in schema.get("properties", {}) and not any(
+                _fits(pattern, name) for pattern in patterns
+            ):
+                yield from validator.descend(value, rest, path=name)
+
+
+def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Errors:
+    if validator.is_type(instance, "number") and exact(instance) % exact(step) != 0:
+        yield exceptions.ValidationError(f"{instance!r:.80} is not a multiple of {step!r}")
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Errors:
+    if unique and isinstance(instance, list):
+        if len({identity(item) for item in instance}) < len(instance):
+            yield exceptions.ValidationError("an item comes twice")
+
+
+def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Errors:
+    if isinstance(instance, str) and isinstance(name, str):
+        automaton = format_automaton(name)
+        if automaton is not None and not automaton.accepts(instance):
+            yield exceptions.ValidationError(f"{instance!r:.80} is no {name}")

@@ -1,0 +1,200 @@
+"""What one alternative of a schema demands of a value of one type. Knows no keyword.
+
+`both` is what two alternatives demand together; whether any value fits is not asked here.
+"""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import zip_longest
+
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.schema.constant import Constant
+from dlm.grammar.schema.formula import TRUE, Formula, every
+
+Bound = tuple[Fraction | int, bool]  # and whether it is allowed itself
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    low: int = 0
+    high: int | None = None
+    languages: frozenset[tuple[str, str, bool]] = frozenset()  # keyword, its text, wanted
+    excluded: frozenset[str] = frozenset()
+
+    def both(self, other: "Strings") -> "Strings":
+        return Strings(
+            max(self.low, other.low),
+            lesser(self.high, other.high),
+            self.languages | other.languages,
+            self.excluded | other.excluded,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    low: Bound | None = None
+    high: Bound | None = None
+    integer: bool = False
+    multiples: frozenset[Fraction] = frozenset()
+    not_multiples: frozenset[Fraction] = frozenset()
+    excluded: frozenset[Fraction | int] = frozenset()
+
+    def both(self, other: "Numbers") -> "Numbers":
+        lows = [bound for bound in (self.low, other.low) if bound]
+        highs = [bound for bound in (self.high, other.high) if bound]
+        return Numbers(
+            max(lows, key=lambda bound: (bound[0], not bound[1]), default=None),
+            min(highs, default=None),
+            self.integer or other.integer,
+            self.multiples | other.multiples,
+            self.not_multiples | other.not_multiples,
+            self.excluded | other.excluded,
+        )
+
+    def admits(self, number: Fraction | int) -> bool:
+        return self.admissible(number) and number not in self.excluded
+
+    def admissible(self, number: Fraction | int) -> bool:
+        """Whether it fits all else but what is excluded."""
+        return (
+            (self.low is None or number > self.low[0] or self.low == (number, True))
+            and (self.high is None or number < self.high[0] or self.high == (number, True))
+            and (not self.integer or number % 1 == 0)
+            and all(number % step == 0 for step in self.multiples)
+            and all(number % step != 0 for step in self.not_multiples)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    """`low` to `high` items from the index `start` on fit `item`."""
+
+    item: Formula
+    low: int
+    high: int | None = None
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    prefix: tuple[Formula, ...] = ()
+    rest: Formula = TRUE
+    low: int = 0
+    high: int | None = None
+    contains: tuple[Contains, ...] = ()
+    unique: bool = False
+    repeats: bool = False  # two items are equal
+    evaluated: int | None = 0  # how many items; all, if None
+    matched: tuple[Formula, ...] = ()  # items that fit one of these are evaluated too
+
+    def both(self, other: "Arrays") -> "Arrays":
+        pairs = zip_longest(
+            (*self.prefix, *[self.rest] * (len(other.prefix) - len(self.prefix))),
+            (*other.prefix, *[other.rest] * (len(self.prefix) - len(other.prefix))),
+        )
+        seen = (self.evaluated, other.evaluated)
+        return Arrays(
+            tuple(every(one, another) for one, another in pairs),
+            every(self.rest, other.rest),
+            max(self.low, other.low),
+            lesser(self.high, other.high),
+            tuple(dict.fromkeys(self.contains + other.contains)),
+            self.unique or other.unique,
+            self.repeats or other.repeats,
+            None if None in seen else max(self.evaluated or 0, other.evaluated or 0),
+            tuple(dict.fromkeys(self.matched + other.matched)),
+        )
+
+    def item(self, index: int) -> Formula:
+        return self.prefix[index] if index < len(self.prefix) else self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """The schemas of properties: by name, by pattern, and of those that neither concerns."""
+
+    properties: tuple[tuple[str, Formula], ...] = ()
+    patterns: tuple[tuple[str, Formula], ...] = ()
+    rest: Formula = TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    clauses: tuple[Clause, ...] = ()
+    names: tuple[Formula, ...] = ()  # every key, as a string, fits these
+    required: tuple[str, ...] = ()
+    low: int = 0
+    high: int | None = None
+    some: tuple[tuple[Automaton | Formula, Formula], ...] = ()  # such a key and value is there
+    opened: bool = False  # the schema speaks of properties that it does not name
+    evaluated: tuple[frozenset[str], frozenset[str], bool] = (frozenset(), frozenset(), False)
+
+    def both(self, other: "Objects") -> "Objects":
+        mine, its = self.evaluated, other.evaluated
+        return Objects(
+            _joined(self.clauses, other.clauses),
+            tuple(dict.fromkeys(self.names + other.names)),
+            tuple(dict.fromkeys(self.required + other.required)),
+            max(self.low, other.low),
+            lesser(self.high, other.high),
+            tuple(dict.fromkeys(self.some + other.some)),
+            self.opened or other.opened,
+            (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
+        )
+
+    def all_names(self) -> dict[str, None]:
+        """Names that it speaks of, in the schema's order."""
+        named = [name for clause in self.clauses for name, _ in clause.properties]
+        return dict.fromkeys([*named, *self.required])
+
+
+Facets = Strings | Numbers | Arrays | Objects
+EMPTY: dict[str, Facets] = {
+    "string": Strings(), "number": Numbers(), "array": Arrays(), "object": Objects()
+}  # fmt: skip
+KINDS = ("string", "number", "object", "array", "boolean", "null")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One alternative, for values of one type: they fit `facets`, and are among `values`."""
+
+    facets: Facets | None  # of null and boolean: none, but values
+    values: tuple[Constant, ...] | None = None
+    typed: bool = False  # by `type`, `enum` or `const`
+    hints: frozenset[str] = frozenset()  # types that its keywords are about
+
+    def both(self, other: "Shape") -> "Shape":
+        values = self.values if other.values is None else other.values
+        if self.values is not None and other.values is not None:
+            common = set(other.values)
+            values = tuple(value for value in self.values if value in common)
+        facets = self.facets
+        if facets is not None and facets != other.facets:
+            facets = facets.both(other.facets)  # pyright: ignore[reportArgumentType]  # one type
+        typed = self.typed or other.typed
+        return Shape(facets, values, typed, self.hints | other.hints)
+
+    def bare(self) -> "Shape":
+        """Without what says where it comes from."""
+        return replace(self, typed=False, hints=frozenset())
+
+
+def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Clause, ...]:
+    """All clauses; those that speak of named properties only become one."""
+    together: dict[Clause, None] = {}
+    named: dict[str, Formula] = {}
+    for clause in ones + others:
+        if clause.patterns or clause.rest != TRUE:
+            together[clause] = None
+        elif not named:
+            named = dict(clause.properties)
+        else:
+            for name, value in clause.properties:
+                named[name] = every(named[name], value) if name in named else value
+    plain = (Clause(tuple(named.items())),) if named else ()
+    return (*plain, *together)
+
+
+def lesser(one: int | None, other: int | None) -> int | None:
+    return min((bound for bound in (one, other) if bound is not None), default=None)

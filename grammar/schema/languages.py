@@ -1,0 +1,150 @@
+"""The sets of strings and numbers that a schema speaks of, as automata. Knows two keywords.
+
+A pattern without an automaton is refused: neither a grammar nor a check without backtracking has it.
+"""
+
+import re
+from fractions import Fraction
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
+from dlm.grammar.regex.pattern import bounded
+from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
+from dlm.grammar.schema.formats import format_automaton
+from dlm.grammar.schema.numbers import number_automaton
+from dlm.grammar.schema.reader import Source
+from dlm.grammar.schema.work import Work
+
+Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
+
+_MOST_LENGTHS = 4096  # characters up to which lengths are told apart
+_ALL: Texts = (Automaton.ANY, 0, None)
+TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
+
+
+class Languages:
+    """Makes automata, each once. `formats`: whether `format` says anything."""
+
+    def __init__(self, formats: bool, work: Work):
+        self._formats, self._work = formats, work
+        self._known: dict[tuple[str, str], Texts | None] = {}
+        self._texts: dict[Strings, Texts | None] = {}
+        self._numbers: dict[Numbers, Automaton] = {}
+
+    def asserts(self, word: str, source: Source) -> bool:
+        """Whether `pattern` or `format` in `source` is to be enforced, and can be."""
+        text = source.node[word]
+        if word == "format" and not (self._formats and isinstance(text, str)):
+            return False
+        return self.known(word, text, f"{source.where}/{word}")
+
+    def known(self, word: str, text: str, where: str) -> bool:
+        """Whether it has an automaton."""
+        if (word, text) not in self._known:
+            # Most patterns are short; what they repeat may become that many states.
+            repeated = sum(map(int, re.findall(r"\d{2,}(?=[,}])", text))) if len(text) < 5000 else 0
+            self._work.count(5 + len(text) // 4 + repeated, where)
+            try:
+                self._known[word, text] = _language(word, text)
+            except InvalidGrammarError as error:
+                raise InvalidGrammarError("JSON schema", error.reason, where) from error
+            except TooLargeError as error:
+                raise InvalidGrammarError("JSON schema", TOO_LARGE, where) from error
+        return self._known[word, text] is not None
+
+    def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
+        """The texts that a pattern or a format accepts, or refuses."""
+        automaton, low, high = self._known[word, text] or _ALL
+        if low or high is not None:
+            automaton = automaton.intersection(Automaton.lengths(low, high))
+        return automaton if wanted else automaton.complement()
+
+    def texts(self, strings: Strings) -> Texts | None:
+        """None if there are none. Raises `TooLargeError`."""
+        if strings not in self._texts:
+            automaton, low, high = Automaton.ANY, strings.low, strings.high
+            for word, text, wanted in sorted(strings.languages):
+                if wanted:
+                    one, least, most = self._known[word, text] or _ALL
+                    low, high = max(low, least), lesser(high, most)
+                else:
+                    one = self.of(word, text, False)
+                self._work.count(len(automaton.edges) * len(one.edges) // 32, "")
+                automaton = automaton.intersection(one)
+            if strings.excluded:
+                automaton = automaton.difference(Automaton.words(sorted(strings.excluded)))
+            found = (automaton, low, high) if _any_of_length(automaton, low, high) else None
+            self._texts[strings] = found
+        return self._texts[strings]
+
+    def admits(self, strings: Strings, text: str) -> bool:
+        if len(text) < strings.low or (strings.high is not None and len(text) > strings.high):
+            return False
+        for word, name, wanted in strings.languages:
+            automaton, low, high = self._known[word, name] or _ALL
+            fits = low <= len(text) and (high is None or len(text) <= high)
+            if (fits and automaton.accepts(text)) != wanted:
+                return False
+        return text not in strings.excluded
+
+    def numbers(self, numbers: Numbers) -> Automaton:
+        """Raises `TooLargeError`."""
+        if numbers not in self._numbers:
+            self._work.count(20, "")
+            found, low = Automaton.NONE, numbers.low
+            for value in (*sorted(filter(numbers.admissible, numbers.excluded)), None):
+                high = numbers.high if value is None else (value, False)
+                part = number_automaton(
+                    low=_fraction(low),
+                    high=_fraction(high),
+                    multiples=tuple(sorted(numbers.multiples)),
+                    not_multiples=tuple(sorted(numbers.not_multiples)),
+                    integer=numbers.integer,
+                )
+                found = found.union(part)
+                low = high
+            self._numbers[numbers] = found
+        return self._numbers[numbers]
+
+
+def whole(texts: Texts | None) -> Automaton:
+    """The lengths in the automaton, too."""
+    if texts is None:
+        return Automaton.NONE
+    automaton, low, high = texts
+    return (
+        automaton.intersection(Automaton.lengths(low, high))
+        if texts[1:] != (0, None)
+        else automaton
+    )
+
+
+def _language(word: str, text: str) -> Texts | None:
+    if word == "pattern":
+        return bounded(text, False)
+    found = format_automaton(text)
+    return found and (found, 0, None)
+
+
+def _fraction(bound: Bound | None) -> tuple[Fraction, bool] | None:
+    return bound and (Fraction(bound[0]), bound[1])
+
+
+def _any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
+    """Whether a text of `low` to `high` characters is accepted. Counts up to `_MOST_LENGTHS`."""
+    if automaton.is_empty or (high is not None and high < low):
+        return False
+    if automaton == Automaton.ANY or (not low and high is None):
+        return True
+    states = frozenset((0,))
+    most = _MOST_LENGTHS if high is None else min(high, _MOST_LENGTHS)
+    for length in range(most + 1):
+        if length >= low and not states.isdisjoint(automaton.final):
+            return True
+        after = frozenset(to for state in states for _, _, to in automaton.edges[state])
+        if not after:
+            return False
+        if after == states and length < low:
+            return not states.isdisjoint(automaton.final) or high is None or high > low
+        states = after
+    return most == _MOST_LENGTHS

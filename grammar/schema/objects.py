@@ -1,0 +1,261 @@
+"""Objects as rules: named properties in the schema's order, then keys that it does not name.
+
+Knows neither what a property's value is nor how it is written.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.rules.nodes import (
+    NOTHING,
+    Node,
+    Repetition,
+    alternation,
+    concatenation,
+    optional,
+)
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.arrays import MOST_STATES, TooManyError, Value
+from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.facets import Objects
+from dlm.grammar.schema.formula import FALSE, Formula, every
+from dlm.grammar.schema.normal import NormalForm
+
+_MOST_KEYS = 16  # texts of a pattern up to which they are properties that the schema names
+_MOST_CLASSES = 64  # sets of keys that have the same schema
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A property, or, without a name, any with one of `keys`."""
+
+    value: Formula
+    name: str | None = None
+    required: bool = False
+    keys: Automaton = Automaton.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Of an object: `named` in this order, then `free` ones; of each of `needed`, one of these."""
+
+    named: tuple[Member, ...]
+    free: tuple[Member, ...]
+    needed: tuple[tuple[Member, ...], ...] = ()
+
+
+def members(
+    objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], Automaton]
+) -> list[Members]:
+    """The alternatives. Raises `TooManyError`, and `TooLargeError` for a set of keys.
+
+    `keys_of` has the strings that fit a condition.
+    """
+    named = {name: normal.value_of(objects, name) for name in objects.all_names()}
+    required = set(objects.required)
+    present = [name for name, value in named.items() if normal.possible(value)]
+    patterns = any(clause.patterns for clause in objects.clauses)
+    # It names properties, says nothing of others, and needs no others.
+    closed = bool(present or patterns) and not objects.opened and objects.low <= len(present)
+    free: list[Member] = []
+    for member in _classes(objects, list(named), normal, keys_of, closed):
+        words = member.keys.words_up_to(_MOST_KEYS)
+        if words is None:
+            free.append(member)
+        else:
+            named |= dict.fromkeys(words, member.value)
+    found = [Members((), tuple(free))]
+    found[0] = replace(
+        found[0],
+        named=tuple(Member(v, n, n in required) for n, v in named.items() if normal.possible(v)),
+    )
+    for keys, value in objects.some:
+        language = keys_of(keys) if isinstance(keys, Formula) else keys
+        if closed:
+            rest = _classes(objects, list(named), normal, keys_of, False)
+        else:
+            rest = free
+        found = [new for old in found for new in _with(old, language, value, rest)]
+        if len(found) > _MOST_CLASSES:
+            raise TooManyError
+    return found
+
+
+def _with(old: Members, keys: Automaton, value: Formula, free: list[Member]) -> Iterator[Members]:
+    """With a property that has one of `keys`, and such a value."""
+    for i, member in enumerate(old.named):
+        if keys.accepts(member.name or ""):
+            both = every(member.value, value)
+            if both != FALSE:
+                there = replace(member, value=both, required=True)
+                yield replace(old, named=(*old.named[:i], there, *old.named[i + 1 :]))
+    options = []
+    for member in free:
+        language = member.keys.intersection(keys)
+        if not language.is_empty:
+            options.append(Member(every(member.value, value), keys=language))
+    if options:
+        yield replace(old, needed=(*old.needed, tuple(options)))
+
+
+def _classes(
+    objects: Objects,
+    named: list[str],
+    normal: NormalForm,
+    keys_of: Callable[[Formula], Automaton],
+    closed: bool,
+) -> list[Member]:
+    """Keys that have no name in the schema, by what their values have to fit."""
+    rests = every(*(clause.rest for clause in objects.clauses if not clause.patterns))
+    if rests == FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
+        return []
+    keys = Automaton.words(named).complement() if named else Automaton.ANY
+    for names in objects.names:
+        keys = keys.intersection(keys_of(names))
+    found: list[tuple[Automaton, tuple[Formula, ...], bool]] = [(keys, (), False)]
+    for clause in objects.clauses:
+        if not clause.patterns:
+            found = [
+                (k, (*values, clause.rest), hit) for k, values, hit in found if clause.rest != FALSE
+            ]
+            continue
+        split = [(k, values, hit, False) for k, values, hit in found]
+        for pattern, value in clause.patterns:
+            language = normal.languages.of("pattern", pattern)
+            split = [
+                part
+                for k, values, hit, here in split
+                for part in (
+                    (k.intersection(language), (*values, value), True, True),
+                    (k.difference(language), values, hit, here),
+                )
+                if not part[0].is_empty and FALSE not in part[1]
+            ]
+            if len(split) > _MOST_CLASSES:
+                raise TooManyError
+        found = [
+            (k, values if here else (*values, clause.rest), hit) for k, values, hit, here in split
+        ]
+    joined: dict[Formula, Automaton] = {}
+    for k, values, hit in found:
+        value = every(*values)
+        if value != FALSE and not k.is_empty and (hit or not closed):
+            joined[value] = joined[value].union(k) if value in joined else k
+    return [Member(value, keys=k) for value, k in joined.items()]
+
+
+@dataclass
+class ObjectWriter:
+    """Writes the members of one object, with at least `low` and at most `high` of them."""
+
+    members: Members
+    low: int
+    high: int | None
+    value: Value
+    dialect: Dialect
+    rules: Rules
+
+    def __post_init__(self) -> None:
+        named = self.members.named
+        least = sum(member.required for member in named) + len(self.members.needed)
+        most = None if self.members.free or self.members.needed else len(named)
+        if self.low <= least:
+            self.low = 0
+        if self.high is not None and most is not None and self.high >= most:
+            self.high = None
+        self._cap = max(self.low, self.high or 0)  # there is no need to count on
+        self._optional_from = 1 + max((i for i, m in enumerate(named) if m.required), default=-1)
+        self._comma = self.dialect.mark(",")
+        self._known: dict[tuple[int, int, int], Node] = {}
+        self._nodes: dict[Member, Node] = {}
+        self.repeats = bool(self.members.free) or len(self.members.needed) > 1
+
+    def write(self) -> Node:
+        """Raises `TooManyError`."""
+        named, everything = self.members.named, (1 << len(self.members.needed)) - 1
+        if self._cap * len(named) > MOST_STATES:
+            raise TooManyError
+        if (self._cap > 64 and (self.members.free or self.members.needed)) or everything > 3:
+            raise TooManyError
+        content = NOTHING
+        for at in range(len(named), -1, -1):
+            for count in range(min(at, self._cap), -1, -1):
+                content = self._rest(at, count, everything)
+        empty = self._ends(0, 0, everything)
+        if content == NOTHING:
+            return self.dialect.mark("{}") if empty else NOTHING
+        whole = concatenation(self.dialect.mark("{"), content, self.dialect.mark("}"))
+        return alternation(self.dialect.mark("{}"), whole) if empty else whole
+
+    def _ends(self, at: int, count: int, needed: int) -> bool:
+        return at >= self._optional_from and not needed and count >= self.low
+
+    def _rest(self, at: int, count: int, needed: int) -> Node:
+        """The properties from `at` on, at least one, where `count` are there already."""
+        key = at, count, needed
+        if key not in self._known:
+            self._known[key] = self._written(at, count, needed)
+        return self._known[key]
+
+    def _written(self, at: int, count: int, needed: int) -> Node:
+        if self.high is not None and count >= self.high:
+            return NOTHING
+        if at == len(self.members.named):
+            return self._free(count, needed)
+        member = self.members.named[at]
+        behind = self._tail(at + 1, min(count + 1, self._cap), needed)
+        whole = concatenation(*_parts(self._member(member)), *_parts(behind))
+        if behind == NOTHING:
+            whole = NOTHING
+        if member.required:
+            return whole
+        skipped = self._rest(at + 1, count, needed)
+        options = [option for option in (whole, skipped) if option != NOTHING]
+        return self.rules.add(alternation(*options), "members") if options else NOTHING
+
+    def _tail(self, at: int, count: int, needed: int) -> Node:
+        rest = self._rest(at, count, needed)
+        ends = self._ends(at, count, needed)
+        if rest == NOTHING:
+            return concatenation() if ends else NOTHING
+        more = concatenation(self._comma, *_parts(rest))
+        return optional(more) if ends else more
+
+    def _free(self, count: int, needed: int) -> Node:
+        free = alternation(*map(self._member, self.members.free)) if self.members.free else NOTHING
+        if not needed and free != NOTHING:
+            if len(self.members.free) > 1:
+                free = self.rules.add(free, "free")
+            low = max(0, self.low - count - 1)
+            high = None if self.high is None else self.high - count - 1
+            if high is not None and high < low:
+                return NOTHING
+            more = Repetition(concatenation(self._comma, *_parts(free)), low, high)
+            return self.rules.add(concatenation(*_parts(free), more), "free")
+        options: list[Node] = []
+        reference = self.rules.new("free")
+        self._known[len(self.members.named), count, needed] = reference
+        for member in self.members.free if needed else ():
+            behind = self._tail(len(self.members.named), min(count + 1, self._cap), needed)
+            options.append(concatenation(self._member(member), behind))
+        for i, special in enumerate(self.members.needed):
+            if needed >> i & 1:
+                left = needed & ~(1 << i)
+                behind = self._tail(len(self.members.named), min(count + 1, self._cap), left)
+                if behind != NOTHING:
+                    node = alternation(*map(self._member, special))
+                    options.append(concatenation(node, *_parts(behind)))
+        return self.rules.define(reference, alternation(*options)) if options else NOTHING
+
+    def _member(self, member: Member) -> Node:
+        if member not in self._nodes:
+            key = self.dialect.key(member.name) if member.name is not None else None
+            key = key or self.dialect.free_key(member.keys)
+            node = concatenation(key, self.dialect.mark(":"), self.value(member.value))
+            self._nodes[member] = node
+        return self._nodes[member]
+
+
+def _parts(node: Node) -> tuple[Node, ...]:
+    return getattr(node, "parts", (node,))

@@ -1,0 +1,304 @@
+"""A JSON schema and the documents that it refers to: drafts, checks, identifiers, references.
+
+It knows which keywords a draft has and what they may hold, not what they say about a value.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import unquote, urljoin
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.schema.pointer import pointer
+from dlm.grammar.schema.work import Work
+
+_ANY = 0  # no draft named: the newest, with what older ones say otherwise
+_DRAFTS = {
+    "http://json-schema.org/draft-03/schema": 3,
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "http://json-schema.org/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+    "https://json-schema.org/draft/2020-12/schema": 2020,
+}
+_TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+_ONE = frozenset(
+    """not if then else additionalProperties additionalItems contains propertyNames items
+    unevaluatedItems unevaluatedProperties contentSchema""".split()
+)
+_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+_MAPS = frozenset(
+    "properties patternProperties $defs definitions dependentSchemas dependencies".split()
+)
+_COUNTS = frozenset(
+    """minLength maxLength minItems maxItems minProperties maxProperties minContains
+    maxContains""".split()
+)
+_TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursiveRef".split())
+_SINCE = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("if", "then", "else"), 7),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$anchor"), 2019),
+    **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), 2020),
+}
+_BOOLEANS: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
+_UNTIL = {"dependencies": 7, "additionalItems": 2019, "$recursiveRef": 2019, "id": 4}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Source:
+    """A subschema, one object for each: where it is, and how its references are read."""
+
+    node: dict[str, Any]
+    where: str  # JSON pointer, for errors
+    base: str  # URI of the resource that it belongs to
+    draft: int
+    scope: tuple[str, ...]  # resources with dynamic anchors on the way here, the outermost first
+
+    def knows(self, keyword: str) -> bool:
+        """Whether it has that keyword, and its draft does."""
+        return keyword in self.node and _known(self.draft, keyword)
+
+
+class Reader:
+    """Reads one schema: `root`. Raises `InvalidGrammarError`.
+
+    `registry` has other documents by URI. `strict`: a `$schema` has to be a known one.
+    """
+
+    def __init__(
+        self,
+        schema: Any,
+        registry: Mapping[str, Any] | None,
+        where: str,
+        work: Work,
+        *,
+        strict: bool = False,
+    ):
+        self._work = work
+        self._registry = registry or {}
+        self._strict = strict
+        self._places: dict[int, tuple[str, str, int]] = {}  # by id: pointer, base, draft
+        self._roots: dict[str, Any] = {}
+        self._anchors: dict[tuple[str, str], Any] = {}
+        self._dynamic: dict[str, set[str]] = {}  # names of dynamic anchors, by base
+        self._sources: dict[tuple[int, tuple[str, ...]], Source] = {}
+        self._kept: list[Any] = []  # schemas are told apart by identity: these have to live on
+        self._where = where
+        self._index(schema, where, "", _ANY)
+        self._roots.setdefault("", schema)
+        self.root = self.source(_BOOLEANS[schema] if isinstance(schema, bool) else schema)
+
+    def source(self, node: Any, parent: Source | None = None) -> Source:
+        """The source of a schema of a document, or of one that was made up in `parent`."""
+        scope = parent.scope if parent else ()
+        if id(node) not in self._places:
+            self._kept.append(node)
+            self._index(node, *((parent.where, parent.base) if parent else (self._where, "")), _ANY)
+        where, base, draft = self._places[id(node)]
+        if base in self._dynamic and base not in scope:
+            scope = (*scope, base)
+        key = id(node), scope
+        if key not in self._sources:
+            self._sources[key] = Source(node, where, base, draft, scope)
+        return self._sources[key]
+
+    def target(self, source: Source, keyword: str) -> Source:
+        """What the reference in `source` leads to."""
+        reference = source.node[keyword]
+        base, _, fragment = self._absolute(source.base, reference).partition("#")
+        fragment = unquote(fragment)
+        found = self._found(base, fragment, f"{source.where}/{keyword}", reference)
+        name = fragment if keyword == "$dynamicRef" else ""
+        if keyword != "$ref" and name in self._dynamic.get(base, ()):
+            outer = (uri for uri in source.scope if name in self._dynamic[uri])
+            base = next(outer, base)
+            found = self._anchors[base, name] if name else self._roots[base]
+        if not isinstance(found, dict | bool):
+            self._refuse(f"{source.where}/{keyword}", f"{reference!r:.80} leads to no schema")
+        return self.source(_BOOLEANS[found] if isinstance(found, bool) else found, source)
+
+    def _found(self, base: str, fragment: str, where: str, reference: str) -> Any:
+        roots = [base] if base in self._roots or self._load(base) else []
+        roots += [""] * (not roots and base == "")
+        if fragment and not fragment.startswith("/"):
+            if (base, fragment) in self._anchors:
+                return self._anchors[base, fragment]
+        else:
+            # Identifiers within older schemas are often no more than remarks: the document then.
+            for root in dict.fromkeys([*roots, ""]):
+                found = self._within(self._roots[root], fragment)
+                if found is not None and (roots or reference.startswith("#")):
+                    return found
+        self._refuse(where, f"{reference!r:.80} leads to no schema here, nor in the registry")
+
+    def _within(self, node: Any, fragment: str) -> Any:
+        above = node
+        for key in fragment.split("/")[1:]:
+            key = key.replace("~1", "/").replace("~0", "~")
+            try:
+                node = node[int(key) if isinstance(node, list) else key]
+            except (LookupError, TypeError, ValueError):
+                return None
+            above = node if id(node) in self._places else above
+        if isinstance(node, dict) and id(node) not in self._places:
+            _, base, draft = self._places.get(id(above), ("", "", _ANY))
+            self._index(node, self._where + fragment, base, draft)
+        return node
+
+    def _load(self, uri: str) -> bool:
+        document = self._registry.get(uri, self._registry.get(f"{uri}#"))
+        if document is None and uri.rstrip("#") in _DRAFTS:
+            from jsonschema_specifications import REGISTRY  # few schemas need it
+
+            document = REGISTRY.contents(uri)
+        elif document is None and "json-schema.org/draft/" in uri:
+            from jsonschema_specifications import REGISTRY
+
+            document = REGISTRY.contents(uri) if uri in REGISTRY else None
+        if document is None:
+            return False
+        self._roots[uri] = document
+        self._index(document, uri, uri, self._places[id(self._roots[""])][2])
+        return True
+
+    def _absolute(self, base: str, reference: str) -> str:
+        if reference.startswith("#"):
+            return base + reference
+        try:
+            return urljoin(base, reference)
+        except ValueError:
+            return reference
+
+    def _refuse(self, where: str, reason: str) -> NoReturn:
+        raise InvalidGrammarError("JSON schema", reason, where or "/")
+
+    def _index(self, schema: Any, where: str, base: str, draft: int) -> None:
+        """Checks a schema and all within, and notes where they are and what they are called."""
+        waiting = [(schema, where, base, draft)]
+        while waiting:
+            node, where, base, draft = waiting.pop()
+            if isinstance(node, bool):
+                continue
+            if not isinstance(node, dict):
+                self._refuse(where, f"a schema is an object, not {node!r:.40}")
+            if len(self._places) % 4 == 0:  # four of them take one step
+                self._work.count(1, where)
+            if "$schema" in node:
+                draft = self._draft(node["$schema"], where)
+            base = self._named(node, base, draft)
+            self._places.setdefault(id(node), (where, base, draft))
+            for word, value in node.items():
+                if _known(draft, word):
+                    if reason := _flaw(word, value, draft):
+                        self._refuse(where + pointer(word), reason)
+                    for key, part in _parts(word, value):
+                        waiting.append((part, where + pointer(word, *key), base, draft))
+
+    def _draft(self, uri: Any, where: str) -> int:
+        if not isinstance(uri, str):
+            self._refuse(f"{where}/$schema", "a draft is named by its URI")
+        draft = _DRAFTS.get(uri.rstrip("#"), _ANY)
+        if draft == 3 or (draft == _ANY and self._strict):
+            self._refuse(f"{where}/$schema", f"{uri!r:.80} is no draft from 4 to 2020-12")
+        return draft
+
+    def _named(self, node: dict[str, Any], base: str, draft: int) -> str:
+        """Its base URI; and notes its names."""
+        word = "id" if draft == 4 else "$id"
+        name = node.get(word)
+        if isinstance(name, str) and not (0 < draft <= 7 and "$ref" in node):
+            uri, _, fragment = self._absolute(base, name).partition("#")
+            if not name.startswith("#"):
+                base = uri
+                self._roots.setdefault(base, node)
+            if fragment:
+                self._anchors.setdefault((base, fragment), node)
+        for word in ("$anchor", "$dynamicAnchor"):
+            if isinstance(node.get(word), str) and _known(draft, word):
+                self._anchors.setdefault((base, node[word]), node)
+        if "$dynamicAnchor" in node and _known(draft, "$dynamicAnchor"):
+            self._dynamic.setdefault(base, set()).add(node["$dynamicAnchor"])
+        if node.get("$recursiveAnchor") is True and draft == 2019:
+            self._dynamic.setdefault(base, set()).add("")
+        return base
+
+
+def spelled_out(schema: Any) -> Any:
+    """A copy in which OpenAPI's `nullable` is the type that it means."""
+    if isinstance(schema, list):
+        return [spelled_out(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    copy = {
+        key: part if key in ("const", "enum", "default", "examples") and not isinstance(part, dict)
+        else spelled_out(part)
+        for key, part in schema.items()
+    }  # fmt: skip
+    if copy.get("nullable") is True and isinstance(copy.get("type"), str):
+        copy["type"] = [copy["type"], "null"]
+        if isinstance(copy.get("enum"), list) and None not in copy["enum"]:
+            copy["enum"] = [*copy["enum"], None]
+    return copy
+
+
+def _known(draft: int, word: str) -> bool:
+    return draft == _ANY or _SINCE.get(word, 0) <= draft <= _UNTIL.get(word, 9999)
+
+
+def _parts(word: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The schemas in the value of a keyword, with the keys that lead there."""
+    if word in _LISTS or (word == "items" and isinstance(value, list)):
+        yield from (((i,), part) for i, part in enumerate(value))
+    elif word in _ONE:
+        yield (), value
+    elif word in _MAPS:
+        for key, part in value.items():
+            if word != "dependencies" or not isinstance(part, list | str):
+                yield (key,), part
+
+
+def _flaw(word: str, value: Any, draft: int) -> str | None:
+    """Why `value` is nothing that the keyword may have."""
+    if word in _LISTS:
+        if not isinstance(value, list) or not value:
+            return "it is a list of schemas, and not empty"
+    elif word in _MAPS or word == "dependentRequired":
+        if not isinstance(value, dict):
+            return f"it is an object, not {value!r:.40}"
+        if word == "dependentRequired" and not all(map(_names, value.values())):
+            return "its values are lists of names"
+    elif word in _COUNTS:
+        if not _number(value) or value < 0 or value != math.floor(value):
+            return f"it is an integer from 0, not {value!r:.40}"
+    elif word in ("minimum", "maximum", "multipleOf"):
+        if not _number(value) or (word == "multipleOf" and value <= 0):
+            return f"it is a {'positive ' * (word == 'multipleOf')}number, not {value!r:.40}"
+    elif word in ("exclusiveMinimum", "exclusiveMaximum"):
+        if not _number(value) and not (isinstance(value, bool) and draft in (_ANY, 4)):
+            return f"it is a number, not {value!r:.40}"
+    elif word in _TEXTS:
+        if not isinstance(value, str):
+            return f"it is text, not {value!r:.40}"
+    elif word == "type":
+        kinds = value if isinstance(value, list) else [value]
+        if unknown := [kind for kind in kinds if kind not in _TYPES]:
+            return f"{unknown[0]!r:.40} is no type: {', '.join(_TYPES)} are"
+    elif word == "enum":
+        if not isinstance(value, list):
+            return f"it is a list, not {value!r:.40}"
+    elif word == "required":
+        if not _names(value):
+            return f"it is a list of names, not {value!r:.40}"
+    return None
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)

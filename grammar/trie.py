@@ -1,0 +1,75 @@
+"""The pieces of a vocabulary as a trie, in arrays: to walk it is to look up many tokens at once.
+
+Nodes are numbered level by level, so that the children of a node stand side by side. Knows tokens
+as numbers, and no grammar.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int32, UInt8
+
+
+class Trie:
+    """Node 0 is the root, the empty text."""
+
+    def __init__(self, pieces: Sequence[bytes]):
+        """`pieces[i]` are the bytes of token `i`; tokens without bytes are not in it."""
+        tokens = np.array([i for i, piece in enumerate(pieces) if piece], dtype=np.int32)
+        raw = np.array([pieces[i] for i in tokens] or [b""])
+        sizes = np.array([len(pieces[i]) for i in tokens] or [0], dtype=np.int32)
+        order = np.lexsort((sizes, raw))
+        tokens, sizes = tokens[order[: len(tokens)]], sizes[order]
+        table = raw[order].view(np.uint8).reshape(len(order), -1)
+
+        values, parents = [np.zeros(1, np.uint8)], [np.zeros(1, np.int32)]
+        node_of = np.zeros(len(order), dtype=np.int32)  # by piece: its node on the last level
+        count = 1
+        for depth in range(int(sizes.max())):
+            rows = np.flatnonzero(sizes > depth)
+            byte, parent = table[rows, depth], node_of[rows]
+            new = np.ones(len(rows), dtype=bool)
+            new[1:] = (byte[1:] != byte[:-1]) | (parent[1:] != parent[:-1])
+            node_of[rows] = count + np.cumsum(new) - 1
+            values.append(byte[new])
+            parents.append(parent[new])
+            count += len(values[-1])
+        self.byte: UInt8[np.ndarray, " nodes"] = np.concatenate(values)
+        self.parent: Int32[np.ndarray, " nodes"] = np.concatenate(parents)
+        children = np.bincount(self.parent[1:], minlength=count)
+        self.children: Int32[np.ndarray, " nodes"] = children.astype(np.int32)  # how many
+        self.first: Int32[np.ndarray, " nodes"] = (1 + np.cumsum(children) - children).astype(
+            np.int32
+        )
+        behind = np.argsort(node_of[: len(tokens)], kind="stable")
+        self.tokens: Int32[np.ndarray, " tokens"] = tokens[behind]  # by node
+        held = np.bincount(node_of[: len(tokens)], minlength=count)
+        self.token_first: Int32[np.ndarray, " nodes"] = (np.cumsum(held) - held).astype(np.int32)
+        self.token_count: Int32[np.ndarray, " nodes"] = held.astype(np.int32)
+        self.depth = int(sizes.max())
+
+    def __len__(self) -> int:
+        """Nodes."""
+        return len(self.byte)
+
+    def children_of(
+        self, nodes: Int32[np.ndarray, " n"]
+    ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
+        """All children of `nodes`, and for each which of `nodes` is its parent."""
+        return _ranges(self.first[nodes], self.children[nodes])
+
+    def tokens_at(
+        self, nodes: Int32[np.ndarray, " n"]
+    ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
+        """The tokens that end at `nodes`, and for each at which of them."""
+        places, owner = _ranges(self.token_first[nodes], self.token_count[nodes])
+        return self.tokens[places], owner
+
+
+def _ranges(
+    first: Int32[np.ndarray, " n"], count: Int32[np.ndarray, " n"]
+) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
+    """The numbers `first[i] .. first[i] + count[i] - 1` for each `i`, and their `i`."""
+    owner = np.repeat(np.arange(len(first), dtype=np.int32), count)
+    begin = np.cumsum(count) - count
+    return np.arange(len(owner), dtype=np.int32) + (first - begin).astype(np.int32)[owner], owner

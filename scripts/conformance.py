@@ -1,0 +1,206 @@
+"""What of JSON Schema is enforced, and how strictly: the official test suite, keyword by keyword.
+
+    python scripts/conformance.py --suite tests/conformance/json-schema-test-suite-2020-12.jsonl.xz
+
+A line of the suite is one group: `{"file", "description", "schema", "tests": [{"description",
+"data", "valid"}]}`. Each instance is spelled as JSON, and the grammar of its schema, read to the
+letter, accepts it or not. Formats are asserted where the suite tests that they are.
+"""
+
+import argparse
+import json
+import lzma
+from collections.abc import Callable, Iterator
+from itertools import islice, permutations, product
+from pathlib import Path
+from typing import Any
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.parse.meter import Meter
+from dlm.grammar.parse.network import Network
+from dlm.grammar.parse.parser import Parser
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.rules.nodes import Terminal
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.writer import write
+
+CLOSED = "closed objects"
+ORDER = "property order"
+SPELLING = "an integer's spelling"
+_MOST_ORDERS = 200  # of the keys of one instance that are tried
+_DRAFTS = {
+    "4": "http://json-schema.org/draft-04/schema#",
+    "6": "http://json-schema.org/draft-06/schema#",
+    "7": "http://json-schema.org/draft-07/schema#",
+    "2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
+
+
+def grammar_of(schema: Any, formats: bool, closed: bool = True) -> Callable[[str], bool]:
+    """Whether the grammar of a schema accepts a text."""
+    rules = Rules()
+    written = write(
+        schema,
+        dialect=Dialect(),
+        rules=rules,
+        implied_types=False,
+        formats=formats,
+        closed=closed,
+    )
+    rules.nodes[rules.root] = written.node
+    parser = Parser(Network(rules), _scanner, Meter())
+
+    def accepts(text: str) -> bool:
+        state = parser.start
+        for byte in text.encode(errors="surrogatepass"):
+            state = state and parser.behind(state, byte)
+        return state is not None and state.cost == 0
+
+    return accepts
+
+
+def _scanner(terminal: Terminal | bytes) -> Scanner | LiteralScanner:
+    if isinstance(terminal, bytes):
+        return LiteralScanner(terminal)
+    return Scanner(terminal.automaton, terminal.spelling)
+
+
+def row(group: dict[str, Any], draft: str) -> dict[str, Any]:
+    """What becomes of one group."""
+    schema, formats = group["schema"], group["file"].startswith("optional/format")
+    if isinstance(schema, dict):
+        schema = {"$schema": draft, **schema}
+    told = {"file": group["file"], "group": group["description"]}
+    told |= {"valid": sum(test["valid"] for test in group["tests"])}
+    told |= {"invalid": len(group["tests"]) - told["valid"]}
+    try:
+        accepts = grammar_of(schema, formats)
+    except InvalidGrammarError as error:
+        return {**told, "refused": str(error), "valid_rejected": [], "invalid_accepted": []}
+    rejected, let_through = [], []
+    for test in group["tests"]:
+        accepted = accepts(_text(test["data"]))
+        if test["valid"] and not accepted:
+            reason = why_rejected(schema, formats, accepts, test["data"])
+            rejected.append({"test": test["description"], "reason": reason})
+        elif accepted and not test["valid"]:
+            let_through.append({"test": test["description"]})
+    return {**told, "refused": None, "valid_rejected": rejected, "invalid_accepted": let_through}
+
+
+def why_rejected(
+    schema: Any, formats: bool, accepts: Callable[[str], bool], value: Any
+) -> str | None:
+    """The documented reasons for which a valid value is rejected: without them it is accepted.
+
+    None if there are no such.
+    """
+    opened = grammar_of(schema, formats, closed=False)
+    for reasons, reads, variants in (
+        ((SPELLING,), accepts, [_plain(value)]),
+        ((ORDER,), accepts, _orders(value)),
+        ((CLOSED,), opened, [value]),
+        ((CLOSED, ORDER), opened, _orders(value)),
+        ((CLOSED, ORDER, SPELLING), opened, _orders(_plain(value))),
+    ):
+        if any(reads(_text(variant)) for variant in variants):
+            return ", ".join(reasons)
+    return None
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """Integers without a fraction."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return int(value) if isinstance(value, float) and value == int(value) else value
+
+
+def _orders(value: Any) -> Iterator[Any]:
+    """The value with the keys of its objects in other orders."""
+    if isinstance(value, list):
+        yield from map(list, product(*(list(_orders(part)) for part in value)))
+    elif isinstance(value, dict):
+        parts = {key: list(_orders(part)) for key, part in value.items()}
+        for keys in islice(permutations(value), _MOST_ORDERS):
+            for chosen in islice(product(*(parts[key] for key in keys)), _MOST_ORDERS):
+                yield dict(zip(keys, chosen, strict=True))
+    else:
+        yield value
+
+
+def report(suite: Path, draft: str) -> dict[str, Any]:
+    opened = lzma.open if suite.suffix == ".xz" else open
+    with opened(suite, "rt", encoding="utf-8") as lines:
+        rows = [row(json.loads(line), draft) for line in lines]
+    required = [row for row in rows if not row["file"].startswith("optional/")]
+    return {
+        "groups": len(required),
+        "compiled": sum(row["refused"] is None for row in required),
+        "refused": sum(row["refused"] is not None for row in required),
+        "valid_rejected": sum(len(row["valid_rejected"]) for row in required),
+        "invalid_accepted": sum(len(row["invalid_accepted"]) for row in required),
+        "rows": rows,
+    }
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """A table by keyword, and everything that is refused or rejected with its reason."""
+    files = dict.fromkeys(row["file"] for row in found["rows"])
+    lines = ["| tests of | groups | refused | valid rejected | invalid accepted |", "|-" * 5 + "|"]
+    told = []
+    for file in files:
+        rows = [row for row in found["rows"] if row["file"] == file]
+        refused = [row for row in rows if row["refused"]]
+        rejected = [one for row in rows for one in row["valid_rejected"]]
+        let_through = [one for row in rows for one in row["invalid_accepted"]]
+        valid = sum(row["valid"] for row in rows if not row["refused"])
+        invalid = sum(row["invalid"] for row in rows if not row["refused"])
+        lines.append(
+            f"| {file} | {len(rows)} | {len(refused)} | {len(rejected)} of {valid} "
+            f"| {len(let_through)} of {invalid} |"
+        )
+        told += [f"- {file}, {row['group']}: refused. {row['refused']}" for row in refused]
+        told += [
+            f"- {file}, {row['group']}, {one['test']}: rejected. {one['reason']}"
+            for row in rows
+            for one in row["valid_rejected"]
+        ]
+        told += [
+            f"- {file}, {row['group']}, {one['test']}: **accepted**"
+            for row in rows
+            for one in row["invalid_accepted"]
+        ]
+    head = (
+        f"{found['compiled']} of {found['groups']} required groups compile; "
+        f"{found['valid_rejected']} valid instances are rejected, "
+        f"{found['invalid_accepted']} invalid ones accepted."
+    )
+    return "\n".join([head, "", *lines, "", *told])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--suite", type=Path, required=True, help="JSON lines, .xz or plain")
+    parser.add_argument("--draft", choices=_DRAFTS, default="2020-12", help="of the suite")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of the docs")
+    arguments = parser.parse_args()
+    found = report(arguments.suite, _DRAFTS[arguments.draft])
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    elif arguments.markdown:
+        print(markdown(found))
+    else:
+        print(markdown(found).partition("\n")[0])
+
+
+if __name__ == "__main__":
+    main()

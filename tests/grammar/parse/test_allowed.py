@@ -1,0 +1,173 @@
+"""Masks against the parser itself, token by token: what one allows, the other reads."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.matcher import Matcher
+from dlm.grammar.parse.network import Network
+from dlm.grammar.parse.within import Terminals
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.rules.nodes import (
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    SpecialToken,
+    Spelling,
+    Terminal,
+)
+from dlm.grammar.rules.rules import Rules
+
+SPACE = Terminal(Automaton.of(Repetition(Characters(((9, 10), (32, 32))))), 0, 3)
+LEAVES = st.sampled_from(
+    [
+        Literal('{"name":'),
+        Literal(", "),
+        Literal("the "),
+        SPACE,
+        Terminal(Automaton.ANY, 0, None, Spelling.QUOTED),
+        Terminal(Automaton.ANY, 2, 5, Spelling.QUOTED),
+        Terminal(Automaton.of(Repetition(Characters(((97, 122),)))), 1, 4),
+        Terminal(Automaton.of(Repetition(Literal("ab"))), 3, 7, Spelling.ESCAPED),
+        Terminal(Automaton.words(["mage", "mage of", "é", "日本"])),
+        Characters(((48, 57),)),
+        Characters(((0x80, 0x10FFFF),)),
+        SpecialToken(frozenset({105})),
+        SpecialToken(frozenset({105}), listed=False),
+        Reference("root"),
+        Reference("other"),
+    ]
+)
+TREES = st.recursive(  # of nodes that are made later: beartype draws random numbers of its own
+    LEAVES,
+    lambda inner: st.one_of(
+        st.tuples(st.just(Concatenation), st.lists(inner, max_size=3)),
+        st.tuples(st.just(Alternation), st.lists(inner, min_size=1, max_size=3)),
+        st.tuples(st.just(Repetition), inner, st.integers(0, 2), st.sampled_from([None, 2, 5])),
+    ),
+    max_leaves=6,
+)
+
+
+def node_of(tree) -> Node:
+    match tree:
+        case (kind, list(parts)):
+            return kind(tuple(map(node_of, parts)))
+        case (kind, part, low, high):
+            return kind(node_of(part), low, high)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def terminals(vocabulary):
+    return Terminals(vocabulary.trie, len(vocabulary))
+
+
+def compiled(vocabulary, terminals, root, other=Literal("x")) -> Compiled:
+    rules = Rules()
+    rules.define(Reference("root"), root)
+    rules.define(Reference("other"), other)
+    return Compiled(Network(rules), vocabulary, terminals)
+
+
+def by_tokens(grammar: Compiled, state) -> set[int]:
+    vocabulary = grammar.vocabulary
+    found = {t for t in range(len(vocabulary)) if grammar.after(state, t) is not None}
+    return found - {*vocabulary.stops} | ({*vocabulary.stops} if state.cost == 0 else set())
+
+
+@settings(max_examples=25)
+@given(root=TREES, other=TREES, seed=st.integers(0, 99))
+def test_a_mask_allows_what_the_parser_reads(vocabulary, terminals, root, other, seed):
+    """Down random paths, stop tokens and control tokens among what is compared."""
+    grammar = compiled(vocabulary, terminals, node_of(root), node_of(other))
+    rng, state = random.Random(seed), grammar.parser.start
+    for _ in range(4):
+        if not state.threads and not state.items:
+            break
+        words = grammar.masks.words(grammar.mask(state))
+        allowed = {t for t in tokens_in(words).tolist() if t < len(vocabulary)}
+        assert allowed == by_tokens(grammar, state)
+        ways = sorted(t for t in allowed if grammar.after(state, t) is not None)
+        if not ways:
+            break
+        state = grammar.after(state, rng.choice(ways))
+
+
+@settings(max_examples=25)
+@given(root=TREES, other=TREES, seed=st.integers(0, 99), spare=st.integers(0, 12))
+def test_a_text_within_its_budget_ends_in_time(vocabulary, terminals, root, other, seed, spare):
+    """Whatever of the allowed tokens is taken: this is all that a left-to-right decoder needs."""
+    grammar = compiled(vocabulary, terminals, node_of(root), node_of(other))
+    matcher, rng = Matcher(grammar), random.Random(seed)
+    shortest = matcher.shortest_completion()
+    if shortest is None:
+        return
+    budget = len(shortest) + 1 + spare
+    for left in range(budget, 0, -1):
+        words = matcher.allowed(left)
+        tokens = [t for t in tokens_in(words).tolist() if t < len(vocabulary)]
+        assert tokens
+        token = rng.choice(tokens)
+        assert matcher.accept(token)
+        if matcher.ended:
+            break
+    assert matcher.ended
+
+
+def test_states_that_allow_the_same_share_a_row(vocabulary, terminals):
+    """A string of 32,767 characters must not have a mask for each of them."""
+    long = Terminal(Automaton.ANY, 0, 32_767, Spelling.QUOTED)
+    grammar = compiled(vocabulary, terminals, Concatenation((long, Literal("."))))
+    state, rows = grammar.parser.start, set()
+    for byte in b'"' + b"a" * 300:
+        state = grammar.parser.behind(state, byte)
+        rows.add(grammar.mask(state))
+    assert len(rows) == 1
+    near = [grammar.parser.start]
+    for byte in b'"' + b"a" * 32_767:
+        near.append(grammar.parser.behind(near[-1], byte))
+    last = tokens_in(grammar.masks.words(grammar.mask(near[-1]))).tolist()
+    assert by_tokens(grammar, near[-1]) == {t for t in last if t < len(vocabulary)}
+
+
+def test_a_text_that_can_be_read_in_very_many_ways_is_given_up_by_number(vocabulary, terminals):
+    from dlm.grammar import GrammarError
+
+    root = Reference("root")
+    node = Alternation(
+        (Literal("a"), Concatenation((root, root)), Concatenation((root, root, root)))
+    )
+    grammar = compiled(vocabulary, terminals, node)
+    state = grammar.parser.start
+    with pytest.raises(GrammarError, match="10000 ways"):
+        for _ in range(3000):
+            state = grammar.parser.behind(state, ord("a"))
+
+
+def test_the_meter_stops_a_look_and_what_was_learnt_stays(vocabulary, terminals):
+    from dlm.grammar.errors import Unfinished
+
+    grammar = compiled(vocabulary, terminals, Repetition(Characters(((97, 122),)), 40, 60))
+    state, stopped = grammar.parser.start, 0
+    while True:
+        grammar.meter.begin(3)
+        try:
+            at = state
+            for byte in b"abcdefghijklmnopqrstuvwxyz":
+                at = grammar.parser.behind(at, byte)
+            break
+        except Unfinished:
+            stopped += 1
+    assert stopped
+    grammar.meter.begin()
+    assert np.count_nonzero(grammar.masks.words(grammar.mask(at)))

@@ -1,0 +1,181 @@
+"""Terminals, byte by byte, against JSON's own reader and against all short strings."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.rules.nodes import (
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Repetition,
+    Spelling,
+)
+
+SURROGATES = (0xD800, 0xDFFF)
+POINTS = st.integers(0, 0x10FFFF).filter(lambda p: not SURROGATES[0] <= p <= SURROGATES[1])
+RANGES = st.lists(st.tuples(POINTS, POINTS).map(sorted).map(tuple), min_size=1, max_size=4)
+
+
+def characters(ranges) -> Characters:
+    points = sorted(ranges)
+    merged = [list(points[0])]
+    for low, high in points[1:]:
+        if low <= merged[-1][1] + 1:
+            merged[-1][1] = max(high, merged[-1][1])
+        else:
+            merged.append([low, high])
+    return Characters(tuple(map(tuple, merged)))
+
+
+def read(scanner, raw: bytes) -> int | None:
+    """The state behind `raw`."""
+    state = scanner.start
+    for byte in raw:
+        state = next((to for a, b, to in scanner.moves(state) if a <= byte <= b), None)
+        if state is None:
+            return None
+    return state
+
+
+def accepts(scanner, raw: bytes) -> bool:
+    state = read(scanner, raw)
+    return state is not None and scanner.final[state]
+
+
+def spellings(character: str) -> list[bytes]:
+    """A character in UTF-8, and in every escape that JSON has for it."""
+    units = character.encode("utf-16-be").hex()
+    parts = [units[i : i + 4] for i in range(0, len(units), 4)]
+    escapes = ["".join(f"\\u{part}" for part in parts)]
+    escapes += [escapes[0].upper().replace("U", "u")]
+    short = {"\n": "n", "\t": "t", "\r": "r", "\b": "b", "\f": "f", '"': '"', "\\": "\\", "/": "/"}
+    if character in short:
+        escapes.append("\\" + short[character])
+    raw = [character] if character >= " " and character not in '"\\' else []
+    return [s.encode() for s in raw + escapes]
+
+
+@given(RANGES, st.lists(POINTS, max_size=6))
+def test_one_character_is_read_in_all_its_spellings_and_no_other_is(ranges, others):
+    node = characters(ranges)
+    quoted = Scanner(Automaton.of(node), Spelling.QUOTED)
+    raw = Scanner(Automaton.of(node), Spelling.RAW)
+    edges = [p for low, high in node.ranges for p in (low, high, low - 1, high + 1)]
+    for point in {*edges, *others, 0x41, 0x22, 0x5C, 0x0A, 0x7F, 0x80, 0xFFFF, 0x10000}:
+        if not 0 <= point <= 0x10FFFF or SURROGATES[0] <= point <= SURROGATES[1]:
+            continue
+        inside = any(low <= point <= high for low, high in node.ranges)
+        assert accepts(raw, chr(point).encode()) == inside
+        for spelling in spellings(chr(point)):
+            assert json.loads(b'"%s"' % spelling) == chr(point)
+            assert accepts(quoted, b'"%s"' % spelling) == inside
+
+
+@given(st.binary(max_size=8))
+def test_any_string_is_what_json_takes_for_one(raw):
+    scanner = Scanner(Automaton.ANY, Spelling.QUOTED)
+    text = b'"' + raw + b'"'
+    try:
+        value = json.loads(text.decode())
+        value.encode()
+        fits = isinstance(value, str)
+    except (ValueError, UnicodeError):
+        fits = False
+    assert accepts(scanner, text) == fits
+
+
+@pytest.mark.parametrize(
+    "text", [r'"\ud800"', r'"\udc00"', r'"\ud83da"', r'"\ud83d\n"', '"\\ud83d\\u0041"', '"a\tb"']
+)
+def test_half_a_character_and_control_characters_are_no_json(text):
+    assert not accepts(Scanner(Automaton.ANY, Spelling.QUOTED), text.encode())
+    assert accepts(Scanner(Automaton.ANY, Spelling.QUOTED), rb'"\ud83d\ude00"')
+
+
+TREES = st.recursive(  # of nodes that are made later: beartype draws random numbers of its own
+    st.sampled_from([Literal("a"), Literal('b"'), Characters(((97, 99),)), Characters(((0, 31),))]),
+    lambda inner: st.one_of(
+        st.tuples(st.just(Concatenation), st.lists(inner, min_size=1, max_size=3)),
+        st.tuples(st.just(Alternation), st.lists(inner, min_size=1, max_size=3)),
+        st.tuples(st.just(Repetition), inner, st.sampled_from([(0, None), (2, 3)])),
+    ),
+    max_leaves=5,
+)
+
+
+def node_of(tree):
+    match tree:
+        case (kind, list(parts)):
+            return kind(tuple(map(node_of, parts)))
+        case (kind, part, bounds):
+            return kind(node_of(part), *bounds)
+    return tree
+
+
+BOUNDS = st.tuples(st.integers(0, 4), st.none() | st.integers(0, 6))
+
+
+@given(TREES, BOUNDS)
+def test_the_cost_is_that_of_the_shortest_text_between_the_bounds(node, bounds):
+    """Against all texts of up to six characters."""
+    automaton, (low, high) = Automaton.of(node_of(node)), bounds
+    scanner = Scanner(automaton, Spelling.QUOTED)
+    texts = ("".join(t) for n in range(7) for t in itertools.product('abc"\n', repeat=n))
+    fit = [
+        len(json.dumps(text).encode())
+        for text in texts
+        if automaton.accepts(text) and low <= len(text) and (high is None or len(text) <= high)
+    ]
+    cost = scanner.cost(scanner.start, low, high)
+    if high is not None:
+        assert cost == min(fit, default=None)
+    elif fit:
+        assert cost is not None
+        assert cost <= min(fit)
+    if cost is not None:
+        said = scanner.completion(scanner.start, low, high)
+        text = json.loads(said)
+        assert len(said) == cost
+        assert accepts(scanner, said)
+        assert low <= len(text)
+        assert high is None or len(text) <= high
+
+
+def test_a_completion_goes_on_from_within_a_character():
+    scanner = Scanner(Automaton.ANY, Spelling.QUOTED)
+    for begun in (
+        b'"\xe2',
+        b'"\xe2\x82',
+        b'"\\',
+        b'"\\u',
+        b'"\\u00',
+        b'"\\ud83',
+        b'"\\ud83d\\',
+        b'"ab',
+    ):
+        state = read(scanner, begun)
+        for low in (0, 1, 5):
+            said = begun + scanner.completion(state, low)
+            assert len(said) - len(begun) == scanner.cost(state, low)
+            json.loads(said).encode()
+
+
+def test_a_length_of_a_billion_costs_nothing():
+    scanner = Scanner(Automaton.ANY, Spelling.QUOTED)
+    assert scanner.cost(scanner.start, 10**9, None) == 10**9 + 2
+    assert scanner.cost(scanner.start, 10**9, 10**9) == 10**9 + 2
+
+
+def test_a_literal_is_read_byte_by_byte():
+    scanner = LiteralScanner("né".encode())
+    assert accepts(scanner, "né".encode())
+    assert not accepts(scanner, b"n")
+    assert not accepts(scanner, "nén".encode())
+    assert scanner.completion(1) == "é".encode()

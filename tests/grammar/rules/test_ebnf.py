@@ -1,0 +1,165 @@
+"""EBNF as xgrammar's and llama.cpp's users write it; xgrammar says what it means."""
+
+import random
+
+import pytest
+from ebnf import matches
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up import languages
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.rules.analysis import check
+from dlm.grammar.rules.ebnf import read_ebnf
+from dlm.grammar.rules.nodes import Literal, Repetition
+from dlm.grammar.rules.terminals import with_terminals
+
+
+def made(source):
+    rules = read_ebnf(source)
+    check(rules)
+    return with_terminals(rules)
+
+
+def texts_near(seed, alphabet, count=40):
+    choose = random.Random(seed)
+    return ["", *("".join(choose.choices(alphabet, k=choose.randint(1, 7))) for _ in range(count))]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'root ::= "a" item{2,5} (" " | [^0-9\\n])*   # a comment\nitem ::= "b" | "\\x41" | root?',
+        'root ::= w* "."\nw ::= [^.]* | [^.]+ " "',
+        'root ::= root "a" | "b" root | "."',
+        'root ::= "(" root ")" root | ""',
+        'root ::= expr\nexpr ::= expr "+" expr | "1"',
+        "root ::= ([a-b] | [^a-b]{2}){1,3}",
+        'root ::= "a"{0} "b"{2,} "c"{3}',
+        'root ::= (((("a" | ("b"))))) ( ) "" [\\-\\]^\\[a] [-a] [a-]',
+        'root ::= "\\"\\\\\\/\\\'\\?\\n\\r\\t\\b\\f\\a\\v\\0\\e\\u00e9\\U0001F600é"',
+        'root ::= x "c"\nx ::= "a" (="b")',
+        'root ::=\n  "a" |\n  x # and so on\n\nx\n::= "b"',
+        'root ::= ("a"? "b"?){2,3}',
+        'root ::= x | "a"\nx ::= x | "b"',
+        'root ::= ws "a" ws\nws ::= ([ \\n] ws)?',
+        'a.b-c_1 ::= "x"\nroot ::= a.b-c_1+',
+    ],
+)
+def test_it_means_what_xgrammar_makes_of_it(source):
+    texts = texts_near(0, 'ab1+ .()c\nx"-^[]é😀', 300) + texts_near(1, "ab", 200)
+    texts += ["\"\\/'?\n\r\t\b\f\a\v\0\x1bé😀é", "abb", "a].", "bbccc", "1+1+1", "(()())()"]
+    assert matches(made(source), texts) == matches(source, texts)
+
+
+@settings(max_examples=60)
+@given(languages(), st.integers(0, 2**20))
+def test_made_up_grammars_mean_what_xgrammar_makes_of_them(language, seed):
+    texts = texts_near(seed, ["a", "ab", "(", "<turn|>", "日本", ", ", "+", "f", "é", "5"])
+    ours = matches(made(language.ebnf()), texts)
+    assert ours == matches(language.ebnf(), texts)
+    assert ours == [language.fits(text) for text in texts]
+
+
+_ATOMS = st.sampled_from(['"a"', '"ab"', "[a-b]", "[^a]", '""', "root", "x", "y"])
+_PARTS = st.recursive(
+    _ATOMS,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(" ".join),
+        st.lists(inner, min_size=2, max_size=3).map(lambda o: f"({' | '.join(o)})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{0,3}", "{2,}"])).map(
+            lambda pair: f"({pair[0]}){pair[1]}"
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150)
+@given(_PARTS, _PARTS, _PARTS, st.integers(0, 2**20))
+def test_recursive_and_ambiguous_rules_keep_their_language(root, x, y, seed):
+    """Loops, folded parts and empty rounds change nothing."""
+    source = f'root ::= {root} | "b"\nx ::= {x} | "a"\ny ::= "b" | {y}'
+    rules = read_ebnf(source)
+    texts = texts_near(seed, "abc", 30)
+    assert matches(with_terminals(rules), texts) == matches(rules, texts)
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "refused"),
+    [
+        ("root ::= . .", "a\n", "a"),
+        ('ws ::= | " " | "\\n" [ \\t]{0,20}\nroot ::= ws "a" ws', "\n  \ta ", "  a"),
+        ('root ::= "\\x41\\x0a"', "A\n", "A"),
+        ('1st ::= "a"\nroot ::= 1st', "a", "1"),
+        ("root ::= [\\x00-\\x1F] [\\uD800-\\uE000]", "\x05\ue000", "a\ue000"),
+        ('root ::= "\\ud83d\\ude00"', "😀", "a"),
+    ],
+)
+def test_what_llama_cpp_takes_is_taken(source, text, refused):
+    assert matches(made(source), [text, refused]) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("source", "where", "reason"),
+    [
+        ("", "line 1 column 1", "no rule root"),
+        ('x ::= "a"', "line 1 column 1", "no rule root, where a text begins"),
+        ('root ::= "a" x', "line 1 column 14", "no rule x"),
+        ('root ::= "a"\nroot ::= "b"', "line 2 column 1", "there twice"),
+        ('root ::= "a"\n  (', "line 2 column 3", "never closed"),
+        ('root ::= "a")', "line 1 column 13", "has to stand"),
+        ('root ::= "a', "line 1 column 10", 'closing "'),
+        ("root ::= [a", "line 1 column 10", "closing ]"),
+        ("root ::= []", "line 1 column 10", "no character"),
+        ("root ::= [^\\0-\\U0010ffff]", "line 1 column 10", "no character"),
+        ("root ::= [z-a]", "line 1 column 10", "'z' to 'a' is no range"),
+        ("root ::= [\\d]", "line 1 column 11", "no escape"),
+        ('root ::= "\\q"', "line 1 column 11", "no escape"),
+        ('root ::= "\\x41B"', "line 1 column 11", "2 hexadecimal digits"),
+        ('root ::= "\\U00110000"', "line 1 column 11", "no character"),
+        ('root ::= "\\ud800"', "line 1 column 11", "half a surrogate pair"),
+        ('root ::= "\ud800"', "line 1 column 11", "half a surrogate pair"),
+        ('root ::= "a"{2,1}', "line 1 column 13", "no range"),
+        ('root ::= "a"{,3}', "line 1 column 13", "{m}, {m,} or {m,n}"),
+        ('root ::= "a"{9999999999}', "line 1 column 13", "more than 1000000000 times"),
+        ('root ::= "a"{99999999999999999999999}', "line 1 column 13", "a repetition is"),
+        ('root ::= "a"*+', "line 1 column 14", "takes brackets"),
+        ("root ::= *", "line 1 column 10", "has to stand"),
+        ("root ::=", "line 1 column 9", "says nothing"),
+        ('root ::= "a" x ::= "b"', "line 1 column 14", "line of its own"),
+        ('::= "a"', "line 1 column 1", "begins with its name"),
+        ("root ::= é", "line 1 column 10", "'é' has no meaning"),
+        ("root ::= \0", "line 1 column 10", "no meaning"),
+        ("root ::= 'a'", "line 1 column 10", "no meaning"),
+        ("root ::= Token(106)", "line 1 column 10", "names tokens: a grammar is of text"),
+        ("root ::= ExcludeToken(7)", "line 1 column 10", "names tokens"),
+        ('root ::= TokenTagDispatch((1, x))\nx ::= "a"', "line 1 column 10", "names tokens"),
+        ("root ::= <think>", "line 1 column 10", "a grammar is of text"),
+        ('root[max_tokens=5] ::= "a"', "line 1 column 1", r"\[max_tokens=5\] are not supported"),
+        ("root ::= " + "(" * 100_000, "line 1 column 74", "more than 64 deep"),
+    ],
+)
+def test_what_is_no_grammar_says_where_and_why(source, where, reason):
+    with pytest.raises(InvalidGrammarError, match=reason) as raised:
+        read_ebnf(source)
+    assert raised.value.where == where
+
+
+@pytest.mark.parametrize("rule", ["x ::= x", "x ::= x{2}", "x ::= y\ny ::= x", 'x ::= "a" x'])
+def test_a_rule_that_nothing_finite_fits_is_refused(rule):
+    with pytest.raises(InvalidGrammarError, match="no finite text fits") as raised:
+        made(f'root ::= "a" | x\n{rule}')
+    assert raised.value.where == "rule x"
+
+
+def test_a_long_source_is_refused_and_a_large_one_stays_small():
+    with pytest.raises(InvalidGrammarError, match="1000000 characters are too many"):
+        read_ebnf("a" * 1_000_000)
+    words = [f"word {i}" for i in range(9000)]
+    rules = made("root ::= " + " | ".join(f'"{word}"' for word in words))
+    assert rules.nodes["root"].automaton.accepts("word 8999")
+    assert not rules.nodes["root"].automaton.accepts("word 9000")
+    assert made('root ::= ("ab"|"c"){1000000}').nodes["root"].low == 1_000_000
+    assert isinstance(made('root ::= "ab"{1000000}').nodes["root"], Repetition)
+    assert made("root ::= " + "(" * 64 + '"a"' + ")" * 64).nodes == {"root": Literal("a")}

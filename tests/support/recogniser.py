@@ -1,0 +1,143 @@
+"""Whether rules accept a text, found naively: an oracle that shares no code with the parser.
+
+From each place in the text, each node has a set of places where it may end; rules that refer to
+themselves are looked at again until no set grows.
+"""
+
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.rules.nodes import (
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    SpecialToken,
+    Spelling,
+    Terminal,
+)
+from dlm.grammar.rules.rules import Rules
+
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+class Recogniser:
+    """Reads texts by `rules`; a control token is one character of `tokens`, by its id."""
+
+    def __init__(self, rules: Rules, tokens: dict[int, str] | None = None):
+        self._rules, self._tokens = rules, tokens or {}
+
+    def accepts(self, text: str, root: Node | None = None) -> bool:
+        self._text = text
+        self._ends: dict[tuple[str, int], set[int]] = {}
+        start = root or Reference(self._rules.root)
+        found: set[int] = set()
+        while True:
+            self._grown = False
+            self._read: set[tuple[str, int]] = set()
+            found = self._node(start, 0)
+            if not self._grown:
+                return len(text) in found
+
+    def _node(self, node: Node, at: int) -> set[int]:
+        text = self._text
+        match node:
+            case Literal(word):
+                return {at + len(word)} if text.startswith(word, at) else set()
+            case Characters(ranges):
+                inside = at < len(text) and any(a <= ord(text[at]) <= b for a, b in ranges)
+                return {at + 1} if inside else set()
+            case SpecialToken(ids, listed):
+                known = {self._tokens[i] for i in self._tokens if (i in ids) == listed}
+                return {at + 1} if text[at : at + 1] in known else set()
+            case Reference(name):
+                return self._rule(name, at)
+            case Concatenation(parts):
+                ends = {at}
+                for part in parts:
+                    ends = {end for start in ends for end in self._node(part, start)}
+                return ends
+            case Alternation(options):
+                return {end for option in options for end in self._node(option, at)}
+            case Repetition(part, low, high):
+                return self._repeated(part, low, high, at)
+            case Terminal():
+                return self._terminal(node, at)
+        raise TypeError(node)
+
+    def _rule(self, name: str, at: int) -> set[int]:
+        key = name, at
+        ends = self._ends.setdefault(key, set())
+        if key not in self._read:
+            self._read.add(key)
+            found = self._node(self._rules.nodes[name], at)
+            if not found <= ends:
+                ends |= found
+                self._grown = True
+        return set(ends)
+
+    def _repeated(self, part: Node, low: int, high: int | None, at: int) -> set[int]:
+        ends, edge, count = (set() if low else {at}), {at}, 0
+        seen: set[frozenset[int]] = set()
+        while edge and (high is None or count < high):
+            edge = {end for start in edge for end in self._node(part, start)}
+            count += 1
+            if count >= low:
+                if edge <= ends and frozenset(edge) in seen:
+                    break
+                seen.add(frozenset(edge))
+                ends |= edge
+        return ends
+
+    def _terminal(self, node: Terminal, at: int) -> set[int]:
+        text, ends = self._text, set()
+        quoted = node.spelling is Spelling.QUOTED
+        if quoted:
+            if text[at : at + 1] != '"':
+                return ends
+            at += 1
+        state, count = 0, 0
+        while True:
+            if count >= node.low and state in node.automaton.final:
+                if not quoted:
+                    ends.add(at)
+                elif text[at : at + 1] == '"':
+                    ends.add(at + 1)
+            if count == node.high or (quoted and text[at : at + 1] == '"'):
+                return ends
+            point, at = self._character(at, node.spelling)
+            state = _step(node.automaton, state, point)
+            if state is None:
+                return ends
+            count += 1
+
+    def _character(self, at: int, spelling: Spelling) -> tuple[int | None, int]:
+        """The code point spelled there, and where it ends."""
+        text = self._text
+        if at >= len(text) or text[at] in self._tokens.values():
+            return None, at
+        if spelling is Spelling.RAW:
+            return ord(text[at]), at + 1
+        if text[at] != "\\":
+            return (None if text[at] < " " else ord(text[at])), at + 1
+        letter = text[at + 1 : at + 2]
+        if letter in _ESCAPES and letter:
+            return ord(_ESCAPES[letter]), at + 2
+        try:
+            point = int(text[at + 2 : at + 6], 16) if letter == "u" else None
+            if point is not None and 0xD800 <= point < 0xDC00 and text[at + 6 : at + 8] == "\\u":
+                low = int(text[at + 8 : at + 12], 16)
+                if 0xDC00 <= low < 0xE000:
+                    return 0x10000 + ((point - 0xD800) << 10) + low - 0xDC00, at + 12
+        except ValueError:
+            return None, at
+        lone = point is None or 0xD800 <= point < 0xE000
+        return (None if lone else point), at + 6
+
+
+def _step(automaton: Automaton, state: int, point: int | None) -> int | None:
+    for low, high, to in automaton.edges[state]:
+        if point is not None and low <= point <= high:
+            return to
+    return None
