@@ -14,7 +14,7 @@ from dlm.grammar.parse.state import Item, StackNode, State, Thread
 from dlm.grammar.rules.nodes import Terminal
 
 _REMEMBERED = 100_000  # states, before sharing begins anew
-_MOST_ITEMS = 10_000  # readings of one text
+_MOST_WORK = 20_000  # items that are reached from one state
 _FORCED = 1024  # bytes of a text that must follow
 
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
@@ -184,6 +184,7 @@ class Parser:
         pending = [item for item in seen if isinstance(item, Item)]
         called: dict[int, StackNode] = {}  # from here, by rule
         items: list[Item] = []
+        work = 0
         while pending:
             state, stack = item = pending.pop()
             edges = network.edges_of(state)
@@ -202,14 +203,15 @@ class Parser:
                     threads.append(thread)
                     if self._ended(thread):
                         reached.append(behind)
+            work += len(reached) + len(edges.reads)
             new = [item for item in reached if item not in seen]
             seen.update(new)
             pending += new
-            if len(seen) > _MOST_ITEMS:
+            if work > _MOST_WORK:
                 raise GrammarError(
-                    f"the grammar is too ambiguous: a text can be read in over {_MOST_ITEMS} ways"
+                    f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"
                 )
-        self._meter.add(len(seen) // 2)
+        self._meter.add(work // 2)
         if called:
             shared = self._shared(called)
             items = [Item(state, shared.get(stack, stack)) for state, stack in items]
@@ -229,8 +231,7 @@ class Parser:
         if network.tail(edge.to):  # its end is the caller's end
             return [*reached, Item(entry, stack)]
         own = called.setdefault(edge.rule, StackNode())
-        if (edge.to, stack) not in own.waiting:
-            own.waiting.append(Item(edge.to, stack))
+        own.waiting.append(Item(edge.to, stack))
         return [*reached, Item(entry, own)]
 
     def _shared(self, called: dict[int, StackNode]) -> dict[StackNode, StackNode]:
