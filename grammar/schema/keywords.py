@@ -130,6 +130,7 @@ class Keywords:
             return None
         values = whole(kind).values
         for listed in _listed(source):
+            self._languages.work.count(len(listed) // 2, source.where)
             fitting = tuple(value for value in listed if value.kind == kind)
             values = fitting if values is None else tuple(filter(set(fitting).__contains__, values))
         typed = named is not None or "enum" in node or source.knows("const")
