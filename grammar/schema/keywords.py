@@ -61,6 +61,7 @@ class Keywords:
     def __init__(self, reader: Reader, languages: Languages):
         self.reader, self._languages = reader, languages
         self._structures: dict[Constant, Formula] = {}
+        self._lists: dict[Source, list[tuple[Constant, ...]]] = {}
         self._combined: dict[tuple[Source, bool, bool], Formula] = {}
 
     def formula(self, node: Any, parent: Source) -> Formula:
@@ -129,8 +130,7 @@ class Keywords:
         if named is not None and kind not in named and not (integer and "integer" in named):
             return None
         values = whole(kind).values
-        for listed in _listed(source):
-            self._languages.work.count(len(listed) // 2, source.where)
+        for listed in self._listed(source):
             fitting = tuple(value for value in listed if value.kind == kind)
             values = fitting if values is None else tuple(filter(set(fitting).__contains__, values))
         typed = named is not None or "enum" in node or source.knows("const")
@@ -147,6 +147,15 @@ class Keywords:
             facets = self._objects(source, annotate)
         hints = frozenset(k for k, words in ABOUT.items() if words & node.keys())
         return Shape(facets, values, typed, hints)
+
+    def _listed(self, source: Source) -> list[tuple[Constant, ...]]:
+        """The values of `const` and of `enum`."""
+        if source not in self._lists:
+            lists = [[source.node["const"]]] if source.knows("const") else []
+            lists += [source.node["enum"]] if "enum" in source.node else []
+            self._languages.work.count(sum(map(len, lists)) // 2, source.where)
+            self._lists[source] = [tuple(dict.fromkeys(map(constant, each))) for each in lists]
+        return self._lists[source]
 
     def _strings(self, source: Source) -> Strings:
         node = source.node
@@ -236,7 +245,7 @@ class Keywords:
                 yield Shape(Numbers(not_multiples=frozenset((Fraction(1),))))
             else:
                 yield whole(kind)
-        for listed in _listed(source):
+        for listed in self._listed(source):
             if without := self._without(listed, kind, source):
                 yield without
         if kind == "string":
@@ -348,13 +357,6 @@ def whole(kind: str) -> Shape:
 def _types(source: Source) -> list[str] | None:
     named = source.node.get("type")
     return [named] if isinstance(named, str) else named
-
-
-def _listed(source: Source) -> Iterator[tuple[Constant, ...]]:
-    if source.knows("const"):
-        yield (constant(source.node["const"]),)
-    if "enum" in source.node:
-        yield tuple(dict.fromkeys(map(constant, source.node["enum"])))
 
 
 def _contained(source: Source) -> tuple[int, int | None]:

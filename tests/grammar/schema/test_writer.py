@@ -269,7 +269,7 @@ def test_a_dynamic_reference_leads_to_the_outermost_anchor():
         ({"items": {"minLength": "a"}}, "/items/minLength", "integer from 0"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"required": ["a"], "properties": {"a": {"$ref":
           "#/$defs/a"}}}}}, "/", "no finite value"),
-        ({"type": "string", "pattern": "^(ab){2,99999999999}$"}, "/pattern", "large"),
+        ({"type": "string", "pattern": "^(ab){2,99999999999}$"}, "/pattern", "[0-9]"),
         (False, "/", "no finite value"),
     ],
 )  # fmt: skip
