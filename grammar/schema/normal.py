@@ -40,6 +40,7 @@ from dlm.grammar.schema.formula import (
 )
 from dlm.grammar.schema.keywords import Keywords, alone, whole
 from dlm.grammar.schema.languages import Languages
+from dlm.grammar.schema.opposites import Opposites
 from dlm.grammar.schema.work import Work
 
 Shapes = tuple[Shape, ...]
@@ -58,6 +59,7 @@ class NormalForm:
         self.languages = languages
         self.inexact: dict[str, str] = {}
         self._keywords, self._closed = keywords, closed
+        self._opposites = Opposites(keywords)
         self.work = work
         self._known: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
@@ -130,7 +132,7 @@ class NormalForm:
     def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
         source, found = leaf.source, []
         combined = complement(self._keywords.combined(source, kind))
-        for part in (combined, *self._keywords.opposites(source, kind)):
+        for part in (combined, *self._opposites.of(source, kind)):
             found += [part] if isinstance(part, Shape) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind, "")
         if source.knows(word) and source.node[word] is not True and not alone(source):

@@ -124,7 +124,6 @@ class Reader:
 
     def _found(self, base: str, fragment: str, where: str, reference: str) -> Any:
         roots = [base] if base in self._roots or self._load(base) else []
-        roots += [""] * (not roots and base == "")
         if fragment and not fragment.startswith("/"):
             if (base, fragment) in self._anchors:
                 return self._anchors[base, fragment]
