@@ -151,9 +151,9 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Error
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Errors:
-    if unique and isinstance(instance, list):
-        if len({identity(item) for item in instance}) < len(instance):
-            yield exceptions.ValidationError("an item comes twice")
+    items = instance if unique and isinstance(instance, list) else []
+    if len({identity(item) for item in items}) < len(items):
+        yield exceptions.ValidationError("an item comes twice")
 
 
 def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Errors:

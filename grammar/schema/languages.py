@@ -1,6 +1,6 @@
 """The sets of strings and numbers that a schema speaks of, as automata. Knows two keywords.
 
-A pattern without an automaton is refused: neither a grammar nor a check without backtracking has it.
+A pattern without an automaton is refused: without backtracking, it could not be checked either.
 """
 
 import re

@@ -73,10 +73,7 @@ def members(
     )
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys
-        if closed:
-            rest = _classes(objects, list(named), normal, keys_of, False)
-        else:
-            rest = free
+        rest = _classes(objects, list(named), normal, keys_of, False) if closed else free
         found = [new for old in found for new in _with(old, language, value, rest)]
         if len(found) > _MOST_CLASSES:
             raise TooManyError

@@ -24,7 +24,6 @@ class Opposites:
 
     def of(self, source: Source, kind: str) -> Iterator[Formula | Shape]:
         """What of all is true of a value that the other keywords refuse."""
-        node = source.node
         if alone(source):
             return
         if (named := types(source)) is not None and kind not in named:

@@ -133,7 +133,8 @@ class Reader:
                 found = self._within(self._roots[root], fragment)
                 if found is not None and (roots or reference.startswith("#")):
                     return found
-        self._refuse(where, f"{reference!r:.80} leads to no schema here, nor in the registry")
+        reason = f"{reference!r:.80} leads to no schema here, nor in the registry"
+        return self._refuse(where, reason)
 
     def _within(self, node: Any, fragment: str) -> Any:
         above = node
