@@ -65,7 +65,7 @@ class Engine:
         )
         self._reasoning = Reasoning.of(self.vocabulary)
         seconds = self.policy.compile_seconds
-        self._compiler = Compiler(self.vocabulary, seconds=seconds, rehearsed=True, workers=workers)
+        self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots)
         self._scheduler = Scheduler(slots, self._constrain)
         self._decoder = Decoder(

@@ -4,7 +4,7 @@ Nodes are numbered level by level, so that the children of a node stand side by 
 as numbers, and no grammar.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Int32, UInt8
@@ -46,7 +46,8 @@ class Trie:
         held = np.bincount(node_of[: len(tokens)], minlength=count)
         self.token_first: Int32[np.ndarray, " nodes"] = (np.cumsum(held) - held).astype(np.int32)
         self.token_count: Int32[np.ndarray, " nodes"] = held.astype(np.int32)
-        self.depth = int(sizes.max())
+        self._first, self._children = memoryview(self.first), memoryview(self.children)
+        self._bytes = self.byte.tobytes()
 
     def __len__(self) -> int:
         """Nodes."""
@@ -57,6 +58,24 @@ class Trie:
     ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
         """All children of `nodes`, and for each which of `nodes` is its parent."""
         return _ranges(self.first[nodes], self.children[nodes])
+
+    def each_child(self, node: int) -> Iterator[tuple[int, int]]:
+        """The children of one node: what is quicker for a few nodes. Bytes and numbers."""
+        first = self._first[node]
+        return zip(
+            self._bytes[first : first + self._children[node]], range(first, len(self)), strict=False
+        )
+
+    def along(self, text: bytes) -> list[int]:
+        """The nodes that the beginnings of `text` lead to."""
+        found, node = [], 0
+        for byte in text:
+            first = self._first[node]
+            node = self._bytes.find(byte, first, first + self._children[node])
+            if node < 0:
+                break
+            found.append(node)
+        return found
 
     def tokens_at(
         self, nodes: Int32[np.ndarray, " n"]

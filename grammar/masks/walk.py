@@ -14,6 +14,7 @@ from dlm.grammar.trie import Trie
 
 Nodes = Int32[np.ndarray, " _"]
 _NOWHERE = -1
+_FEW = 48  # nodes that are looked at one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +97,26 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
     nodes = np.concatenate([each for each, _ in begin] or [np.zeros(0, np.int32)])
     ids = [np.full(len(each), number(state), np.int32) for each, state in begin]
     at = np.concatenate(ids or [np.zeros(0, np.int32)])
-    likely = np.zeros((0, 256), dtype=bool)
     found = [(nodes[:0], at[:0])]
     while len(nodes):
-        likely = np.vstack([likely, *(machine.likely(s) for s in states[len(likely) :])])
-        children, parent = trie.children_of(nodes)
-        byte, before = trie.byte[children], at[parent]
-        worth = np.flatnonzero(likely[before, byte])
-        moves, which = np.unique(before[worth] << 8 | byte[worth], return_inverse=True)
-        behind = [machine.after(states[move >> 8], move & 255) for move in moves.tolist()]
-        to = np.array([_NOWHERE if s is None else number(s) for s in behind], np.int32)[which]
-        kept = np.flatnonzero(to != _NOWHERE)
-        nodes, at = children[worth][kept], to[kept]
+        if len(nodes) <= _FEW:
+            pairs = [
+                (child, number(behind))
+                for node, state in zip(nodes.tolist(), at.tolist(), strict=True)
+                for byte, child in trie.each_child(node)
+                if (behind := machine.after(states[state], byte)) is not None
+            ]
+            nodes, at = np.array(pairs, np.int32).reshape(-1, 2).T
+        else:
+            children, parent = trie.children_of(nodes)
+            byte, before = trie.byte[children], at[parent]
+            likely = np.stack([machine.likely(state) for state in states])
+            worth = np.flatnonzero(likely[before, byte])
+            moves, which = np.unique(before[worth] << 8 | byte[worth], return_inverse=True)
+            behind = [machine.after(states[move >> 8], move & 255) for move in moves.tolist()]
+            to = np.array([_NOWHERE if s is None else number(s) for s in behind], np.int32)[which]
+            kept = np.flatnonzero(to != _NOWHERE)
+            nodes, at = children[worth][kept], to[kept]
         found.append((nodes, at))
     nodes, at = (np.concatenate(each) for each in zip(*found, strict=True))
     return Reached(nodes, at, np.zeros_like(nodes)), states

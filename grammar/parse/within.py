@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Bool, Int32, UInt32
 
 from dlm.grammar.masks.bits import packed
-from dlm.grammar.masks.walk import Nodes, Table
+from dlm.grammar.masks.walk import Nodes, Reached, Table
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
+_FEW = 1024  # tokens that are set one by one
 _REMEMBERED = 256  # sets of tokens a terminal, 32 KiB each at 262,144 tokens
 
 Words = UInt32[np.ndarray, " words"]
@@ -26,13 +27,13 @@ Bounds = tuple[int, int | None]  # characters that must follow, and that may; No
 class Within:
     """Where tokens lead from one state of a terminal, its bounds apart."""
 
-    def __init__(self, scanner: Scanner | LiteralScanner, table: Table, trie: Trie, state: int):
-        self._scanner, self.reached = scanner, table.walk(trie, state)
+    def __init__(self, scanner: Scanner | LiteralScanner, reached: Reached, trie: Trie):
+        self._scanner, self.reached = scanner, reached
         fewest = np.array([scanner.fewest_characters(s) for s in range(len(scanner))], np.int32)
-        self.needs = self.reached.counts + fewest[self.reached.states]  # to the nearest end
+        self.needs = reached.counts + fewest[reached.states]  # to the nearest end
         self.most = int(self.needs.max(initial=0))
-        final = np.array(scanner.final)[self.reached.states]
-        self._ends = np.flatnonzero(final & (trie.children[self.reached.nodes] > 0))
+        final = np.array(scanner.final)[reached.states]
+        self._ends = np.flatnonzero(final & (trie.children[reached.nodes] > 0))
 
     def fitting(self, bounds: Bounds) -> Bool[np.ndarray, " n"]:
         """Which of the nodes leave a way to the end."""
@@ -90,7 +91,13 @@ class TerminalTokens:
 
     def within(self, state: int) -> Within:
         if state not in self._within:
-            self._within[state] = Within(self._scanner, self._table, self._trie, state)
+            if isinstance(self._scanner, LiteralScanner):
+                nodes = np.array(self._trie.along(self._scanner.completion(state)), np.int32)
+                states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
+                reached = Reached(nodes, states, np.zeros_like(nodes))
+            else:
+                reached = self._table.walk(self._trie, state)
+            self._within[state] = Within(self._scanner, reached, self._trie)
         return self._within[state]
 
     def words(self, state: int, bounds: Bounds) -> Words:
@@ -143,6 +150,11 @@ class Terminals:
 
 def token_words(trie: Trie, nodes: Int32[np.ndarray, " n"], size: int) -> Words:
     """The tokens that end at `nodes`, as packed bits of `size` tokens."""
-    allowed = np.zeros(size, dtype=bool)
-    allowed[trie.tokens_at(nodes)[0]] = True
-    return packed(allowed)
+    tokens = trie.tokens_at(nodes)[0]
+    if len(tokens) > _FEW:
+        allowed = np.zeros(size, dtype=bool)
+        allowed[tokens] = True
+        return packed(allowed)
+    words = np.zeros(-(-size // 32), np.uint32)
+    np.bitwise_or.at(words, tokens >> 5, np.uint32(1) << (tokens & 31).astype(np.uint32))
+    return words

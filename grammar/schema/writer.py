@@ -30,7 +30,6 @@ from dlm.grammar.schema.objects import ObjectWriter, members
 from dlm.grammar.schema.reader import Reader
 from dlm.grammar.schema.work import MOST_WORK, Work
 
-_MOST_RULES = 50_000
 _MOST_DISTINCT = 8  # values of items that are all different
 _TOLD = 5  # places that an error names
 
@@ -113,15 +112,14 @@ class Writer:
         self._waiting: list[tuple[Reference, list[Shape], Formula]] = []
 
     def written(self, root: Formula, form: "Form | None") -> Node:
-        before = len(self._rules.nodes)
+        before = added = len(self._rules.nodes)
         node = form(self, root) if form else self.value(root)
         while self._waiting:
             reference, shapes, formula = self._waiting.pop()
             options = [self._shape(shape, formula) for shape in shapes]
             self._rules.define(reference, _either(options))
-            if len(self._rules.nodes) - before > _MOST_RULES:
-                reason = f"it takes more than {_MOST_RULES} rules"
-                raise InvalidGrammarError("JSON schema", reason, place(formula) or "/")
+            self._normal.work.count(len(self._rules.nodes) - added, place(formula))
+            added = len(self._rules.nodes)
         return without_endless(self._rules, node, before)
 
     def value(self, formula: Formula, kinds: Sequence[str] = KINDS) -> Node:
