@@ -5,8 +5,8 @@
 `compile` is the processor time from a schema to a grammar whose first mask is there, over all
 schemas of the file and those that are known to be hard; `mask` a new mask at a place of the
 schema's own instances. Then these instances, as the items of an array, fill a canvas, with dense
-logits on the CPU, one thread: the `first` step of a grammar that nobody has used, the canvas
-agreeing with it; `warm`, the same for a later request; `agree`, a step whose argmax is the last
+logits on the CPU, one thread: the `first` step of a grammar that nobody has used but its
+`warmup`, the canvas agreeing with it; `warm`, the same for a later request; `agree`, a step whose argmax is the last
 one's; `repair`, a step that wants a forbidden token somewhere, elsewhere each time.
 """
 
@@ -17,6 +17,7 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from sys import maxsize
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from rich.table import Table
 from stress import STOPS, L, read_schemas, vocabulary_of
 
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
+from dlm.grammar.canvas.warmup import Warmup
 from dlm.logits import Logits
 
 _BUDGET = 4096  # tokens
@@ -86,7 +88,8 @@ def measure(args: argparse.Namespace) -> Times:
     gc.freeze()  # as a server would: to look through all that is imported takes 0.2 s
     entries = read_schemas(Path(args.schemas))
     random.Random(args.seed).shuffle(entries)
-    times: Times = {name: [] for name in ("compile", "mask", "first", "warm", "agree", "repair")}
+    names = ("compile", "mask", "warmup", "first", "warm", "agree", "repair")
+    times: Times = {name: [] for name in names}
     for schema in [*(entry["schema"] for entry in entries[: args.limit]), *HARD.values()]:
         begun = time.process_time()
         try:
@@ -145,6 +148,7 @@ def steps(
     plain = logits[range(L), canvas].clone()
     logits[range(L), canvas] = 30.0
     scores = Logits(logits, canvas)
+    clock(times, "warmup", lambda: Warmup(compiled).go_on(maxsize))
     for situation in ("first", "warm"):
         constraint = Frontier(compiled, _BUDGET)
         clock(times, situation, lambda: constraint.guide(scores))  # noqa: B023
@@ -158,7 +162,8 @@ def steps(
     matcher = Matcher(compiled)
     compiled.masks.clear()
     for token in canvas:
-        clock(times, "mask", matcher.mask)
+        if matcher.state not in compiled.masks.known:
+            clock(times, "mask", matcher.mask)
         matcher.accept(token)
 
 
