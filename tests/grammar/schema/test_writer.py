@@ -186,7 +186,9 @@ CASES: list[tuple[str, Any, list[str], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "good", "bad"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
 def test_it_lets_through_what_fits_and_nothing_else(schema: Any, good: list[str], bad: list[str]):
     recogniser, _ = written(schema)
     assert [text for text in good if not recogniser.accepts(text)] == []
