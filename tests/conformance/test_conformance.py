@@ -51,6 +51,8 @@ def test_most_groups_compile_and_each_refusal_has_a_documented_reason(rows: list
 def test_valid_instances_are_rejected_for_documented_reasons_only(rows: list[dict[str, Any]]):
     required = [row for row in rows if not row["file"].startswith("optional/")]
     rejected = [one for row in required for one in row["valid_rejected"]]
-    unknown = [one for one in rejected if not set((one["reason"] or "?").split(", ")) <= _DIFFERENCES]
+    unknown = [
+        one for one in rejected if not set((one["reason"] or "?").split(", ")) <= _DIFFERENCES
+    ]
     assert unknown == []
     assert len(rejected) <= 25
