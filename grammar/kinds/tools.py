@@ -48,8 +48,8 @@ class Tools(Spec):
     """Text, calls of `tools`, or text and then calls.
 
     `tools` are in OpenAI's form; each function needs a name, and without `parameters`, or with no
-    `properties` in them, it takes none unless they say so. With `choice` "required" there is a call, and no text before it; with `named` exactly
-    one, of that tool. Without `parallel` there is one call at most.
+    `properties` in them, it takes none. With `choice` "required" there is a call, and no text
+    before it; with `named` exactly one, of that tool. Without `parallel` there is one call at most.
 
     Schemas are those of `JsonSchema`, in every form, `strict` or not, and OpenAPI's `nullable`:
     what rules cannot say is refused, and so are keys that the form cannot write.

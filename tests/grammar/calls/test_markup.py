@@ -169,7 +169,7 @@ def test_what_cannot_be_written_is_refused_with_its_place(format, write):
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a/uniqueItems"),
         ({"type": "array"}, ""),
     ):
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
         with pytest.raises(InvalidGrammarError, match="tools") as raised:
-            function = {"name": "f", "parameters": schema}
-            Tools([{"type": "function", "function": function}], format=format)
+            Tools([tool], format=format)
         assert raised.value.where == "/tools/0/function/parameters" + where
