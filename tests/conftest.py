@@ -19,6 +19,7 @@ jaxtyping.install_import_hook(
 )
 
 
+torch.set_num_threads(1)  # with more, a step waits for the slowest, and longest on a busy machine
 settings.register_profile("dlm", deadline=None, derandomize=True)  # machines are noisy
 settings.load_profile("dlm")
 

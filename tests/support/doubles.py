@@ -22,7 +22,7 @@ class Ledger:
 
 
 class Double:
-    """A denoiser whose logits are `wish(committed tokens of the slot, canvas)`."""
+    """A denoiser whose logits are `wish(committed tokens of the slot, canvas, soft embedding)`."""
 
     def __init__(self, vocab_size: int, canvas_length: int = CANVAS):
         self.vocab_size, self.canvas_length = vocab_size, canvas_length
@@ -42,7 +42,10 @@ class Double:
         self, canvas: Tensor, soft_embedding: Tensor, cache: Ledger, slots: Sequence[int]
     ) -> Tensor:
         return torch.stack(
-            [self.wish(cache.tokens[s], c) for s, c in zip(slots, canvas, strict=True)]
+            [
+                self.wish(cache.tokens[slot], *one)
+                for slot, *one in zip(slots, canvas, soft_embedding, strict=True)
+            ]
         )
 
     def no_soft_embedding(self) -> Tensor:
@@ -51,7 +54,7 @@ class Double:
     def soft_embedding(self, logits: Tensor) -> Tensor:
         return torch.zeros(*logits.shape[:-1], 1)
 
-    def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
+    def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
         raise NotImplementedError
 
 
@@ -62,7 +65,7 @@ class Random(Double):
         super().__init__(vocab_size, **shape)
         self._rng, self._scale = torch.Generator().manual_seed(seed), scale
 
-    def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
+    def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
         return self._scale * torch.randn(self.canvas_length, self.vocab_size, generator=self._rng)
 
 
@@ -73,7 +76,7 @@ class Obsessed(Double):
         super().__init__(vocab_size, **shape)
         self._tokens = list(tokens)
 
-    def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
+    def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
         logits = torch.zeros(self.canvas_length, self.vocab_size)
         logits[:, self._tokens] = 100.0
         return logits
@@ -86,8 +89,38 @@ class Scripted(Double):
         super().__init__(vocab_size, **shape)
         self._prompt, self._script = prompt, list(script)
 
-    def wish(self, committed: list[int], canvas: Tensor) -> Tensor:
+    def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
         said = len(committed) - self._prompt
         rest = self._script[said : said + self.canvas_length]
         wanted = torch.tensor(rest + [0] * (self.canvas_length - len(rest)))
         return 100.0 * torch.nn.functional.one_hot(wanted, self.vocab_size).float()
+
+
+class Dreamer(Double):
+    """Its logits follow from all that it is shown, and from nothing else.
+
+    From the committed tokens, the canvas and the soft embedding: what is lost of these, or stale,
+    shows in what it says. Like a model it becomes surer of what it has seen itself say.
+    """
+
+    WIDTH = 12
+
+    def __init__(self, vocab_size: int, seed: int, scale: float = 12.0, **shape: int):
+        super().__init__(vocab_size, **shape)
+        rng = torch.Generator().manual_seed(seed)
+        shapes = (vocab_size, self.WIDTH), (self.WIDTH, self.WIDTH), (self.WIDTH, self.WIDTH)
+        self._table, self._carry, self._mix = (torch.randn(s, generator=rng) for s in shapes)
+        self._scale = scale
+
+    def no_soft_embedding(self) -> Tensor:
+        return torch.zeros(self.canvas_length, self.WIDTH)
+
+    def soft_embedding(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1) @ self._table
+
+    def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
+        seen = self._table[canvas]
+        context = self._table[committed[-3:]].mean(0) + len(committed) % 7 / 7
+        places = torch.linspace(-1, 1, self.canvas_length)[:, None]
+        mixed = (seen + context + places + seen.roll(1, 0)) @ self._mix
+        return self._scale * torch.tanh(mixed + 3 * soft_embedding @ self._carry) @ self._table.T
