@@ -58,7 +58,7 @@ class JsonSchema(Spec):
             raise InvalidGrammarError(
                 self.kind, f"unenforced is {self.unenforced!r:.40}, not 'refuse' or 'check'"
             )
-        with suppress(TooMuchWorkError):  # it is for `rules` to say
+        with suppress(TooMuchWorkError):  # that is for `rules` to say
             self._written(Rules(), _AT_ONCE)
 
     @cached_property

@@ -24,6 +24,7 @@ from dlm.grammar.schema.formula import FALSE, Formula, every, place
 from dlm.grammar.schema.normal import NormalForm
 
 _MOST_KEYS = 16  # texts of a pattern up to which they are properties that the schema names
+_LONGEST = 64  # parts of one rule
 _MOST_CLASSES = 64  # sets of keys that have the same schema
 
 
@@ -73,10 +74,7 @@ def members(
     )
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys
-        if closed:
-            rest = _classes(objects, list(named), normal, keys_of, False)
-        else:
-            rest = free
+        rest = _classes(objects, list(named), normal, keys_of, False) if closed else free
         found = [new for old in found for new in _with(old, language, value, rest)]
         if len(found) > _MOST_CLASSES:
             raise TooManyError
@@ -111,6 +109,7 @@ def _classes(
     rests = every(*(clause.rest for clause in objects.clauses if not clause.patterns))
     if rests == FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
         return []
+    normal.work.count(sum(map(len, named)) // 8, "")
     keys = Automaton.words(named).complement() if named else Automaton.ANY
     for names in objects.names:
         keys = keys.intersection(keys_of(names))
@@ -123,6 +122,7 @@ def _classes(
             continue
         split = [(k, values, hit, False) for k, values, hit in found]
         for pattern, value in clause.patterns:
+            normal.work.count(20 * len(split), "")
             language = normal.languages.of("pattern", pattern)
             split = [
                 part
@@ -206,6 +206,8 @@ class ObjectWriter:
             return self._free(count, needed)
         member = self.members.named[at]
         behind = self._tail(at + 1, min(count + 1, self._cap), needed)
+        if len(_parts(behind)) > _LONGEST:
+            behind = self.rules.add(behind, "members")
         whole = concatenation(*_parts(self._member(member)), *_parts(behind))
         if behind == NOTHING:
             whole = NOTHING
