@@ -6,6 +6,7 @@ Knows neither what a property's value is nor how it is written.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import (
     NOTHING,
@@ -19,7 +20,7 @@ from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import MOST_STATES, TooManyError, Value
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.facets import Objects
-from dlm.grammar.schema.formula import FALSE, Formula, every
+from dlm.grammar.schema.formula import FALSE, Formula, every, place
 from dlm.grammar.schema.normal import NormalForm
 
 _MOST_KEYS = 16  # texts of a pattern up to which they are properties that the schema names
@@ -252,7 +253,12 @@ class ObjectWriter:
 
     def _member(self, member: Member) -> Node:
         if member not in self._nodes:
-            key = self.dialect.key(member.name) if member.name is not None else None
+            try:
+                key = self.dialect.key(member.name) if member.name is not None else None
+            except InvalidGrammarError as error:
+                raise InvalidGrammarError(
+                    "JSON schema", error.reason, place(member.value)
+                ) from error
             key = key or self.dialect.free_key(member.keys)
             node = concatenation(key, self.dialect.mark(":"), self.value(member.value))
             self._nodes[member] = node

@@ -7,6 +7,7 @@ from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.rules.analysis import without_endless
 from dlm.grammar.rules.nodes import (
     NOTHING,
     Literal,
@@ -16,7 +17,6 @@ from dlm.grammar.rules.nodes import (
     alternation,
     concatenation,
 )
-from dlm.grammar.rules.productive import without_endless
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError, Value, array, write_array, write_distinct
 from dlm.grammar.schema.constant import Constant, constant, spellings

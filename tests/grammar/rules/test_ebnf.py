@@ -135,6 +135,7 @@ def test_what_llama_cpp_takes_is_taken(source, text, refused):
         ("root ::= Token(106)", "line 1 column 10", "names tokens: a grammar is of text"),
         ("root ::= ExcludeToken(7)", "line 1 column 10", "names tokens"),
         ('root ::= TokenTagDispatch((1, x))\nx ::= "a"', "line 1 column 10", "names tokens"),
+        ('root ::= Regex("a")', "line 1 column 10", "Regex.* is not supported: Lark has regexes"),
         ("root ::= <think>", "line 1 column 10", "a grammar is of text"),
         ('root[max_tokens=5] ::= "a"', "line 1 column 1", r"\[max_tokens=5\] are not supported"),
         ("root ::= " + "(" * 100_000, "line 1 column 74", "more than 64 deep"),
