@@ -4,10 +4,10 @@ Nodes are numbered level by level, so that the children of a node stand side by 
 as numbers, and no grammar.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Bool, Int32, UInt8
 
 
 class Trie:
@@ -22,6 +22,7 @@ class Trie:
         tokens, sizes = tokens[order[: len(tokens)]], sizes[order]
         table = raw[order].view(np.uint8).reshape(len(order), -1)
 
+        self.levels = [0, 1]  # where the nodes of each depth begin; the last one: where all end
         values, parents = [np.zeros(1, np.uint8)], [np.zeros(1, np.int32)]
         node_of = np.zeros(len(order), dtype=np.int32)  # by piece: its node on the last level
         count = 1
@@ -34,6 +35,7 @@ class Trie:
             values.append(byte[new])
             parents.append(parent[new])
             count += len(values[-1])
+            self.levels.append(count)
         self.byte: UInt8[np.ndarray, " nodes"] = np.concatenate(values)
         self.parent: Int32[np.ndarray, " nodes"] = np.concatenate(parents)
         children = np.bincount(self.parent[1:], minlength=count)
@@ -41,12 +43,15 @@ class Trie:
         self.first: Int32[np.ndarray, " nodes"] = (1 + np.cumsum(children) - children).astype(
             np.int32
         )
+        self._node_of = np.zeros(len(pieces), np.int32)  # by token; the root, where it has no bytes
+        self._node_of[tokens] = node_of[: len(tokens)]
         behind = np.argsort(node_of[: len(tokens)], kind="stable")
         self.tokens: Int32[np.ndarray, " tokens"] = tokens[behind]  # by node
         held = np.bincount(node_of[: len(tokens)], minlength=count)
         self.token_first: Int32[np.ndarray, " nodes"] = (np.cumsum(held) - held).astype(np.int32)
         self.token_count: Int32[np.ndarray, " nodes"] = held.astype(np.int32)
-        self.depth = int(sizes.max())
+        self._first, self._children = memoryview(self.first), memoryview(self.children)
+        self._bytes = self.byte.tobytes()
 
     def __len__(self) -> int:
         """Nodes."""
@@ -57,6 +62,30 @@ class Trie:
     ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
         """All children of `nodes`, and for each which of `nodes` is its parent."""
         return _ranges(self.first[nodes], self.children[nodes])
+
+    def each_child(self, node: int) -> Iterator[tuple[int, int]]:
+        """The children of one node: what is quicker for a few nodes. Bytes and numbers."""
+        first = self._first[node]
+        return zip(
+            self._bytes[first : first + self._children[node]], range(first, len(self)), strict=False
+        )
+
+    def along(self, text: bytes) -> list[int]:
+        """The nodes that the beginnings of `text` lead to."""
+        found, node = [], 0
+        for byte in text:
+            first = self._first[node]
+            node = self._bytes.find(byte, first, first + self._children[node])
+            if node < 0:
+                break
+            found.append(node)
+        return found
+
+    def members(self, nodes: Int32[np.ndarray, " n"]) -> Bool[np.ndarray, " vocabulary"]:
+        """Of each token, whether it ends at one of `nodes`, none of which is the root."""
+        reached = np.zeros(len(self), dtype=bool)
+        reached[nodes] = True
+        return reached[self._node_of]
 
     def tokens_at(
         self, nodes: Int32[np.ndarray, " n"]

@@ -28,7 +28,7 @@ from dlm.grammar.schema.writer import write
 CLOSED = "closed objects"
 ORDER = "property order"
 SPELLING = "an integer's spelling"
-_MOST_ORDERS = 200  # of the keys of one instance that are tried
+_MOST_ORDERS = 24  # of the keys of one instance that are tried
 _DRAFTS = {
     "4": "http://json-schema.org/draft-04/schema#",
     "6": "http://json-schema.org/draft-06/schema#",
@@ -126,9 +126,10 @@ def _plain(value: Any) -> Any:
 def _orders(value: Any) -> Iterator[Any]:
     """The value with the keys of its objects in other orders."""
     if isinstance(value, list):
-        yield from map(list, product(*(list(_orders(part)) for part in value)))
+        some = (list(islice(_orders(part), _MOST_ORDERS)) for part in value)
+        yield from map(list, islice(product(*some), _MOST_ORDERS))
     elif isinstance(value, dict):
-        parts = {key: list(_orders(part)) for key, part in value.items()}
+        parts = {key: list(islice(_orders(part), _MOST_ORDERS)) for key, part in value.items()}
         for keys in islice(permutations(value), _MOST_ORDERS):
             for chosen in islice(product(*(parts[key] for key in keys)), _MOST_ORDERS):
                 yield dict(zip(keys, chosen, strict=True))

@@ -45,7 +45,7 @@ from dlm.grammar import (
     Vocabulary,
 )
 from dlm.grammar.masks.bits import tokens_in
-from dlm.grammar.parse.matcher import Reader
+from dlm.grammar.parse.matcher import Matcher
 
 L = 256  # positions a canvas
 STOPS, PAD = (1, 106, 50), 0
@@ -240,12 +240,12 @@ def progress(rest: str | None) -> int:
 
 def read_by(compiled: Compiled, text: str) -> str | None:
     """Read a text token by token; None if all of it is accepted, else what is left."""
-    vocabulary, reader = compiled.vocabulary, Reader(compiled)
+    vocabulary, matcher = compiled.vocabulary, Matcher(compiled)
     tokens = vocabulary.encode(text)
-    taken = reader.read_all([*tokens, vocabulary.stops[0]])
+    taken = matcher.accept_all([*tokens, vocabulary.stops[0]])
     if taken < len(tokens):
         return vocabulary.text(tokens[taken:])
-    return None if reader.ended else "the end"
+    return None if matcher.ended else "the end"
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -1,32 +1,60 @@
-"""Tool calls in the forms of other models, which are text: what xgrammar calls them, and readers.
+"""Calls in the forms of other models, which are text: their rules, and the way back.
 
 A reader raises `InvalidValueError` for a malformed call. It does not check arguments.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dlm.grammar.calls.elements import STYLES
 from dlm.grammar.calls.tool_call import Answer, ToolCall
 from dlm.grammar.errors import InvalidValueError
-from dlm.grammar.schema.parameters import Parameters
+from dlm.grammar.rules.nodes import Node, concatenation
+from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.writer import Form, as_object
 
-_DECODER = json.JSONDecoder(strict=False)  # xgrammar lets control characters into some strings
+Accepts = Callable[[str, str, Any], bool]  # of a tool, whether an argument may have a value
+
+_DECODER = json.JSONDecoder()
 _FUNCTION = re.compile(r"([^>\s]+)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>(.*?)</parameter>", re.DOTALL)
 _END = re.compile(r"\s*</function>\s*</tool_call>")
 _SPACE = re.compile(r"\s*")
+_JSON = Dialect()
 
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """One form. `read` takes a text and the parameters of the tools, by name."""
+    """One form. A call begins with `opening`, which is nowhere else in an answer.
 
-    model: str  # xgrammar's name of it
-    read: Callable[[str, Mapping[str, Parameters]], Answer]
+    `write` makes the rest of a call of a tool's name and its arguments, which are written in the
+    form `arguments`. `read` takes a text.
+    """
+
+    opening: str
+    arguments: Form
+    write: Callable[[str, Node], Node]
+    read: Callable[[str, Accepts], Answer]
+
+
+def _hermes(name: str, arguments: Node) -> Node:
+    begun = concatenation(_JSON.space, _JSON.mark("{"), '"name"', _JSON.mark(":"))
+    call = _named(name, "arguments", arguments)
+    return concatenation(begun, call, _JSON.space, "</tool_call>")
+
+
+def _named(name: str, key: str, arguments: Node) -> Node:
+    """The rest of an object with a name and arguments."""
+    comma, colon = _JSON.mark(","), _JSON.mark(":")
+    return concatenation(f'"{name}"', comma, f'"{key}"', colon, arguments, _JSON.mark("}"))
+
+
+def _qwen_coder(name: str, arguments: Node) -> Node:
+    return concatenation(f"{name}>", arguments, "</function>", _JSON.space, "</tool_call>")
 
 
 def _error(text: str, at: int, reason: str) -> InvalidValueError:
@@ -35,22 +63,22 @@ def _error(text: str, at: int, reason: str) -> InvalidValueError:
 
 def _read(
     opening: str,
-    call: Callable[[str, int, Mapping[str, Parameters]], tuple[ToolCall, int]],
+    call: Callable[[str, int, Accepts], tuple[ToolCall, int]],
     text: str,
-    tools: Mapping[str, Parameters],
+    accepts: Accepts,
 ) -> Answer:
     """`call` reads one call from behind its `opening`, and says where it ends."""
     content, calls, at = [], [], 0
     while (found := text.find(opening, at)) >= 0:
         content.append(text[at:found])
-        read, at = call(text, found + len(opening), tools)
+        read, at = call(text, found + len(opening), accepts)
         calls.append(read)
     content.append(text[at:])
     return Answer("".join(content) or None, tuple(calls))
 
 
 def _json_call(
-    begun: str, arguments: str, closing: str, text: str, at: int, tools: Mapping[str, Parameters]
+    begun: str, arguments: str, closing: str, text: str, at: int, accepts: Accepts
 ) -> tuple[ToolCall, int]:
     """An object with a `name` and `arguments`, of which `begun` was in the opening."""
     body = begun + text[at:]
@@ -72,15 +100,13 @@ def _json_call(
     return ToolCall(value["name"], value[arguments]), at + len(closing)
 
 
-def _xml_call(text: str, at: int, tools: Mapping[str, Parameters]) -> tuple[ToolCall, int]:
+def _xml_call(text: str, at: int, accepts: Accepts) -> tuple[ToolCall, int]:
     if not (named := _FUNCTION.match(text, at)):
         raise _error(text, at, "a function's name is missing")
     name, at = named[1], named.end()
     arguments = {}
     while found := _PARAMETER.match(text, at):
-        schema = tools[name].property(found[1]) if name in tools else True
-        accepts = partial(tools[name].accepts, schema) if name in tools else bool
-        arguments[found[1]] = _xml_value(found[2], accepts)
+        arguments[found[1]] = _xml_value(found[2], partial(accepts, name, found[1]))
         at = found.end()
     if not (ended := _END.match(text, at)):
         raise _error(text, at, "</function> and </tool_call> are missing")
@@ -102,12 +128,26 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-_HERMES = partial(_read, "<tool_call>", partial(_json_call, "", "arguments", "</tool_call>"))
+_TAG, _OBJECT = "<tool_call>", '{"name": '
+_HERMES = Markup(
+    _TAG,
+    as_object,
+    _hermes,
+    partial(_read, _TAG, partial(_json_call, "", "arguments", "</tool_call>")),
+)
 MARKUPS = {
-    "hermes": Markup("qwen_3", _HERMES),
-    "qwen3": Markup("qwen_3", _HERMES),
-    "qwen3_coder": Markup("qwen_3_coder", partial(_read, "<tool_call>\n<function=", _xml_call)),
+    "hermes": _HERMES,
+    "qwen3": _HERMES,
+    "qwen3_coder": Markup(
+        f"{_TAG}\n<function=",
+        STYLES["qwen_xml"].form,
+        _qwen_coder,
+        partial(_read, f"{_TAG}\n<function=", _xml_call),
+    ),
     "llama": Markup(
-        "llama", partial(_read, '{"name": ', partial(_json_call, '{"name": ', "parameters", ""))
+        _OBJECT,
+        as_object,
+        lambda name, arguments: _named(name, "parameters", arguments),
+        partial(_read, _OBJECT, partial(_json_call, _OBJECT, "parameters", "")),
     ),
 }

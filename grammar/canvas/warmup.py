@@ -1,39 +1,38 @@
-"""Made-up texts, read before any request comes, so that no step of the loop waits for masks.
+"""Fills a grammar's caches before its first request: made-up texts are read, a little at a time.
 
-Masks and states are made as texts reach them, and what a model will write differs from the simplest
-texts mostly within strings and numbers, where states repeat. Two texts go through a grammar in
-the two styles that JSON is written in, and further ones turn off from the first at one state each.
+States and masks are made as texts reach them, and what a model will write differs from the simplest
+texts mostly within strings and numbers, where states repeat. Two texts go through a grammar in the
+two styles that JSON is written in, and further ones turn off from the first at one place each.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, count
-from time import perf_counter
 
 import numpy as np
 
 from dlm.grammar.canvas.frontier import Frontier
 from dlm.grammar.constraint import Candidates
-from dlm.grammar.errors import GrammarError
+from dlm.grammar.errors import GrammarError, Unfinished
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
-_STATES, _MASKS = 2048, 512  # enough is known then
+_MOST_WORK = 30_000  # units for all of it: about 0.3 s
+_STATES, _MASKS = 4096, 512  # enough is known then
 _LONGEST, _READ = 1024, 256  # bytes of a text, and tokens of it that are read
 _BUDGET = 1 << 30  # tokens: it refuses nothing
-_SECONDS = 0.25  # for all of it
 
 # What is written where there is a choice; escapes and other alphabets only where there is none.
 _USUAL = b'a1"0,:[{.-]}' + bytes(byte for byte in range(33, 127) if byte != ord("\\"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _Wanted:
     """The scores of a model that wants one text."""
 
     argmax: list[int]
@@ -54,23 +53,38 @@ class _Text:
         return [*self.tokens, *vocabulary.encode(self.said.decode(errors="ignore"))]
 
 
-def warm_up(compiled: Compiled, hurry: Callable[[], bool] = lambda: False) -> None:
-    """Learn the states and masks of simple texts. Changes nothing about what is allowed.
+class Warmup:
+    """Of one grammar. It changes nothing about what is allowed."""
 
-    Done when enough is known, when its time is over, or when there is `hurry`.
-    """
-    parser, vocabulary = compiled.parser, compiled.vocabulary
-    end = perf_counter() + _SECONDS
-    try:
-        frontier = Frontier(compiled, _BUDGET)
+    def __init__(self, compiled: Compiled):
+        self._compiled = compiled
+        self._end = compiled.meter.spent + _MOST_WORK
+        self._texts = self._all_texts()
+        self._text: _Wanted | None = None  # that is being read
+        self.done = False
+
+    def go_on(self, work: int) -> None:
+        """Do about so many units of work, if there is as much to do."""
+        compiled, meter = self._compiled, self._compiled.meter
+        end = meter.spent + work
+        try:
+            while not self.done and meter.spent < end:
+                self._text = self._text or next(self._texts, None)
+                enough = len(compiled.parser) > _STATES or compiled.masks.count > _MASKS
+                self.done = self._text is None or enough or meter.spent > self._end
+                if self._text is not None and not self.done:
+                    Frontier(compiled, _BUDGET, work=end - meter.spent).guide(self._text)
+                    self._text = None
+        except Unfinished:
+            return
+        except GrammarError:
+            self.done = True  # whoever asks for a text of this grammar will be told
+
+    def _all_texts(self) -> Iterator[_Wanted]:
+        compiled = self._compiled
         ways = _texts(compiled), _texts(compiled, indented=True), _texts(compiled, turns=1)
         for text in chain(*ways):
-            frontier.guide(_Said(text.spelled(vocabulary)[:_READ]))
-            enough = len(parser) > _STATES or compiled.masks.count > _MASKS
-            if enough or hurry() or perf_counter() > end:
-                return
-    except GrammarError:
-        return  # whoever asks for a text of this grammar will be told
+            yield _Wanted(text.spelled(compiled.vocabulary)[:_READ])
 
 
 def _texts(compiled: Compiled, indented: bool = False, turns: int = 0) -> Iterator[_Text]:

@@ -3,27 +3,43 @@
 import json
 import re
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import xgrammar as xgr
-
-from dlm.grammar.calls.gemma import Calls
-from dlm.grammar.calls.gemma_text import read_calls
+from dlm.grammar.calls.gemma import gemma_call, read_calls
 from dlm.grammar.calls.markup import MARKUPS
 from dlm.grammar.calls.tool_call import Answer
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.kinds.spec import Spec
-from dlm.grammar.regex import pattern
-from dlm.grammar.schema.parameters import Parameters
-from dlm.grammar.vocabulary import Vocabulary
+from dlm.grammar.markers import CallMarkers
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.rules.dispatch import dispatch
+from dlm.grammar.rules.nodes import (
+    Node,
+    Repetition,
+    Terminal,
+    alternation,
+    concatenation,
+    optional,
+)
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.check import UncheckableError, check
+from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.pointer import pointer
+from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
+from dlm.grammar.schema.writer import as_object, write
+
+if TYPE_CHECKING:
+    from dlm.grammar.vocabulary import Vocabulary
 
 _NATIVE = "gemma4"
 _CHOICES = ("auto", "required")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_MAX_WHITESPACE = 8  # characters between JSON's own tokens, as in `JsonSchema`
 _NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+_AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
+_DOCUMENT = "dlm:parameters"  # URI of a tool's schema, for references into it
 
 
 @dataclass(frozen=True)
@@ -34,12 +50,10 @@ class Tools(Spec):
     none. With `choice` "required" there is a call, and no text before it; with `named` exactly
     one, of that tool. Without `parallel` there is one call at most.
 
-    In Gemma 4's own form, "gemma4", schemas are enforced to the letter, `strict` or not, and what
-    cannot be is refused: arguments come in the schema's order, a pattern without anchors matches
-    the whole string, and the formats are those of `formats.FORMATS`. Other forms are as exact as
-    xgrammar is.
+    Schemas are those of `JsonSchema`, in every form, `strict` or not: what rules cannot say is
+    refused, and so are keys that the form cannot write.
 
-    Raises `InvalidGrammarError`, its `where` a JSON pointer.
+    Raises `InvalidGrammarError`, its `where` a JSON pointer, here or in `rules`.
     """
 
     tools: Sequence[Any]
@@ -48,7 +62,7 @@ class Tools(Spec):
     parallel: bool = True
     format: str = _NATIVE  # or one of markup.MARKUPS
 
-    kind = Parameters.kind
+    kind = "tools"
 
     def __post_init__(self) -> None:
         if self.choice not in _CHOICES:
@@ -60,14 +74,17 @@ class Tools(Spec):
             raise self._error(f"there is no tool {self.named!r:.80}", "/named")
         if not self.parameters:
             raise self._error("there are no tools", "/tools")
+        for name in self._offered:
+            with suppress(TooMuchWorkError):  # it is for `rules` to say
+                self._call(name, CallMarkers(0, 1, 2), Rules(), _AT_ONCE // len(self._offered))
 
     def _error(self, reason: str, where: str) -> InvalidGrammarError:
         return InvalidGrammarError(self.kind, reason, where)
 
     @cached_property
-    def parameters(self) -> dict[str, Parameters]:
-        """Of each tool, by its name."""
-        found: dict[str, Parameters] = {}
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """The schema of each tool, by its name."""
+        found: dict[str, dict[str, Any]] = {}
         for i, tool in enumerate(_plain(self.tools)):
             function = tool.get("function") if isinstance(tool, dict) else None
             if not isinstance(function, dict) or tool.get("type") != "function":
@@ -80,12 +97,16 @@ class Tools(Spec):
             if name in found:
                 raise self._error(f"{name!r} is there twice", f"{where}/name")
             schema = function.get("parameters")
-            schema = _NONE if schema is None else schema
-            try:
-                found[name] = Parameters(schema, f"{where}/parameters")
-            except RecursionError as error:
-                raise self._error("nested too deep", f"{where}/parameters") from error
+            if not isinstance(schema, dict | None):
+                raise self._error(
+                    f"a schema is an object, not {schema!r:.40}", f"{where}/parameters"
+                )
+            found[name] = _NONE if schema is None else schema
         return found
+
+    @property
+    def _offered(self) -> list[str]:
+        return [self.named] if self.named is not None else list(self.parameters)
 
     @property
     def calls(self) -> bool:
@@ -101,53 +122,64 @@ class Tools(Spec):
 
     @property
     def key(self) -> Hashable:
-        schemas = json.dumps({name: tool.schema for name, tool in self.parameters.items()})
+        schemas = json.dumps(self.parameters)
         return self.kind, self.format, self.choice, self.named, self.parallel, schemas
 
-    def grammar(self, vocabulary: Vocabulary) -> xgr.Grammar:
-        try:
-            return self._native(vocabulary) if self.calls else self._tagged()
-        except RecursionError as error:
-            raise self._error("nested too deep", "/tools") from error
-
-    def _native(self, vocabulary: Vocabulary) -> xgr.Grammar:
-        if vocabulary.call is None:
+    def rules(self, markers: CallMarkers | None) -> Rules:
+        rules = Rules()
+        if self.calls and markers is None:
             raise self._error("this model's vocabulary has no tool call tokens", "/format")
-        calls = Calls(vocabulary.call)
-        offered = [self.named] if self.named is not None else list(self.parameters)
-        rules = [calls.add(name, self.parameters[name]) for name in offered]
-        several = "+" if self.parallel and self.named is None else ""
-        made = f"({' | '.join(str(rule) for rule in rules)}){several}"
+        calls = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
+        call, more = alternation(*calls), self.parallel and self.named is None
+        if len(calls) > 1:
+            call = rules.add(call, "call")
         free = self.choice == "auto" and self.named is None
-        root = f"text | text? {made}" if free else made
-        text = f"{pattern.charset(pattern.CHARACTERS)}+"
-        return xgr.Grammar.from_ebnf(f"root ::= {root}\ntext ::= {text}\n{calls}")
+        make = self._native if self.calls else self._marked_up
+        rules.nodes[rules.root] = make(call, free, more)
+        return rules
 
-    def _tagged(self) -> xgr.Grammar:
-        tools: list[Any] = [
-            {"type": "function", "function": {"name": name, "parameters": tool.schema}}
-            for name, tool in self.parameters.items()
-        ]
-        choice: Any = self.choice
-        if self.named is not None:
-            choice = {"type": "function", "function": {"name": self.named}}
-        tag = xgr.get_model_structural_tag(
-            MARKUPS[self.format].model,
-            tools=tools,
-            tool_choice=choice,
-            reasoning="disabled",
-            max_whitespace_cnt=_MAX_WHITESPACE,
-            parallel_tool_calls=self.parallel,
-        )
-        return xgr.Grammar.from_structural_tag(tag)
+    def _native(self, call: Node, free: bool, more: bool) -> Node:
+        calls = Repetition(call, 1) if more else call
+        text = Terminal(Automaton.lengths(1, None))
+        return alternation(text, concatenation(optional(text), calls)) if free else calls
+
+    def _marked_up(self, call: Node, free: bool, more: bool) -> Node:
+        opening = MARKUPS[self.format].opening
+        if free:
+            return dispatch([(opening, call)], [], more)
+        first = concatenation(opening, call)
+        return concatenation(first, dispatch([(opening, call)], [], True)) if more else first
+
+    def _call(self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int) -> Node:
+        """In a markup, what is behind its opening."""
+        where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
+        native = markers if self.calls else None
+        try:
+            written = write(
+                self.parameters[name],
+                dialect=Dialect(quote=native and native.quote),
+                rules=rules,
+                where=where,
+                form=as_object if native else MARKUPS[self.format].arguments,
+                most_work=most_work,
+            )
+        except TooMuchWorkError:
+            raise
+        except InvalidGrammarError as error:
+            whole = ": arguments are an object" * (error.where == where)
+            raise self._error(error.reason + whole, error.where or where) from error
+        rules.free_keys |= written.free_keys
+        if native:
+            return gemma_call(name, written.node, native)
+        return MARKUPS[self.format].write(name, written.node)
 
     def value(self, text: str) -> Answer:
         """As `read`, for a text: in Gemma 4's own form, it has no calls."""
         if self.calls:
             return self._checked(Answer(text or None, ()))
-        return self._checked(MARKUPS[self.format].read(text, self.parameters))
+        return self._checked(MARKUPS[self.format].read(text, self._accepts))
 
-    def read(self, tokens: Sequence[int], vocabulary: Vocabulary) -> Answer:
+    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary") -> Answer:
         """The text and the calls of any answer, made under this constraint or not.
 
         Raises `InvalidValueError` for a malformed call, one of an unknown tool or with arguments
@@ -157,14 +189,30 @@ class Tools(Spec):
             return self._checked(read_calls(tokens, vocabulary))
         return self.value(vocabulary.text(tokens))
 
+    def _accepts(self, name: str, argument: str, value: Any) -> bool:
+        """Whether a tool takes that value of an argument."""
+        schema = self.parameters.get(name, {})
+        if argument not in schema.get("properties", {}):
+            return True
+        part = {"$ref": f"{_DOCUMENT}#{pointer('properties', argument)}"}
+        if "$schema" in schema:
+            part["$schema"] = schema["$schema"]
+        try:
+            check(value, part, {_DOCUMENT: schema})
+        except (InvalidValueError, UncheckableError):
+            return False
+        return True
+
     def _checked(self, answer: Answer) -> Answer:
         for call in answer.tool_calls:
             if call.name not in self.parameters or self.named not in (None, call.name):
                 raise InvalidValueError(f"a call of {call.name!r:.80}, which is not offered")
             try:
-                self.parameters[call.name].check(call.arguments)
+                check(call.arguments, self.parameters[call.name])
             except InvalidValueError as error:
                 raise InvalidValueError(f"call of {call.name}: {error}") from error
+            except UncheckableError:
+                pass  # the rules were exact
         if not answer.tool_calls and (self.choice == "required" or self.named is not None):
             raise InvalidValueError("a tool call is required, and there is none")
         if len(answer.tool_calls) > 1 and (not self.parallel or self.named is not None):

@@ -38,9 +38,13 @@ class Masks:
     def trim(self) -> None:
         """Between two looks: forget all rows if they have become too many."""
         if self.count > _ROWS:
-            self._bits, self.count = Bits(2 * _ROWS, self._vocab_size), 0
-            self.known.clear()
-            self.age += 1
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._bits, self.count = Bits(2 * _ROWS, self._vocab_size), 0
+        self.known.clear()
+        self.age += 1
 
     def new(self) -> tuple[Bits, Mask]:
         """A row to write to, and its number."""

@@ -14,6 +14,8 @@ from dlm.grammar.trie import Trie
 
 Nodes = Int32[np.ndarray, " _"]
 _NOWHERE = -1
+_DENSE = 4  # a part of a level that is worth looking at all of it
+_FEW = 48  # nodes that are looked at one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Reached:
 
     nodes: Nodes
     states: Nodes
-    counts: Nodes  # of moves that count
+    counts: Nodes  # of moves that count; empty, if nobody wants to know
 
 
 class Table:
@@ -32,23 +34,34 @@ class Table:
         """`moves(state)`: bytes from, to; the state that they lead to, and whether that counts."""
         self._moves = moves
         self._to = np.full((16, 256), _NOWHERE, dtype=np.int32)
-        self._counts = np.zeros((16, 256), dtype=bool)
+        self._counts = np.zeros((16, 256), dtype=np.int32)
         self._written: set[int] = set()
 
-    def walk(self, trie: Trie, state: int) -> Reached:
+    def walk(self, trie: Trie, state: int, counting: bool) -> Reached:
         """From the root, which is not among what is reached."""
         nodes = np.zeros(1, np.int32)
         states, counts = np.full(1, state, np.int32), np.zeros(1, np.int32)
-        found: list[tuple[Nodes, Nodes, Nodes]] = []
-        while len(nodes):
-            self._write(np.unique(states).tolist())
-            children, parent = trie.children_of(nodes)
-            byte, before = trie.byte[children], states[parent]
-            behind = self._to[before, byte]
+        found = [(nodes[:0], states[:0], counts[:0])]
+        for begin, end, last in zip(trie.levels, trie.levels[1:], trie.levels[2:], strict=False):
+            if not len(nodes):
+                break
+            self._write(np.flatnonzero(np.bincount(states)).tolist())
+            if len(nodes) * _DENSE < end - begin:
+                children, parent = trie.children_of(nodes)
+                byte = trie.byte[children]
+            else:  # most of a level: all of the next one is looked at
+                children, byte = np.arange(end, last, dtype=np.int32), trie.byte[end:last]
+                place = np.full(end - begin, len(nodes), np.int32)
+                place[nodes - begin] = np.arange(len(nodes), dtype=np.int32)
+                parent = place[trie.parent[end:last] - begin]
+                states = np.append(states, np.int32(len(self._to) - 1))  # of what is not reached
+            moves = (states[parent] << 8) + byte
+            behind = self._to.ravel().take(moves)
             kept = np.flatnonzero(behind != _NOWHERE)
-            counts = (counts[parent] + self._counts[before, byte])[kept].astype(np.int32)
+            if counting:
+                counts = counts[parent[kept]] + self._counts.ravel().take(moves[kept])
             nodes, states = children[kept], behind[kept]
-            found.append((nodes, states, counts))
+            found.append((nodes, states, counts if counting else nodes[:0]))
         return Reached(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
     def _write(self, states: list[int]) -> None:
@@ -63,7 +76,7 @@ class Table:
             self._written.add(state)
 
     def _room(self, state: int) -> None:
-        while state >= len(self._to):
+        while state >= len(self._to) - 1:  # from the last row, nothing leads anywhere
             self._to = np.concatenate([self._to, np.full_like(self._to, _NOWHERE)])
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
 
@@ -96,18 +109,26 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
     nodes = np.concatenate([each for each, _ in begin] or [np.zeros(0, np.int32)])
     ids = [np.full(len(each), number(state), np.int32) for each, state in begin]
     at = np.concatenate(ids or [np.zeros(0, np.int32)])
-    likely = np.zeros((0, 256), dtype=bool)
     found = [(nodes[:0], at[:0])]
     while len(nodes):
-        likely = np.vstack([likely, *(machine.likely(s) for s in states[len(likely) :])])
-        children, parent = trie.children_of(nodes)
-        byte, before = trie.byte[children], at[parent]
-        worth = np.flatnonzero(likely[before, byte])
-        moves, which = np.unique(before[worth] << 8 | byte[worth], return_inverse=True)
-        behind = [machine.after(states[move >> 8], move & 255) for move in moves.tolist()]
-        to = np.array([_NOWHERE if s is None else number(s) for s in behind], np.int32)[which]
-        kept = np.flatnonzero(to != _NOWHERE)
-        nodes, at = children[worth][kept], to[kept]
+        if len(nodes) <= _FEW:
+            pairs = [
+                (child, number(behind))
+                for node, state in zip(nodes.tolist(), at.tolist(), strict=True)
+                for byte, child in trie.each_child(node)
+                if (behind := machine.after(states[state], byte)) is not None
+            ]
+            nodes, at = np.array(pairs, np.int32).reshape(-1, 2).T
+        else:
+            children, parent = trie.children_of(nodes)
+            byte, before = trie.byte[children], at[parent]
+            likely = np.stack([machine.likely(state) for state in states])
+            worth = np.flatnonzero(likely[before, byte])
+            moves, which = np.unique(before[worth] << 8 | byte[worth], return_inverse=True)
+            behind = [machine.after(states[move >> 8], move & 255) for move in moves.tolist()]
+            to = np.array([_NOWHERE if s is None else number(s) for s in behind], np.int32)[which]
+            kept = np.flatnonzero(to != _NOWHERE)
+            nodes, at = children[worth][kept], to[kept]
         found.append((nodes, at))
     nodes, at = (np.concatenate(each) for each in zip(*found, strict=True))
-    return Reached(nodes, at, np.zeros_like(nodes)), states
+    return Reached(nodes, at, nodes[:0]), states

@@ -18,7 +18,8 @@ from dlm.grammar.parse.within import Bounds, Terminals, Words, token_words
 from dlm.grammar.vocabulary import Vocabulary
 
 _FAR = 1 << 40  # bytes: beyond any budget
-_NODES = 100  # of the trie that are looked at in about a microsecond
+_NODES, _DENSE_NODES = 20, 500  # of the trie that a unit of work is spent on, one by one or not
+_MASK = 20  # units for a mask
 
 
 class Allowed:
@@ -33,6 +34,7 @@ class Allowed:
         meter: Meter,
     ):
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
+        self._terminals = terminals
         self._tokens = [terminals.tokens(scanner) for scanner in parser.scanners]
 
     def mask(self, state: State) -> Mask:
@@ -64,10 +66,13 @@ class Allowed:
         return tokens, costs[tokens]
 
     def _words(self, state: State) -> Words:
+        self._meter.spend(_MASK)
+        before = self._terminals.walked
         reached, _ = self._leaving(state)
         words = token_words(self._vocabulary.trie, reached.nodes, len(self._vocabulary))
         for thread in state.threads:
             words |= self._tokens[thread.terminal].words(thread.at, self._bounds(thread))
+        self._meter.add((self._terminals.walked - before) // _DENSE_NODES)
         for token in self._control(state):
             words[token >> 5] |= np.uint32(1 << (token & 31))
         return words
@@ -79,8 +84,9 @@ class Allowed:
             ends = self._tokens[thread.terminal].ends(thread.at, self._bounds(thread))
             if len(ends):
                 begin.append((ends, self._parser.behind_terminal(thread)))
-        self._meter.spend(1 + sum(len(ends) for ends, _ in begin) // _NODES)
-        return walk(self._vocabulary.trie, self, begin)
+        reached, states = walk(self._vocabulary.trie, self, begin)
+        self._meter.add(len(reached.nodes) // _NODES)
+        return reached, states
 
     def likely(self, state: State) -> Bool[np.ndarray, " 256"]:
         """The bytes that a thread may go on with, its bounds apart."""

@@ -74,6 +74,15 @@ class Parser:
                 state.next[each] = reached
         return state.next[byte]
 
+    def ranges(self, state: State) -> list[tuple[int, int]]:
+        """The ranges of bytes that may follow."""
+        return [
+            (low, high)
+            for thread in state.threads
+            for low, high, to in self.scanners[thread.terminal].moves(thread.at)
+            if self._moved(thread, to) is not None
+        ]
+
     def named(self, state: State) -> set[int]:
         """The control tokens that are asked for by their ids."""
         edges = (e for item in state.items for e in self._network.edges_of(item.state).tokens)
@@ -120,15 +129,9 @@ class Parser:
         """The one byte that may follow; None where another may, or a token, or nothing."""
         if state.items or not state.cost:
             return None
-        found = None
-        for thread in state.threads:
-            for low, high, to in self.scanners[thread.terminal].moves(thread.at):
-                if self._moved(thread, to) is None:
-                    continue
-                if low != high or found not in (None, low):
-                    return None
-                found = low
-        return found
+        ranges = self.ranges(state)
+        low = min((low for low, _ in ranges), default=0)
+        return low if ranges and low == max(high for _, high in ranges) else None
 
     def _moved(self, thread: Thread, to: int) -> Thread | None:
         """The thread behind a byte; None if its bounds leave no way to its end."""
@@ -206,7 +209,7 @@ class Parser:
                 raise GrammarError(
                     f"the grammar is too ambiguous: a text can be read in over {_MOST_ITEMS} ways"
                 )
-        self._meter.spend(len(seen))
+        self._meter.add(len(seen) // 2)
         if called:
             shared = self._shared(called)
             items = [Item(state, shared.get(stack, stack)) for state, stack in items]

@@ -5,18 +5,20 @@ remains: one walk of the vocabulary serves all counts.
 """
 
 from collections import OrderedDict
+from functools import cached_property
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 from jaxtyping import Bool, Int32, UInt32
 
 from dlm.grammar.masks.bits import packed
-from dlm.grammar.masks.walk import Nodes, Table
+from dlm.grammar.masks.walk import Nodes, Reached, Table
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
+_FEW = 1024  # nodes whose tokens are set one by one
 _REMEMBERED = 256  # sets of tokens a terminal, 32 KiB each at 262,144 tokens
 
 Words = UInt32[np.ndarray, " words"]
@@ -26,13 +28,21 @@ Bounds = tuple[int, int | None]  # characters that must follow, and that may; No
 class Within:
     """Where tokens lead from one state of a terminal, its bounds apart."""
 
-    def __init__(self, scanner: Scanner | LiteralScanner, table: Table, trie: Trie, state: int):
-        self._scanner, self.reached = scanner, table.walk(trie, state)
+    def __init__(self, scanner: Scanner | LiteralScanner, reached: Reached, trie: Trie):
+        self._scanner, self.reached = scanner, reached
+        final = np.flatnonzero(np.array(scanner.final)[reached.states])
+        self._ends = final[trie.children[reached.nodes[final]] > 0]
+
+    @cached_property
+    def needs(self) -> Nodes:
+        """The characters from the walk's beginning to the nearest end, by way of each node."""
+        scanner, reached = self._scanner, self.reached
         fewest = np.array([scanner.fewest_characters(s) for s in range(len(scanner))], np.int32)
-        self.needs = self.reached.counts + fewest[self.reached.states]  # to the nearest end
-        self.most = int(self.needs.max(initial=0))
-        final = np.array(scanner.final)[self.reached.states]
-        self._ends = np.flatnonzero(final & (trie.children[self.reached.nodes] > 0))
+        return reached.counts + fewest[reached.states]
+
+    @cached_property
+    def most(self) -> int:
+        return int(self.needs.max(initial=0))
 
     def fitting(self, bounds: Bounds) -> Bool[np.ndarray, " n"]:
         """Which of the nodes leave a way to the end."""
@@ -52,6 +62,8 @@ class Within:
     def ends(self, bounds: Bounds) -> Nodes:
         """The nodes that go on where the terminal may have ended."""
         low, high = bounds
+        if bounds == (0, None):
+            return self.reached.nodes[self._ends]
         counts = self.reached.counts[self._ends]
         fit = counts >= low
         return self.reached.nodes[self._ends[fit if high is None else fit & (counts <= high)]]
@@ -59,7 +71,9 @@ class Within:
     def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
         """The nodes that leave a way to the end, and the fewest bytes of one from each."""
         at = self.reached.states.astype(np.int64) << 32
-        pairs, which = np.unique(at | self.reached.counts, return_inverse=True)
+        if bounds != (0, None):
+            at |= self.reached.counts
+        pairs, which = np.unique(at, return_inverse=True)
         found = [self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) for pair in pairs.tolist()]
         costs = np.array([-1 if cost is None else cost for cost in found], np.int64)[which]
         fit = costs >= 0
@@ -73,12 +87,14 @@ class Within:
 class TerminalTokens:
     """What is known of one terminal, over one vocabulary."""
 
-    def __init__(self, scanner: Scanner | LiteralScanner, trie: Trie, size: int):
-        self._scanner, self._trie, self._size = scanner, trie, size
+    def __init__(
+        self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int
+    ):
+        self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
         self._table = Table(
             lambda s: [(low, high, to, scanner.counts(s, to)) for low, high, to in scanner.moves(s)]
         )
-        self._within: dict[int, Within] = {}
+        self._within: dict[tuple[int, bool], Within] = {}
         self._words: OrderedDict[tuple[int, Bounds], Words] = OrderedDict()
         self._ends: dict[tuple[int, Bounds], Nodes] = {}
 
@@ -86,18 +102,26 @@ class TerminalTokens:
         """Bounds with the same tokens: there is one mask for all of them."""
         if bounds == (0, None) or isinstance(self._scanner, LiteralScanner):
             return 0, None
-        return self._scanner.clamped(*bounds, self.within(state).most)
+        return self._scanner.clamped(*bounds, self._at(state, bounds).most)
 
-    def within(self, state: int) -> Within:
-        if state not in self._within:
-            self._within[state] = Within(self._scanner, self._table, self._trie, state)
-        return self._within[state]
+    def _at(self, state: int, bounds: Bounds) -> Within:
+        key = state, bounds != (0, None)
+        if key not in self._within:
+            if isinstance(self._scanner, LiteralScanner):
+                nodes = np.array(self._trie.along(self._scanner.completion(state)), np.int32)
+                states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
+                reached = Reached(nodes, states, nodes[:0])
+            else:
+                reached = self._table.walk(self._trie, *key)
+            self._all.walked += len(reached.nodes)
+            self._within[key] = Within(self._scanner, reached, self._trie)
+        return self._within[key]
 
     def words(self, state: int, bounds: Bounds) -> Words:
         """The tokens that stay within, as packed bits."""
         key = state, bounds
         if key not in self._words:
-            within = self.within(state)
+            within = self._at(state, bounds)
             nodes = within.reached.nodes
             if bounds != (0, None):
                 nodes = nodes[within.fitting(bounds)]
@@ -108,13 +132,13 @@ class TerminalTokens:
         return self._words[key]
 
     def costs(self, state: int, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
-        return self.within(state).costs(bounds)
+        return self._at(state, bounds).costs(bounds)
 
     def ends(self, state: int, bounds: Bounds) -> Nodes:
         """The nodes of the trie behind which a token goes on outside of the terminal."""
         key = state, bounds
         if key not in self._ends:
-            self._ends[key] = self.within(state).ends(bounds)
+            self._ends[key] = self._at(state, bounds).ends(bounds)
         return self._ends[key]
 
 
@@ -123,6 +147,7 @@ class Terminals:
 
     def __init__(self, trie: Trie, size: int):
         self._trie, self._size = trie, size
+        self.walked = 0  # nodes of the trie so far
         self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
         self._scanners = WeakValueDictionary()
         self._tokens: WeakKeyDictionary[Scanner | LiteralScanner, TerminalTokens]
@@ -137,12 +162,15 @@ class Terminals:
     def tokens(self, scanner: Scanner | LiteralScanner) -> TerminalTokens:
         known = self._tokens.get(scanner)
         if known is None:
-            known = self._tokens[scanner] = TerminalTokens(scanner, self._trie, self._size)
+            known = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
         return known
 
 
 def token_words(trie: Trie, nodes: Int32[np.ndarray, " n"], size: int) -> Words:
     """The tokens that end at `nodes`, as packed bits of `size` tokens."""
-    allowed = np.zeros(size, dtype=bool)
-    allowed[trie.tokens_at(nodes)[0]] = True
-    return packed(allowed)
+    if len(nodes) > _FEW:
+        return packed(trie.members(nodes))
+    tokens = trie.tokens_at(nodes)[0]
+    words = np.zeros(-(-size // 32), np.uint32)
+    np.bitwise_or.at(words, tokens >> 5, np.uint32(1) << (tokens & 31).astype(np.uint32))
+    return words

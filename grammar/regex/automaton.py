@@ -95,14 +95,14 @@ class Automaton:
         return state in self.final
 
     def shortest(self) -> str | None:
-        """A text of the fewest characters; of those, the first one."""
+        """A text of the fewest characters, plain ones where there is a choice."""
         texts = {0: ""}
         for state in (work := [0]):  # it grows meanwhile
             if state in self.final:
                 return texts[state]
-            for low, _, to in self.edges[state]:
+            for low, high, to in sorted(self.edges[state], key=lambda edge: _plain(*edge[:2])[0]):
                 if to not in texts:
-                    texts[to] = texts[state] + chr(low)
+                    texts[to] = texts[state] + _plain(low, high)[1]
                     work.append(to)
         return None
 
@@ -134,6 +134,13 @@ class Automaton:
 
 Automaton.ANY = Automaton(*algebra.ANYTHING)
 Automaton.NONE = Automaton(((),), frozenset())
+
+
+def _plain(low: int, high: int) -> tuple[int, str]:
+    """A character of a range, with how far it is from being plain."""
+    ranked = enumerate("a0A -")
+    return next(((rank, c) for rank, c in ranked if low <= ord(c) <= high), (9, chr(low)))
+
 
 _WANTED = {
     "union": bool.__or__,

@@ -7,18 +7,18 @@ decided yet, each a set of items of its own. All of them read on with every char
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any
 
 from dlm.grammar.regex.algebra import grouped
 from dlm.grammar.regex.ranges import EVERY, Ranges, alphabet, bits
 from dlm.grammar.regex.table import Machine, Table, TooLargeError, explored
 
-_MOST_STEPS = 300_000  # about a second
+_MOST_STEPS = 150_000  # about half a second
 
-Item: TypeAlias = "tuple[int, Obligations]"
-Items: TypeAlias = frozenset[Item]
-Obligations: TypeAlias = frozenset[tuple[int, Items]]  # by the position of a lookahead
-Behind: TypeAlias = tuple[int, ...]
+Obligations = frozenset[Any]  # positions of lookaheads, each with its items
+Item = tuple[int, Obligations]
+Items = frozenset[Item]
+Behind = tuple[int, ...]
 _NONE: Obligations = frozenset()
 
 

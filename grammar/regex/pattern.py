@@ -46,8 +46,16 @@ def bounded(pattern: str, whole: bool) -> Bounded:
     Such a count is the only one in the pattern, or the others do not change the number:
     `^[A-Z][a-z]{0,4999}$` is `^[A-Z][a-z]*$` of 1 to 5,000 characters.
     """
-    node = parse(pattern, whole)
-    parts = _parts(node)
+    return _counted(_parts(parse(pattern, whole)))
+
+
+def _counted(parts: tuple[Node, ...]) -> Bounded:
+    match parts:
+        case Lookahead(Concatenation((Repetition(Characters(), low, high) as all_, end)), True), *_:
+            if end == END:  # `(?=.{1,255}$)`: about all that follows, wherever it is asked
+                automaton, least, most = _counted(parts[1:])
+                within = automaton.intersection(_automaton(Repetition(all_.part)))
+                return within, max(low, least), _least(high, most)
     counted = [part for part in parts if isinstance(part, Repetition) and _is_long(part)]
     if len(counted) == 1:
         (repetition,) = counted
@@ -62,7 +70,11 @@ def bounded(pattern: str, whole: bool) -> Bounded:
                 fixed + size * low,
                 None if high is None else fixed + size * high,
             )
-    return _automaton(node), 0, None
+    return _automaton(Concatenation(parts)), 0, None
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)
 
 
 def _automaton(node: Node) -> Automaton:

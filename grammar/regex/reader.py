@@ -27,6 +27,7 @@ from dlm.grammar.rules.nodes import (
 START = Lookbehind(Characters(EVERY), False)
 END = Lookahead(Characters(EVERY), False)
 
+_SYNTAX = frozenset("\\^$.*+?()[]{}|")
 _MOST_GROUPS = 50  # within each other
 _MOST_DIGITS = 15  # of a count
 _QUANTIFIER = re.compile(r"([*+?])|\{(\d+)(,(\d*))?\}")
@@ -94,10 +95,15 @@ class _Reader:
     def _sequence(self) -> Node:
         parts: list[Node] = []
         while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
-            parts.append(self._assertion() or self._repeated(self._atom()))
+            if self._pattern[self._at] in _SYNTAX:
+                parts.append(self._assertion() or self._repeated(self._atom()))
+            else:
+                parts.append(self._repeated(self._characters(self._cased(self._character()))))
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _repeated(self, node: Node) -> Node:
+        if self._pattern[self._at : self._at + 1] not in "*+?{":
+            return node
         if not (found := self._match(_QUANTIFIER)):
             return node
         sign, low, more, high = found.groups()
@@ -155,7 +161,9 @@ class _Reader:
     @staticmethod
     def _characters(ranges: Ranges) -> Node:
         """Half a surrogate pair is no character."""
-        kept = inverted(inverted(ranges))
+        kept = ranges
+        if any(low < 0xE000 and high >= 0xD800 for low, high in ranges):
+            kept = inverted(inverted(ranges))
         return Characters(kept) if kept else NOTHING
 
     def _opened(self, begin: int) -> Node:
@@ -234,7 +242,9 @@ class _Reader:
         return ((point, point),)
 
     def _escaped(self, letter: str, within: bool) -> int:
-        if letter and not letter.isalnum():
+        if not letter:
+            raise self._error("the pattern ends with a backslash")
+        if not letter.isalnum():
             return ord(letter)
         if within and letter == "b":
             return 0x08

@@ -109,7 +109,7 @@ class _Parser(Tokens):
                 raise self.source.error(reason, found.start("key"))
             if (value is None) != (key == "lazy") or (value and value[0] in "0123456789."):
                 raise self.source.error(f"this is no value of {key}", found.start("key"))
-            options[key] = value and self._value(value, found.start("value"))
+            options[key] = self._value(value, found.start("value")) if value else None
             at = found.end() + (self.source.text[found.end()] == ",")
         return options
 
@@ -270,9 +270,9 @@ class _Parser(Tokens):
         elif name in ("%llguidance", "%grammar_options"):
             options = self._json()
             known = {"no_forcing", "allow_initial_skip"}
-            if not isinstance(options, dict) or (unknown := sorted(options.keys() - known)):
-                what = f"the option {unknown[0]!r:.40}" if isinstance(options, dict) else "this"
-                raise self.source.error(f"{what} of {name} is not supported", at)
+            unknown = sorted(options.keys() - known) if isinstance(options, dict) else ["this"]
+            if unknown:
+                raise self.source.error(f"{name}: {unknown[0]!r:.40} is not supported", at)
         else:
             self.fail(_ELSEWHERE.get(name, f"{name:.40} is not supported"))
 

@@ -2,7 +2,14 @@
 
 from itertools import count
 
-from dlm.grammar.rules.nodes import Node, Reference
+from dlm.grammar.rules.nodes import (
+    EMPTY,
+    Alternation,
+    Concatenation,
+    Node,
+    Reference,
+    Repetition,
+)
 
 
 class Rules:
@@ -25,3 +32,23 @@ class Rules:
 
     def add(self, node: Node, stem: str = "rule") -> Reference:
         return self.define(self.new(stem), node)
+
+    def include(self, other: "Rules") -> Reference:
+        """Adds the rules of another grammar, under new names; its root is what is returned."""
+        names = {name: self.add(EMPTY, "rule") for name in other.nodes}
+        for name, node in other.nodes.items():
+            self.define(names[name], _renamed(node, names))
+        return names[other.root]
+
+
+def _renamed(node: Node, names: dict[str, Reference]) -> Node:
+    match node:
+        case Reference(name):
+            return names[name]
+        case Concatenation(parts):
+            return Concatenation(tuple(_renamed(part, names) for part in parts))
+        case Alternation(options):
+            return Alternation(tuple(_renamed(option, names) for option in options))
+        case Repetition(part, low, high):
+            return Repetition(_renamed(part, names), low, high)
+    return node

@@ -42,7 +42,7 @@ def identity(value: Any) -> Hashable:
     return value if isinstance(value, str) else exact(value)
 
 
-def exact(number: float) -> Fraction | int:
+def exact(number: int | float) -> Fraction | int:
     """A number as its shortest decimal says it."""
     if isinstance(number, int):
         return number
@@ -51,7 +51,7 @@ def exact(number: float) -> Fraction | int:
     return int(number) if number == int(number) else Fraction(repr(number))
 
 
-def spellings(number: float) -> tuple[str, ...]:
+def spellings(number: int | float) -> tuple[str, ...]:
     """Of a number: as an integer where it is one, and as the schema has it."""
     if isinstance(number, float) and number == int(number) and abs(number) < 2**63:
         return str(int(number)), json.dumps(number)

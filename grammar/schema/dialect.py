@@ -39,6 +39,11 @@ class Dialect:
             return Literal(text)
         return _spaced(text, self.max_whitespace)
 
+    @cached_property
+    def space(self) -> Node:
+        """A run of whitespace, or none."""
+        return Terminal(Automaton.of(Repetition(Characters(_SPACE), 0, self.max_whitespace)))
+
     def key(self, name: str) -> Node:
         """Raises `InvalidGrammarError` where it cannot be written."""
         if self.quote is None:

@@ -58,7 +58,7 @@ class NormalForm:
         self.languages = languages
         self.inexact: dict[str, str] = {}
         self._keywords, self._closed = keywords, closed
-        self._work = work
+        self.work = work
         self._known: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
@@ -75,7 +75,7 @@ class NormalForm:
                     "JSON schema", "it refers to itself, for the same value", place(formula) or "/"
                 )
             self._reading.add(key)
-            self._work.count(1, "")
+            self.work.count(1, "")
             try:
                 found = self._read(formula, kind, annotate)
             finally:
@@ -225,7 +225,7 @@ class NormalForm:
     def _apart(self, ones: Sequence[Shape], others: Sequence[Shape]) -> bool:
         for one in ones:
             for other in others:
-                self._work.count(1 + _weight(one) + _weight(other), "")
+                self.work.count(1 + _weight(one) + _weight(other), "")
                 if self.fits_some(one.both(other)):
                     return False
         return True
@@ -238,7 +238,7 @@ class NormalForm:
             self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
         weight = max(map(_weight, ones), default=0) + max(map(_weight, others), default=0)
-        self._work.count(len(ones) * len(others) * (1 + weight), place(why))
+        self.work.count(len(ones) * len(others) * (1 + weight), place(why))
         found = [one.both(other) for one in ones for other in others]
         if len(found) > 1:
             found = [shape for shape in dict.fromkeys(found) if self.fits_some(shape)]
@@ -319,7 +319,7 @@ class NormalForm:
         return self._sets[id(values)][1]
 
     def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
-        self._work.count(1, "")
+        self.work.count(1, "")
         match facets:
             case Strings():
                 return facets == EMPTY["string"] or self.languages.admits(facets, value.value)

@@ -60,7 +60,10 @@ def _double(bound: Bound, towards: float) -> Bound:
     value, allowed = bound
     if allowed or not value or abs(value) >= 10**MOST_CHARACTERS:
         return bound
-    return Fraction(repr(nextafter(float(value), towards))), True
+    nearest = float(value)
+    if value.denominator > 1 or (nearest <= value if towards > 0 else nearest >= value):
+        nearest = nextafter(nearest, towards)
+    return Fraction(nearest if nearest.is_integer() else repr(nearest)), True
 
 
 @lru_cache(maxsize=256)

@@ -99,7 +99,8 @@ class Reader:
             self._kept.append(node)
             self._index(node, *((parent.where, parent.base) if parent else (self._where, "")), _ANY)
         where, base, draft = self._places[id(node)]
-        if base in self._dynamic and base not in scope:
+        outer = (self._dynamic[uri] for uri in scope)
+        if not self._dynamic.get(base, set()) <= set().union(*outer):
             scope = (*scope, base)
         key = id(node), scope
         if key not in self._sources:

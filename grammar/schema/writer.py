@@ -1,8 +1,8 @@
 """A JSON schema written as grammar rules. Knows no draft and no keyword."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
@@ -18,19 +18,18 @@ from dlm.grammar.rules.nodes import (
 )
 from dlm.grammar.rules.productive import without_endless
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.arrays import TooManyError, array, write_array, write_distinct
+from dlm.grammar.schema.arrays import TooManyError, Value, array, write_array, write_distinct
 from dlm.grammar.schema.constant import Constant, constant, spellings
 from dlm.grammar.schema.dialect import Dialect, choice
 from dlm.grammar.schema.facets import KINDS, Arrays, Numbers, Objects, Shape, Strings
 from dlm.grammar.schema.formula import FALSE, Formula, place
 from dlm.grammar.schema.keywords import Keywords
-from dlm.grammar.schema.languages import TOO_LARGE, Languages, whole
+from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, whole
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.objects import ObjectWriter, members
 from dlm.grammar.schema.reader import Reader
 from dlm.grammar.schema.work import MOST_WORK, Work
 
-_MOST_RULES = 50_000
 _MOST_DISTINCT = 8  # values of items that are all different
 _TOLD = 5  # places that an error names
 
@@ -59,6 +58,7 @@ def write(
     where: str = "",
     closed: bool = True,
     most_work: int = MOST_WORK,
+    form: "Form | None" = None,
 ) -> Written:
     """Adds the rules of `schema`, which is parsed JSON, to `rules`.
 
@@ -66,7 +66,7 @@ def write(
     is the newest draft. `formats` are asserted, by default where types are implied. `registry` has
     other documents, by URI. `where` is the JSON pointer of the schema in what the user wrote.
     `closed`: objects have the properties that the schema names, unless it speaks of others.
-    Raises `InvalidGrammarError`.
+    `form` writes the value as a whole, if `dialect` does not. Raises `InvalidGrammarError`.
     """
     try:
         work = Work(most_work)
@@ -74,9 +74,9 @@ def write(
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
         normal = NormalForm(keywords, languages, work, closed)
-        writer = _Writer(normal, dialect, rules, implied_types, closed)
+        writer = Writer(normal, dialect, rules, implied_types, closed)
         root = keywords.formula(schema, reader.root)
-        node = writer.written(root)
+        node = writer.written(root, form)
     except RecursionError as error:
         raise InvalidGrammarError("JSON schema", "nested too deeply", where or "/") from error
     inexact = tuple(sorted((normal.inexact | writer.inexact).items()))
@@ -90,7 +90,7 @@ def write(
     return Written(node, inexact, writer.free_keys)
 
 
-class _Writer:
+class Writer:
     """Writes one rule for each condition on values. Conditions wait in a queue, so that deep
     schemas take no stack."""
 
@@ -107,35 +107,35 @@ class _Writer:
         self._normal, self._dialect, self._rules = normal, dialect, rules
         self._closed = closed
         self._shapes = normal.narrowed if implied_types else normal.shapes
-        self._known: dict[Formula, Node] = {}
+        self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Shape, ...], Node] = {}
         self._waiting: list[tuple[Reference, list[Shape], Formula]] = []
 
-    def written(self, root: Formula) -> Node:
-        before = len(self._rules.nodes)
-        node = self._value(root)
+    def written(self, root: Formula, form: "Form | None") -> Node:
+        before = added = len(self._rules.nodes)
+        node = form(self, root) if form else self.value(root)
         while self._waiting:
             reference, shapes, formula = self._waiting.pop()
             options = [self._shape(shape, formula) for shape in shapes]
             self._rules.define(reference, _either(options))
-            if len(self._rules.nodes) - before > _MOST_RULES:
-                reason = f"it takes more than {_MOST_RULES} rules"
-                raise InvalidGrammarError("JSON schema", reason, place(formula) or "/")
+            self._normal.work.count(len(self._rules.nodes) - added, place(formula))
+            added = len(self._rules.nodes)
         return without_endless(self._rules, node, before)
 
-    def _value(self, formula: Formula) -> Node:
-        if formula not in self._known:
-            shapes = tuple(
-                shape.bare()
-                for kind in KINDS
-                for shape in self._shapes(formula, kind)
-                if self._normal.fits_some(shape)
-            )
-            shapes = tuple(dict.fromkeys(shapes))
+    def value(self, formula: Formula, kinds: Sequence[str] = KINDS) -> Node:
+        """Its values of some types."""
+        key = formula, tuple(kinds)
+        if key not in self._known:
+            shapes = self.shapes(formula, kinds)
             if shapes not in self._alike:
                 self._alike[shapes] = self._new(list(shapes), formula)
-            self._known[formula] = self._alike[shapes]
-        return self._known[formula]
+            self._known[key] = self._alike[shapes]
+        return self._known[key]
+
+    def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Shape, ...]:
+        """The alternatives, of those types, that fit some value."""
+        found = (s for kind in kinds for s in self._shapes(formula, kind))
+        return tuple(dict.fromkeys(s.bare() for s in found if self._normal.fits_some(s)))
 
     def _new(self, shapes: list[Shape], formula: Formula) -> Node:
         if any(isinstance(shape.facets, Arrays | Objects) for shape in shapes):
@@ -162,7 +162,7 @@ class _Writer:
                 case Arrays():
                     return self._array(facets, formula)
                 case Objects():
-                    return self._object(facets, formula)
+                    return self.members(facets, self.value, self._dialect)
         except TooLargeError:
             self.inexact[place(formula)] = TOO_LARGE
         except TooManyError:
@@ -177,10 +177,10 @@ class _Writer:
             case Numbers(integer=integer):
                 return Terminal(self._normal.languages.numbers(Numbers(integer=integer)))
             case Arrays(prefix, rest):
-                return write_array(Arrays(prefix, rest), self._value, self._dialect, self._rules)
+                return write_array(Arrays(prefix, rest), self.value, self._dialect, self._rules)
         self.free_keys = True
         written = members(Objects(), self._normal, self._keys)[0]
-        return ObjectWriter(written, 0, None, self._value, self._dialect, self._rules).write()
+        return ObjectWriter(written, 0, None, self.value, self._dialect, self._rules).write()
 
     def _array(self, arrays: Arrays, formula: Formula) -> Node:
         unique = arrays.unique and (arrays.high is None or arrays.high > 1)
@@ -207,15 +207,23 @@ class _Writer:
             self.inexact[f"{place(formula)}/uniqueItems"] = "its items may repeat"
         if arrays.repeats:
             self.inexact[f"{place(formula)}/uniqueItems"] = "its items may be all different"
-        return write_array(arrays, self._value, self._dialect, self._rules)
+        return write_array(arrays, self.value, self._dialect, self._rules)
 
-    def _object(self, objects: Objects, formula: Formula) -> Node:
+    def texts(self, shape: Shape) -> Texts | None:
+        """The strings of an alternative."""
+        if shape.values is None:
+            return self._normal.languages.texts(cast("Strings", shape.facets))
+        fitting = [v.value for v in shape.values if self._normal.admits_shape(shape, v)]
+        return Automaton.words(fitting), 0, None
+
+    def members(self, objects: Objects, value: Value, dialect: Dialect) -> Node:
+        """Objects, with their values and all else in forms of their own."""
         options = []
         if not self._closed:
             objects = replace(objects, opened=True)
         for option in members(objects, self._normal, self._keys):
             writer = ObjectWriter(
-                option, objects.low, objects.high, self._value, self._dialect, self._rules
+                option, objects.low, objects.high, value, dialect, self._rules
             )
             self.free_keys |= writer.repeats
             options.append(writer.write())
@@ -266,6 +274,14 @@ class _Writer:
         if not parts:
             return self._dialect.mark("{}")
         return concatenation(self._dialect.mark("{"), *parts, self._dialect.mark("}"))
+
+
+Form = Callable[[Writer, Formula], Node]
+
+
+def as_object(writer: Writer, formula: Formula) -> Node:
+    """Those of its values that are objects."""
+    return writer.value(formula, ("object",))
 
 
 def _either(options: list[Node]) -> Node:

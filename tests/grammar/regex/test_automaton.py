@@ -1,89 +1,126 @@
-"""Automata of regexes: the same texts, each in one way."""
+"""Automata against Python's `re`, and against all short texts."""
 
 import re
-from functools import reduce
+from itertools import pairwise, product
 
 import pytest
-import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlm.grammar import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.regex.pattern import parse
-
-BYTES = xgr.GrammarCompiler(
-    xgr.TokenizerInfo([bytes([i]) for i in range(256)] + [b""], stop_token_ids=[256]),
-    cache_enabled=False,
+from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
+from dlm.grammar.rules.nodes import (
+    EMPTY,
+    NOTHING,
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    Spelling,
+    Terminal,
+    alternation,
+    concatenation,
 )
+
+TEXTS = ["".join(text) for n in range(5) for text in product("abé", repeat=n)]
+LETTERS = Characters(((97, 98),))
+COUNTS = [(0, None), (1, None), (0, 1), (2, 2), (0, 3), (1, 2), (2, None), (0, 0)]
+
+
+# Patterns as tuples, since strategies may not call what is checked by chance: `node` makes nodes.
 PATTERNS = st.recursive(
-    st.sampled_from(["a", "b", "ab", "é", ".", "[ab]", "[^a]", "[a-cé]", "(|a)"]),
+    st.sampled_from(["", "a", "ba", "é", "[ab]", "[^b]"]),
     lambda inner: st.one_of(
-        st.tuples(
-            inner, st.sampled_from(["*", "+", "?", "{2}", "{0}", "{1,2}", "{0,3}", "{2,}"])
-        ).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
-        st.lists(inner, min_size=2, max_size=3).map("".join),
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
+        st.tuples(st.just("row"), inner, inner),
+        st.tuples(st.just("either"), inner, inner),
+        st.tuples(st.just("times"), inner, st.sampled_from(COUNTS)),
+        st.tuples(st.just("terminal"), inner),
     ),
-    max_leaves=8,
+    max_leaves=6,
 )
-TEXTS = st.text(st.sampled_from("abcé"), max_size=7)
 
 
-def runs(automaton, text):
-    """What the automaton makes of a text, and in how many ways."""
-    states = [0]
-    for character in text:
-        point = ord(character)
-        states = [
-            to
-            for state in states
-            for to, ranges in automaton.edges[state].items()
-            if any(low <= point <= high for low, high in ranges)
-        ]
-    return [state in automaton.final for state in states]
+def node(pattern) -> Node:
+    match pattern:
+        case "[ab]":
+            return LETTERS
+        case "[^b]":
+            return Characters(((0, 97), (99, 0xD7FF), (0xE000, 0x10FFFF)))
+        case "row", *parts:
+            return Concatenation(tuple(map(node, parts)))
+        case "either", *options:
+            return Alternation(tuple(map(node, options)))
+        case "times", part, (low, high):
+            return Repetition(node(part), low, high)
+        case "terminal", part:
+            return Terminal(automaton_of(part))
+    return Literal(pattern)
 
 
-def ways_to_the_end(automaton):
-    """The states that have one."""
-    ends = set(automaton.final)
-    for _ in automaton.edges:
-        ends |= {state for state, to in enumerate(automaton.edges) if ends & to.keys()}
-    return ends
+def source(pattern) -> str:
+    """The same for `re`."""
+    match pattern:
+        case "row", *parts:
+            return "".join(map(source, parts))
+        case "either", *options:
+            return f"(?:{'|'.join(map(source, options))})"
+        case "times", part, (low, high):
+            return f"(?:{source(part)}){{{low},{'' if high is None else high}}}"
+        case "terminal", part:
+            return f"(?:{source(part)})"
+    return pattern
 
 
-def matcher(rules):
-    return xgr.GrammarMatcher(BYTES.compile_grammar(xgr.Grammar.from_ebnf(rules)))
+def automaton_of(pattern) -> Automaton:
+    return Automaton.of(node(pattern))
 
 
-@given(PATTERNS, st.lists(TEXTS, min_size=6, max_size=12))
-def test_it_takes_what_python_takes_and_its_rules_take_the_same(pattern, texts):
-    automaton = Automaton.of(parse(pattern))
-    state = matcher(automaton.ebnf("root"))
-    for text in texts:
-        taken = re.fullmatch(pattern, text) is not None
-        found = runs(automaton, text)
-        assert len(found) <= 1
-        assert (found == [True]) == taken
-        state.reset()
-        assert (state.accept_string(text) and state.is_completed()) == taken
+def texts_of(automaton: Automaton) -> set[str]:
+    return {text for text in TEXTS if automaton.accepts(text)}
+
+
+def step(automaton: Automaton, state: int, character: str) -> int | None:
+    point = ord(character)
+    return next((to for low, high, to in automaton.edges[state] if low <= point <= high), None)
 
 
 @given(PATTERNS)
-def test_no_two_of_its_states_are_alike_and_each_has_a_way_to_the_end(pattern):
-    """Told apart by a text, and found by walking back from the final ones."""
-    automaton = Automaton.of(parse(pattern))
+def test_it_accepts_what_re_matches(pattern):
+    matches = re.compile(source(pattern)).fullmatch
+    assert texts_of(automaton_of(pattern)) == {text for text in TEXTS if matches(text)}
+
+
+@settings(max_examples=50)
+@given(PATTERNS, PATTERNS)
+def test_operations_are_those_of_sets(one, other):
+    one, other = automaton_of(one), automaton_of(other)
+    assert texts_of(one.union(other)) == texts_of(one) | texts_of(other)
+    assert texts_of(one.intersection(other)) == texts_of(one) & texts_of(other)
+    assert texts_of(one.difference(other)) == texts_of(one) - texts_of(other)
+    assert texts_of(one.complement()) == set(TEXTS) - texts_of(one)
+
+
+@settings(max_examples=50)
+@given(PATTERNS, PATTERNS)
+def test_equal_texts_make_equal_automata(one, other):
+    """By identities of sets, each side of which is made in another way."""
+    one, other = automaton_of(one), automaton_of(other)
+    assert one.complement().complement() == one
+    assert one.union(other) == other.union(one)
+    assert one.union(other) == Automaton.of(alternation(Terminal(one), Terminal(other)))
+    assert one.difference(other) == one.intersection(other.complement())
+    assert one.intersection(other).complement() == one.complement().union(other.complement())
+    assert hash(one.union(other)) == hash(other.union(one))
+    assert one.union(one.complement()) == Automaton.ANY
+    assert one.intersection(one.complement()) == Automaton.NONE
+
+
+@given(PATTERNS)
+def test_no_state_is_useless_no_two_are_alike_and_edges_are_sorted(pattern):
+    automaton = automaton_of(pattern)
     count = len(automaton.edges)
-    assert ways_to_the_end(automaton) == set(range(count))
-
-    def step(state, character):
-        found = [
-            to
-            for to, ranges in automaton.edges[state].items()
-            if any(low <= ord(character) <= high for low, high in ranges)
-        ]
-        return found[0] if found else None
-
     differ = {
         (a, b)
         for a in range(count)
@@ -91,117 +128,139 @@ def test_no_two_of_its_states_are_alike_and_each_has_a_way_to_the_end(pattern):
         if (a in automaton.final) != (b in automaton.final)
     }
     for _ in range(count):
-        for a in range(count):
-            for b in range(count):
-                for character in "abcé~\n":
-                    one, other = step(a, character), step(b, character)
-                    if (one is None) != (other is None) or (one, other) in differ:
-                        differ.add((a, b))
-    assert all((a, b) in differ for a in range(count) for b in range(count) if a != b)
+        for a, b, character in product(range(count), range(count), "abcé~\n"):
+            one, other = (step(automaton, state, character) for state in (a, b))
+            if (one is None) != (other is None) or (one, other) in differ:
+                differ.add((a, b))
+    assert all((a, b) in differ for a in range(count) for b in range(a))
+
+    ends, seen = set(automaton.final), [0]
+    for _ in range(count):
+        ends |= {
+            s for s, edges in enumerate(automaton.edges) if any(to in ends for *_, to in edges)
+        }
+    for state in seen:  # it grows meanwhile
+        seen += dict.fromkeys(to for *_, to in automaton.edges[state] if to not in seen)
+    assert ends == set(range(count))
+    assert seen == list(range(count))
+    for edges in automaton.edges:
+        assert all(low <= high for low, high, _ in edges)
+        assert all(a[1] + 1 < b[0] or (a[1] < b[0] and a[2] != b[2]) for a, b in pairwise(edges))
 
 
-@given(st.lists(PATTERNS, min_size=2, max_size=3), st.lists(TEXTS, min_size=6, max_size=12))
-def test_what_several_match_is_what_each_does(patterns, texts):
-    both = reduce(Automaton.both, [Automaton.of(parse(pattern)) for pattern in patterns])
-    for text in texts:
-        assert (runs(both, text) == [True]) == all(re.fullmatch(p, text) for p in patterns)
-    assert ways_to_the_end(both) >= set(range(len(both.edges))) - {0}
+@given(st.lists(st.text(st.sampled_from("abé"), max_size=4)))
+def test_words_are_just_these(texts):
+    automaton = Automaton.words(texts)
+    assert texts_of(automaton) == set(texts)
+    assert automaton == Automaton.of(Alternation(tuple(map(Literal, texts))))
+    assert automaton.is_finite
+    assert automaton.words_up_to(len(set(texts))) == sorted(set(texts))
+    if texts:
+        assert automaton.words_up_to(len(set(texts)) - 1) is None
 
 
-@given(PATTERNS, st.integers(0, 9), st.integers(0, 9) | st.none(), st.lists(TEXTS, min_size=8))
-def test_lengths_are_counted(pattern, low, high, texts):
-    counted = Automaton.of(parse(pattern)).both(Automaton.of_length(low, high))
-    for text in texts:
-        fits = low <= len(text) <= (len(text) if high is None else high)
-        taken = fits and re.fullmatch(pattern, text) is not None
-        assert (runs(counted, text) == [True]) == taken
+def test_words_may_be_tens_of_thousands():
+    words = [f"{number * 7919:x}" for number in range(12_000)]
+    automaton = Automaton.words(words)
+    assert automaton.accepts(words[-1])
+    assert not automaton.accepts("x")
+    assert automaton.complement().accepts("x")
+    assert not automaton.complement().accepts(words[77])
+    assert automaton.intersection(Automaton.lengths(1, 1)).words_up_to(99) == ["0"]
 
 
-LOOKS = st.recursive(
-    PATTERNS,
-    lambda inner: st.one_of(
-        st.tuples(st.sampled_from(["(?=", "(?!"]), inner, st.sampled_from([")", "$)"])).map(
-            "".join
-        ),
-        st.lists(st.one_of(PATTERNS, inner), min_size=2, max_size=3).map("".join),
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
-        inner.map(lambda part: f"(b|{part}$)"),
-    ),
-    max_leaves=6,
+def test_half_a_surrogate_pair_is_no_character():
+    assert Automaton.words(["\ud800", "a"]) == Automaton.words(["a"])
+    assert not Automaton.ANY.accepts("\udfff")
+    assert Automaton.ANY.accepts("\0\U0010ffff")
+
+
+@given(PATTERNS, st.integers(0, 6), st.integers(0, 6) | st.none())
+def test_lengths_are_counted(pattern, low, high):
+    automaton = automaton_of(pattern)
+    fits = {t for t in texts_of(automaton) if low <= len(t) <= (9 if high is None else high)}
+    assert texts_of(automaton.intersection(Automaton.lengths(low, high))) == fits
+    assert texts_of(Automaton.of(Terminal(automaton, low, high))) == fits
+
+
+@given(PATTERNS)
+def test_the_shortest_text_is_one_and_no_shorter_one_is(pattern):
+    automaton = automaton_of(pattern)
+    shortest = automaton.shortest()
+    assert (shortest is None) == automaton.is_empty
+    if shortest is not None:
+        assert automaton.accepts(shortest)
+        assert not any(len(text) < len(shortest) for text in texts_of(automaton))
+
+
+def test_the_shortest_text_is_of_plain_characters():
+    assert Automaton.lengths(3, None).shortest() == "aaa"
+    assert Automaton.of(Characters(((0, 9), (48, 57)))).shortest() == "0"
+
+
+@given(PATTERNS)
+def test_few_texts_can_be_listed(pattern):
+    automaton = automaton_of(pattern)
+
+    def count(state: int) -> int:
+        ways = ((high - low + 1) * count(to) for low, high, to in automaton.edges[state])
+        return (state in automaton.final) + sum(ways)
+
+    words = automaton.words_up_to(40)
+    assert (words is not None) == (automaton.is_finite and count(0) <= 40)
+    if words is not None:
+        assert Automaton.words(words) == automaton
+        assert words == sorted(words)
+
+
+def test_the_ends_of_the_range_of_automata():
+    assert Automaton.of(EMPTY) == Automaton.words([""]) == Automaton.lengths(0, 0)
+    assert Automaton.of(NOTHING) == Automaton.words([]) == Automaton.NONE == Automaton.lengths(3, 2)
+    assert Automaton.NONE.complement() == Automaton.ANY == Automaton.lengths(0, None)
+    assert Automaton.NONE.is_finite
+    assert not Automaton.ANY.is_finite
+    assert Automaton.NONE.shortest() is None
+    assert Automaton.NONE.words_up_to(0) == []
+    assert Automaton.of(Concatenation((NOTHING, LETTERS))).is_empty
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Repetition(LETTERS, 5000, 5000),
+        Repetition(Repetition(LETTERS, 1, 5000), 1, 5000),
+        concatenation(Repetition(LETTERS), Literal("a"), Repetition(LETTERS, 13, 13)),
+        Repetition(Repetition(Literal("a"), 0, 99), 10**15, 10**15),
+        Terminal(Automaton.ANY, 0, 10**9),
+        Repetition(concatenation(Repetition(Literal("a"), 0, 1), LETTERS), 3000),
+    ],
 )
+def test_what_would_be_too_large_is_refused(node):
+    with pytest.raises(TooLargeError, match="over"):
+        Automaton.of(node)
 
 
-@settings(max_examples=300)
-@given(LOOKS, st.lists(TEXTS, min_size=12, max_size=20))
-def test_it_looks_ahead_as_python_does(pattern, texts):
-    try:
-        automaton = Automaton.of(parse(pattern))
-    except InvalidGrammarError as error:
-        assert "`$` can only be at the end" in str(error)  # noqa: PT017
-        return
-    for text in texts:
-        assert (runs(automaton, text) == [True]) == (re.fullmatch(pattern, text) is not None)
-
-
-@given(PATTERNS, st.lists(TEXTS, min_size=6, max_size=12))
-def test_the_opposite_takes_what_it_refuses(pattern, texts):
-    automaton = Automaton.of(parse(pattern))
-    for text in texts:
-        assert (runs(automaton, text) == [True]) != (runs(automaton.opposite(), text) == [True])
-
-
-def test_what_is_unwanted_is_unwanted_in_every_dialect():
-    """Digits beyond ASCII are digits in Python; it finds an end in front of a last line break."""
-    for pattern, refused in [
-        (r"(?!\d)[^a]", "\u0663"),
-        (r"(?!.)[^a]", "\u2028"),
-        (r"(?!b$)[^a]*", "b\n"),
-    ]:
-        automaton = Automaton.of(parse(pattern))
-        assert runs(automaton, refused) != [True]
-        assert runs(automaton, "\n") == [True]
-
-
-def test_lengths_beyond_counting():
-    """They matter only where texts are as long, and there they are refused."""
-    word, loop = (Automaton.of(parse(pattern)) for pattern in ("[a-z]{9}", "[a-z]*"))
-    assert runs(word.both(Automaton.of_length(0, 10**9)), "a" * 9) == [True]
-    assert not word.both(Automaton.of_length(10**9, None)).final
-    assert not word.both(Automaton.of_length(9, 8)).final
+def test_a_product_that_would_be_too_large_is_refused():
+    primes = [Automaton.of(Repetition(Literal("a" * prime))) for prime in (61, 67, 71)]
+    several = primes[0].intersection(primes[1])
+    assert len(several.edges) == 61 * 67 <= MOST_STATES
     with pytest.raises(TooLargeError):
-        loop.both(Automaton.of_length(0, 10**9))
+        several.intersection(primes[2])
     with pytest.raises(TooLargeError):
-        loop.both(Automaton.of_length(10**9, None))
+        Automaton.lengths(0, 10**9)
 
 
-@pytest.mark.parametrize("pattern", ["(a*)*b", "(a|aa)+b", "((a?){9}a*)*b", "(a|b|ab)*b"])
-def test_what_matches_in_many_ways_is_matched_in_one(pattern):
-    """As a parser reads the pattern itself, this takes longer than anybody waits."""
-    state = matcher(Automaton.of(parse(pattern)).ebnf("root"))
-    assert state.accept_string("a" * 5000 + "b")
-    assert state.is_completed()
+def test_nesting_has_an_end():
+    node: Node = LETTERS
+    for _ in range(5000):
+        node = Concatenation((node, LETTERS))
+    with pytest.raises(TooLargeError, match="nested"):
+        Automaton.of(node)
 
 
-@pytest.mark.parametrize("pattern", ["[ab]{5000}", "(a|b)*a(a|b){13}", "((a{99}){99}){99}"])
-def test_what_would_be_too_large_is_not_made(pattern):
-    with pytest.raises(TooLargeError):
-        Automaton.of(parse(pattern))
-
-
-def test_states_with_one_way_on_need_no_rule():
-    assert Automaton.of(parse('"ab[0-9]c|x')).ebnf("r") == 'r ::= "\\"ab" [0-9] "c" | "x"'
-    assert Automaton.of(parse("")).ebnf("r") == 'r ::= ""'
-
-
-def test_characters_are_spelled_as_they_are_told_to_be():
-    def spell(character):
-        return {"a": "%a", "\n": "%0A"}.get(character, character)
-
-    def rules(pattern):
-        return Automaton.of(parse(pattern)).ebnf("r", spell)
-
-    assert rules("bac") == 'r ::= "b%ac"'
-    assert rules("[ab]") == 'r ::= ([b] | "%a")'
-    assert rules("[b\n]") == "r ::= [b]"  # no long spelling without need
-    assert rules("[a\n]") == 'r ::= "%a"'
-    assert rules("\n") == 'r ::= "%0A"'
+@pytest.mark.parametrize(
+    "node", [Reference("rule"), Terminal(Automaton.ANY, 0, 9, Spelling.QUOTED)]
+)
+def test_what_is_no_set_of_texts_is_no_part_of_an_automaton(node):
+    with pytest.raises(TypeError, match="no part of a pattern"):
+        Automaton.of(Concatenation((LETTERS, node)))

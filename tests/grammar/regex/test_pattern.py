@@ -1,115 +1,194 @@
-"""Regexes as EBNF: what they match, `re` matches too, and what dialects read apart is refused."""
+"""Patterns: as ECMA-262 means them, against Python's `re` where it means the same."""
 
 import re
+from itertools import product
 
 import pytest
-import xgrammar as xgr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.pattern import parse
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.pattern import automaton_of, bounded
 
-BYTES = xgr.GrammarCompiler(
-    xgr.TokenizerInfo([bytes([i]) for i in range(256)] + [b""], stop_token_ids=[256]),
-    cache_enabled=False,
+TEXTS = ["".join(text) for n in range(4) for text in product("ab \n", repeat=n)]
+PATTERNS = st.recursive(
+    st.sampled_from(["", "a", "b", "ab", ".", "[^a]", r"\w", r"\s", r"\W", "^", "$", r"\b", r"\B"]),
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda pair: f"(?:{'|'.join(pair)})"),
+        st.tuples(inner, st.sampled_from(["*", "+?", "?", "{2}", "{0,2}", "{1,3}", "{2,}"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+        st.tuples(st.sampled_from(["(?=", "(?!"]), inner).map(lambda pair: f"{''.join(pair)})"),
+        st.sampled_from(["(?<=a)", "(?<!a)", "(?<=b.)", r"(?<!\w )", "(?<=a{2}b)", "(?<!^)"]),
+    ),
+    max_leaves=7,
 )
 
 
-def matcher(pattern):
-    grammar = BYTES.compile_grammar(xgr.Grammar.from_ebnf(f"root ::= {parse(pattern)}"))
+def python(pattern: str) -> re.Pattern[str]:
+    """`$` is only at the end of the text in ECMAScript, and `\\B` is also in an empty one."""
+    no_edge = r"(?:(?<=\\w)(?=\\w)|(?<!\\w)(?!\\w))"
+    return re.compile(
+        pattern.replace("$", r"\Z").replace(r"\B", no_edge.replace(r"\\", "\\")), re.A
+    )
 
-    def matches(text):
-        state = xgr.GrammarMatcher(grammar)
-        return all(state.accept_token(byte) for byte in text.encode()) and state.is_completed()
 
-    return matches
+@settings(max_examples=200)
+@given(PATTERNS, st.booleans())
+def test_it_matches_what_re_does_with_assertions_anywhere(pattern, whole):
+    matches = python(pattern).fullmatch if whole else python(pattern).search
+    automaton = automaton_of(pattern, whole)
+    for text in TEXTS:
+        assert automaton.accepts(text) == (matches(text) is not None)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "matched", "refused"),
+    ("pattern", "found", "refused"),
     [
-        ("^[a-z]+[0-9]$", ["a1", "zz9"], ["1", "a", "a1 "]),
-        ("^a|b$", ["a", "b"], ["ab", ""]),
-        (r"a{2}|b{1,2}|c{3,}|", ["aa", "b", "bb", "cccc", ""], ["a", "bbb", "cc"]),
-        (r"(?:ab)*?c?", ["", "abab", "c"], ["aab"]),
-        (r'"\\/\-\.\$', ['"\\/-.$'], ['"/-.$']),
-        (r"\d\w\s", ["1_\t", "0z\n"], ["٣a ", "1é "]),
-        (r"\D\W\S", ["a-é", " !."], ["1-a", "a_a", "a- ", "a-\u00a0", "a-\x1c"]),
-        (r"[\s\S]+", ["a\nb", "é\u3000"], [""]),
-        (r"[^\w-]", ["!", " "], ["é", "a", "-"]),
-        (r"[^\s,]+", ["é😀"], ["a,", "\u2003", "a b"]),
-        (r".", ["a", "é", "😀", "\t"], ["\n", "\r", "\u2028", ""]),
-        (r"[a\-z]", ["a", "-", "z"], ["b"]),
-        (r"[a-]", ["a", "-"], ["b"]),
-        (r"[é-ü\u0041]", ["é", "ö", "A"], ["a"]),
-        (r"\x41\u00e9", ["Aé"], ["Ae"]),
-        (r"é😀", ["é😀"], ["é"]),
-        ("root|value", ["root", "value"], ["r"]),
-        ("a{0}", [""], ["a"]),
-        ("()", [""], ["a"]),
+        ("a{2}", ["xaax"], ["a"]),  # it searches
+        ("^a|b$", ["ax", "xb"], ["xax", ""]),
+        ("^(a|b$)", ["ax", "b"], ["bx", "xa"]),
+        ("(^a|b)c", ["ac", "xbc"], ["xac"]),
+        ("a$b|a^b", [], ["ab", "a$b", "a\nb"]),
+        ("^[^ ]*$", ["ab\u2028"], ["a b"]),
+        ("(^a)?b", ["ab", "xb", "cab"], ["a"]),
+        (r"^\d\w\s\D\W\S$", ["1_\u2003a- "[:5] + "x"], ["٣a b-c", "1é b-c"]),
+        (r"^\s$", ["\ufeff", "\u00a0", "\v"], ["\u0085", "\x1c", "\u200b"]),
+        ("^.$", ["😀", "\0", "\u0085"], ["\n", "\r", "\u2028", "\u2029", ""]),
+        (r"^[\s\S]$|^[^]{2}$", ["\n", "\r\n"], ["", "abc"]),
+        (r"^[\w-.]$", ["-", ".", "a"], ["/", ","]),
+        (r"^[a-]$|^[-b]$|^[\]\\]$", ["a", "-", "b", "]", "\\"], ["c"]),
+        (r"^[]$|^a[]?$", ["a"], [""]),
+        (r"^\x41\u0042\u{1F600}\cJ\0\/\-\_$", ["AB😀\n\0/-_"], []),
+        (r"^\ud83d\ude00$", ["😀"], []),
+        (r"^[\ud83d]$|\ud800", [], ["😀", ""]),
+        (r"^🐲*$", ["🐲🐲", ""], ["🐉"]),
+        (r"^[\b]$", ["\b"], ["b"]),
+        (r"^{a}]$", ["{a}]"], []),
+        (r"^(?<year>\d)(?P<m>x)(?:y)$", ["1xy"], []),
+        (r"^\p{Lu}\p{Letter}*\P{L}$", ["Éa1"], ["éa1", "Éaa"]),
+        (r"^\p{gc=Nd}[\p{L}_]\p{ASCII}[^\P{Any}]$", ["٣é~😀"], ["xé~a"]),
+        (r"^\p{LC}\p{Assigned}\P{Assigned}$", ["aa\u0378"], ["aaa"]),
+        (r"(?i)^straße\d[^a]$", ["STRAẞE1b"], ["STRASSE1b", "straße1A"]),
+        (r"^(?i:k[a-c])d$", ["KCd", "\u212abd"], ["kaD"]),
+        (r"^a(?i)b|c$", ["aB", "C"], ["AB"]),
+        (r"^(?i:a(?-i)b)(?s:.)$", ["Ab\n"], ["AB."]),
+        (r"(?m)^a$", ["x\na\ny"], ["xa", "a b"]),
+        (r"^(?!.*\bfoo\b).*$", ["food", ""], ["a foo b"]),
+        (r"^(?=.*\d)(?=.*[a-z]).{3,}$", ["1ab", "__a1"], ["abc", "a1"]),
+        (r"(?<=\$)\d+(?!\d|\.)", ["a$12"], ["12", "$1."]),
+        (r"^(?!-)[a-z-]{1,63}(?<!-)$", ["a-b"], ["-a", "a-", ""]),
+        (r"^(?!(?:con|aux)$)[a-z]+$", ["cons"], ["con"]),
+        (r"^(?=(?=a)a(?!b)).$", ["a"], ["b"]),
+        ("(ac*)?$", ["", "x", "acc"], []),
+        ("^(ac*)?$", ["acc"], ["c"]),
+        ("^(b{1,2}|b)$", ["bb"], ["bbb"]),
     ],
 )
-def test_a_pattern_matches_whole_texts(pattern, matched, refused):
-    matches = matcher(pattern)
-    assert [text for text in matched if not matches(text)] == []
-    assert [text for text in refused if matches(text)] == []
+def test_what_a_pattern_is_found_in(pattern, found, refused):
+    automaton = automaton_of(pattern, whole=False)
+    assert [text for text in found if not automaton.accepts(text)] == []
+    assert [text for text in refused if automaton.accepts(text)] == []
 
 
 @pytest.mark.parametrize(
     ("pattern", "problem"),
     [
-        ("(a", "unterminated subpattern"),
-        ("((?=a)b)*", "what looks ahead cannot be repeated"),
-        ("((a$|b)c)?", "what looks ahead cannot be repeated"),
-        ("(a$|b)" * 9, "over 8 times"),
-        ("(?<=a)b", "no look-behind"),
-        ("(?=a)*b", r"`\*` cannot be here"),
-        ("(?=^a)b", r"`\^` cannot be here"),
-        ("(?P<x>a)", "no named group"),
-        ("(?i)a", "no flag"),
-        (r"(a)\1", r"`\\1` has no meaning"),
-        (r"\bfoo", r"`\\b` has no meaning"),
-        (r"\Afoo\Z", r"`\\A` has no meaning"),
-        (r"a^b", r"`\^` cannot be here"),
-        (r"a$b", r"`\$` can only be at the end"),
-        (r"(a$b)", r"`\$` can only be at the end"),
-        (r"a{,3}", r"`\{` cannot be here"),
-        (r"a*+", r"`\+` cannot be here"),
-        (r"[]a]", "begins with `]`"),
-        (r"\p{L}", "bad escape"),
-        (r"[^\s\S]", "no character fits"),
-        (r"\x00", "no character fits"),
-        (r"\ud800", "no character fits"),
+        ("(a", "character 0: this group does not end"),
+        ("a)", "character 1: `\\)` without a group"),
+        ("[a", "this class does not end"),
+        ("a\\", "ends"),
+        ("*a", "`\\*` repeats nothing"),
+        ("a**", "`\\*` repeats nothing"),
+        ("a{,3}", "`{` repeats nothing"),
+        ("a{3,2}", "out of order"),
+        ("[b-a]", "out of order"),
+        ("a++", "possessive"),
+        ("(?>a)", "an atomic group"),
+        ("(?(1)a)", "a condition"),
+        ("(?#a)", "a comment"),
+        ("(?x)a", "this kind of group"),
+        (r"(a)\1", "character 5: a reference"),
+        (r"(?<n>a)\k<n>", "a reference"),
+        (r"\Aa", r"`\\A` is not known in ECMAScript: use `\^`"),
+        (r"a\Z", r"`\\Z` is not known in ECMAScript: use `\$`"),
+        (r"\a", "has no meaning"),
+        (r"\p{Script=Greek}", "the property Script=Greek is not known here"),
+        ("[[:alpha:]]", "not known in ECMAScript"),
+        ("^*", "reads no character"),
+        ("(?=a)+", "reads no character"),
+        (r"(?<=a\b)", "within a lookbehind"),
+        ("(?<=a(?!b))", "within a lookbehind"),
+        (r"\u{110000}", "beyond 10FFFF"),
+        ("(" * 51 + ")" * 51, "over 50 groups"),
+        ("^(ab?){1,99999999999}$", "too large: .*over"),
+        ("a{1,9999999999999999}", "over 15 digits"),
+        ("^(a{1,5000}){1,5000}$", "too large: .*over"),
+        ("(a|b)*a(a|b){13}", "too large: .*over 4,096 states"),
+        ("((a{99}){99}){99}", "too large: .*over"),
+        ("(?=(a|b)*a(a|b){13}c)", "too large: .*over"),
     ],
 )
-def test_what_dialects_read_apart_is_refused(pattern, problem):
+def test_what_cannot_be_read_is_refused_by_name_and_place(pattern, problem):
     with pytest.raises(InvalidGrammarError, match=problem):
-        parse(pattern)
+        automaton_of(pattern, whole=False)
 
 
-ATOMS = st.sampled_from(
-    r"a b é \. . \d \D \w \W \s \S [a-c] [^\d] \n [^\s.] [\W_] [\d-] [\s\S]".split(" ")
+@pytest.mark.parametrize(
+    ("pattern", "starred", "low", "high"),
+    [
+        ("^[a-z]{1,99999999999}$", "^[a-z]*$", 1, 99999999999),
+        ("^[A-Z][a-z]{0,4999}$", "^[A-Z][a-z]*$", 1, 5000),
+        ("^(ab|cd){50,}x$", "^(ab|cd)*x$", 101, None),
+        (r"^(?!\s*$).{1,500}$", r"^(?!\s*$).*$", 1, 500),
+        (r"^(?=.{4,253}$)(?!-)[a-z.-]+(?<!-)$", r"^(?!-)[a-z.-]+(?<!-)$", 4, 253),
+        ("^(?=[ab]{1,50}$)(?=.{9}$).{7,60}$", "^[ab]*$", 9, 9),
+        ("^[0-9a-f]{5000}$", "^[0-9a-f]*$", 5000, 5000),
+        ("^[a-z]{3,8}$", "^[a-z]{3,8}$", 0, None),
+        ("^[a-z]{1,99}b?$", "^[a-z]{1,99}b?$", 0, None),
+        ("[a-z]{3,9999}", "[a-z]{3}", 0, None),
+    ],
 )
-PATTERNS = st.recursive(
-    ATOMS,
-    lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "*?"])).map(
-            lambda pair: f"(?:{pair[0]}){pair[1]}"
-        ),
-        st.lists(inner, min_size=2, max_size=3).map("".join),
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
-    ),
-    max_leaves=5,
+def test_a_long_count_is_left_to_whoever_counts_characters(pattern, starred, low, high):
+    assert bounded(pattern, whole=False) == (automaton_of(starred, whole=False), low, high)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(["a", "[ab]", "(ab|ba)", "b{2}"]), max_size=3), st.data())
+def test_counts_mean_what_the_pattern_does(parts, data):
+    repeated = data.draw(st.sampled_from(["a", "[ab]", "(aa|ab)"]))
+    low = data.draw(st.integers(0, 40))
+    high = data.draw(st.none() | st.integers(max(33, low), 45))
+    parts.insert(
+        data.draw(st.integers(0, len(parts))), f"{repeated}{{{low},{'' if high is None else high}}}"
+    )
+    pattern = f"^{''.join(parts)}$"
+    automaton, least, most = bounded(pattern, whole=False)
+    counted = automaton.intersection(Automaton.lengths(least, most))
+    assert counted == automaton_of(pattern, whole=False)
+
+
+def test_what_backtracks_elsewhere_is_matched_in_one_pass():
+    automaton = automaton_of("^((a+)+b{90}|a{50})$", whole=False)
+    assert automaton.accepts("a" * 50)
+    assert automaton.accepts("a" * 100_000 + "b" * 90)
+    assert not automaton.accepts("a" * 100_000 + "b" * 89)
+    assert automaton_of("^((a?){9}a*)*b$", whole=False) == automaton_of("^a*b$", whole=False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "states"),
+    [
+        (r"^[\w\/\.:-]+$", 2),
+        (r"^([a-z0-9-]+):([a-z0-9\.-]+):([a-z0-9-]+)?:([a-z0-9-]+)$", 7),
+        (r"^\S+@\S+$", 4),
+        (r"^(?:http(s)?:\/\/)?[\w.-]+(?:\.[\w\.-]+)+[\w\-\._~:/?#[\]@!\$&'\(\)\*\+,;=.]+$", 13),
+        (r"^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)(?=.*[@$!%*?&])[A-Za-z\d@$!%*?&]{8,}$", 76),
+        (r"^\p{Lu}\p{L}{0,254}$", 2),
+        ("^((a+)+b{90}|a{50})$", 142),
+    ],
 )
-TEXTS = st.text(st.sampled_from("aé1_.- \n\r\u00a0\u2028٣😀"), max_size=4)
-
-
-@given(PATTERNS, st.lists(TEXTS, min_size=4, max_size=8))
-def test_what_a_pattern_matches_python_matches_too(pattern, texts):
-    matches = matcher(pattern)
-    for text in texts:
-        if matches(text):
-            assert re.fullmatch(pattern, text)
-        elif text.isascii() and "\r" not in text:
-            assert not re.fullmatch(pattern, text)
+def test_patterns_of_the_wild_have_few_states(pattern, states):
+    assert len(bounded(pattern, whole=False)[0].edges) <= states

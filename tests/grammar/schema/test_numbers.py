@@ -1,113 +1,160 @@
-"""Numbers between bounds: against the comparison of the numbers themselves."""
+"""Numbers as automata: against the arithmetic of fractions, and what doubles make of them."""
 
-from decimal import Decimal
+import json
+import re
+from fractions import Fraction
+from math import inf, nextafter
 
 import pytest
-import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.schema.numbers import INTEGER, NUMBER, integers, numbers
+from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.schema.numbers import MOST_CHARACTERS, number_automaton
 
-BYTES = xgr.GrammarCompiler(
-    xgr.TokenizerInfo([bytes([i]) for i in range(256)] + [b""], stop_token_ids=[256]),
-    cache_enabled=False,
+JSON = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
+LITERALS = st.one_of(
+    st.integers(-300, 300).map(str),
+    st.decimals(-50, 50, places=2, allow_nan=False).map(str),
+    st.sampled_from(["0", "-1", "1e-3", "99.99", "1000", "0.3", "-0.25"]),
 )
+BOUNDS = st.none() | st.tuples(LITERALS, st.booleans())
+UNITS = st.sampled_from(["0.01", "0.1", "2", "3", "0.5", "2.5", "7", "0.003", "60", "8"])
 
 
-def matches(rules, text):
-    """By a grammar whose first rule is `n`, beside others that are called the like."""
-    rules = f"root ::= n\nn_0 ::= root\n{rules}"
-    grammar = BYTES.compile_grammar(xgr.Grammar.from_ebnf(rules))
-    state = xgr.GrammarMatcher(grammar)
-    return all(state.accept_token(byte) for byte in text.encode()) and state.is_completed()
+def number(bound: tuple[str, bool] | None) -> tuple[Fraction, bool] | None:
+    return bound and (Fraction(bound[0]), bound[1])
 
 
-def within(value, low, high):
-    return (low is None or value > low[0] or (low[1] and value == low[0])) and (
-        high is None or value < high[0] or (high[1] and value == high[0])
+def within(value, low, high) -> bool:
+    above = low is None or value > low[0] or (value == low[0] and low[1])
+    return above and (high is None or value < high[0] or (value == high[0] and high[1]))
+
+
+def spelled(value: Fraction, places: int) -> str:
+    digits = f"{round(abs(value) * 10**places):0{places + 1}}"
+    point = len(digits) - places
+    return "-" * (value < 0) + digits[:point] + (f".{digits[point:]}" if places else "")
+
+
+@settings(max_examples=150)
+@given(
+    BOUNDS,
+    BOUNDS,
+    st.lists(UNITS, max_size=2),
+    st.lists(UNITS, max_size=1),
+    st.sampled_from([(False, True), (True, True), (True, False)]),
+    st.lists(st.tuples(st.integers(-30_000, 30_000), st.integers(0, 3)), min_size=10),
+    st.lists(st.text("-0123456789.", max_size=5), min_size=5),
+)
+def test_it_accepts_the_numbers_that_are_asked_for(low, high, units, others, form, values, texts):
+    integer, whole = form
+    low, high = number(low), number(high)
+    units, others = (tuple(map(Fraction, drawn)) for drawn in (units, others))
+    automaton = number_automaton(
+        low=low,
+        high=high,
+        multiples=units,
+        not_multiples=others,
+        integer=integer,
+        spelled_integer=whole,
     )
-
-
-CENTS = st.integers(-20_000, 20_000).map(lambda cents: cents / 100)
-
-
-@settings(max_examples=25)
-@given(CENTS, CENTS, st.booleans(), st.booleans(), st.lists(st.integers(-300, 300)))
-def test_integers_keep_within_their_bounds(one, other, low_closed, high_closed, values):
-    low, high = (min(one, other), low_closed), (max(one, other), high_closed)
-    near = [int(one) + d for d in (-1, 0, 1)]
-    for bounds in ((low, None), (None, high), (low, high)):
-        try:
-            rules = integers(*bounds, "n")
-        except InvalidGrammarError:
-            assert not any(within(value, *bounds) for value in range(-201, 202))
-            continue
-        for value in values + near:
-            assert matches(rules, str(value)) == within(value, *bounds)
-
-
-@settings(max_examples=25)
-@given(CENTS, CENTS, st.booleans(), st.booleans(), st.lists(CENTS))
-def test_numbers_keep_within_their_bounds(one, other, low_closed, high_closed, values):
-    low, high = (min(one, other), low_closed), (max(one, other), high_closed)
-    near = [one + d for d in (-1e-6, 0, 1e-6)]
-    for bounds in ((low, None), (None, high), (low, high)):
-        try:
-            rules = numbers(*bounds, "n")
-        except InvalidGrammarError:
-            assert one == other
-            continue
-        for value in values + near:
-            value = round(value, 6)
-            assert matches(rules, format(Decimal(repr(value)), "f")) == within(value, *bounds)
-
-
-def test_a_number_with_one_bound_is_one_that_python_can_hold():
-    rules = numbers((1, True), None, "n")
-    assert matches(rules, "9" * 99)
-    assert not matches(rules, "9" * 400)
-    assert not matches(f"n ::= {INTEGER}", "9" * 400)
-    assert not matches(f"n ::= {NUMBER}", "1e400")
+    drawn = [Fraction(value, 10**places) for value, places in values]
+    near = [bound[0] for bound in (low, high) if bound] + [*units, Fraction(0)]
+    near += [value + step for value in near for step in (-1, 1, Fraction("0.01"), Fraction("-0.1"))]
+    texts += [spelled(value, places) for value in drawn + near for places in (0, 1, 3)]
+    for text in texts:
+        fits = JSON.fullmatch(text) is not None
+        if fits:
+            value = Fraction(text)
+            fits = within(value, low, high)
+            fits &= all((value / unit).denominator == 1 for unit in units)
+            fits &= all((value / unit).denominator != 1 for unit in others)
+            fits &= not integer or (value.denominator == 1 and not (whole and "." in text))
+        assert automaton.accepts(text) == fits
 
 
 @pytest.mark.parametrize(
-    ("text", "whole", "any_number"),
+    ("bounds", "accepted", "refused"),
     [
-        ("0", True, True),
-        ("-0", False, True),
-        ("-12", True, True),
-        ("01", False, False),
-        ("1.50", False, True),
-        ("1.", False, False),
-        (".5", False, False),
-        ("-1.5e+10", False, True),
-        ("1E-05", False, True),
-        ("+1", False, False),
-        ("", False, False),
-        ("NaN", False, False),
+        ({"low": "0", "high": "1e-7"}, ["0.00000001", "0.0000000999"], ["", "0", "0.0", "1e-7"]),
+        ({"low": "9223372036854775807"}, ["9223372036854775808"], ["9223372036854775807"]),
+        ({"low": "9223372036854775808"}, ["9223372036854777856"], ["9223372036854775808.1"]),
+        ({"low": "0"}, ["0.5", "1e5", "2.5E-07"], ["-1", "-1e5", "0"]),
+        ({"high": "0"}, ["-0.5", "-1e5"], ["1", "1e5", "-0"]),
+        ({"low": "5", "high": "4"}, [], ["4", "5", "4.5"]),
+        ({}, ["-0", "1e307", "-1.5e-10", "1.6e308", "1E05"], ["1e999", "1.8e308", "12e307", "01"]),
+        ({}, ["0", "-12.50"], ["1.", ".5", "+1", "", "NaN", "1e", "--1", "1e-400"]),
     ],
 )
-def test_numbers_without_bounds_are_written_as_in_json(text, whole, any_number):
-    assert matches(f"n ::= {INTEGER}", text) == whole
-    assert matches(f"n ::= {NUMBER}", text) == any_number
+def test_what_lies_between_open_bounds(bounds, accepted, refused):
+    automaton = number_automaton(**{side: (Fraction(b), False) for side, b in bounds.items()})
+    assert [text for text in accepted if not automaton.accepts(text)] == []
+    assert [text for text in refused if automaton.accepts(text)] == []
+
+
+@settings(max_examples=40)
+@given(st.floats(-1e6, 1e6), st.booleans())
+def test_no_double_of_an_accepted_number_is_beyond_an_open_bound(bound, below):
+    """Of more digits than a double has, some round onto the bound."""
+    exact = Fraction(repr(bound))
+    side = {"high" if below else "low": (exact, False)}
+    automaton = number_automaton(**side)
+    for power in range(1, 24):
+        text = spelled(exact - Fraction(1 if below else -1, 10**power), 45)
+        if automaton.accepts(text):
+            assert float(text) < bound if below else float(text) > bound
+        else:
+            assert float(text) in (bound, nextafter(bound, -inf if below else inf))
+
+
+def test_a_small_closed_bound_can_be_reached():
+    automaton = number_automaton(low=(Fraction(0), False), high=(Fraction("1e-7"), True))
+    assert automaton.shortest() == "0.0000001"
+
+
+def test_the_most_characters_are_no_infinity():
+    automaton = number_automaton()
+    for text in ["9" * MOST_CHARACTERS, "-" + "9" * (MOST_CHARACTERS - 3) + ".9", "9.9e307"]:
+        assert automaton.accepts(text)
+        assert len(text) <= MOST_CHARACTERS
+        assert abs(float(text)) < float("inf")
+    assert not automaton.accepts("1e309")
+    json.dumps(float("1.6999999e308"), allow_nan=False)
 
 
 @pytest.mark.parametrize(
-    ("make", "low", "high", "problem"),
+    ("unit", "accepted", "refused"),
     [
-        (integers, (5, True), (3, True), "no integer is between"),
-        (integers, (3, False), (4, False), "no integer is between"),
-        (integers, (0.2, True), (0.8, True), "no integer is between"),
-        (integers, (2**63, True), None, "over 64 bits"),
-        (numbers, (1, False), (1, True), "no number is between"),
-        (numbers, (1, False), (1.000001, False), "no number is between"),
-        (numbers, (1e-9, True), None, "over 6 decimals"),
-        (numbers, (1e10, False), None, "beyond 1000000000"),
-        (numbers, (1e20, True), None, "beyond 1000000000000000"),
+        ("1e9", ["3000000000", "0"], ["300000000"]),
+        ("1e-8", ["12391239123", "0.00000001"], ["0.000000001"]),
+        ("86400", ["172800", "-86400.000"], ["172801", "86400.5"]),
+        ("1024", ["4096"], ["2047"]),
+        ("0.0075", ["0.0075", "1.5"], ["0.01"]),
     ],
 )
-def test_bounds_that_cannot_be_kept_are_refused(make, low, high, problem):
-    with pytest.raises(InvalidGrammarError, match=problem):
-        make(low, high, "n")
+def test_multiples_of_any_size(unit, accepted, refused):
+    automaton = number_automaton(multiples=(Fraction(unit),))
+    assert [text for text in accepted if not automaton.accepts(text)] == []
+    assert [text for text in refused if automaton.accepts(text)] == []
+
+
+def test_a_decimal_is_a_multiple_of_a_third_if_three_of_it_are_whole():
+    automaton = number_automaton(multiples=(Fraction(1, 3),))
+    assert automaton == number_automaton(multiples=(Fraction(1),))
+
+
+@pytest.mark.parametrize("unit", [Fraction(1_000_003), Fraction("0.123456789"), Fraction(10) ** 50])
+def test_multiples_of_what_is_too_large_are_refused(unit):
+    with pytest.raises(TooLargeError, match="over"):
+        number_automaton(multiples=(unit,))
+
+
+def test_an_integer_may_have_a_point_or_not():
+    plain = number_automaton(integer=True)
+    pointed = number_automaton(integer=True, spelled_integer=False)
+    assert not plain.accepts("1.0")
+    assert not pointed.accepts("1.01")
+    assert pointed.accepts("1.0")
+    assert pointed.accepts("-20.000")
+    assert plain.accepts("9" * 300)
