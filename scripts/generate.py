@@ -36,6 +36,8 @@ def main() -> None:
         args = arguments()
         source, prompt = read_source(args), read_prompt(args.prompt)
         sys.exit(run(args, source, prompt))
+    except ModuleNotFoundError as error:
+        fail(2, f"{error} for {sys.executable}: run `make install`, then use .venv/bin/python")
     except KeyboardInterrupt:
         fail(130, "interrupted")
 
@@ -48,9 +50,9 @@ def terminated(*_: Any) -> None:
 
 
 def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
-    try:
-        import dlm  # what is wrong with the arguments is told before
+    import dlm  # what is wrong with the arguments is told before
 
+    try:
         constraint = None if source is None else constraint_of(args, source)
         request = dlm.Request(
             prompt=prompt,
@@ -65,8 +67,6 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
             engine = load(args.model)
         loaded = time.perf_counter() - started
         engine.add(request)
-    except ModuleNotFoundError as error:
-        fail(2, f"{error} for {sys.executable}: run `make install`, then use .venv/bin/python")
     except (dlm.DlmError, dlm.GrammarError) as error:
         fail(2, str(error))
     except dlm.ModelError as error:  # by itself: to name it imports torch
@@ -119,11 +119,12 @@ def arguments() -> argparse.Namespace:
 
 def read_source(args: argparse.Namespace) -> str | None:
     """What the constraint says: from a file, from stdin, or from the command line itself."""
-    source = getattr(args, args.kind) if args.kind else None
-    inline = args.kind in ("regex", "choice") or (
-        args.kind == "schema" and (source.lstrip()[:1] in ("{", "[") or source in ("true", "false"))
-    )
-    if source is None or inline:
+    source: str | None = getattr(args, args.kind) if args.kind else None
+    if source is None or args.kind in ("regex", "choice"):
+        return source
+    if args.kind == "schema" and (
+        source.lstrip().startswith(("{", "[")) or source in ("true", "false")
+    ):
         return source
     what = f"the {args.kind.replace('_', ' ')}"
     if source == "-":
