@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         JsonObject,
         JsonSchema,
         Regex,
+        Spec,
         StructuralTag,
         ToolCall,
         Tools,
@@ -39,7 +40,7 @@ _EXPORTS = {
     "dlm.fields": "EFFORT constraint_of request_of",
     "dlm.grammar": (
         "Answer Choice Grammar GrammarError InvalidGrammarError JsonObject JsonSchema "
-        "Regex StructuralTag ToolCall Tools"
+        "Regex Spec StructuralTag ToolCall Tools"
     ),
     "dlm.models": "CheckpointError ModelError",
     "dlm.policy": "Policy",

@@ -130,6 +130,8 @@ def _guide(
         sequence.constraint.work = work
         fixed = sequence.canvas.fixed(config.max_steps)
         read = sequence.constraint.guide(Logits(logits, argmax), fixed)
+        if len(read.guess) != len(argmax):
+            raise ValueError(f"a guess of {len(read.guess)} tokens for {len(argmax)} positions")
         if read.bitmask is not None:
             mask_logits_(logits[: len(read.rows)], read.bitmask, read.rows)
     except Exception as error:

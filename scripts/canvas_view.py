@@ -1,8 +1,12 @@
-"""What a terminal shows of a running request: the canvas as it denoises, or a progress bar."""
+"""What a terminal shows of a running request: the canvas as it denoises, or a progress bar.
+
+It imports nothing that takes long: there is something to see at once.
+"""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -10,8 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dlm import Committed, Draft, Event
-from dlm.grammar import Vocabulary
+if TYPE_CHECKING:
+    from dlm import Draft, Event
+    from dlm.grammar import Vocabulary
 
 PINNED, ACCEPTED, NOISE = "bold green", "cyan", "dim"
 FRAME = 0.1  # seconds that each step of a watched canvas stays visible, at the least
@@ -20,12 +25,14 @@ FRAME = 0.1  # seconds that each step of a watched canvas stays visible, at the 
 class CanvasView:
     """Follows the events of one request; draws on stderr, and only on a terminal."""
 
-    def __init__(self, vocabulary: Vocabulary, max_tokens: int, live: Live | None, watch: bool):
+    def __init__(self, vocabulary: "Vocabulary", max_tokens: int, live: Live | None, watch: bool):
         self._vocabulary, self._max_tokens = vocabulary, max_tokens
         self._live, self._watch = live, watch
         self._committed: list[int] = []
 
-    def show(self, event: Event) -> None:
+    def show(self, event: "Event") -> None:
+        from dlm import Committed, Draft
+
         if isinstance(event, Committed):
             self._committed += event.tokens
         elif isinstance(event, Draft) and self._live is not None:
@@ -34,7 +41,7 @@ class CanvasView:
                 self._live.refresh()
                 time.sleep(FRAME)
 
-    def _bar(self, draft: Draft) -> RenderableType:
+    def _bar(self, draft: "Draft") -> RenderableType:
         done = len(self._committed)
         line = Table.grid(padding=(0, 1))
         line.add_row(
@@ -43,7 +50,7 @@ class CanvasView:
         )
         return line
 
-    def _canvas(self, draft: Draft) -> RenderableType:
+    def _canvas(self, draft: "Draft") -> RenderableType:
         canvas = Text(self._vocabulary.text(self._committed))
         for position, token in enumerate(draft.tokens):
             style = ACCEPTED if draft.accepted[position] else NOISE
@@ -63,11 +70,23 @@ class CanvasView:
 
 
 @contextmanager
-def canvas_view(vocabulary: Vocabulary, max_tokens: int, watch: bool) -> Iterator[CanvasView]:
+def canvas_view(vocabulary: "Vocabulary", max_tokens: int, watch: bool) -> Iterator[CanvasView]:
     """With `watch` the whole canvas, which stays on the screen; else a bar, which goes away."""
     console = Console(stderr=True)
     if not (watch or console.is_terminal):
         yield CanvasView(vocabulary, max_tokens, None, watch)
         return
-    with Live(console=console, transient=not watch, auto_refresh=not watch) as live:
+    begun = Text("preparing the answer") if console.is_terminal else None
+    with Live(begun, console=console, transient=not watch, auto_refresh=not watch) as live:
         yield CanvasView(vocabulary, max_tokens, live, watch)
+
+
+@contextmanager
+def status(doing: str) -> Iterator[None]:
+    """Says on a terminal's stderr what is being done, and takes it away again."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(doing):
+        yield

@@ -1,21 +1,28 @@
-"""Generate text, or JSON that a schema accepts, with a diffusion language model.
+"""Generate text, or what a schema, a regex, a grammar or tools accept, with a diffusion model.
 
     python scripts/generate.py --schema examples/invoice.json "Extract ... as JSON. <text>"
-    echo "..." | python scripts/generate.py --schema s.json --stats -
+    echo "..." | python scripts/generate.py --choice yes,no --stats -
 
-The result goes to stdout, everything else to stderr. Exit codes: 0 a valid result, 1 none could be
-produced, 2 bad usage or a bad schema, 130 interrupted.
+The result goes to stdout, everything else to stderr. JSON is laid out on a terminal, and as the
+model wrote it in a pipe. Exit codes: 0 a valid result, 1 none could be produced or written, 2 bad
+usage or a bad constraint, 130 interrupted, 143 terminated.
 """
 
 import argparse
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from canvas_view import canvas_view, status
+
 if TYPE_CHECKING:
     import dlm
+
+KINDS = ("schema", "regex", "choice", "grammar", "tools", "structural_tag")
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,42 +31,52 @@ class Parser(argparse.ArgumentParser):
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, terminated)
     try:
         args = arguments()
-        schema = read_schema(args.schema)
-        prompt = read_prompt(args.prompt)
-        sys.exit(run(args, schema, prompt))
+        source, prompt = read_source(args), read_prompt(args.prompt)
+        sys.exit(run(args, source, prompt))
+    except ModuleNotFoundError as error:
+        fail(2, f"{error} for {sys.executable}: run `make install`, then use .venv/bin/python")
     except KeyboardInterrupt:
         fail(130, "interrupted")
 
 
-def run(args: argparse.Namespace, schema: str | None, prompt: str) -> int:
-    try:
-        import dlm  # takes seconds: what is wrong with the arguments is told before
-    except ModuleNotFoundError as error:
-        fail(2, f"{error} for {sys.executable}: run `make install`, then use .venv/bin/python")
+def terminated(*_: Any) -> None:
+    """On SIGTERM: nothing is raised, since torch does not survive that while it is imported."""
+    restore = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # the cursor
+    os.write(2, f"{restore}generate.py: terminated\n".encode())
+    os._exit(143)
+
+
+def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
+    import dlm  # what is wrong with the arguments is told before
 
     try:
-        constraint = None if schema is None else dlm.JsonSchema(schema)
+        constraint = None if source is None else constraint_of(args, source)
         request = dlm.Request(
             prompt=prompt,
             constraint=None if args.no_constraint else constraint,
+            tools=getattr(constraint, "tools", ()),
             max_tokens=args.max_tokens,
             seed=args.seed,
             thinking=args.thinking,
         )
         started = time.perf_counter()
-        engine = dlm.Engine.load(args.model)
+        with status("loading the model"):
+            engine = load(args.model)
         loaded = time.perf_counter() - started
         engine.add(request)
-    except (dlm.DlmError, dlm.GrammarError, dlm.ModelError) as error:
+    except (dlm.DlmError, dlm.GrammarError) as error:
         fail(2, str(error))
-    result = follow(engine, args)
+    except dlm.ModelError as error:  # by itself: to name it imports torch
+        fail(2, str(error))
+    try:
+        result = follow(engine, args)
+    finally:
+        engine.close()
     value, problem = judge(result, constraint, args)
-    if args.json:
-        print(json.dumps(report(result, value, loaded), ensure_ascii=False))
-    else:
-        print(result.text)
+    write(report(result, value, loaded) if args.json else told(result), args)
     if args.stats:
         print(summary(result, loaded), file=sys.stderr)
     if problem:
@@ -70,7 +87,19 @@ def run(args: argparse.Namespace, schema: str | None, prompt: str) -> int:
 def arguments() -> argparse.Namespace:
     parser = Parser(prog="generate.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("prompt", help="what the user says; - reads it from stdin")
-    parser.add_argument("--schema", metavar="FILE|-|JSON", help="the JSON schema of the output")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--schema", metavar="FILE|-|JSON", help="the JSON schema of the output")
+    kinds.add_argument("--regex", metavar="PATTERN", help="what the whole output matches")
+    kinds.add_argument("--choice", metavar="A,B,...", help="the words that the output is one of")
+    kinds.add_argument("--grammar", metavar="FILE|-", help="EBNF; Lark, if it is named .lark")
+    kinds.add_argument("--tools", metavar="FILE|-", help="tools to call, in OpenAI's form")
+    kinds.add_argument("--structural-tag", metavar="FILE|-", help="text with constrained parts")
+    parser.add_argument(
+        "--unenforced",
+        choices=("check", "refuse"),
+        default="check",
+        help="what of a schema no grammar enforces: checked at the end, or refused; check",
+    )
     parser.add_argument("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
@@ -80,36 +109,79 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stats", action="store_true", help="what it cost, to stderr")
     parser.add_argument("--json", action="store_true", help="result and statistics as one object")
     args = parser.parse_args()
-    if args.prompt == args.schema == "-":
-        fail(2, "prompt and --schema cannot both come from stdin")
-    if args.no_constraint and args.schema is None:
-        fail(2, "--no-constraint without --schema: there is no constraint to leave out")
+    args.kind = next((kind for kind in KINDS if getattr(args, kind) is not None), None)
+    if args.prompt == "-" and args.kind and getattr(args, args.kind) == "-":
+        fail(2, f"prompt and --{args.kind.replace('_', '-')} cannot both come from stdin")
+    if args.no_constraint and args.kind != "schema":
+        fail(2, "--no-constraint without --schema: there is nothing to check at the end")
     return args
 
 
-def read_schema(source: str | None) -> str | None:
-    """JSON text from a file, from stdin, or from the command line itself."""
-    if source is None or source.lstrip()[:1] in ("{", "[") or source in ("true", "false"):
+def read_source(args: argparse.Namespace) -> str | None:
+    """What the constraint says: from a file, from stdin, or from the command line itself."""
+    source: str | None = getattr(args, args.kind) if args.kind else None
+    if source is None or args.kind in ("regex", "choice"):
         return source
-    return sys.stdin.read() if source == "-" else read_file(Path(source))
+    if args.kind == "schema" and (
+        source.lstrip().startswith(("{", "[")) or source in ("true", "false")
+    ):
+        return source
+    what = f"the {args.kind.replace('_', ' ')}"
+    if source == "-":
+        return text_of(sys.stdin.buffer.read(), f"{what} from stdin")
+    try:
+        return text_of(Path(source).read_bytes(), f"{what} {source}")
+    except OSError as error:
+        fail(2, f"cannot read {what} {source}: {error.strerror}")
 
 
 def read_prompt(source: str) -> str:
-    return sys.stdin.read() if source == "-" else source
+    if source == "-":
+        return text_of(sys.stdin.buffer.read(), "the prompt from stdin")
+    return text_of(os.fsencode(source), "the prompt")
 
 
-def read_file(path: Path) -> str:
+def text_of(raw: bytes, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        fail(2, f"cannot read the schema {path}: {reason}")
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        fail(2, f"cannot read {what}: it is not UTF-8 text at byte {error.start}")
+
+
+def constraint_of(args: argparse.Namespace, source: str) -> "dlm.Spec":
+    import dlm
+
+    match args.kind:
+        case "schema":
+            return dlm.JsonSchema(source, unenforced=args.unenforced)
+        case "regex":
+            return dlm.Regex(source)
+        case "choice":
+            return dlm.Choice(source.split(","))
+        case "grammar":
+            return dlm.Grammar(source, "lark" if args.grammar.endswith(".lark") else "ebnf")
+        case "tools":
+            try:
+                return dlm.Tools(json.loads(source))
+            except json.JSONDecodeError as error:
+                where, reason = f"line {error.lineno} column {error.colno}", error.msg
+                raise dlm.InvalidGrammarError("tools", f"not JSON: {reason}", where) from error
+        case _:
+            return dlm.StructuralTag(source)
+
+
+def load(directory: str | None) -> "dlm.Engine":
+    import torch
+
+    import dlm
+
+    if directory is None:
+        torch.set_num_threads(1)  # it is tiny: several would only wait for one another
+    return dlm.Engine.load(directory, slots=1)
 
 
 def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":
     """Run the request, showing on stderr what the user wants to see of it."""
-    from canvas_view import canvas_view
-
     import dlm
 
     with canvas_view(engine.vocabulary, args.max_tokens, args.watch) as view:
@@ -124,7 +196,7 @@ def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":
 
 
 def judge(
-    result: "dlm.Result", constraint: "dlm.JsonSchema | None", args: argparse.Namespace
+    result: "dlm.Result", constraint: "dlm.Spec | None", args: argparse.Namespace
 ) -> tuple[Any, str | None]:
     """The value of the result, and what is wrong with it if anything is."""
     from dlm.grammar import InvalidValueError
@@ -132,13 +204,44 @@ def judge(
     if constraint is None:
         return None, None
     if result.finish_reason == "length":
-        return None, f"max_tokens {args.max_tokens} was reached before the JSON was complete"
+        what = "JSON" if args.kind == "schema" else "answer"
+        return None, f"max_tokens {args.max_tokens} was reached before the {what} was complete"
     if not args.no_constraint:
-        return result.parsed, None  # the engine has checked it
+        return None if args.kind == "tools" else result.parsed, None  # the engine has checked it
     try:
         return constraint.value(result.text), None
     except InvalidValueError as error:
         return None, str(error)
+
+
+def told(result: "dlm.Result") -> str | list[Any]:
+    """The answer: its text, data if it is JSON, the calls of tools if there are any."""
+    if result.tool_calls:
+        return calls_of(result)
+    return result.text
+
+
+def calls_of(result: "dlm.Result") -> list[dict[str, Any]]:
+    return [{"name": call.name, "arguments": call.arguments} for call in result.tool_calls]
+
+
+def write(said: str | list[Any] | dict[str, Any], args: argparse.Namespace) -> None:
+    """To stdout: JSON laid out for a terminal, and as it is for a program."""
+    layout = 2 if sys.stdout.isatty() else None
+    if isinstance(said, str) and args.kind == "schema" and layout:
+        try:
+            said = json.loads(said)
+        except (ValueError, RecursionError):
+            layout = None  # no JSON, or none that Python reads: then as it is
+    if not isinstance(said, str):
+        said = json.dumps(said, ensure_ascii=False, indent=layout)
+    try:
+        print(said, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush
+        if isinstance(error, BrokenPipeError):
+            sys.exit(1)  # nobody reads on, which is nobody's fault
+        fail(1, f"cannot write the result: {error.strerror}")
 
 
 def report(result: "dlm.Result", value: Any, loaded: float) -> dict[str, Any]:
@@ -147,6 +250,7 @@ def report(result: "dlm.Result", value: Any, loaded: float) -> dict[str, Any]:
         "text": result.text,
         "reasoning": result.reasoning,
         "parsed": value,
+        "tool_calls": calls_of(result),
         "finish_reason": result.finish_reason,
         "usage": {
             "prompt_tokens": result.prompt_tokens,
@@ -176,7 +280,8 @@ def summary(result: "dlm.Result", loaded: float) -> str:
 
 def fail(code: int, message: str) -> NoReturn:
     """One line on stderr, and out."""
-    print(f"generate.py: {' '.join(message.split())}", file=sys.stderr)
+    said = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()
+    print(f"generate.py: {said}", file=sys.stderr)
     sys.exit(code)
 
 

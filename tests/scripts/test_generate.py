@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
+import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,9 +27,11 @@ PROMPT = (
 def run(monkeypatch, capsys):
     """Run the command in this process: exit code, stdout, stderr."""
 
-    def command(*args: str, stdin: str = "") -> tuple[int, str, str]:
+    def command(*args: str, stdin: str | bytes = "") -> tuple[int, str, str]:
+        raw = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "argv", ["generate.py", *args])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
         with pytest.raises(SystemExit) as end:
             generate.main()
         out, err = capsys.readouterr()
@@ -92,7 +97,8 @@ def test_too_few_tokens_for_any_answer_are_bad_usage(run):
     code, out, err = run("--schema", INVOICE, "--max-tokens", "5", PROMPT)
     assert (code, out) == (2, "")
     assert re.fullmatch(
-        r"generate.py: max_tokens is 5: the shortest answer takes \d+ tokens, more than 5\n", err
+        r"generate.py: max_tokens is 5: the shortest answer takes (at least )?\d+ tokens, more than 5\n",
+        err,
     )
 
 
@@ -114,7 +120,7 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
     ("args", "problem"),
     [
         (["--schema", "missing.json", "hi"], "cannot read the schema missing.json: No such file"),
-        (["--schema", '{"type": "objectt"}', "hi"], "JSON schema at /type: 'objectt' is not valid"),
+        (["--schema", '{"type": "objectt"}', "hi"], "JSON schema at /type: 'objectt' is no"),
         (["--schema", "{", "hi"], "JSON schema at line 1 column 2: not JSON"),
         (["--schema", "[1]", "hi"], "a schema is an object, not [1]"),
         (["--schema", '{"$ref": "#/no"}', "hi"], "JSON schema at /$ref: '#/no' leads to no schema"),
@@ -130,6 +136,15 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
         (["--seed", "-1", "hi"], "seed is -1"),
         (["--schema", "-", "-"], "cannot both come from stdin"),
         (["--no-constraint", "hi"], "--no-constraint without --schema"),
+        (["--no-constraint", "--regex", "a", "hi"], "--no-constraint without --schema"),
+        (["--regex", "a", "--choice", "a,b", "hi"], "not allowed with argument"),
+        (["--regex", "(a", "hi"], "regex at "),
+        (["--choice", "a,,b", "hi"], "choice"),
+        (["--grammar", "missing.ebnf", "hi"], "cannot read the grammar missing.ebnf: No such file"),
+        (["--tools", "missing.json", "hi"], "cannot read the tools missing.json: No such file"),
+        (["--tools", "-", "-"], "prompt and --tools cannot both come from stdin"),
+        (["--structural-tag", "-", "-"], "prompt and --structural-tag cannot both"),
+        (["--unenforced", "ignore", "hi"], "invalid choice: 'ignore'"),
         (["--frobnicate", "hi"], "unrecognized arguments: --frobnicate"),
     ],
 )
@@ -156,3 +171,170 @@ def test_it_runs_from_any_folder_as_a_process_of_its_own(tmp_path):
     assert done.returncode == 0, done.stderr
     jsonschema.validate(json.loads(done.stdout), SCHEMA)
     assert done.stderr == ""
+
+
+LIST = {"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}
+
+
+def test_what_no_grammar_enforces_is_checked_or_refused(run):
+    """Whether a keyword is one of these is for the grammar to say; the result is valid or none."""
+    code, out, err = run("--schema", json.dumps(LIST), "List as JSON. chair, desk, lamp")
+    assert code == 0, err
+    jsonschema.validate(json.loads(out), LIST)
+    code, out, err = run("--schema", json.dumps(LIST), "--unenforced", "refuse", "hi")
+    assert (code, out) == (2, "")
+    assert "/uniqueItems" in err
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "book",
+        "parameters": {
+            "type": "object",
+            "properties": {"seats": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["seats"],
+        },
+    },
+}
+TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "<b>yes</b>"}}
+
+
+@pytest.mark.parametrize(
+    ("args", "file", "right"),
+    [
+        (["--regex", "[0-9]{2}-[ab]"], None, "[0-9]{2}-[ab]\n"),
+        (["--choice", "mage,healer of all"], None, "(mage|healer of all)\n"),
+        (["--grammar", "FILE.ebnf"], 'root ::= "(" [0-9] ")"', r"\([0-9]\)\n"),
+        (["--grammar", "FILE.lark"], 'start: "(" /[0-9]/ ")"', r"\([0-9]\)\n"),
+        (["--structural-tag", "FILE.json"], json.dumps(TAG), "<b>yes</b>\n"),
+    ],
+)
+def test_every_kind_of_constraint_is_kept(run, tmp_path, args, file, right):
+    if file is not None:
+        path = tmp_path / args[1]
+        path.write_text(file)
+        args = [args[0], str(path)]
+    code, out, err = run(*args, "--seed", "3", "Say something.")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(right, out)
+    if file is not None:
+        again = run(args[0], "-", "--seed", "3", "Say something.", stdin=file)
+        assert again[0] == (2 if args[1].endswith(".lark") else 0)
+
+
+def test_calls_of_tools_are_told_as_data(run, tmp_path):
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([TOOL]))
+    code, out, err = run("--tools", str(path), "--json", "Book 3 seats.")
+    said = json.loads(out)
+    assert code == 0, err
+    for call in said["tool_calls"]:
+        assert call["name"] == "book"
+        assert 1 <= call["arguments"]["seats"] <= 9
+    code, plain, _ = run("--tools", str(path), "Book 3 seats.")
+    assert code == 0
+    assert plain.strip() == (json.dumps(said["tool_calls"]) if said["tool_calls"] else said["text"])
+    code, _, err = run("--tools", "-", "hi", stdin="[{]")
+    assert (code, err) == (
+        2,
+        "generate.py: tools at line 1 column 3: not JSON: "
+        "Expecting property name enclosed in double quotes\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (["-"], "the prompt from stdin"),
+        (["--schema", "-", "hi"], "the schema from stdin"),
+        (["--structural-tag", "-", "hi"], "the structural tag from stdin"),
+    ],
+)
+def test_what_is_no_utf_8_is_named(run, args, what):
+    code, out, err = run(*args, stdin=b'{"a": "\xff"}')
+    assert (code, out) == (2, "")
+    assert err == f"generate.py: cannot read {what}: it is not UTF-8 text at byte 7\n"
+    code, _, err = run("\udcff")
+    assert (code, err) == (
+        2,
+        "generate.py: cannot read the prompt: it is not UTF-8 text at byte 0\n",
+    )
+
+
+COMMAND = [sys.executable, str(ROOT / "scripts" / "generate.py"), "--schema", INVOICE, PROMPT]
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(COMMAND, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_full_disk_is_told_of():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(COMMAND, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "generate.py: cannot write the result: No space left on device\n"
+
+
+def on_terminal(args, until=None):
+    """Run a command on a terminal of its own: exit code, and all that the terminal is sent.
+
+    With `until`, it gets SIGTERM once that has been shown.
+    """
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+    process = subprocess.Popen(args, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(master, 4096)
+        except OSError:  # nobody writes to it any more
+            piece = b""
+        if not piece:
+            break
+        shown += piece
+        if until is not None and until in shown:
+            process.send_signal(signal.SIGTERM)
+            until = None
+    os.close(master)
+    return process.wait(), shown.decode()
+
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
+    code, shown = on_terminal(COMMAND)
+    assert code == 0
+    assert shown.index("loading the model") < shown.index("tokens, step") < shown.index('"paid"')
+    assert '{\r\n  "invoice_id": "AK-4071",\r\n' in shown
+    assert shown.rindex(SHOW) > shown.rindex(HIDE)
+
+
+@pytest.mark.parametrize("until", [b"loading the model", b"tokens, step"])
+def test_a_terminated_command_leaves_the_terminal_as_it_was(until):
+    code, shown = on_terminal(COMMAND, until)
+    assert code == 143
+    assert shown.rstrip().endswith("generate.py: terminated")
+    assert shown.rindex(SHOW) > shown.rindex(HIDE)
+
+
+def test_what_is_wrong_is_told_before_anything_slow_is_imported():
+    code = "import sys; sys.argv = ['', '--regex', '(a', 'hi']; import generate; generate.main()"
+    script = f"""if True:
+        import sys
+        sys.path.insert(0, {str(ROOT / "scripts")!r})
+        try:
+            {code}
+        finally:
+            print('torch' in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "False\n")
