@@ -6,6 +6,7 @@ the same future are one state. Bounds of length are not its business: who reads 
 """
 
 from collections.abc import Iterable, Iterator
+from threading import Lock
 
 from dlm.grammar.parse.lengths import Lengths
 from dlm.grammar.regex.automaton import Automaton
@@ -58,6 +59,7 @@ class Scanner:
         self._accepts = automaton.final
         self._escaped, self.quoted = spelling is not Spelling.RAW, spelling is Spelling.QUOTED
         self._lengths = Lengths(automaton, self._weigh)
+        self._lock = Lock()
         self._keys: list[tuple] = []
         self._numbers: dict[tuple, int] = {}
         self._moves: list[tuple[Move, ...] | None] = []
@@ -211,16 +213,17 @@ class Scanner:
                         yield lead, lead, ("utf8", size - 1, segments)
 
     def _state(self, key: tuple) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self._keys)
-            self._keys.append(key)
-            self._moves.append(None)
-            self._endings.append(None)
-            at = key[0] == "at"
-            accepts = at and key[1] in self._accepts
-            self.final.append(key == ("done",) or (accepts and not self.quoted))
-            self.boundary.append(at)
-        return self._numbers[key]
+        with self._lock:  # grammars that share it may be made in another thread
+            if key not in self._numbers:
+                self._keys.append(key)
+                self._moves.append(None)
+                self._endings.append(None)
+                at = key[0] == "at"
+                accepts = at and key[1] in self._accepts
+                self.final.append(key == ("done",) or (accepts and not self.quoted))
+                self.boundary.append(at)
+                self._numbers[key] = len(self._keys) - 1
+            return self._numbers[key]
 
     def _weigh(self, point: int) -> int:
         return len(self._spell(point))

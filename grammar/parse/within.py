@@ -87,9 +87,7 @@ class Within:
 class TerminalTokens:
     """What is known of one terminal, over one vocabulary."""
 
-    def __init__(
-        self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int
-    ):
+    def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
         self._table = Table(
             lambda s: [(low, high, to, scanner.counts(s, to)) for low, high, to in scanner.moves(s)]

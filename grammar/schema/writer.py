@@ -222,9 +222,7 @@ class Writer:
         if not self._closed:
             objects = replace(objects, opened=True)
         for option in members(objects, self._normal, self._keys):
-            writer = ObjectWriter(
-                option, objects.low, objects.high, value, dialect, self._rules
-            )
+            writer = ObjectWriter(option, objects.low, objects.high, value, dialect, self._rules)
             self.free_keys |= writer.repeats
             options.append(writer.write())
         return _either(options)
