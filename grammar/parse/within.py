@@ -13,8 +13,9 @@ from jaxtyping import Bool, Int32, UInt32
 
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.walk import Nodes, Reached, Table
+from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.network import scanner_of
-from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
