@@ -34,7 +34,7 @@ def test_a_regex_matches_the_whole_text(pattern, taken, refused):
     assert Regex(pattern).value(taken[0]) == taken[0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(REGEXES, st.data())
 def test_made_up_regexes_match_what_python_does(pattern, data):
     reader = recogniser(Regex(pattern))

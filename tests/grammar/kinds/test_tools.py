@@ -111,7 +111,7 @@ def test_tools_have_rules_of_their_own():
 
 def test_the_built_in_models_data_is_taken_and_read(vocabulary):
     tokenizer = AutoTokenizer.from_pretrained(Path(dlm.models.__file__).parent / "tiny")
-    for seed in range(12):
+    for seed in range(6):
         sample = tiny_data.tool_call(random.Random(seed), "train")
         tokens = tokenizer.encode(sample.answer, add_special_tokens=False)
         spec = Tools(sample.tools)

@@ -47,7 +47,7 @@ def fits(words, excludes, loop, text):
     return True
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(WORDS, WORDS | st.just([]), st.booleans(), st.integers(0, 2**20))
 def test_the_first_word_counts_and_of_those_the_longest(words, excludes, loop, seed):
     choose = random.Random(seed)
