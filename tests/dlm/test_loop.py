@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import Dreamer, Random
+from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Regex, Request, sampling
@@ -181,7 +182,7 @@ def test_the_engine_does_what_the_loop_does_whatever_runs_beside_it(engine_of, k
 
 
 def test_it_takes_back_what_the_loop_takes_back(engine_of):
-    spec = JsonSchema(TWICE, max_whitespace=1, unenforced="check")
+    spec = checked(TWICE)
     for dream in range(4):
         model = Dreamer(V, dream, canvas_length=4)
         engine = engine_of(model, CONFIG, slots=1)
