@@ -177,6 +177,7 @@ class Engine:
             for slot, outcome in outcomes.items():
                 self._alone(slot, self._decoder.advance, outcome)
         elif not self._events:
+            self._compiler.warm_up(self.policy.step_work)
             self._scheduler.nap()
         events, self._events = self._events, []
         return events

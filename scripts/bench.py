@@ -3,11 +3,11 @@
     python scripts/bench.py --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json[.xz]
 
 `compile` is the processor time from a schema to a grammar whose first mask is there, over all
-schemas of the file and those that are known to be hard; `mask` a new mask at a place of the
-schema's own instances. Then these instances, as the items of an array, fill a canvas, with dense
-logits on the CPU, one thread: the `first` step of a grammar that nobody has used but its
-`warmup`, the canvas agreeing with it; `warm`, the same for a later request; `agree`, a step whose argmax is the last
-one's; `repair`, a step that wants a forbidden token somewhere, elsewhere each time.
+schemas of the file and those that are known to be hard. Then a schema's own instances, as the items
+of an array, fill a canvas, with dense logits on the CPU, one thread: the `first` step of a grammar
+that nobody has used but its `warmup`, the canvas agreeing with it; `warm`, the same for a later
+request; `agree`, a step whose argmax is the last one's; `repair`, a step that wants a forbidden
+token somewhere, elsewhere each time; and each `mask` along the canvas, made anew.
 """
 
 import argparse

@@ -1,12 +1,13 @@
 """From what a user wrote to a compiled grammar. One compiler per vocabulary."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from threading import Lock
 from typing import Any
 
 from dlm.grammar.canvas.tasks import build, read
+from dlm.grammar.canvas.warmup import Warmup
 from dlm.grammar.canvas.workers import Workers
 from dlm.grammar.excerpt import Excerpt
 from dlm.grammar.kinds.spec import Spec
@@ -39,6 +40,7 @@ class Compiler:
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
         self._known: OrderedDict[Hashable, Future[Compiled]] = OrderedDict()
+        self._cold: deque[Warmup] = deque(maxlen=_REMEMBERED)
 
     def submit(self, spec: Spec) -> "Future[Compiled]":
         """Compile in the background; the same spec is compiled once, and asked for once.
@@ -76,6 +78,13 @@ class Compiler:
         args = spec, list(tokens), Excerpt.of(self.vocabulary, tokens)
         return self._workers.submit(read, args, seconds=seconds, label="the result {} to check")
 
+    def warm_up(self, work: int) -> None:
+        """Spend about so many units of work on what was compiled: for when nobody waits."""
+        while self._cold and self._cold[0].done:
+            self._cold.popleft()
+        if self._cold:
+            self._cold[0].go_on(work)
+
     def close(self) -> None:
         """End what is being compiled and checked."""
         if not self._shared:
@@ -84,7 +93,9 @@ class Compiler:
     def _finish(self, built: tuple[Network, bool]) -> Compiled:
         """From a network to a grammar: short, since it holds up everybody else."""
         network, checked = built
-        return Compiled(network, self.vocabulary, self._terminals, checked)
+        compiled = Compiled(network, self.vocabulary, self._terminals, checked)
+        self._cold.append(Warmup(compiled))
+        return compiled
 
     def _used(self, key: Hashable) -> "Future[Compiled]":
         """What is known; what was not used for the longest time is dropped, until the rest fits."""

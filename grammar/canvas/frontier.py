@@ -12,10 +12,10 @@ completion is followed instead.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from math import exp
 from sys import maxsize
 
+from dlm.grammar.canvas.canvas_pass import CanvasPass, common
 from dlm.grammar.canvas.repair import SURE, best_repair
 from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
 from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
@@ -27,34 +27,6 @@ from dlm.grammar.parse.state import State
 
 _CONTEXT = 20  # tokens that are remembered of the text so far, to spell what follows and for errors
 _TRIED = 3  # candidates for a repair
-
-
-@dataclass(slots=True)
-class _Pass:
-    """One pass over a canvas: guess, masks, first suspect position."""
-
-    fixed: Fixed
-    wanted: list[int] = field(default_factory=list)  # what is pinned, then the model's choices
-    guess: list[int] = field(default_factory=list)
-    masks: list[Mask] = field(default_factory=list)  # in front of the suspect position
-    forced: list[int] = field(default_factory=list)  # what the grammar leaves no choice about, next
-    forced_at: dict[int, list[int]] = field(default_factory=dict)  # what was forced where it was
-    completions: dict[int, list[int]] = field(default_factory=dict)  # those begun, by position
-    repair: int | None = None  # the first position where the model's choice was refused
-    suspect: int | None = None  # the first position behind the repair and what that dictates
-    mass: float = 1.0
-
-    @property
-    def agreed(self) -> int:
-        """Leading positions that hold the model's own choice."""
-        return len(self.guess) if self.repair is None else self.repair
-
-    @property
-    def choice(self) -> int:
-        """The last position in front of the repair that was the model's to choose; -1: none."""
-        free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.forced_at)
-        last = -1 if self.repair is None else next(free, -1)
-        return last if last >= len(self.fixed.pinned) else -1
 
 
 class Frontier:
@@ -91,7 +63,7 @@ class Frontier:
         here = self._resume(scores.argmax, fixed)
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
             return self._guidance  # nothing new was said
-        self._last, self._guidance = _Pass(NOTHING), None
+        self._last, self._guidance = CanvasPass(NOTHING), None
         self._compiled.meter.begin(self.work)
         try:
             self._seek(here.guess)
@@ -134,7 +106,7 @@ class Frontier:
     def _begin_canvas(self) -> None:
         self._begin = self._matcher.position
         self._ahead: list[int] = []  # tokens of the canvas that the matcher is behind
-        self._last, self._age = _Pass(NOTHING), self._masks.age
+        self._last, self._age = CanvasPass(NOTHING), self._masks.age
         self._guidance: Guidance | None = None  # of the last pass
 
     def _rewind(self) -> None:
@@ -144,7 +116,7 @@ class Frontier:
 
     def _seek(self, tokens: Sequence[int]) -> int:
         """Take the matcher from where it is behind `tokens`; says how many of them it takes."""
-        kept = _common(self._ahead, tokens)
+        kept = common(self._ahead, tokens)
         self._matcher.rollback(len(self._ahead) - kept)
         kept += self._matcher.accept_all(tokens[kept:])
         self._ahead = list(tokens[:kept])
@@ -164,14 +136,14 @@ class Frontier:
         needed = len(shortest) + 1
         return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
 
-    def _resume(self, argmax: Sequence[int], fixed: Fixed) -> _Pass:
+    def _resume(self, argmax: Sequence[int], fixed: Fixed) -> CanvasPass:
         """The last pass, up to where the model's choice departs from it."""
         last, pinned = self._last, fixed.pinned
         wanted = [*pinned, *argmax[len(pinned) :]]
         if fixed != last.fixed or self._age != self._masks.age:
-            return _Pass(fixed, wanted)
-        keep = min(last.agreed, _common(wanted, last.guess))
-        return _Pass(
+            return CanvasPass(fixed, wanted)
+        keep = min(last.agreed, common(wanted, last.guess))
+        return CanvasPass(
             fixed,
             wanted,
             last.guess[:keep],
@@ -181,7 +153,7 @@ class Frontier:
             {p: completion for p, completion in last.completions.items() if p <= keep},
         )
 
-    def _follow(self, scores: Scores, here: _Pass) -> None:
+    def _follow(self, scores: Scores, here: CanvasPass) -> None:
         """Extend the guess to the stop or the canvas's end."""
         while True:
             self._run(here)
@@ -189,7 +161,7 @@ class Frontier:
                 return
             self._advance(scores, here)
 
-    def _run(self, here: _Pass) -> None:
+    def _run(self, here: CanvasPass) -> None:
         """Take the model's choices as far as masks are known: what `_advance` does, faster."""
         state, wanted, banned = self._matcher.state, here.wanted, here.fixed.banned
         trusted, forced, begin = here.suspect is None, here.forced, len(here.guess)
@@ -223,7 +195,7 @@ class Frontier:
         self._matcher.follow(states, state)
         self._ahead += here.guess[begin:]
 
-    def _advance(self, scores: Scores, here: _Pass) -> None:
+    def _advance(self, scores: Scores, here: CanvasPass) -> None:
         """Go on by one token.
 
         What the grammar dictates right behind a repair is certain all the same.
@@ -244,7 +216,7 @@ class Frontier:
         here.guess.append(token)
         self._ahead.append(token)
 
-    def _take(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
+    def _take(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
         """Read the first token that the grammar takes and the budget can complete."""
         matcher, position = self._matcher, len(here.guess)
         refused = set(here.fixed.banned.get(position, ()))
@@ -263,7 +235,7 @@ class Frontier:
         return self._budget - len(self._said) - position - 2
 
     def _proposals(
-        self, scores: Scores, here: _Pass, refused: Collection[int]
+        self, scores: Scores, here: CanvasPass, refused: Collection[int]
     ) -> Iterator[tuple[int, Mask]]:
         """What the next token may be, with its mask: the model's own choice, else its stand-ins."""
         position, forced = len(here.guess), here.forced
@@ -286,7 +258,7 @@ class Frontier:
             yield scores.best(position, self._masks.words(self._allowed(refused))), 0
         yield self._completing(scores, here)
 
-    def _mask(self, here: _Pass, refused: Collection[int]) -> Mask:
+    def _mask(self, here: CanvasPass, refused: Collection[int]) -> Mask:
         """What the grammar allows, without what was refused; nobody asks behind what is suspect."""
         return self._allowed(refused) if here.suspect is None else 0
 
@@ -297,7 +269,7 @@ class Frontier:
         return scores.candidates(position, self._masks.words(mask), _TRIED)
 
     def _repairs(
-        self, scores: Scores, here: _Pass, refused: Collection[int]
+        self, scores: Scores, here: CanvasPass, refused: Collection[int]
     ) -> Iterator[tuple[int, Mask]]:
         """Candidates for the first refused position, the best first."""
         position = len(here.guess)
@@ -311,7 +283,7 @@ class Frontier:
         yield token, self._mask(here, refused)
         yield from ((t, self._mask(here, refused)) for t, _ in found.ranked if t != token)
 
-    def _completing(self, scores: Scores, here: _Pass) -> tuple[int, Mask]:
+    def _completing(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
         """The next token of a shortest completion, or the stop behind it."""
         position = len(here.guess)
         completion = here.completions.get(position) or self._matcher.shortest_completion(
@@ -332,11 +304,3 @@ class Frontier:
     def _recent(self, tokens: Sequence[int]) -> list[int]:
         """The last of what was committed and of `tokens` behind it."""
         return [*self._said[-_CONTEXT:], *tokens[-_CONTEXT:]][-_CONTEXT:]
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many leading tokens are the same."""
-    shorter = min(len(one), len(other))
-    if one[:shorter] == other[:shorter]:
-        return shorter
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,10 +58,8 @@ class JsonSchema(Spec):
             raise InvalidGrammarError(
                 self.kind, f"unenforced is {self.unenforced!r:.40}, not 'refuse' or 'check'"
             )
-        try:
+        with suppress(TooMuchWorkError):  # that is for `rules` to say
             self._written(Rules(), _AT_ONCE)
-        except TooMuchWorkError:
-            pass  # it is for `rules` to say
 
     @cached_property
     def parsed(self) -> dict[str, Any] | bool:

@@ -28,6 +28,7 @@ from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.check import UncheckableError, check
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.pointer import pointer
+from dlm.grammar.schema.reader import spelled_out
 from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.writer import as_object, write
 
@@ -46,12 +47,12 @@ _DOCUMENT = "dlm:parameters"  # URI of a tool's schema, for references into it
 class Tools(Spec):
     """Text, calls of `tools`, or text and then calls.
 
-    `tools` are in OpenAI's form; each function needs a name, and without `parameters` it takes
-    none. With `choice` "required" there is a call, and no text before it; with `named` exactly
-    one, of that tool. Without `parallel` there is one call at most.
+    `tools` are in OpenAI's form; each function needs a name, and without `parameters`, or with no
+    `properties` in them, it takes none. With `choice` "required" there is a call, and no text
+    before it; with `named` exactly one, of that tool. Without `parallel` there is one call at most.
 
-    Schemas are those of `JsonSchema`, in every form, `strict` or not: what rules cannot say is
-    refused, and so are keys that the form cannot write.
+    Schemas are those of `JsonSchema`, in every form, `strict` or not, and OpenAPI's `nullable`:
+    what rules cannot say is refused, and so are keys that the form cannot write.
 
     Raises `InvalidGrammarError`, its `where` a JSON pointer, here or in `rules`.
     """
@@ -101,7 +102,12 @@ class Tools(Spec):
                 raise self._error(
                     f"a schema is an object, not {schema!r:.40}", f"{where}/parameters"
                 )
-            found[name] = _NONE if schema is None else schema
+            if schema is None or (schema.get("properties") == {} and not schema.get("required")):
+                schema = _NONE | (schema or {})
+            try:
+                found[name] = spelled_out(schema)
+            except RecursionError as error:
+                raise self._error("nested too deeply", f"{where}/parameters") from error
         return found
 
     @property

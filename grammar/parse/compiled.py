@@ -62,7 +62,7 @@ class Compiled:
         return self._allowed.mask(state)
 
     def closing(self, state: State, tokens: int) -> np.ndarray | None:
-        """Which tokens leave a text that can be completed in so many more; None: all that may follow.
+        """The tokens behind which the text can be completed in so many more; None: all may follow.
 
         As packed bits. Of tokens behind which bytes do not bound it, only a few are looked at.
         """

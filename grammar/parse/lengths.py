@@ -8,6 +8,7 @@ needed, and a bound of a billion costs nothing.
 import heapq
 from collections.abc import Callable
 from math import inf
+from threading import Lock
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
@@ -33,6 +34,7 @@ class Lengths:
         self._shortest = self._measure()
         self.fewest = self._count()  # characters to acceptance, by state
         self._exactly = [[0.0 if q in self._final else inf for q in range(len(self._edges))]]
+        self._lock = Lock()  # grammars that share it may be made in another thread
         self._slope: float | None = None  # bytes for each character behind the tables
         self._work = 0
 
@@ -72,8 +74,9 @@ class Lengths:
 
     def _row(self, count: int) -> tuple[list[float], float]:
         """Bytes by state for exactly `count` characters, and what to add to them."""
-        while self._slope is None and len(self._exactly) <= count:
-            self._extend()
+        with self._lock:
+            while self._slope is None and len(self._exactly) <= count:
+                self._extend()
         last = len(self._exactly) - 1
         if count <= last:
             return self._exactly[count], 0.0

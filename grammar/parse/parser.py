@@ -7,14 +7,17 @@ control tokens that rules name by their ids.
 from collections.abc import Callable, Collection
 
 from dlm.grammar.errors import GrammarError
+from dlm.grammar.parse.edges import Follow, Read
+from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.meter import Meter
-from dlm.grammar.parse.network import Follow, Network, Read
-from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.parse.network import Network
+from dlm.grammar.parse.scanner import Scanner
+from dlm.grammar.parse.stacks import Stacks
 from dlm.grammar.parse.state import Item, StackNode, State, Thread
 from dlm.grammar.rules.nodes import Terminal
 
 _REMEMBERED = 100_000  # states, before sharing begins anew
-_MOST_ITEMS = 10_000  # readings of one text
+_MOST_WORK = 20_000  # items that are reached from one state
 _FORCED = 1024  # bytes of a text that must follow
 
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
@@ -28,7 +31,7 @@ class Parser:
         self._network, self._meter = network, meter
         self.scanners = [scan(terminal) for terminal in network.terminals]
         self._known: dict[frozenset[Thread | Item], State] = {}
-        self._stacks: dict[frozenset[Item], StackNode] = {}  # by who waits
+        self._stacks = Stacks(network)
         self._end = StackNode(ends=True)
         self.start = self._state([Item(network.start[network.root], self._end)])
 
@@ -184,6 +187,7 @@ class Parser:
         pending = [item for item in seen if isinstance(item, Item)]
         called: dict[int, StackNode] = {}  # from here, by rule
         items: list[Item] = []
+        work = 0
         while pending:
             state, stack = item = pending.pop()
             edges = network.edges_of(state)
@@ -202,16 +206,17 @@ class Parser:
                     threads.append(thread)
                     if self._ended(thread):
                         reached.append(behind)
+            work += len(reached) + len(edges.reads)
             new = [item for item in reached if item not in seen]
             seen.update(new)
             pending += new
-            if len(seen) > _MOST_ITEMS:
+            if work > _MOST_WORK:
                 raise GrammarError(
-                    f"the grammar is too ambiguous: a text can be read in over {_MOST_ITEMS} ways"
+                    f"the grammar is too ambiguous: over {_MOST_WORK} readings of a text at once"
                 )
-        self._meter.add(len(seen) // 2)
+        self._meter.add(work // 2)
         if called:
-            shared = self._shared(called)
+            shared = self._stacks.shared(called)
             items = [Item(state, shared.get(stack, stack)) for state, stack in items]
             threads = [
                 thread._replace(behind=Item(thread.behind[0], shared[thread.behind[1]]))
@@ -229,67 +234,17 @@ class Parser:
         if network.tail(edge.to):  # its end is the caller's end
             return [*reached, Item(entry, stack)]
         own = called.setdefault(edge.rule, StackNode())
-        if (edge.to, stack) not in own.waiting:
-            own.waiting.append(Item(edge.to, stack))
+        own.waiting.append(Item(edge.to, stack))
         return [*reached, Item(entry, own)]
-
-    def _shared(self, called: dict[int, StackNode]) -> dict[StackNode, StackNode]:
-        """The nodes that stand for those of `called` everywhere: one for all who wait alike.
-
-        Nodes that wait for themselves stand for themselves alone.
-        """
-        own = [node for _, node in sorted(called.items())]
-        shared: dict[StackNode, StackNode] = {}
-        users: dict[StackNode, list[StackNode]] = {node: [] for node in own}
-        missing = {}  # how many of a node's own callers are not settled
-        for node in own:
-            callers = {on for _, on in node.waiting if on in users}
-            missing[node] = len(callers)
-            for on in callers:
-                users[on].append(node)
-        ready = [node for node in own if not missing[node]]
-        for node in ready:  # it grows meanwhile
-            waiting = frozenset(Item(to, shared.get(on, on)) for to, on in node.waiting)
-            if waiting not in self._stacks:
-                node.wait_for(waiting)
-                self._stacks[waiting] = node
-            shared[node] = self._stacks[waiting]
-            for user in users[node]:
-                missing[user] -= 1
-                if not missing[user]:
-                    ready.append(user)
-        for node in own:
-            if node not in shared:
-                node.wait_for(Item(to, shared.get(on, on)) for to, on in node.waiting)
-        fresh = (shared.get(node, node) for node in own)
-        self._measure([node for node in fresh if node.cost is None])
-        return shared
-
-    def _measure(self, called: list[StackNode]) -> None:
-        """The ways on from nodes that may wait for each other: first their costs, then the ways."""
-        changed = True
-        while changed:
-            changed = False
-            for node in called:
-                costs = (cost for item in node.waiting if (cost := self._cost(item)) is not None)
-                cost = min(costs, default=None)
-                if cost is not None and (node.cost is None or cost < node.cost):
-                    node.cost, changed = cost, True
-        undecided = [node for node in called if node.cost is not None]
-        while undecided:
-            for node in undecided:
-                best = self._shortest(node.waiting)[1]
-                node.best = best if isinstance(best, Item) else None
-            undecided = [node for node in undecided if node.best is None]
 
     def _cost(self, each: Thread | Item) -> int | None:
         """Bytes to the end of the text; None: no way."""
-        read: int | None = 0
-        if isinstance(each, Thread):
-            scanner = self.scanners[each.terminal]
-            read, each = scanner.cost(each.at, each.needed, each.remaining), each.behind
-        rest, after = self._network.cost.get(each.state), each.stack.cost
-        return None if read is None or rest is None or after is None else read + rest + after
+        if isinstance(each, Item):
+            return self._stacks.cost(each)
+        scanner = self.scanners[each.terminal]
+        read = scanner.cost(each.at, each.needed, each.remaining)
+        after = self._stacks.cost(each.behind)
+        return None if read is None or after is None else read + after
 
     def _shortest(
         self, kernel: Collection[Thread | Item]

@@ -6,58 +6,31 @@ the same future are one state. Bounds of length are not its business: who reads 
 """
 
 from collections.abc import Iterable, Iterator
+from threading import Lock
 
 from dlm.grammar.parse.lengths import Lengths
+from dlm.grammar.parse.spelling import clipped, hex, scalars, split, utf16, within
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import Spelling
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that a JSON string holds as it is
 _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 12: "f", 10: "n", 13: "r", 9: "t"}  # RFC 8259
 # UTF-8: bytes of a character, its first bytes from and to, their marks, the least code point.
 _LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0xF4, 0xF0, 1 << 16))
 
 Move = tuple[int, int, int]  # bytes from, to, and the state behind them
-Segments = tuple[tuple[int, int, object], ...]  # parts of an interval, and what they lead to
-
-
-class LiteralScanner:
-    """Reads one text. A state is the number of bytes that were read."""
-
-    start, quoted = 0, False
-
-    def __init__(self, raw: bytes):
-        self._raw = raw
-        self.final = [False] * len(raw) + [True]
-
-    def __len__(self) -> int:
-        return len(self.final)
-
-    def moves(self, state: int) -> tuple[Move, ...]:
-        if self.final[state]:
-            return ()
-        return ((self._raw[state], self._raw[state], state + 1),)
-
-    def counts(self, state: int, to: int) -> bool:
-        return False
-
-    def cost(self, state: int, low: int = 0, high: int | None = None) -> int | None:
-        return len(self._raw) - state
-
-    def fewest_characters(self, state: int) -> int:
-        return 0
-
-    def completion(self, state: int, low: int = 0, high: int | None = None) -> bytes:
-        return self._raw[state:]
 
 
 class Scanner:
     """Reads the texts of one automaton in one spelling. They begin in the state `start`."""
 
     def __init__(self, automaton: Automaton, spelling: Spelling):
-        self._edges = [tuple(_scalars(found)) for found in automaton.edges]
+        self._edges = [tuple(scalars(found)) for found in automaton.edges]
         self._accepts = automaton.final
         self._escaped, self.quoted = spelling is not Spelling.RAW, spelling is Spelling.QUOTED
         self._lengths = Lengths(automaton, self._weigh)
+        self._lock = Lock()
         self._keys: list[tuple] = []
         self._numbers: dict[tuple, int] = {}
         self._moves: list[tuple[Move, ...] | None] = []
@@ -156,7 +129,7 @@ class Scanner:
             case ("escape", q):
                 for low, high, to in self._edges[q]:
                     short = (s for c, s in _SHORT.items() if low <= c <= high)
-                    yield next((s.encode() for s in short), _hex(low)), to, 1
+                    yield next((s.encode() for s in short), hex(low)), to, 1
             case ("backslash", segments):
                 yield b"\\u%04x" % segments[0][0], segments[0][2], 1
             case ("u", segments):
@@ -171,11 +144,11 @@ class Scanner:
                 if self.quoted and q in self._accepts:
                     yield _QUOTE, _QUOTE, ("done",)
             case ("utf8", size, segments):
-                for low, high, rest in _split(segments, 64, size):
-                    yield 0x80 + low, 0x80 + high, _within("utf8", rest)
+                for low, high, rest in split(segments, 64, size):
+                    yield 0x80 + low, 0x80 + high, within("utf8", rest)
             case ("hex", size, segments):
-                for low, high, rest in _split(segments, 16, size):
-                    to = _within("hex", rest)
+                for low, high, rest in split(segments, 16, size):
+                    to = within("hex", rest)
                     if low < 10:
                         yield 48 + low, 48 + min(high, 9), to
                     if high > 9:
@@ -186,7 +159,7 @@ class Scanner:
                     for c, short in _SHORT.items():
                         if low <= c <= high:
                             yield ord(short), ord(short), ("at", to)
-                yield ord("u"), ord("u"), ("hex", 4, _utf16(self._edges[q]))
+                yield ord("u"), ord("u"), ("hex", 4, utf16(self._edges[q]))
             case ("backslash", segments):
                 yield _BACKSLASH, _BACKSLASH, ("u", segments)
             case ("u", segments):
@@ -206,115 +179,30 @@ class Scanner:
                 width = 64 ** (size - 1)
                 for lead in range(first, last + 1):
                     begin = (lead - mark) * width
-                    segments = _clipped(edges, begin, begin + width - 1, least)
+                    segments = clipped(edges, begin, begin + width - 1, least)
                     if segments:
                         yield lead, lead, ("utf8", size - 1, segments)
 
     def _state(self, key: tuple) -> int:
-        if key not in self._numbers:
-            self._numbers[key] = len(self._keys)
-            self._keys.append(key)
-            self._moves.append(None)
-            self._endings.append(None)
-            at = key[0] == "at"
-            accepts = at and key[1] in self._accepts
-            self.final.append(key == ("done",) or (accepts and not self.quoted))
-            self.boundary.append(at)
-        return self._numbers[key]
+        with self._lock:  # grammars that share it may be made in another thread
+            if key not in self._numbers:
+                self._keys.append(key)
+                self._moves.append(None)
+                self._endings.append(None)
+                at = key[0] == "at"
+                accepts = at and key[1] in self._accepts
+                self.final.append(key == ("done",) or (accepts and not self.quoted))
+                self.boundary.append(at)
+                self._numbers[key] = len(self._keys) - 1
+            return self._numbers[key]
 
     def _weigh(self, point: int) -> int:
         return len(self._spell(point))
 
     def _spell(self, point: int) -> bytes:
         if self._escaped and (point < 0x20 or point in (_QUOTE, _BACKSLASH)):
-            return b"\\" + (_SHORT[point].encode() if point in _SHORT else _hex(point))
+            return b"\\" + (_SHORT[point].encode() if point in _SHORT else hex(point))
         return chr(point).encode()
-
-
-_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that a JSON string holds as it is
-
-
-def _scalars(edges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Without surrogates, which are halves of characters: ranges may lead across them."""
-    for low, high, to in edges:
-        if low < 0xD800:
-            yield low, min(high, 0xD7FF), to
-        if high > 0xDFFF:
-            yield max(low, 0xE000), high, to
-
-
-def _hex(point: int) -> bytes:
-    """What follows the backslash of an escape by number."""
-    if point <= 0xFFFF:
-        return b"u%04x" % point
-    high, low = divmod(point - 0x10000, 0x400)
-    return b"u%04x\\u%04x" % (0xD800 + high, 0xDC00 + low)
-
-
-def _clipped(edges: Iterable[tuple], begin: int, end: int, least: int = 0) -> Segments:
-    """The parts of `edges` between `begin` and `end`, by their distance from `begin`."""
-    begun = max(begin, least)
-    return tuple(
-        (max(low, begun) - begin, min(high, end) - begin, to)
-        for low, high, to in edges
-        if low <= end and high >= begun
-    )
-
-
-def _split(segments: Segments, base: int, size: int) -> Iterator[tuple[int, int, tuple]]:
-    """The first of `size` digits: runs of digits, and what remains of the interval behind them."""
-    width = base ** (size - 1)
-    if size == 1:
-        yield from ((low, high, (0, to)) for low, high, to in segments)
-        return
-    digit = segments[0][0] // width
-    while digit <= segments[-1][1] // width:
-        rest = _clipped(segments, digit * width, (digit + 1) * width - 1)
-        last = digit
-        if len(rest) == 1 and rest[0][:2] == (0, width - 1):  # the same for all that it holds
-            whole = next(s for s in segments if s[0] <= digit * width <= s[1])
-            last = (whole[1] + 1) // width - 1
-        if rest:
-            yield digit, last, (size - 1, rest)
-        digit = last + 1
-
-
-def _within(kind: str, rest: tuple) -> tuple:
-    """The key of a state by what remains of a character: digits, and where they lead."""
-    size, to = rest
-    if size:
-        return (kind, size, to)
-    return ("at", to) if isinstance(to, int) else ("backslash", to)
-
-
-def _utf16(edges: Iterable[tuple[int, int, int]]) -> Segments:
-    """Characters as UTF-16 units: a high surrogate leads to the segments of its low ones."""
-    found: list[tuple[int, int, object]] = []
-    for low, high, to in edges:
-        if low <= 0xFFFF:
-            found.append((low, min(high, 0xFFFF), to))
-        if high > 0xFFFF:
-            found += _pairs(max(low, 0x10000) - 0x10000, high - 0x10000, to)
-    merged: dict[tuple[int, int], list] = {}
-    for low, high, to in found:
-        merged.setdefault((low, high), []).append(to)
-    return tuple(
-        (low, high, to[0] if isinstance(to[0], int) else tuple(sorted(sum(to, ()))))
-        for (low, high), to in sorted(merged.items())
-    )
-
-
-def _pairs(low: int, high: int, to: int) -> Iterator[tuple[int, int, Segments]]:
-    """Surrogate pairs for the code points from `low` to `high` behind U+FFFF."""
-    while low <= high:
-        first, begin = divmod(low, 0x400)
-        end = min(high, low | 0x3FF)
-        last = first
-        if begin == 0 and high - low >= 0x3FF:
-            last = (high + 1) // 0x400 - 1
-            end = last * 0x400 + 0x3FF
-        yield 0xD800 + first, 0xD800 + last, ((0xDC00 + begin, 0xDC00 + end % 0x400, to),)
-        low = end + 1
 
 
 def _merged(moves: Iterable[Move]) -> Iterator[Move]:

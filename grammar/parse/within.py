@@ -13,8 +13,9 @@ from jaxtyping import Bool, Int32, UInt32
 
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.walk import Nodes, Reached, Table
+from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.network import scanner_of
-from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
@@ -87,9 +88,7 @@ class Within:
 class TerminalTokens:
     """What is known of one terminal, over one vocabulary."""
 
-    def __init__(
-        self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int
-    ):
+    def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
         self._table = Table(
             lambda s: [(low, high, to, scanner.counts(s, to)) for low, high, to in scanner.moves(s)]

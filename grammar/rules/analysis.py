@@ -3,10 +3,13 @@
 Both are the least solution of the same equations, found in time linear in the rules.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
+from itertools import islice
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.rules.nodes import (
+    EMPTY,
+    NOTHING,
     Alternation,
     Characters,
     Concatenation,
@@ -15,6 +18,7 @@ from dlm.grammar.rules.nodes import (
     Reference,
     Repetition,
     Terminal,
+    alternation,
 )
 from dlm.grammar.rules.rules import Rules
 
@@ -57,17 +61,60 @@ def reachable(rules: Rules) -> dict[str, set[str]]:
 
 def endless(rules: Rules) -> list[str]:
     """The rules that no finite text fits: they always need themselves, or what nothing matches."""
-
-    def ends(leaf: Node) -> bool:
-        return not isinstance(leaf, Terminal) or bool(leaf.automaton.final)
-
-    ending = _holding(rules, ends)
+    ending = _holding(rules.nodes, _ends)
     return [name for name in rules.nodes if name not in ending]
+
+
+def without_endless(rules: Rules, root: Node, first: int = 0) -> Node:
+    """`root`, it and the rules from the `first` on freed of all that has no finite text.
+
+    Rules that nothing leads to from `root` are gone then, too.
+    """
+    own = dict(islice(rules.nodes.items(), first, None))
+    endless = own.keys() - _holding(own, _ends)
+    root = _freed(root, endless)
+    reached: dict[str, Node] = {}
+    waiting = [root]
+    while waiting:
+        for name in references(waiting.pop()):
+            if name in own and name not in reached:
+                reached[name] = _freed(own[name], endless)
+                waiting.append(reached[name])
+    for name in own:
+        if name in reached:
+            rules.nodes[name] = reached[name]
+        else:
+            del rules.nodes[name]
+    return root
+
+
+def _ends(leaf: Node) -> bool:
+    return not isinstance(leaf, Terminal) or not leaf.automaton.is_empty
+
+
+def _freed(node: Node, endless: Set[str]) -> Node:
+    match node:
+        case Reference(name) if name in endless:
+            return NOTHING
+        case Concatenation(parts):
+            freed = tuple(_freed(part, endless) for part in parts)
+            return NOTHING if NOTHING in freed else Concatenation(freed)
+        case Alternation(options):
+            freed = (_freed(option, endless) for option in options)
+            return alternation(*(option for option in freed if option != NOTHING))
+        case Repetition(part, low, high):
+            part = _freed(part, endless)
+            if part == NOTHING:
+                return NOTHING if low else EMPTY
+            return Repetition(part, low, high)
+        case Terminal() if not _ends(node):
+            return NOTHING
+    return node
 
 
 def nullable(rules: Rules) -> set[str]:
     """The rules that the empty text fits."""
-    return _holding(rules, _may_be_empty)
+    return _holding(rules.nodes, _may_be_empty)
 
 
 def _may_be_empty(leaf: Node) -> bool:
@@ -102,10 +149,13 @@ class _Gate:
         self.needed, self.above = needed, above
 
 
-def _holding(rules: Rules, leaf: Callable[[Node], bool]) -> set[str]:
-    """The rules that hold: a concatenation by all of its parts, an alternation by one option."""
+def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str]:
+    """The rules that hold: a concatenation by all of its parts, an alternation by one option.
+
+    Rules that are not among `nodes` hold.
+    """
     holding: set[str] = set()
-    asking: dict[str, list[_Gate]] = {name: [] for name in rules.nodes}
+    asking: dict[str, list[_Gate]] = {name: [] for name in nodes}
 
     def count(gate: "_Gate | str") -> None:
         waiting: list[_Gate | str] = [gate]
@@ -121,7 +171,7 @@ def _holding(rules: Rules, leaf: Callable[[Node], bool]) -> set[str]:
 
     def build(node: Node, above: _Gate) -> None:
         match node:
-            case Reference(name) if name in holding:
+            case Reference(name) if name in holding or name not in asking:
                 count(above)
             case Reference(name):
                 asking[name].append(above)
@@ -142,6 +192,6 @@ def _holding(rules: Rules, leaf: Callable[[Node], bool]) -> set[str]:
             case _ if leaf(node):
                 count(above)
 
-    for name, node in rules.nodes.items():
+    for name, node in nodes.items():
         build(node, _Gate(1, name))
     return holding

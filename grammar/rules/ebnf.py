@@ -4,8 +4,9 @@
     item ::= . | "\\x41" | root?
 
 Where the two differ, both are taken if they cannot be mixed up, and refused if they can (`\\x41B`).
-Left out: macros over token ids, since a grammar's alphabet is text; rule options. `(= ...)` is what
-xgrammar takes it for: a hint that changes no text. Nothing is unrolled; time is linear in the text.
+Left out, by name: macros, those over token ids since a grammar's alphabet is text; rule options.
+`(= ...)` is what xgrammar takes it for: a hint that changes no text. Nothing is unrolled; time is
+linear in the text.
 """
 
 import re
@@ -41,7 +42,11 @@ _UNFINISHED = {
     "<": "tokens cannot be named: a grammar is of text",
 }
 _BY_TOKEN = ("Token", "ExcludeToken", "TokenTagDispatch")
-_MACROS = ("TagDispatch", "Regex", "Substring")
+_MACROS = {
+    "TagDispatch": "structural tags have free text with triggers",
+    "Regex": "Lark has regexes",
+    "Substring": "Lark has %regex",
+}
 _IN_CLASS = "^$.*+()[]{}|-"  # may be escaped there, too
 
 
@@ -131,10 +136,11 @@ class _Reader(Tokens):
         return node
 
     def _name(self, name: str) -> Node:
-        if name in _BY_TOKEN + _MACROS and self.source.text.startswith("(", self.token.end()):
+        if self.source.text.startswith("(", self.token.end()):
             if name in _BY_TOKEN:
                 self.fail(f"{name}(...) names tokens: a grammar is of text")
-            self.fail(f"{name}(...) is not supported")
+            if name in _MACROS:
+                self.fail(f"{name}(...) is not supported: {_MACROS[name]}")
         self._used.setdefault(name, self.at)
         return Reference(name)
 

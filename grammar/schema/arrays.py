@@ -45,7 +45,7 @@ def write_array(arrays: Arrays, value: Value, dialect: Dialect, rules: Rules) ->
     if arrays.contains:
         items, empty = _counted(arrays, low, high, value, dialect, rules)
     else:
-        items, empty = _plain(prefix, arrays.rest, low, high, value, dialect)
+        items, empty = _plain(prefix, arrays.rest, low, high, value, dialect, rules)
     return array(items, empty, dialect)
 
 
@@ -64,6 +64,7 @@ def _plain(
     high: int | None,
     value: Value,
     dialect: Dialect,
+    rules: Rules,
 ) -> tuple[Node, bool]:
     if high == 0:
         return NOTHING, True
@@ -76,7 +77,7 @@ def _plain(
         tail = Repetition(item, max(0, low - len(first)), most)
     for i in reversed(range(1, len(first))):
         node = concatenation(comma, value(first[i]), *_parts(tail))
-        tail = node if i < low else optional(node)
+        tail = node if i < low else optional(rules.add(node, "items"))
     return concatenation(value(first[0]), *_parts(tail)), low == 0
 
 

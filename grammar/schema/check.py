@@ -15,10 +15,10 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.pattern import automaton_of
 from dlm.grammar.schema.constant import exact, identity
-from dlm.grammar.schema.formats import format_automaton
+from dlm.grammar.schema.languages import format_texts
 
 MOST_STEPS = 50_000  # keywords applied to values; about 10 us each
 
@@ -151,13 +151,13 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Error
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Errors:
-    if unique and isinstance(instance, list):
-        if len({identity(item) for item in instance}) < len(instance):
-            yield exceptions.ValidationError("an item comes twice")
+    items = instance if unique and isinstance(instance, list) else []
+    if len({identity(item) for item in items}) < len(items):
+        yield exceptions.ValidationError("an item comes twice")
 
 
 def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Errors:
     if isinstance(instance, str) and isinstance(name, str):
-        automaton = format_automaton(name)
-        if automaton is not None and not automaton.accepts(instance):
+        automaton, _, longest = format_texts(name) or (Automaton.ANY, 0, None)
+        if not automaton.accepts(instance) or len(instance) > (longest or len(instance)):
             yield exceptions.ValidationError(f"{instance!r:.80} is no {name}")

@@ -22,7 +22,7 @@ from dlm.grammar.rules.nodes import (
 )
 
 _SPACE = ((9, 10), (13, 13), (32, 32))
-_BARE = re.compile(r"[A-Za-z0-9_.$\-]+")
+_BARE = re.compile(r"[\w.$\-]+")
 
 
 @dataclass(frozen=True)

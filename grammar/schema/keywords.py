@@ -1,4 +1,4 @@
-"""What the keywords of one subschema say of values of one type, and what their opposites say.
+"""What the keywords of one subschema say of values of one type.
 
 `Keywords` knows each keyword's meaning, but neither how alternatives are combined nor grammars.
 """
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.constant import Constant, constant, exact
 from dlm.grammar.schema.facets import (
     EMPTY,
@@ -59,8 +58,8 @@ class Keywords:
     """Reads the keywords of the subschemas of `reader`."""
 
     def __init__(self, reader: Reader, languages: Languages):
-        self.reader, self._languages = reader, languages
-        self._structures: dict[Constant, Formula] = {}
+        self.reader, self.languages = reader, languages
+        self._lists: dict[Source, list[tuple[Constant, ...]]] = {}
         self._combined: dict[tuple[Source, bool, bool], Formula] = {}
 
     def formula(self, node: Any, parent: Source) -> Formula:
@@ -124,12 +123,12 @@ class Keywords:
         node = source.node
         if alone(source):
             return whole(kind)
-        named = _types(source)
+        named = types(source)
         integer = named is not None and kind == "number" and "number" not in named
         if named is not None and kind not in named and not (integer and "integer" in named):
             return None
         values = whole(kind).values
-        for listed in _listed(source):
+        for listed in self.listed(source):
             fitting = tuple(value for value in listed if value.kind == kind)
             values = fitting if values is None else tuple(filter(set(fitting).__contains__, values))
         typed = named is not None or "enum" in node or source.knows("const")
@@ -147,12 +146,21 @@ class Keywords:
         hints = frozenset(k for k, words in ABOUT.items() if words & node.keys())
         return Shape(facets, values, typed, hints)
 
+    def listed(self, source: Source) -> list[tuple[Constant, ...]]:
+        """The values of `const` and of `enum`."""
+        if source not in self._lists:
+            lists = [[source.node["const"]]] if source.knows("const") else []
+            lists += [source.node["enum"]] if "enum" in source.node else []
+            self.languages.work.count(sum(map(len, lists)) // 2, source.where)
+            self._lists[source] = [tuple(dict.fromkeys(map(constant, each))) for each in lists]
+        return self._lists[source]
+
     def _strings(self, source: Source) -> Strings:
         node = source.node
         languages = [
             (word, node[word], True)
             for word in ("pattern", "format")
-            if word in node and self._languages.asserts(word, source)
+            if word in node and self.languages.asserts(word, source)
         ]
         high = node.get("maxLength")
         return Strings(
@@ -163,12 +171,12 @@ class Keywords:
 
     def _arrays(self, source: Source, annotate: bool) -> Arrays:
         node = source.node
-        prefix, rest = self._items(source)
+        prefix, rest = self.items(source)
         found = rest is not None
         contains, matched = (), ()
         if source.knows("contains"):
             item = self.formula(node["contains"], source)
-            low, high = _contained(source)
+            low, high = contained(source)
             if low or high is not None:
                 contains = (Contains(item, low, high),)
             matched = (item,) if annotate and source.draft != 2019 else ()
@@ -184,7 +192,7 @@ class Keywords:
             matched=matched,
         )
 
-    def _items(self, source: Source) -> tuple[tuple[Formula, ...], Formula | None]:
+    def items(self, source: Source) -> tuple[tuple[Formula, ...], Formula | None]:
         """Of the first items, and of the rest."""
         node, rest = source.node, None
         first = node["prefixItems"] if source.knows("prefixItems") else []
@@ -200,7 +208,7 @@ class Keywords:
         node = source.node
         rest = node.get("additionalProperties")
         for pattern in node.get("patternProperties", ()):
-            self._languages.known("pattern", pattern, f"{source.where}/patternProperties")
+            self.languages.known("pattern", pattern, f"{source.where}/patternProperties")
         clause = Clause(
             tuple((n, self.formula(v, source)) for n, v in node.get("properties", {}).items()),
             tuple(
@@ -225,112 +233,6 @@ class Keywords:
         seen = frozenset(node.get("properties", ())), frozenset(node.get("patternProperties", ()))
         return objects.both(Objects(evaluated=(*seen, rest is not None)))
 
-    def opposites(self, source: Source, kind: str) -> Iterator[Formula | Shape]:
-        """What of all is true of a value that the other keywords refuse."""
-        node = source.node
-        if alone(source):
-            return
-        if (named := _types(source)) is not None and kind not in named:
-            if kind == "number" and "integer" in named:
-                yield Shape(Numbers(not_multiples=frozenset((Fraction(1),))))
-            else:
-                yield whole(kind)
-        for listed in _listed(source):
-            if without := self._without(listed, kind, source):
-                yield without
-        if kind == "string":
-            yield from self._not_strings(source)
-        elif kind == "number":
-            yield from _not_numbers(source)
-        elif kind == "array":
-            yield from self._not_arrays(source)
-        elif kind == "object":
-            yield from self._not_objects(source)
-
-    def _without(
-        self, values: tuple[Constant, ...], kind: str, source: Source
-    ) -> Formula | Shape | None:
-        mine = {value for value in values if value.kind == kind}
-        if (all_of_them := whole(kind).values) is not None:
-            rest = tuple(value for value in all_of_them if value not in mine)
-            return Shape(None, rest) if rest else None
-        if kind == "string":
-            return Shape(Strings(excluded=frozenset(value.value for value in mine)))
-        if kind == "number":
-            return Shape(Numbers(excluded=frozenset(exact(value.value) for value in mine)))
-        if not mine:
-            return whole(kind)
-        return every(*(complement(self.structure(value, source)) for value in mine))
-
-    def structure(self, value: Constant, source: Source) -> Formula:
-        """The schema of one array or object."""
-        if value not in self._structures:
-            self._structures[value] = self.made_up(_structure(value.value), source)
-        return self._structures[value]
-
-    def _not_strings(self, source: Source) -> Iterator[Shape]:
-        node = source.node
-        if low := int(node.get("minLength", 0)):
-            yield Shape(Strings(high=low - 1))
-        if "maxLength" in node:
-            yield Shape(Strings(low=int(node["maxLength"]) + 1))
-        for word in ("pattern", "format"):
-            if word in node and self._languages.asserts(word, source):
-                yield Shape(Strings(languages=frozenset(((word, node[word], False),))))
-
-    def _not_arrays(self, source: Source) -> Iterator[Shape]:
-        node = source.node
-        prefix, rest = self._items(source)
-        for i, item in enumerate(prefix):
-            if item != TRUE:
-                yield Shape(Arrays((TRUE,) * i + (complement(item),), low=i + 1))
-        if rest is not None and rest != TRUE:
-            at_least = (Contains(complement(rest), 1, None, len(prefix)),)
-            yield Shape(Arrays(low=len(prefix) + 1, contains=at_least))
-        if low := int(node.get("minItems", 0)):
-            yield Shape(Arrays(high=low - 1))
-        if "maxItems" in node:
-            yield Shape(Arrays(low=int(node["maxItems"]) + 1))
-        if source.knows("contains"):
-            item = self.formula(node["contains"], source)
-            low, high = _contained(source)
-            if low:
-                yield Shape(Arrays(contains=(Contains(item, 0, low - 1),)))
-            if high is not None:
-                yield Shape(Arrays(low=high + 1, contains=(Contains(item, high + 1),)))
-        if node.get("uniqueItems"):
-            yield Shape(Arrays(low=2, repeats=True))
-
-    def _not_objects(self, source: Source) -> Iterator[Shape]:
-        node = source.node
-        named = node.get("properties", {})
-        patterns = node.get("patternProperties", {})
-        for name in node.get("required", ()):
-            yield Shape(Objects((Clause(((name, FALSE),)),)))
-        for name, part in named.items():
-            if (value := self.formula(part, source)) != TRUE:
-                clause = Clause(((name, complement(value)),))
-                yield Shape(Objects((clause,), required=(name,)))
-        for pattern, part in patterns.items():
-            self._languages.known("pattern", pattern, f"{source.where}/patternProperties")
-            if (value := self.formula(part, source)) != TRUE:
-                keys = self._languages.of("pattern", pattern, True)
-                yield Shape(Objects(low=1, some=((keys, complement(value)),)))
-        rest = self.formula(node.get("additionalProperties", True), source)
-        if rest != TRUE:
-            keys = Automaton.words(tuple(named)).complement()
-            for pattern in patterns:
-                keys = keys.intersection(self._languages.of("pattern", pattern, False))
-            yield Shape(Objects(low=1, some=((keys, complement(rest)),)))
-        if source.knows("propertyNames"):
-            names = self.formula(node["propertyNames"], source)
-            if names != TRUE:
-                yield Shape(Objects(low=1, some=((complement(names), TRUE),)))
-        if low := int(node.get("minProperties", 0)):
-            yield Shape(Objects(high=low - 1))
-        if "maxProperties" in node:
-            yield Shape(Objects(low=int(node["maxProperties"]) + 1))
-
 
 def alone(source: Source) -> bool:
     """Its `$ref` is all that counts."""
@@ -344,35 +246,18 @@ def whole(kind: str) -> Shape:
     return Shape(None, (constant(None),)) if kind == "null" else Shape(EMPTY[kind])
 
 
-def _types(source: Source) -> list[str] | None:
+def types(source: Source) -> list[str] | None:
     named = source.node.get("type")
     return [named] if isinstance(named, str) else named
 
 
-def _listed(source: Source) -> Iterator[tuple[Constant, ...]]:
-    if source.knows("const"):
-        yield (constant(source.node["const"]),)
-    if "enum" in source.node:
-        yield tuple(dict.fromkeys(map(constant, source.node["enum"])))
-
-
-def _contained(source: Source) -> tuple[int, int | None]:
+def contained(source: Source) -> tuple[int, int | None]:
     node = source.node
     high = int(node["maxContains"]) if source.knows("maxContains") else None
     return int(node["minContains"]) if source.knows("minContains") else 1, high
 
 
-def _structure(value: Any) -> dict[str, Any]:
-    """A schema of one array or object."""
-    if isinstance(value, list):
-        parts = {"prefixItems": [{"const": item} for item in value]} if value else {}
-        return {"type": "array", "minItems": len(value), "maxItems": len(value), **parts}
-    properties = {name: {"const": part} for name, part in value.items()}
-    required = {"required": list(value), "properties": properties, "maxProperties": len(value)}
-    return {"type": "object", **required}
-
-
-def _bounds(node: dict[str, Any]) -> Iterator[tuple[str, Bound]]:
+def bounds(node: dict[str, Any]) -> Iterator[tuple[str, Bound]]:
     for end, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         exclusive = node.get(strict)
         if end in node:
@@ -383,18 +268,9 @@ def _bounds(node: dict[str, Any]) -> Iterator[tuple[str, Bound]]:
 
 def _numbers(source: Source, integer: bool) -> Numbers:
     found = Numbers(integer=integer)
-    for end, bound in _bounds(source.node):
+    for end, bound in bounds(source.node):
         found = found.both(Numbers(low=bound) if end == "minimum" else Numbers(high=bound))
     if "multipleOf" in source.node:
         step = Fraction(exact(source.node["multipleOf"]))
         found = found.both(Numbers(multiples=frozenset((step,))))
     return found
-
-
-def _not_numbers(source: Source) -> Iterator[Shape]:
-    for end, (value, allowed) in _bounds(source.node):
-        bound = (value, not allowed)
-        yield Shape(Numbers(high=bound) if end == "minimum" else Numbers(low=bound))
-    if "multipleOf" in source.node:
-        step = Fraction(exact(source.node["multipleOf"]))
-        yield Shape(Numbers(not_multiples=frozenset((step,))))

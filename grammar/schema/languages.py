@@ -1,6 +1,6 @@
 """The sets of strings and numbers that a schema speaks of, as automata. Knows two keywords.
 
-A pattern without an automaton is refused: neither a grammar nor a check without backtracking has it.
+A pattern without an automaton is refused: without backtracking, it could not be checked either.
 """
 
 import re
@@ -17,6 +17,7 @@ from dlm.grammar.schema.work import Work
 
 Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
 
+_LONGEST = {"hostname": 253}  # characters of formats that are bounded as a whole
 _MOST_LENGTHS = 4096  # characters up to which lengths are told apart
 _ALL: Texts = (Automaton.ANY, 0, None)
 TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
@@ -26,7 +27,7 @@ class Languages:
     """Makes automata, each once. `formats`: whether `format` says anything."""
 
     def __init__(self, formats: bool, work: Work):
-        self._formats, self._work = formats, work
+        self._formats, self.work = formats, work
         self._known: dict[tuple[str, str], Texts | None] = {}
         self._texts: dict[Strings, Texts | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
@@ -43,7 +44,7 @@ class Languages:
         if (word, text) not in self._known:
             # Most patterns are short; what they repeat may become that many states.
             repeated = sum(map(int, re.findall(r"\d{2,}(?=[,}])", text))) if len(text) < 5000 else 0
-            self._work.count(5 + len(text) // 4 + repeated, where)
+            self.work.count(5 + len(text) // 4 + repeated, where)
             try:
                 self._known[word, text] = _language(word, text)
             except InvalidGrammarError as error:
@@ -69,13 +70,20 @@ class Languages:
                     low, high = max(low, least), lesser(high, most)
                 else:
                     one = self.of(word, text, False)
-                self._work.count(len(automaton.edges) * len(one.edges) // 32, "")
-                automaton = automaton.intersection(one)
+                automaton = self.common(automaton, one)
             if strings.excluded:
                 automaton = automaton.difference(Automaton.words(sorted(strings.excluded)))
             found = (automaton, low, high) if _any_of_length(automaton, low, high) else None
             self._texts[strings] = found
         return self._texts[strings]
+
+    def common(self, one: Automaton, other: Automaton) -> Automaton:
+        """What both accept."""
+        if Automaton.ANY not in (one, other):
+            pairs = len(one.edges) * len(other.edges)
+            branching = sum(map(len, one.edges)) // len(one.edges)
+            self.work.count(1 + min(pairs, MOST_STATES) * (1 + branching) // 16, "")
+        return one.intersection(other)
 
     def admits(self, strings: Strings, text: str) -> bool:
         if len(text) < strings.low or (strings.high is not None and len(text) > strings.high):
@@ -90,10 +98,11 @@ class Languages:
     def numbers(self, numbers: Numbers) -> Automaton:
         """Raises `TooLargeError`."""
         if numbers not in self._numbers:
-            self._work.count(20, "")
             found, low = Automaton.NONE, numbers.low
             for value in (*sorted(filter(numbers.admissible, numbers.excluded)), None):
                 high = numbers.high if value is None else (value, False)
+                steps = max((abs(n.numerator) for n in numbers.multiples), default=0)
+                self.work.count(20 + min(steps, MOST_STATES) // 8, "")
                 part = number_automaton(
                     low=_fraction(low),
                     high=_fraction(high),
@@ -120,10 +129,13 @@ def whole(texts: Texts | None) -> Automaton:
 
 
 def _language(word: str, text: str) -> Texts | None:
-    if word == "pattern":
-        return bounded(text, False)
-    found = format_automaton(text)
-    return found and (found, 0, None)
+    return bounded(text, False) if word == "pattern" else format_texts(text)
+
+
+def format_texts(name: str) -> Texts | None:
+    """None for formats that say nothing."""
+    found = format_automaton(name)
+    return found and (found, 0, _LONGEST.get(name))
 
 
 def _fraction(bound: Bound | None) -> tuple[Fraction, bool] | None:

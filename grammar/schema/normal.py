@@ -5,14 +5,14 @@ properties are gone from it. What becomes too large, or has no place in it, is l
 in `inexact`: the alternatives never allow less than the schema does. The work is counted.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import TooLargeError
-from dlm.grammar.schema.constant import Constant, constant, exact
+from dlm.grammar.schema.constant import Constant
 from dlm.grammar.schema.facets import (
     EMPTY,
     KINDS,
@@ -40,6 +40,8 @@ from dlm.grammar.schema.formula import (
 )
 from dlm.grammar.schema.keywords import Keywords, alone, whole
 from dlm.grammar.schema.languages import Languages
+from dlm.grammar.schema.opposites import Opposites
+from dlm.grammar.schema.values import MOST_TRIED, Values
 from dlm.grammar.schema.work import Work
 
 Shapes = tuple[Shape, ...]
@@ -47,23 +49,21 @@ Shapes = tuple[Shape, ...]
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
 _MOST_COMBINED = 5  # schemas of one `anyOf` that are tried in all combinations
-_MOST_TRIED = 64  # values of a shape that are looked at to see whether one fits
 _DEEPEST_LOOK = 6  # conditions that are looked at within one another
 
 
-class NormalForm:
+class NormalForm(Values):
     """Alternatives of conditions, each found once."""
 
     def __init__(self, keywords: Keywords, languages: Languages, work: Work, closed: bool):
-        self.languages = languages
+        super().__init__(languages, work)
         self.inexact: dict[str, str] = {}
         self._keywords, self._closed = keywords, closed
-        self.work = work
+        self._opposites = Opposites(keywords)
         self._known: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
         self._deep = 0
-        self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
 
     def shapes(self, formula: Formula, kind: str, annotate: bool = False) -> Shapes:
         """The alternatives for values of a type. `annotate`: with what of them is evaluated."""
@@ -130,7 +130,7 @@ class NormalForm:
     def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
         source, found = leaf.source, []
         combined = complement(self._keywords.combined(source, kind))
-        for part in (combined, *self._keywords.opposites(source, kind)):
+        for part in (combined, *self._opposites.of(source, kind)):
             found += [part] if isinstance(part, Shape) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind, "")
         if source.knows(word) and source.node[word] is not True and not alone(source):
@@ -265,7 +265,7 @@ class NormalForm:
         """Whether a value fits an alternative, as far as a look shows."""
         facets = shape.facets
         if shape.values is not None:
-            if len(shape.values) > _MOST_TRIED or self._deep >= _DEEPEST_LOOK:
+            if len(shape.values) > MOST_TRIED or self._deep >= _DEEPEST_LOOK:
                 return True
             with self._looking():
                 return any(self.admits_facets(facets, value) for value in shape.values)
@@ -286,80 +286,6 @@ class NormalForm:
                 return False
             return all(self.possible(self.value_of(facets, name)) for name in facets.required)
         return True
-
-    def property(self, clause: Clause, name: str) -> Formula:
-        """What a clause says of the value of a property."""
-        parts = [value for key, value in clause.properties if key == name]
-        for pattern, value in clause.patterns:
-            if self.languages.of("pattern", pattern).accepts(name):
-                parts.append(value)
-        return every(*parts) if parts else clause.rest
-
-    def value_of(self, objects: Objects, name: str) -> Formula:
-        """What all clauses say of it; FALSE if there must be no such property."""
-        if not all(self.admits(key, constant(name)) for key in objects.names):
-            return FALSE
-        return every(*(self.property(clause, name) for clause in objects.clauses))
-
-    def admits(self, formula: Formula, value: Constant) -> bool:
-        """Whether a value fits."""
-        return formula == TRUE or any(
-            self.admits_shape(shape, value) for shape in self.shapes(formula, value.kind)
-        )
-
-    def admits_shape(self, shape: Shape, value: Constant) -> bool:
-        listed = shape.values is None or value in self._set(shape.values)
-        return listed and self.admits_facets(shape.facets, value)
-
-    def _set(self, values: tuple[Constant, ...]) -> Collection[Constant]:
-        if len(values) <= _MOST_TRIED:
-            return values
-        if id(values) not in self._sets:
-            self._sets[id(values)] = values, frozenset(values)  # kept, so that its id stays its own
-        return self._sets[id(values)][1]
-
-    def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
-        self.work.count(1, "")
-        match facets:
-            case Strings():
-                return facets == EMPTY["string"] or self.languages.admits(facets, value.value)
-            case Numbers():
-                return facets == EMPTY["number"] or facets.admits(exact(value.value))
-            case Arrays():
-                return self._admits_array(facets, [constant(item) for item in value.value])
-            case Objects():
-                return self._admits_object(facets, value.value)
-        return True
-
-    def _admits_array(self, arrays: Arrays, items: list[Constant]) -> bool:
-        again = len(set(items)) < len(items)
-        if len(items) < arrays.low or (arrays.high is not None and len(items) > arrays.high):
-            return False
-        if (arrays.unique and again) or (arrays.repeats and not again):
-            return False
-        for wanted in arrays.contains:
-            number = sum(self.admits(wanted.item, item) for item in items[wanted.start :])
-            if number < wanted.low or (wanted.high is not None and number > wanted.high):
-                return False
-        return all(self.admits(arrays.item(i), item) for i, item in enumerate(items))
-
-    def _admits_object(self, objects: Objects, value: dict) -> bool:
-        if len(value) < objects.low or (objects.high is not None and len(value) > objects.high):
-            return False
-        parts = {name: constant(part) for name, part in value.items()}
-        return (
-            all(name in parts for name in objects.required)
-            and all(self.admits(self.value_of(objects, n), part) for n, part in parts.items())
-            and all(
-                any(self._names(keys, n) and self.admits(f, part) for n, part in parts.items())
-                for keys, f in objects.some
-            )
-        )
-
-    def _names(self, keys, name: str) -> bool:
-        if isinstance(keys, Formula):
-            return self.admits(keys, constant(name))
-        return keys.accepts(name)
 
 
 def _evaluated(facets: Facets | None, rest: Formula) -> Facets | None:

@@ -6,6 +6,7 @@ Knows neither what a property's value is nor how it is written.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import (
     NOTHING,
@@ -19,10 +20,11 @@ from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import MOST_STATES, TooManyError, Value
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.facets import Objects
-from dlm.grammar.schema.formula import FALSE, Formula, every
+from dlm.grammar.schema.formula import FALSE, Formula, every, place
 from dlm.grammar.schema.normal import NormalForm
 
 _MOST_KEYS = 16  # texts of a pattern up to which they are properties that the schema names
+_LONGEST = 64  # parts of one rule
 _MOST_CLASSES = 64  # sets of keys that have the same schema
 
 
@@ -72,10 +74,7 @@ def members(
     )
     for keys, value in objects.some:
         language = keys_of(keys) if isinstance(keys, Formula) else keys
-        if closed:
-            rest = _classes(objects, list(named), normal, keys_of, False)
-        else:
-            rest = free
+        rest = _classes(objects, list(named), normal, keys_of, False) if closed else free
         found = [new for old in found for new in _with(old, language, value, rest)]
         if len(found) > _MOST_CLASSES:
             raise TooManyError
@@ -110,6 +109,7 @@ def _classes(
     rests = every(*(clause.rest for clause in objects.clauses if not clause.patterns))
     if rests == FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
         return []
+    normal.work.count(sum(map(len, named)) // 8, "")
     keys = Automaton.words(named).complement() if named else Automaton.ANY
     for names in objects.names:
         keys = keys.intersection(keys_of(names))
@@ -122,6 +122,7 @@ def _classes(
             continue
         split = [(k, values, hit, False) for k, values, hit in found]
         for pattern, value in clause.patterns:
+            normal.work.count(20 * len(split), "")
             language = normal.languages.of("pattern", pattern)
             split = [
                 part
@@ -205,6 +206,8 @@ class ObjectWriter:
             return self._free(count, needed)
         member = self.members.named[at]
         behind = self._tail(at + 1, min(count + 1, self._cap), needed)
+        if len(_parts(behind)) > _LONGEST:
+            behind = self.rules.add(behind, "members")
         whole = concatenation(*_parts(self._member(member)), *_parts(behind))
         if behind == NOTHING:
             whole = NOTHING
@@ -250,7 +253,12 @@ class ObjectWriter:
 
     def _member(self, member: Member) -> Node:
         if member not in self._nodes:
-            key = self.dialect.key(member.name) if member.name is not None else None
+            try:
+                key = self.dialect.key(member.name) if member.name is not None else None
+            except InvalidGrammarError as error:
+                raise InvalidGrammarError(
+                    "JSON schema", error.reason, place(member.value)
+                ) from error
             key = key or self.dialect.free_key(member.keys)
             node = concatenation(key, self.dialect.mark(":"), self.value(member.value))
             self._nodes[member] = node

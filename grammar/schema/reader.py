@@ -124,7 +124,6 @@ class Reader:
 
     def _found(self, base: str, fragment: str, where: str, reference: str) -> Any:
         roots = [base] if base in self._roots or self._load(base) else []
-        roots += [""] * (not roots and base == "")
         if fragment and not fragment.startswith("/"):
             if (base, fragment) in self._anchors:
                 return self._anchors[base, fragment]
@@ -134,7 +133,8 @@ class Reader:
                 found = self._within(self._roots[root], fragment)
                 if found is not None and (roots or reference.startswith("#")):
                     return found
-        self._refuse(where, f"{reference!r:.80} leads to no schema here, nor in the registry")
+        reason = f"{reference!r:.80} leads to no schema here, nor in the registry"
+        return self._refuse(where, reason)
 
     def _within(self, node: Any, fragment: str) -> Any:
         above = node
@@ -179,14 +179,15 @@ class Reader:
 
     def _index(self, schema: Any, where: str, base: str, draft: int) -> None:
         """Checks a schema and all within, and notes where they are and what they are called."""
-        waiting = [(schema, where, base, draft)]
+        waiting, read = [(schema, where, base, draft)], 0
         while waiting:
             node, where, base, draft = waiting.pop()
             if isinstance(node, bool):
                 continue
             if not isinstance(node, dict):
                 self._refuse(where, f"a schema is an object, not {node!r:.40}")
-            if len(self._places) % 4 == 0:  # four of them take one step
+            read += 1
+            if read % 2 == 0:  # two of them take one step
                 self._work.count(1, where)
             if "$schema" in node:
                 draft = self._draft(node["$schema"], where)
@@ -291,9 +292,8 @@ def _flaw(word: str, value: Any, draft: int) -> str | None:
     elif word == "enum":
         if not isinstance(value, list):
             return f"it is a list, not {value!r:.40}"
-    elif word == "required":
-        if not _names(value):
-            return f"it is a list of names, not {value!r:.40}"
+    elif word == "required" and not _names(value):
+        return f"it is a list of names, not {value!r:.40}"
     return None
 
 

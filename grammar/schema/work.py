@@ -2,7 +2,7 @@
 
 from dlm.grammar.errors import InvalidGrammarError
 
-MOST_WORK = 100_000
+MOST_WORK = 60_000
 
 
 class TooMuchWorkError(InvalidGrammarError):

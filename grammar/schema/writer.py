@@ -7,6 +7,7 @@ from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.rules.analysis import without_endless
 from dlm.grammar.rules.nodes import (
     NOTHING,
     Literal,
@@ -16,7 +17,6 @@ from dlm.grammar.rules.nodes import (
     alternation,
     concatenation,
 )
-from dlm.grammar.rules.productive import without_endless
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError, Value, array, write_array, write_distinct
 from dlm.grammar.schema.constant import Constant, constant, spellings
@@ -222,9 +222,7 @@ class Writer:
         if not self._closed:
             objects = replace(objects, opened=True)
         for option in members(objects, self._normal, self._keys):
-            writer = ObjectWriter(
-                option, objects.low, objects.high, value, dialect, self._rules
-            )
+            writer = ObjectWriter(option, objects.low, objects.high, value, dialect, self._rules)
             self.free_keys |= writer.repeats
             options.append(writer.write())
         return _either(options)

@@ -1,7 +1,8 @@
 """The official test suite: nothing invalid is accepted, and every refusal has its reason here."""
 
 import json
-import lzma
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ _REASONS = (
     "leads to no schema here",  # a document that only the suite's server has
     "is no draft from 4 to 2020-12",  # metaschemas of its own
     "its items may repeat",  # uniqueItems over values that are not few
+    "its automaton takes more than",  # an integer that is a multiple of 0.123456789
     "its opposite cannot be enforced",  # not with unevaluatedProperties
 )
 _DIFFERENCES = {conformance.CLOSED, conformance.ORDER, conformance.SPELLING}
@@ -23,15 +25,12 @@ _DIFFERENCES = {conformance.CLOSED, conformance.ORDER, conformance.SPELLING}
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
+    command = [sys.executable, conformance.__file__, "--suite", str(SUITE), "--json"]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     optional = [f"optional/format/{name}" for name in _CLAIMED]
-    with lzma.open(SUITE, "rt", encoding="utf-8") as lines:
-        groups = [json.loads(line) for line in lines]
-    draft = "https://json-schema.org/draft/2020-12/schema"
-    return [
-        conformance.row(group, draft)
-        for group in groups
-        if not group["file"].startswith("optional/") or group["file"] in optional
-    ]
+    rows = [r for r in found["rows"] if r["file"].partition("/")[0] != "optional"]
+    assert found["groups"] == len(rows)
+    return rows + [row for row in found["rows"] if row["file"] in optional]
 
 
 def test_no_invalid_instance_is_accepted(rows: list[dict[str, Any]]):
@@ -51,6 +50,8 @@ def test_most_groups_compile_and_each_refusal_has_a_documented_reason(rows: list
 def test_valid_instances_are_rejected_for_documented_reasons_only(rows: list[dict[str, Any]]):
     required = [row for row in rows if not row["file"].startswith("optional/")]
     rejected = [one for row in required for one in row["valid_rejected"]]
-    unknown = [one for one in rejected if not set((one["reason"] or "?").split(", ")) <= _DIFFERENCES]
+    unknown = [
+        one for one in rejected if not set((one["reason"] or "?").split(", ")) <= _DIFFERENCES
+    ]
     assert unknown == []
     assert len(rejected) <= 25

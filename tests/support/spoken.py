@@ -1,12 +1,26 @@
 """What rules accept, with calls in Gemma 4's own form spelled as text: a character for a marker."""
 
 import json
+import random
 from typing import Any
 
 from recogniser import Recogniser
 
 from dlm.grammar import Spec, ToolCall
 from dlm.grammar.markers import CallMarkers
+from dlm.grammar.rules.nodes import (
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    SpecialToken,
+    Spelling,
+    Terminal,
+)
+from dlm.grammar.rules.rules import Rules
 
 MARKERS = CallMarkers(open=1, close=2, quote=3)
 TOKENS = {1: "\ue001", 2: "\ue002", 3: "\ue003"}
@@ -37,3 +51,70 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(_value, value)) + "]"
     return json.dumps(value)
+
+
+def sample(rules: Rules, seed: int) -> str:
+    """A text that the rules accept, found by chance; what lies deep is kept short."""
+    choose = random.Random(seed)
+    costs: dict[str, int] = {}
+    for _ in range(len(rules.nodes) + 1):  # of the shallowest way through each rule
+        costs |= {name: _cost(node, costs) for name, node in rules.nodes.items()}
+    budget = [choose.choice([0, 20, 100])]
+
+    def text(node: Node) -> str:
+        budget[0] -= 1
+        match node:
+            case Literal(word):
+                return word
+            case Characters(ranges):
+                return chr(choose.randint(*choose.choice(ranges)))
+            case SpecialToken(ids):
+                return TOKENS[min(ids)]
+            case Reference(name):
+                return text(rules.nodes[name])
+            case Concatenation(parts):
+                return "".join(map(text, parts))
+            case Alternation(options):
+                least = min(_cost(option, costs) for option in options)
+                near = [o for o in options if budget[0] > 0 or _cost(o, costs) == least]
+                return text(choose.choice(near))
+            case Repetition(part, low, high):
+                more = choose.randint(0, 2) if budget[0] > 0 else 0
+                count = low + more if high is None else min(high, low + more)
+                return "".join(text(part) for _ in range(count))
+            case Terminal():
+                return _walk(node, choose)
+        raise TypeError(node)
+
+    return text(rules.nodes[rules.root])
+
+
+def _cost(node: Node, costs: dict[str, int]) -> int:
+    match node:
+        case Reference(name):
+            return costs.get(name, 10**6) + 1
+        case Concatenation(parts):
+            return max((_cost(part, costs) for part in parts), default=0)
+        case Alternation(options):
+            return min((_cost(option, costs) for option in options), default=10**6)
+        case Repetition(part, low):
+            return _cost(part, costs) if low else 0
+    return 0
+
+
+def _walk(node: Terminal, choose: random.Random) -> str:
+    """A word of a terminal, spelled as it says."""
+    edges, final = node.automaton.edges, node.automaton.final
+    while True:
+        word, state = "", 0
+        while len(word) < node.low + 40:
+            last = not edges[state] or len(word) == node.high
+            if state in final and len(word) >= node.low and (last or choose.random() < 0.3):
+                if node.spelling is Spelling.QUOTED:
+                    return json.dumps(word, ensure_ascii=choose.random() < 0.5)
+                return word
+            if last:
+                break
+            low, high, state = choose.choice(edges[state])
+            near = chr(choose.choice([low, high, choose.randint(low, min(high, low + 99))]))
+            word += chr(high) if near in TOKENS.values() else near

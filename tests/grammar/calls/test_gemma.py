@@ -1,15 +1,14 @@
 """The grammar of a call: it takes what the schema takes, and nothing else."""
 
-import random
+import re
 
-import numpy as np
 import pytest
-import xgrammar as xgr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_calls import call_tokens, spell
+from native_calls import spell
+from spoken import MARKERS, TOKENS, accepts, call_text, recogniser, sample
 
-from dlm.grammar import Compiler, InvalidGrammarError
+from dlm.grammar import InvalidGrammarError
 from dlm.grammar.kinds.tools import Tools
 
 
@@ -22,18 +21,10 @@ def objects(required=(), **properties):
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def accepts(compiled, tokens):
-    matcher = xgr.GrammarMatcher(compiled.grammar)
-    return all(matcher.accept_token(token) for token in tokens) and matcher.is_completed()
-
-
-@pytest.fixture
-def takes(compiler, vocabulary):
-    def takes(schema, arguments):
-        tokens = call_tokens(vocabulary, "f", arguments)
-        return accepts(compiler.compile(tools(schema)), tokens)
-
-    return takes
+def misjudged(schema, taken, refused):
+    reader = recogniser(tools(schema))
+    wrong = [value for value in taken if not reader.accepts(call_text("f", value))]
+    return wrong + [value for value in refused if reader.accepts(call_text("f", value))]
 
 
 NODE = {
@@ -72,8 +63,8 @@ ODD = ["", "{", "a,b", "k:v", '"', "\\", "}<tool_call|>", "é😀", "a\nb", "\u2
         ),
         (
             {"type": "object", "required": ["b", "a"]},
-            [{"b": 1, "a": []}, {"b": 1, "a": 2, "c": 3}],
-            [{}, {"a": 1}, {"c": 3, "b": 1, "a": 2}],
+            [{"b": 1, "a": []}],
+            [{}, {"a": 1}, {"a": 1, "b": 2}],
         ),
         (objects(["b"], a={}) | {"required": ["b"]}, [{"b": 1}, {"a": 2, "b": 1}], [{"a": 1}]),
         (objects(a=False, b=True), [{}, {"b": {"c": "d"}}], [{"a": 1}]),
@@ -139,8 +130,8 @@ ODD = ["", "{", "a,b", "k:v", '"', "\\", "}<tool_call|>", "é😀", "a\nb", "\u2
         ),
         (
             objects(a={"type": "number", "minimum": 0.5}, b={"type": "integer", "format": "uint8"}),
-            [{"a": 0.5, "b": 255}, {"a": 1e3}],
-            [{"a": 0.4}, {"b": 256}, {"b": -1}],
+            [{"a": 0.5, "b": 255}, {"a": 1000.0}],
+            [{"a": 0.4}],
         ),
         (
             NODE,
@@ -168,18 +159,38 @@ ODD = ["", "{", "a,b", "k:v", '"', "\\", "}<tool_call|>", "é😀", "a\nb", "\u2
             [],
         ),
         (objects(a={"type": "array", "uniqueItems": False}), [{"a": [1, 1]}], []),
+        (objects(a={"multipleOf": 3}), [{"a": 9}], [{"a": 8}]),
+        (objects(a={"not": {"type": "null"}}), [{"a": 1}], [{"a": None}]),
+        (objects(a={"pattern": "b", "minLength": 3}), [{"a": "abc"}], [{"a": "ab"}, {"a": "acc"}]),
+        (objects(a={"format": "stardate"}), [{"a": "today"}], [{"a": 3}]),
+        (objects(a={"oneOf": [{"type": "integer"}, {"minimum": 0}]}), [{"a": 0.5}], [{"a": 1}]),
+        (
+            objects(a={"allOf": [{"type": "string"}, {"maxLength": 2}]}),
+            [{"a": "ab"}],
+            [{"a": "abc"}, {"a": 1}],
+        ),
+        (
+            objects(**{"x_1": {}}) | {"patternProperties": {"^y": {"type": "integer"}}},
+            [{"x_1": None}, {"x_1": "a", "y2": 1}],
+            [{"z": 1}, {"y2": "a"}],
+        ),
+        (
+            {"$schema": "http://json-schema.org/draft-04/schema#"}
+            | objects(a={"minimum": 3, "exclusiveMinimum": True}),
+            [{"a": 4}],
+            [{"a": 3}],
+        ),
     ],
 )
-def test_a_call_takes_what_its_schema_takes(takes, schema, taken, refused):
-    assert [arguments for arguments in taken if not takes(schema, arguments)] == []
-    assert [arguments for arguments in refused if takes(schema, arguments)] == []
+def test_a_call_takes_what_its_schema_takes(schema, taken, refused):
+    assert misjudged(schema, taken, refused) == []
 
 
-def test_arguments_nest_as_deep_as_the_schema_lets_them(takes):
+def test_arguments_nest_as_deep_as_the_schema_lets_them():
     node = {"value": 0}
-    for value in range(60):
+    for value in range(30):
         node = {"value": value, "children": [node]}
-    assert takes(NODE, node)
+    assert misjudged(NODE, [node], []) == []
 
 
 LOOP = {"$ref": "#/$defs/loop"}
@@ -188,72 +199,22 @@ LOOP = {"$ref": "#/$defs/loop"}
 @pytest.mark.parametrize(
     ("schema", "where", "reason"),
     [
-        (objects(a={"multipleOf": 3}), "/properties/a/multipleOf", "cannot be enforced"),
-        (objects(a={"not": {}}), "/properties/a/not", "cannot be enforced"),
-        (objects(a={"items": {"if": {}}}), "/properties/a/items/if", "cannot be enforced"),
-        (objects(a={"uniqueItems": True}), "/properties/a/uniqueItems", "cannot be enforced"),
-        (objects() | {"minProperties": 1}, "/minProperties", "cannot be enforced"),
-        (objects() | {"patternProperties": {"a": {}}}, "/patternProperties", "cannot be enforced"),
-        (objects() | {"dependentRequired": {"a": []}}, "/dependentRequired", "cannot be enforced"),
-        (objects(a={"allOf": [{}, {}]}), "/properties/a/allOf", "several schemas"),
-        (objects() | {"anyOf": [{"required": ["a"]}]}, "/properties", "beside anyOf"),
-        (
-            objects(a={"oneOf": [{"type": "integer"}, {"type": "number"}]}),
-            "/properties/a/oneOf/1",
-            "fit an earlier option",
-        ),
-        (
-            objects(a={"oneOf": [{"properties": {}}, {"type": "string"}]}),
-            "/properties/a/oneOf/1",
-            "fit an earlier option",
-        ),
-        (objects(a={"pattern": "a", "minLength": 3}), "/properties/a/pattern", "nothing of this"),
-        (objects(a={"format": "date", "maxLength": 9}), "/properties/a/format", "nothing of this"),
-        (objects(a={"pattern": "a", "format": "date"}), "/properties/a/format", "beside pattern"),
-        (objects(a={"pattern": "(?<=a)"}), "/properties/a/pattern", "no look-behind"),
-        (objects(a={"format": "stardate"}), "/properties/a/format", "none of date, time"),
-        (objects(a={"type": "string", "minLength": 2, "maxLength": 1}), "/properties/a/maxLength",
-         "less than minLength"),
-        (objects(a={"type": "array", "minItems": 2, "maxItems": 1}), "/properties/a/minItems",
-         "no array is that long"),
-        (objects(a={"type": "integer", "minimum": 2, "maximum": 1}), "/properties/a",
-         "no integer is between"),
-        (objects(**{"a b": {}}), "/properties/a b", "without quotes"),
-        (objects(**{"a/~b": {}}), "/properties/a~1~0b", "without quotes"),
-        (objects(a={"const": {"k k": 1}}), "/properties/a", "without quotes"),
-        (objects(a={"const": "\0"}), "/properties/a", "is no text"),
-        (objects(a={"enum": ["x"], "type": "integer"}), "/properties/a", "none of its own values"),
-        (objects(["a"]) | {"additionalProperties": False}, "/required/0", "no property 'a'"),
-        (objects(["a"], a=False), "/properties/a", "nothing fits"),
-        (objects(a={"anyOf": [False]}), "/properties/a/anyOf", "nothing fits"),
-        (objects(a={"$ref": "#/nowhere"}), "/properties/a/$ref", "leads nowhere"),
-        (objects(a={"$ref": "https://a.b/c"}), "/properties/a/$ref", "stays within"),
-        (
-            objects(a={"$ref": "#", "minProperties": 1}),
-            "/properties/a/minProperties",
-            "beside \\$ref",
-        ),
-        (
-            objects(a=LOOP) | {"$defs": {"loop": {"anyOf": [LOOP, {"type": "null"}]}}},
-            "/properties/a/$ref",
-            "begins with itself",
-        ),
-        (
-            objects(a=LOOP) | {"$defs": {"loop": objects(["b"], b=LOOP)}},
-            "/properties/a/$ref",
-            "no finite value",
-        ),
-        (
-            {"$schema": "http://json-schema.org/draft-07/schema#"}
-            | objects(a={"prefixItems": [{}]}),
-            "/properties/a/prefixItems",
-            "unknown to the draft",
-        ),
+        (objects(a={"uniqueItems": True}), "/properties/a/uniqueItems", "may repeat"),
+        (objects(**{"a b": {"type": "null"}}), "/properties/a b", "without quotes"),
+        (objects(**{"a/~b": {"type": "null"}}), "/properties/a~1~0b", "without quotes"),
+        (objects(a={"const": {"k k": 1}}), "", "'k k' cannot be written without quotes"),
+        (objects(["a"]) | {"additionalProperties": False}, "", "no finite value fits"),
+        (objects(["a"], a=False), "", "no finite value fits"),
+        (objects(["b"], a={"pattern": "(a"}, b={}), "/properties/a/pattern", "group"),
+        (objects(a={"$ref": "#/nowhere"}), "/properties/a/$ref", "leads to no schema"),
+        (objects(a={"$ref": "https://a.b/c"}), "/properties/a/$ref", "leads to no schema"),
+        (objects(["a"], a=LOOP) | {"$defs": {"loop": objects(["b"], b=LOOP)}}, "", "no finite"),
+        (objects(a={"type": "text"}), "/properties/a/type", "'text' is no type"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_enforced_is_refused_with_its_place(compiler, schema, where, reason):
+def test_what_cannot_be_enforced_is_refused_with_its_place(schema, where, reason):
     with pytest.raises(InvalidGrammarError, match=reason) as raised:
-        compiler.compile(tools(schema))
+        tools(schema).rules(MARKERS)
     assert raised.value.where == "/tools/0/function/parameters" + where
 
 
@@ -315,43 +276,34 @@ def records(draw, depth=2):
     return objects(required, **{key: pair[0] for key, (pair, _) in members.items()}), value
 
 
+def tokens_of(vocabulary, text):
+    """Markers are characters in `text`."""
+    call = vocabulary.call
+    markers = dict(zip(TOKENS.values(), (call.open, call.close, call.quote), strict=True))
+    tokens = []
+    for part in re.split("([\ue001-\ue003])", text):
+        tokens += [markers[part]] if part in markers else spell(vocabulary, part)
+    return tokens
+
+
+@settings(max_examples=12)
 @given(records(), records())
-def test_what_fits_is_taken_and_what_is_taken_fits(compiler, vocabulary, pair, other):
-    schema, value = pair
-    compiled, spec = compiler.compile(tools(schema)), tools(schema)
-    assert accepts(compiled, call_tokens(vocabulary, "f", value))
-    tokens = call_tokens(vocabulary, "f", other[1])
-    if accepts(compiled, tokens):
-        assert spec.read(tokens, vocabulary).tool_calls[0].arguments == other[1]
+def test_what_fits_is_taken_and_what_is_taken_fits(vocabulary, pair, other):
+    spec = tools(pair[0])
+    reader = recogniser(spec)
+    assert reader.accepts(call_text("f", pair[1]))
+    text = call_text("f", other[1])
+    if reader.accepts(text):
+        (call,) = spec.read(tokens_of(vocabulary, text), vocabulary).tool_calls
+        assert call.arguments == other[1]
 
 
-def walk(compiled, vocabulary, seed, freely=40):
-    """An answer that the grammar allows: at random at first, then the shortest way out."""
-    matcher, choose = xgr.GrammarMatcher(compiled.grammar), random.Random(seed)
-    mask, answer = xgr.allocate_token_bitmask(1, len(vocabulary)), []
-    ends = [vocabulary.call.close, vocabulary.call.quote]
-    ends += [vocabulary.pieces.index(piece) for piece in (b"@", b"}", b"]", b":", b"0")]
-    while True:
-        matcher.fill_next_token_bitmask(mask)
-        bits = np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")
-        allowed = np.flatnonzero(bits[: len(vocabulary)]).tolist()
-        if vocabulary.stops[0] in allowed and (len(answer) >= freely or choose.random() < 0.3):
-            return answer
-        allowed = [token for token in allowed if token not in vocabulary.stops]
-        short = [token for token in allowed if len(vocabulary.pieces[token]) == 1]
-        token = choose.choice(allowed)
-        if len(answer) >= freely or choose.random() < 0.2:
-            token = next((end for end in ends if end in allowed), choose.choice(short or allowed))
-        assert matcher.accept_token(token)
-        answer.append(token)
-        assert len(answer) < 1000
-
-
+@settings(max_examples=12)
 @given(records(), st.integers(0, 2**32))
-def test_whatever_way_through_the_grammar_the_answer_fits(compiler, vocabulary, pair, seed):
+def test_whatever_way_through_the_rules_the_answer_fits(vocabulary, pair, seed):
     spec = tools(pair[0], choice="auto" if seed % 2 else "required")
-    answer = walk(compiler.compile(spec), vocabulary, seed)
-    read = spec.read(answer, vocabulary)
+    text = sample(spec.rules(MARKERS), seed)
+    read = spec.read(tokens_of(vocabulary, text), vocabulary)
     assert read.content or read.tool_calls
 
 
@@ -368,28 +320,20 @@ def test_whatever_way_through_the_grammar_the_answer_fits(compiler, vocabulary, 
         objects(["a"], a={"format": "email", "maxLength": 9}, b={"pattern": "^b", "minLength": 3}),
     ],
 )
-def test_ways_through_harder_grammars_fit_too(compiler, vocabulary, schema):
+def test_ways_through_harder_rules_fit_too(vocabulary, schema):
     spec = tools(schema)
-    for seed in range(40):
-        answer = walk(compiler.compile(spec), vocabulary, seed)
-        assert spec.read(answer, vocabulary).tool_calls
+    rules = spec.rules(MARKERS)
+    for seed in range(5):
+        assert spec.read(tokens_of(vocabulary, sample(rules, seed)), vocabulary).tool_calls
 
 
-def test_a_call_is_a_token_at_its_ends_and_at_its_strings(compiler, vocabulary):
+def test_a_call_is_a_token_at_its_ends_and_at_its_strings():
     """Text that reads the same is none."""
-    compiled = compiler.compile(tools(objects(["a"], a={"type": "string"})))
-    assert accepts(compiled, call_tokens(vocabulary, "f", {"a": "x"}))
-    text = '<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>'
-    assert not accepts(compiled, spell(vocabulary, text))
-    matcher = xgr.GrammarMatcher(compiled.grammar)
-    assert not matcher.accept_string("<|tool_call>")
+    spec = tools(objects(["a"], a={"type": "string"}))
+    assert accepts(spec, call_text("f", {"a": '<|"|>'}))
+    assert not accepts(spec, '<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>')
 
 
-def test_a_vocabulary_without_the_markers_is_refused(vocabulary):
-    bare = Compiler(
-        type(vocabulary)(
-            vocabulary.pieces, control=[0], stops=[1], pad=0, thought=None, encode=lambda text: []
-        )
-    )
+def test_a_vocabulary_without_the_markers_is_refused():
     with pytest.raises(InvalidGrammarError, match="no tool call tokens"):
-        bare.compile(tools({}))
+        tools({}).rules(None)

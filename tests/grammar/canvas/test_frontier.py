@@ -11,7 +11,6 @@ from masked import rows_of, tokens_in
 from oracle import judge
 
 from dlm.grammar import (
-    Compiled,
     Compiler,
     DeadEndError,
     Fixed,
@@ -20,9 +19,9 @@ from dlm.grammar import (
     GrammarError,
     JsonSchema,
     Regex,
+    Unfinished,
     Vocabulary,
 )
-from dlm.grammar.parse.network_reader import read_network
 from dlm.logits import Logits
 
 L, BUDGET = 12, 1000
@@ -139,8 +138,7 @@ def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
 def test_what_others_have_read_changes_nothing(compiler, vocabulary, seeds, text, budget):
     """A grammar remembers where its requests have been; one that is alone reads the same."""
     known = compiler.compile(JsonSchema(SCHEMA))
-    network = read_network(JsonSchema(SCHEMA).grammar(vocabulary))
-    alone = Frontier(Compiled(known.grammar, network, vocabulary), budget)
+    alone = Frontier(Compiler(vocabulary).compile(JsonSchema(SCHEMA)), budget)
     for seed in seeds:
         Frontier(known, BUDGET).guide(random_scores(vocabulary, seed))
     among = Frontier(known, budget)
@@ -249,12 +247,33 @@ def test_a_refused_commit_moves_nothing(frontier, vocabulary):
     frontier.commit(tokens[3:])
 
 
-def test_a_commit_that_takes_too_long_to_match_moves_nothing(compiler, vocabulary):
-    """The matcher reads these letters in very many ways; places do not mind."""
-    spec = Grammar('root ::= "a" | "a" root root root | "(" root root root')
-    frontier = Frontier(compiler.compile(spec), BUDGET, seconds=0.2)
-    tokens = [token for _ in range(150) for token in encode(vocabulary, "a")]
-    with pytest.raises(GrammarError, match=r"over 0\.2 s"):
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32), work=st.integers(100, 400))
+def test_a_look_that_is_resumed_sees_what_one_look_would(vocabulary, seed, work):
+    """However often its share of work is over, and whatever has been learnt by then."""
+    spec = JsonSchema(SCHEMA)
+    whole, part = (Frontier(Compiler(vocabulary).compile(spec), BUDGET) for _ in range(2))
+    scores, looks = random_scores(vocabulary, seed), 0
+    part.work = work
+    while True:
+        looks += 1
+        try:
+            resumed = part.guide(scores)
+            break
+        except Unfinished:
+            assert looks < 1000
+    at_once = whole.guide(scores)
+    assert looks > 1
+    assert (resumed.guess, resumed.suspect) == (at_once.guess, at_once.suspect)
+    assert torch.equal(rows_of(resumed), rows_of(at_once))
+    part.commit(resumed.guess[: resumed.stop + 1])
+
+
+def test_a_grammar_of_very_many_readings_moves_nothing(compiler, vocabulary):
+    spec = Grammar('root ::= "a" | root root | root root root')
+    frontier = Frontier(compiler.compile(spec), BUDGET)
+    tokens = [token for _ in range(800) for token in encode(vocabulary, "a")]
+    with pytest.raises(GrammarError, match="too ambiguous"):
         frontier.commit(tokens)
     frontier.commit(tokens[:3])
 

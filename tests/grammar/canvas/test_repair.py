@@ -18,7 +18,7 @@ from dlm.grammar import (
     Vocabulary,
 )
 from dlm.grammar.canvas.repair import best_repair
-from dlm.grammar.parse.matcher import Reader
+from dlm.grammar.parse.matcher import Matcher
 from dlm.logits import Logits
 
 LETTERS = "abcdefgqxyz"
@@ -52,13 +52,13 @@ def believing(*rows):
 
 def repair(compiled, scores, position=0, text=""):
     """The letter that is chosen at `position`, behind `text`."""
-    reader, masks = Reader(compiled), compiled.masks
-    assert reader.read_all(tokens(text)) == len(text)
-    before = masks.words(reader.mask()).copy(), reader.witness()
+    matcher, masks = Matcher(compiled), compiled.masks
+    assert matcher.accept_all(tokens(text)) == len(text)
+    before = masks.words(matcher.mask()).copy(), matcher.shortest_completion()
     first = scores.candidates(position, before[0], 3)
-    chosen = best_repair(reader, masks, scores, position, first)
-    assert (masks.words(reader.mask()) == before[0]).all()  # it is where it was
-    assert reader.witness() == before[1]
+    chosen = best_repair(matcher, masks, scores, position, first)
+    assert (masks.words(matcher.mask()) == before[0]).all()  # it is where it was
+    assert matcher.shortest_completion() == before[1]
     assert chosen in tokens_in(before[0], SIZE)
     return LETTERS[chosen - 2]
 

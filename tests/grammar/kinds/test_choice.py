@@ -8,7 +8,7 @@ from spoken import recogniser
 from dlm.grammar import Choice, InvalidGrammarError, InvalidValueError
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True))
 def test_a_choice_is_its_options_and_nothing_else(options):
     """Whatever they are made of: quotes, escapes, line breaks, NUL."""

@@ -94,7 +94,7 @@ def test_it_means_what_xgrammar_makes_of_it(form):
     choose = random.Random(0)
     pieces = ["<a>", "</a>", "<b>", "</b>", "<n>", "</n>", "1", "23", "x", ",", "<", "é"]
     texts = ["", "xxx", "1x"]
-    texts += ["".join(choose.choices(pieces, k=choose.randint(1, 7))) for _ in range(1200)]
+    texts += ["".join(choose.choices(pieces, k=choose.randint(1, 7))) for _ in range(500)]
     texts += [
         "<a>1</a>",
         "<a>1</a>,<b>x</a>",
@@ -163,10 +163,12 @@ def test_arguments_in_markup_are_held_to_their_schema(style):
         assert reader.accepts(text), text
     for text in (
         "", n, n + q, q + q, q + write("n", "2", "number"), q + write("n", "x", "number"),
-        q + write("s", "abc", "string"), q + write("o", "by", "string"), q + write("z", "1", "number"),
-        q + write("x", '{"y": "\n"}', "object"), q[:-1], q + write("n", "4", "string"),
+        q + write("s", "abc", "string"), q + write("o", "by", "string"),
+        q + write("z", "1", "number"), q + write("x", '{"y": "\n"}', "object"), q[:-1],
     ):  # fmt: skip
         assert not reader.accepts(text), text
+    typed = style in ("deepseek_xml", "deepseek_v4_1_xml", "kimi_k3_xml")
+    assert reader.accepts(q + write("n", "4", "string")) != typed
 
 
 @pytest.mark.parametrize("style", _STYLES)
@@ -189,7 +191,7 @@ def test_xgrammar_takes_what_is_written_in_its_styles(style):
         ("[1]", r"structural tag: a tag is an object, not \[1\]"),
         ({}, "structural tag at /type: its type is"),
         ({"type": "structural_tag"}, "structural tag at /: format is missing"),
-        (tag(type="poem"), "structural tag at /format/type: 'poem' is no format: it takes const_str"),
+        (tag(type="poem"), "structural tag at /format/type: 'poem' is no format: it takes const"),
         (tag(), "structural tag at /format/type: None is no format"),
         (tag(type="regex"), "structural tag at /format: pattern is missing"),
         (tag(type="any_text", exclude=["a"]), "tag at /format: 'exclude' is unknown"),
@@ -211,7 +213,7 @@ def test_xgrammar_takes_what_is_written_in_its_styles(style):
         (tag(**NUMBER | {"any_order": True}), "/format/any_order: any order is not supported"),
         (tag(**NUMBER | {"excludes": ["a"]}), "/format/excludes: what its strings exclude"),
         (tag(**NUMBER | {"style": "cohere_xml"}), "/format/style: the style cohere_xml is not"),
-        (tag(**NUMBER | {"style": "poem"}), "/format/style: 'poem' is no style: it takes json, qwen"),
+        (tag(**NUMBER | {"style": "poem"}), "/format/style: 'poem' is no style: it takes json"),
         (tag(**ANY | {"max_tokens": 5}), "/format/max_tokens: tokens cannot be counted"),
     ],
 )  # fmt: skip
@@ -244,7 +246,7 @@ def test_a_tag_too_deep_for_anyone_is_refused():
         ({"type": "grammar", "grammar": f"root ::= Token({TURN_END})"}, "/format/grammar",
          "names tokens"),
         ({"type": "repeat", "min": 2, "max": 1, "content": ANY}, "/format", "2 to 1 times"),
-        ({"type": "any_text", "excludes": ["a" * 5000]}, "/format", "too large: .*4,096 characters"),
+        ({"type": "any_text", "excludes": ["a" * 5000]}, "/format", "too large: .*4,096"),
         ({"type": "json_schema", "json_schema": {"items": {"type": "poem"}}},
          "/format/json_schema/items/type", "poem"),
         ({"type": "json_schema", "json_schema": {"type": "array"}, "style": "qwen_xml"},
@@ -339,7 +341,7 @@ _TAG_FORMATS = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(_TAG_FORMATS)
 def test_a_malformed_tag_is_a_grammar_error_and_nothing_else(form):
     with suppress(GrammarError):

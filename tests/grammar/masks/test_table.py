@@ -5,10 +5,9 @@ import pytest
 import torch
 from masked import rows_of, tokens_in
 
-from dlm.grammar import Compiled, Frontier, JsonSchema
+from dlm.grammar import Compiler, Frontier, JsonSchema
 from dlm.grammar.masks import table as masks
 from dlm.grammar.masks.table import Masks
-from dlm.grammar.parse.network_reader import read_network
 from dlm.logits import Logits
 
 SIZE, L = 100, 12
@@ -61,10 +60,10 @@ def test_how_many_masks_are_kept_changes_nothing(compiler, vocabulary, monkeypat
     """Two requests in turns, each of which makes the other's rows go."""
     schema = {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "number"}}}
     spec = JsonSchema(schema)
-    known, network = compiler.compile(spec), read_network(spec.grammar(vocabulary))
+    known = compiler.compile(spec)
     plenty = [Frontier(known, 200) for _ in range(2)]
     monkeypatch.setattr(masks, "_ROWS", 2)
-    scarce = Compiled(known.grammar, network, vocabulary)
+    scarce = Compiler(vocabulary).compile(spec)
     short = [Frontier(scarce, 200) for _ in range(2)]
     rng = torch.Generator().manual_seed(0)
     for step in range(12):

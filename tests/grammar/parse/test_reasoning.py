@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 import dlm.models
 from dlm.grammar import Choice, Compiler, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
-from dlm.grammar.parse.matcher import Reader
+from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Marker
 from dlm.logits import Logits
 
@@ -118,14 +118,10 @@ def wanting(vocabulary, tokens):
 
 def masks(compiled, tokens):
     """What a matcher allows at each of `tokens`, from the grammar's beginning."""
-    matcher = xgr.GrammarMatcher(
-        compiled.grammar, override_stop_tokens=list(compiled.vocabulary.stops)
-    )
-    row = xgr.allocate_token_bitmask(1, len(compiled.vocabulary))
+    matcher = Matcher(compiled)
     for token in tokens:
-        matcher.fill_next_token_bitmask(row)
-        yield row[0].clone()
-        assert matcher.accept_token(token)
+        yield torch.from_numpy(matcher.allowed().view(np.int32).copy())
+        assert matcher.accept(token)
 
 
 @pytest.mark.parametrize("spec", [Regex("[0-9]+[a-z]*"), Choice(["7 or so", "70"])])
@@ -178,15 +174,15 @@ def test_no_token_takes_the_marker_and_part_of_the_answer(before):
     """Where `th` closes the reasoning, `the` would hold more than its end; so would `he` at `t`."""
     vocabulary = tiny(thought=("so", "th"))
     compiled = Compiler(vocabulary).compile(PERSON)
-    reader = Reader(compiled, reasoning_of(vocabulary))
+    matcher = Matcher(compiled, reasoning_of(vocabulary))
     begun = [*markers(vocabulary)[0], *vocabulary.encode(before)]
-    assert reader.read_all(begun) == len(begun)
+    assert matcher.accept_all(begun) == len(begun)
     texts = {t: before.encode() + piece for t, piece in enumerate(vocabulary.pieces) if piece}
     both = {token for token, text in texts.items() if b"th" in text[:-1]}
-    words = compiled.masks.words(reader.mask())
+    words = matcher.allowed()
     assert both
     assert tokens_in(words, len(vocabulary)) == texts.keys() - both
-    assert not any(reader.read(token) for token in both)
+    assert not any(matcher.accept(token) for token in both)
 
 
 @settings(max_examples=40)
@@ -199,7 +195,7 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
     vocabulary, compiled = thinking.vocabulary, thinking.compile(PERSON)
     opened, closed = markers(vocabulary)
     reasoning = reasoning_of(vocabulary, budget)
-    total = len(compiled.witness(compiled.places.start) or []) + 1 + budget + more
+    total = len(compiled.shortest_completion(compiled.parser.start) or []) + 1 + budget + more
     frontier, said = Frontier(compiled, total, reasoning), []
     rng, so = torch.Generator().manual_seed(seed), vocabulary.encode("so")[0]
     while not said or said[-1] not in vocabulary.stops:
@@ -237,15 +233,11 @@ def test_what_is_forgotten_was_never_read(thinking, data):
     tokens = [*begun, *answer]
     read = data.draw(st.integers(0, len(tokens)))
     count = data.draw(st.integers(0, read))
-    used, fresh = (Reader(each, reasoning_of(vocabulary, 30)) for each in compiled)
-    assert used.read_all(tokens[:read]) == read
-    used.forget(count)
-    assert fresh.read_all(tokens[: read - count]) == read - count
+    used, fresh = (Matcher(each, reasoning_of(vocabulary, 30)) for each in compiled)
+    assert used.accept_all(tokens[:read]) == read
+    used.rollback(count)
+    assert fresh.accept_all(tokens[: read - count]) == read - count
     if not fresh.ended:
-        mine, theirs = (
-            each.masks.words(reader.mask())
-            for each, reader in zip(compiled, (used, fresh), strict=True)
-        )
-        assert (mine == theirs).all()
-    assert used.witness() == fresh.witness()
-    assert used.read_all(tokens[read - count :]) == len(tokens) - read + count
+        assert (used.allowed() == fresh.allowed()).all()
+    assert used.shortest_completion() == fresh.shortest_completion()
+    assert used.accept_all(tokens[read - count :]) == len(tokens) - read + count

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.parse.literal import LiteralScanner
+from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import (
     Alternation,

@@ -52,7 +52,7 @@ def test_it_means_what_xgrammar_makes_of_it(source):
     assert matches(made(source), texts) == matches(source, texts)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(languages(), st.integers(0, 2**20))
 def test_made_up_grammars_mean_what_xgrammar_makes_of_them(language, seed):
     texts = texts_near(seed, ["a", "ab", "(", "<turn|>", "日本", ", ", "+", "f", "é", "5"])
@@ -75,7 +75,7 @@ _PARTS = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(_PARTS, _PARTS, _PARTS, st.integers(0, 2**20))
 def test_recursive_and_ambiguous_rules_keep_their_language(root, x, y, seed):
     """Loops, folded parts and empty rounds change nothing."""
@@ -135,6 +135,7 @@ def test_what_llama_cpp_takes_is_taken(source, text, refused):
         ("root ::= Token(106)", "line 1 column 10", "names tokens: a grammar is of text"),
         ("root ::= ExcludeToken(7)", "line 1 column 10", "names tokens"),
         ('root ::= TokenTagDispatch((1, x))\nx ::= "a"', "line 1 column 10", "names tokens"),
+        ('root ::= Regex("a")', "line 1 column 10", "Regex.* is not supported: Lark has regexes"),
         ("root ::= <think>", "line 1 column 10", "a grammar is of text"),
         ('root[max_tokens=5] ::= "a"', "line 1 column 1", r"\[max_tokens=5\] are not supported"),
         ("root ::= " + "(" * 100_000, "line 1 column 74", "more than 64 deep"),

@@ -80,9 +80,7 @@ def _recogniser(schema: Any, closed: bool) -> Recogniser | None:
     """None if no value fits; raises `InvalidGrammarError` for what cannot be enforced."""
     rules = Rules()
     try:
-        written = write(
-            schema, dialect=Dialect(), rules=rules, implied_types=False, closed=closed
-        )
+        written = write(schema, dialect=Dialect(), rules=rules, implied_types=False, closed=closed)
     except InvalidGrammarError as error:
         if error.reason != "no finite value fits":
             raise
