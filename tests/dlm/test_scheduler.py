@@ -30,6 +30,7 @@ class Held:
 
     def __init__(self, compiler: Compiler):
         self.compiler, self.asked, self.held = compiler, [], Future()
+        self.warm_up = compiler.warm_up
 
     def submit(self, spec):
         self.asked.append(spec)
