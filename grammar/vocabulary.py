@@ -139,6 +139,18 @@ class Vocabulary:
         return all(bytes([byte]) in self._by_piece[0] for byte in range(256))
 
     @cached_property
+    def quotes(self) -> np.ndarray:
+        """Every token that holds a double quote, as packed bits."""
+        return packed(np.array([b'"' in piece for piece in self.pieces]))
+
+    @cached_property
+    def fillers(self) -> list[int]:
+        """Tokens of one letter or digit each, as far as there are any."""
+        ids = self._by_piece[0]
+        letters = (bytes([byte]) for byte in range(128) if chr(byte).isalnum())
+        return [ids[letter] for letter in letters if letter in ids]
+
+    @cached_property
     def trie(self) -> Trie:
         """All text tokens by their bytes."""
         return Trie(self.pieces)

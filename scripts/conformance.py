@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.parser import Parser
-from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import Dialect

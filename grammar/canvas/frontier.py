@@ -21,12 +21,14 @@ from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
 from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.parse.state import State
 
 _CONTEXT = 20  # tokens that are remembered of the text so far, to spell what follows and for errors
 _TRIED = 3  # candidates for a repair
+_SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
 
 class Frontier:
@@ -91,7 +93,11 @@ class Frontier:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Raises `GrammarError`, and moves nothing, if the grammar does not take `tokens`."""
-        taken = self._seek(tokens)
+        try:
+            taken = self._seek(tokens)
+        except BaseException:
+            self._rewind()
+            raise
         if taken < len(tokens):
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
         self._said += tokens
@@ -124,7 +130,7 @@ class Frontier:
 
     def _too_long(self, budget: int) -> GrammarError:
         least = self._matcher.least_tokens() + 1
-        if least > budget:  # too long to be spelled just to be counted
+        if least > max(budget, _SPELLED):  # too long to be spelled just to be counted
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, more than {budget}", least
             )
@@ -168,13 +174,15 @@ class Frontier:
         if state is None or (trusted and here.repair is not None):
             return
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
-        states: list[State] = []
+        trail: list[tuple[State, Keys | None]] = []
+        keys = self._matcher.keys
         for position in range(begin, len(wanted)):
             token = wanted[position]
             onward = self._compiled.after(state, token)
-            if onward is None or onward.cost is None or onward.cost > left - position:
+            if onward is None or onward.cost is None or onward.cost >= left - position:
                 break
-            if position in banned:
+            read = keys and keys.after(self._vocabulary.pieces[token])
+            if position in banned or (keys is not None and (read is None or keys.doubtful)):
                 break
             if not forced and (forced := self._compiled.parser.forced(state)):
                 forced = self._spelled(here.guess, forced)
@@ -189,10 +197,10 @@ class Frontier:
                 here.forced_at[position] = forced
             forced = forced[1:] if said else []
             here.guess.append(token)
-            states.append(state)
-            state = onward
+            trail.append((state, keys))
+            state, keys = onward, read
         here.forced = forced
-        self._matcher.follow(states, state)
+        self._matcher.follow(trail, state, keys)
         self._ahead += here.guess[begin:]
 
     def _advance(self, scores: Scores, here: CanvasPass) -> None:

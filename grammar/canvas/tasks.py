@@ -11,8 +11,7 @@ from dlm.grammar.parse.network import Network
 
 def build(spec: Spec, markers: CallMarkers | None) -> tuple[Network, bool]:
     """The network of a spec, and whether it is wider than the spec: then answers are checked."""
-    rules = spec.rules(markers)
-    return Network(rules), spec.checked or rules.free_keys
+    return Network(spec.rules(markers)), spec.checked
 
 
 def read(spec: Spec, tokens: Sequence[int], excerpt: Excerpt) -> Any:

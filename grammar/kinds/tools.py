@@ -174,7 +174,6 @@ class Tools(Spec):
         except InvalidGrammarError as error:
             whole = ": arguments are an object" * (error.where == where)
             raise self._error(error.reason + whole, error.where or where) from error
-        rules.free_keys |= written.free_keys
         if native:
             return gemma_call(name, written.node, native)
         return MARKUPS[self.format].write(name, written.node)

@@ -44,6 +44,7 @@ class Compiled:
         self.masks = Masks(len(vocabulary))
         self._allowed = Allowed(self.parser, vocabulary, terminals, self.masks, self.meter)
         self._network = network
+        self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self._spelled: dict[int, int | None] = {}  # the tokens of a state's rest, if any
         self._completions: dict[State, list[int] | None] = {}
 

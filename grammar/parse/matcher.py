@@ -10,8 +10,10 @@ from sys import maxsize
 
 import numpy as np
 
+from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.parse.state import State
 
@@ -38,7 +40,8 @@ class Matcher:
         self._phase = _Phase.ANSWER if reasoning is None else _Phase.OPENING
         self._marker = 0  # how much of a marker has been read
         self._thought = 0  # tokens of reasoning so far, its markers included
-        self._trail: list[tuple[_Phase, State, int, int]] = []  # before each token read
+        self._keys = Keys() if compiled.free_keys else None
+        self._trail: list[tuple[_Phase, State, int, int, Keys | None]] = []  # before each token
 
     @property
     def ended(self) -> bool:
@@ -57,7 +60,7 @@ class Matcher:
 
     def accept(self, token: int) -> bool:
         """Move past `token`; False, and no move, if it is not allowed here."""
-        before = (self._phase, self._state, self._marker, self._thought)
+        before = (self._phase, self._state, self._marker, self._thought, self._keys)
         if self._phase is _Phase.ENDED:
             taken = False
         elif self._phase is _Phase.ANSWER or (
@@ -77,15 +80,22 @@ class Matcher:
                 return position
         return len(tokens)
 
-    def follow(self, states: Sequence[State], end: State) -> None:
-        """Move past tokens of the answer that lead from state to state and to `end`."""
-        self._trail += [(_Phase.ANSWER, state, 0, self._thought) for state in states]
-        self._state = end
+    @property
+    def keys(self) -> Keys | None:
+        """Of the JSON so far, if the grammar leaves them free."""
+        return self._keys
+
+    def follow(
+        self, trail: Sequence[tuple[State, Keys | None]], end: State, keys: Keys | None
+    ) -> None:
+        """Move past tokens of the answer: where each of them was read, and where they lead."""
+        self._trail += [(_Phase.ANSWER, state, 0, self._thought, before) for state, before in trail]
+        self._state, self._keys = end, keys
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens."""
         if count:
-            self._phase, self._state, self._marker, self._thought = self._trail[-count]
+            self._phase, self._state, self._marker, self._thought, self._keys = self._trail[-count]
             del self._trail[-count:]
 
     def mask(self) -> Mask:
@@ -94,7 +104,7 @@ class Matcher:
         if reasoning is not None and self._phase is _Phase.REASONING:
             return masks.kept((reasoning.close, marker), reasoning.close.allowed(marker))
         if reasoning is None or self._phase is _Phase.ANSWER:
-            return self._compiled.mask(self._state)
+            return self._without_doubles(self._compiled.mask(self._state))
         opens = reasoning.open.rest(marker)[0]
         if marker:
             return ~opens
@@ -127,7 +137,8 @@ class Matcher:
         budget = self._reasoning.budget if self._reasoning is not None else None
         if closing and budget is not None and self._thought + closing > budget:
             return False
-        return self._compiled.closes_within(self._state, tokens - closing)
+        double = self._keys is not None and self._keys.double
+        return self._compiled.closes_within(self._state, tokens - closing - double)
 
     def shortest_completion(self, tokens: int = maxsize) -> list[int] | None:
         """What completes what is begun, up to a stop token; None: nothing does.
@@ -135,12 +146,37 @@ class Matcher:
         At most so many `tokens`, if that is known to be possible.
         """
         closing = self._closing()
+        if self._keys is not None and self._keys.double:
+            return self._longer_key(tokens)
         rest = self._compiled.shortest_completion(self._state, tokens - len(closing))
         return None if rest is None else closing + rest
 
     def least_tokens(self) -> int:
         """What is begun takes at least so many tokens, known without spelling it."""
         return len(self._closing()) + self._compiled.least_tokens(self._state)
+
+    def _without_doubles(self, mask: Mask) -> Mask:
+        """Without the tokens that end a key which the object has already."""
+        keys = self._keys
+        if keys is None or not keys.doubtful or mask < 0:
+            return mask
+        pieces = self._pieces
+        quoted = tokens_in(self._compiled.masks.words(mask) & self._compiled.vocabulary.quotes)
+        doubles = [t for t in quoted.tolist() if t < len(pieces) and keys.after(pieces[t]) is None]
+        return self._compiled.masks.changed(mask, remove=doubles)
+
+    def _longer_key(self, tokens: int) -> list[int] | None:
+        """A completion that goes on with one more character first."""
+        for filler in self._compiled.vocabulary.fillers:
+            if self.accept(filler):
+                try:
+                    keys = self._keys
+                    if keys is not None and not keys.double:
+                        rest = self._compiled.shortest_completion(self._state, tokens - 1)
+                        return None if rest is None else [filler, *rest]
+                finally:
+                    self.rollback(1)
+        return None
 
     def _tight(self, budget: int) -> np.ndarray | None:
         """What the budget leaves of the mask; None: all of it."""
@@ -199,6 +235,11 @@ class Matcher:
             onward = self._state if self._state.cost == 0 else None
         if onward is None:
             return False
+        if self._keys is not None and not stops:
+            keys = self._keys.after(self._pieces[token])
+            if keys is None:
+                return False
+            self._keys = keys
         self._state = onward
         self._phase = _Phase.ENDED if stops else _Phase.ANSWER
         return True

@@ -19,7 +19,7 @@ class Rules:
         self.root = root
         self.nodes: dict[str, Node] = {}
         self.inexact: tuple[tuple[str, str], ...] = ()  # where they allow too much, and why
-        self.free_keys = False  # an object may hold a key twice
+        self.free_keys = False  # a text is JSON, whose objects might hold a key twice
         self._numbers = count()
 
     def new(self, stem: str = "rule") -> Reference:

@@ -1,0 +1,102 @@
+"""No object holds a key twice, whatever is wanted."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlm.grammar import Frontier, JsonObject, JsonSchema, Matcher
+from dlm.grammar.parse.keys import Keys
+from dlm.logits import Logits
+
+L = 24
+VALUES = st.recursive(
+    st.sampled_from([1, "a", '{"', "\\", None]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", 'q"', "\\", "é", ""]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def twice(text: str) -> bool:
+    """Some object of the JSON `text` holds a key twice."""
+    found = []
+
+    def pairs(items):
+        found.append(len({key for key, _ in items}) < len(items))
+        return dict(items)
+
+    json.loads(text, object_pairs_hook=pairs)
+    return any(found)
+
+
+@given(value=VALUES, key=st.sampled_from(["a", "b", 'q"', "\\", "é", ""]), ascii_=st.booleans())
+def test_a_key_is_refused_where_it_is_there_already(value, key, ascii_):
+    once = json.dumps({"x": value}, ensure_ascii=ascii_)
+    assert Keys().after(once.encode()) is not None
+    spelled = json.dumps(key, ensure_ascii=ascii_)
+    double = f'{{{spelled}: {json.dumps(value)}, "y": [{{{spelled}: 1}}], {json.dumps(key)}: 0}}'
+    assert twice(double)
+    assert Keys().after(double.encode()) is None
+    assert Keys().after(double.rsplit(",", 1)[0].encode()) is not None
+
+
+def obsessed(vocabulary, text):
+    tokens = (vocabulary.encode(text) * L)[:L]
+    logits = torch.zeros(L, len(vocabulary))
+    logits[range(L), tokens] = 50.0
+    return Logits(logits, tokens)
+
+
+SPECS = {
+    "object": JsonObject(),
+    "open": JsonSchema({"properties": {"a": True}, "additionalProperties": {"type": "integer"}}),
+    "patterns": JsonSchema(
+        {"patternProperties": {"^[ab]+$": {"type": "boolean"}}, "additionalProperties": False}
+    ),
+    "two": JsonSchema({"additionalProperties": {"type": "null"}, "minProperties": 1}),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@settings(max_examples=20)
+@given(
+    text=st.sampled_from(['"a": 1, ', '{"a": {"a": 1}, "a', '"b":true,"b"', '"', "ab"]),
+    budget=st.integers(12, 70),
+)
+def test_a_model_that_repeats_itself_ends_with_keys_that_differ(
+    compiler, vocabulary, spec, text, budget
+):
+    frontier, said = Frontier(compiler.compile(spec), budget), []
+    begun = vocabulary.encode("{")
+    while not said or said[-1] not in vocabulary.stops:
+        scores = obsessed(vocabulary, text)
+        if not said:
+            scores.argmax[: len(begun)] = begun
+        guidance = frontier.guide(scores)
+        tokens = guidance.guess[: guidance.stop + 1]
+        frontier.commit(tokens)
+        said += tokens
+    assert len(said) <= budget
+    assert not twice(vocabulary.text(said))
+    assert spec.value(vocabulary.text(said)) is not None
+
+
+def test_masks_hold_no_token_that_ends_a_double_key(compiler, vocabulary):
+    matcher = Matcher(compiler.compile(JsonObject()))
+    tokens = vocabulary.encode('{"ab": 1, "ab')
+    assert matcher.accept_all(tokens) == len(tokens)
+    words = matcher.allowed()
+    for token, piece in enumerate(vocabulary.pieces):
+        allowed = bool(words[token >> 5] >> (token & 31) & 1)
+        if piece and allowed:
+            assert not piece.startswith(b'"')
+            assert matcher.accept(token)
+            matcher.rollback(1)
+    completion = matcher.shortest_completion()
+    assert completion is not None
+    assert not twice(vocabulary.text([*tokens, *completion]))
