@@ -1,7 +1,7 @@
 """Where to go back to when a finished value is refused after all: in front of what is wrong."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 _SKIP = " \t\r\n"
 
@@ -29,6 +29,23 @@ def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], turned: in
     if turned is None or whole:
         return last
     return max(first, min(last, turned - 1))
+
+
+def alike_in(pieces: list[bytes], piece: bytes) -> set[int]:
+    """All tokens that spell `piece`: a byte has one, and so may its character."""
+    return {token for token, other in enumerate(pieces) if other == piece}
+
+
+def untried(
+    tokens: Sequence[int], at: int, begin: int, refused: Mapping[tuple[int, ...], Collection[int]]
+) -> int:
+    """`at`, or the next token in front of it, or else the last one behind, that was not replaced.
+
+    A token that was may come again where the grammar leaves no other: `refused` has those that
+    were, by all that led up to them. An answer is the `tokens` from `begin` on, and a stop.
+    """
+    order = [*range(at, begin - 1, -1), *range(len(tokens) - 2, at, -1)]
+    return next((i for i in order if tokens[i] not in refused.get(tuple(tokens[:i]), ())), at)
 
 
 def _span(text: str, path: Sequence[str | int]) -> tuple[int, int]:

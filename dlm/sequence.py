@@ -11,7 +11,7 @@ from torch import Tensor
 from dlm.canvas import Canvas
 from dlm.grammar import Answer, Constraint
 from dlm.request import FinishReason, Request, Result, Stats
-from dlm.retry import turning_point
+from dlm.retry import alike_in, turning_point, untried
 from dlm.stream import Stream
 
 
@@ -53,15 +53,18 @@ class Sequence:
         begin = len(self.tokens) - 1 - len(answer)  # behind the reasoning
         turned = None if self.turned is None else self.turned - begin
         pieces = [self.stream.vocabulary.pieces[token] for token in answer]
-        return begin + turning_point(pieces, path, turned)
+        at = begin + turning_point(pieces, path, turned)
+        return untried(self.tokens, at, begin, self.refused)
 
     def turn_back(self, at: int, canvas: int) -> None:
-        """The answer was refused: its token `at` becomes another.
+        """The answer was refused: its token `at` becomes one that spells something else.
 
         The canvas, which has just begun, comes behind `canvas` tokens, where that of `at` did.
         """
         led = tuple(self.tokens[:at])
-        self.refused.setdefault(led, set()).add(self.tokens[at])
+        pieces = self.stream.vocabulary.pieces
+        alike = alike_in(pieces, pieces[self.tokens[at]]) if pieces[self.tokens[at]] else set()
+        self.refused.setdefault(led, set()).update({self.tokens[at]}, alike)
         self.tokens = self.tokens[:canvas]
         self.canvas.pinned, self.canvas.barred = (
             list(led[canvas:]),

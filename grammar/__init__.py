@@ -70,6 +70,8 @@ _EXPORTS = {
     "dlm.grammar.vocabulary": "Vocabulary",
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+if not TYPE_CHECKING:
+    __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -122,9 +122,8 @@ def read_source(args: argparse.Namespace) -> str | None:
     source: str | None = getattr(args, args.kind) if args.kind else None
     if source is None or args.kind in ("regex", "choice"):
         return source
-    if args.kind == "schema" and (
-        source.lstrip().startswith(("{", "[")) or source in ("true", "false")
-    ):
+    written = source.lstrip().startswith(("{", "[")) or source in ("true", "false")
+    if args.kind == "schema" and written:
         return source
     what = f"the {args.kind.replace('_', ' ')}"
     if source == "-":

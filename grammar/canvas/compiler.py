@@ -9,6 +9,7 @@ from typing import Any
 from dlm.grammar.canvas.tasks import build, read
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.grammar.canvas.workers import Workers
+from dlm.grammar.errors import CrashError
 from dlm.grammar.excerpt import Excerpt
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.parse.compiled import Compiled
@@ -49,7 +50,8 @@ class Compiler:
         `LimitError` where it takes too long.
         """
         with self._lock:
-            if spec.key not in self._known:
+            known = self._known.get(spec.key)
+            if known is None or _crashed(known):
                 self._known[spec.key] = self._workers.submit(
                     build,
                     (spec, self.vocabulary.call),
@@ -109,6 +111,11 @@ class Compiler:
                 del self._known[old]
                 total -= size
         return self._known[key]
+
+
+def _crashed(future: "Future[Compiled]") -> bool:
+    """It says nothing about the grammar."""
+    return future.done() and isinstance(future.exception(), CrashError)
 
 
 def _size(future: "Future[Compiled]") -> int:

@@ -127,9 +127,13 @@ class JsonSchema(Spec):
         )
 
     def value(self, text: str) -> Any:
-        """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it."""
-        value = parsed(text)
+        """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it.
+
+        None where Python cannot hold it: an integer of 4,301 digits, a thousand nested arrays.
+        """
+        value = None
         try:
+            value = parsed(text)
             check(value, self.parsed, self.registry, formats=self._formats)
         except UncheckableError as error:
             if self.checked:

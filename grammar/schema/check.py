@@ -31,7 +31,8 @@ class UncheckableError(Exception):
 
 def parsed(text: str) -> Any:
     """What `text` says as JSON. Raises `InvalidValueError` for what not everybody reads alike: a
-    key that comes twice, a number that no double holds, half a surrogate pair."""
+    key that comes twice, a number that no double holds, half a surrogate pair; and
+    `UncheckableError` for what Python cannot hold."""
     try:
         value = json.loads(
             text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant
@@ -45,9 +46,9 @@ def parsed(text: str) -> Any:
     except ValueError as error:  # InvalidValueError is one, too
         if isinstance(error, InvalidValueError):
             raise
-        raise InvalidValueError(f"the JSON cannot be read: {error}") from error
+        raise UncheckableError(f"the JSON cannot be read: {error}") from error
     except RecursionError as error:
-        raise InvalidValueError("the JSON is nested too deeply to be read") from error
+        raise UncheckableError("the JSON is nested too deeply to be read") from error
     return value
 
 

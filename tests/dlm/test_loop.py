@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from doubles import Dreamer, Random
+from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Regex, Request, sampling
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
 from dlm.grammar.masks.bits import unpacked
 from dlm.logits import Logits
-from dlm.retry import turning_point
+from dlm.retry import turning_point, untried
 
 CONFIG = DecodeConfig(max_steps=7, confidence=0.5, patience=2, lost=0.2, entropy_bound=2.0)
 PERSON = {
@@ -119,8 +120,13 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
                     return out
                 pieces = [model.pieces[token] for token in out.tokens[:-1]]
                 turned = turning_point(pieces, error.path, turned)
+                turned = untried(out.tokens, turned, 0, refused)
                 led, begin = tuple(out.tokens[:turned]), turned // L * L
-                refused.setdefault(led, set()).add(out.tokens[turned])
+                wrong = model.pieces[out.tokens[turned]]
+                refused.setdefault(led, set()).update(
+                    token for token, piece in enumerate(model.pieces) if piece == wrong != b""
+                )
+                refused[led].add(out.tokens[turned])
                 constraint.rollback(len(out.tokens) - begin)
                 cache.rewind(0, len(request.token_ids) + begin)
                 out.tokens = out.tokens[:begin]
@@ -181,7 +187,7 @@ def test_the_engine_does_what_the_loop_does_whatever_runs_beside_it(engine_of, k
 
 
 def test_it_takes_back_what_the_loop_takes_back(engine_of):
-    spec = JsonSchema(TWICE, max_whitespace=1, unenforced="check")
+    spec = checked(TWICE)
     for dream in range(4):
         model = Dreamer(V, dream, canvas_length=4)
         engine = engine_of(model, CONFIG, slots=1)

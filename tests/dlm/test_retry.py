@@ -7,10 +7,11 @@ import pytest
 from doubles import Obsessed, Random, Scripted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
-from dlm.retry import turning_point
+from dlm.retry import turning_point, untried
 
 FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 
@@ -75,6 +76,18 @@ def test_what_is_no_json_turns_from_its_end(text):
     last = max(0, len(text) - 1)
     assert turning_point(bytewise(text), [], None) == last
     assert turning_point(bytewise(text), ["a", 0], 2) == min(last, 1)
+
+
+def test_what_was_replaced_before_is_not_what_is_replaced_next():
+    """Where the grammar leaves one token only, it comes again: another has to go."""
+    tokens = [5, 6, 7, 8, 1]  # 1 is the stop
+    assert untried(tokens, 2, 0, {}) == 2
+    assert untried(tokens, 2, 0, {(5, 6): {9}, (5,): {7}}) == 2
+    assert untried(tokens, 2, 0, {(5, 6): {7}}) == 1
+    assert untried(tokens, 2, 2, {(5, 6): {7}}) == 3  # none in front, so behind
+    assert untried(tokens, 2, 0, {(5, 6): {7}, (5,): {6}, (): {5}}) == 3
+    every = {tuple(tokens[:i]): {tokens[i]} for i in range(4)}
+    assert untried(tokens, 2, 0, every) == 2
 
 
 JSON = st.recursive(
@@ -166,7 +179,7 @@ def test_what_a_grammar_cannot_say_is_met_or_refused(
     engine_of, schema, model, scale, canvas_length
 ):
     engine = engine_of(Random(V, model, scale, canvas_length=canvas_length))
-    spec = JsonSchema(schema, max_whitespace=1, unenforced="check")
+    spec = checked(schema)
     request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60)
     (end,) = ends_of(engine, [request])
     if isinstance(end, Failed):
@@ -180,7 +193,7 @@ def test_what_a_grammar_cannot_say_is_met_or_refused(
 @pytest.mark.parametrize(
     ("said", "schema"),
     [
-        ("[1, 2, 1]", WIDE[0]),
+        ("[1, 1]", WIDE[0]),
         ("25", WIDE[1]),
         ("7", WIDE[2]),
         ("45", WIDE[3]),
@@ -191,8 +204,10 @@ def test_a_model_that_insists_is_turned_back_until_it_is_right(
     engine_of, tokens_of, said, schema, canvas_length
 ):
     script = tokens_of(f"{said}<turn|>")
-    engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
-    spec = JsonSchema(schema, unenforced="check")
+    model = Scripted(V, len(PROMPT), script, canvas_length=canvas_length)
+    config = DecodeConfig(max_steps=6, confidence=0.02, patience=3, refusals=60)
+    engine = engine_of(model, config)  # 7.0 and 7.00 are as wrong as 7
+    spec = checked(schema)
     request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60)
     (end,) = ends_of(engine, [request])
     assert isinstance(end, Finished), end
@@ -203,7 +218,7 @@ def test_a_model_that_insists_is_turned_back_until_it_is_right(
 def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of):
     engine = engine_of(Obsessed(V, [383]))
     never = {"type": "array", "items": {"const": 7}, "minItems": 2, "uniqueItems": True}
-    spec = JsonSchema(never, unenforced="check")
+    spec = checked(never)
     number = engine.add(Request(token_ids=PROMPT, constraint=spec, max_tokens=16))
     canvases, last = 0, None
     while engine.busy:
@@ -218,7 +233,7 @@ def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of)
 def test_thinking_is_kept_where_the_answer_is_taken_back(engine_of, tokens_of):
     script = tokens_of("<|channel>thought\nhm [7, 7]<channel|>[7, 7]<turn|>")
     schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "uniqueItems": True}
-    spec = JsonSchema(schema, unenforced="check")
+    spec = checked(schema)
     for canvas_length in (3, 5, 32):
         engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
         request = Request(token_ids=PROMPT, constraint=spec, thinking=True, max_tokens=40)
@@ -234,7 +249,7 @@ def kind_of(end):
 
 def test_a_neighbour_of_a_refused_answer_notices_nothing(engine_of, tokens_of):
     script = tokens_of("[2, 2]<turn|>")
-    wide = JsonSchema(WIDE[0], unenforced="check")
+    wide = checked(WIDE[0])
     bad = Request(token_ids=PROMPT, constraint=wide, seed=1, max_tokens=24)
     good = Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"}), seed=2)
 
@@ -253,6 +268,6 @@ def test_no_tries_at_all_can_be_asked_for(engine_of, tokens_of):
     engine = engine_of(
         Scripted(V, len(PROMPT), tokens_of("[2, 2]<turn|>")), DecodeConfig(refusals=0)
     )
-    spec = JsonSchema(WIDE[0], unenforced="check")
+    spec = checked(WIDE[0])
     with pytest.raises(DlmError, match="the result is refused"):
         engine.generate(Request(token_ids=PROMPT, constraint=spec))

@@ -3,6 +3,7 @@
 from concurrent.futures import Future
 
 import pytest
+import tasks
 from doubles import Scripted
 from values import PROMPT, V
 
@@ -19,7 +20,7 @@ from dlm import (
     Request,
     RequestError,
 )
-from dlm.grammar import Compiler, LimitError
+from dlm.grammar import Compiler, CrashError, LimitError, Workers
 
 SLOW = Choice(["slow"])  # the spec that a test lets take its time
 QUICK = JsonSchema({"type": "string"})
@@ -30,6 +31,7 @@ class Held:
 
     def __init__(self, compiler: Compiler):
         self.compiler, self.asked, self.held = compiler, [], Future()
+        self.warm_up = compiler.warm_up
 
     def submit(self, spec):
         self.asked.append(spec)
@@ -206,6 +208,22 @@ def test_a_compiler_forgets_what_was_not_used_for_the_longest_time(engine_of):
     assert small.compile(specs[0]) is first
     assert small.compile(specs[1]) is not second
     assert all(large.compile(spec) is large.compile(spec) for spec in specs)
+
+
+def test_a_crash_is_not_remembered(engine_of, monkeypatch):
+    """It is the machine's, or the kernel's, for want of memory: the next time may do."""
+    engine = engine_of(Scripted(V, len(PROMPT), [106]), workers=Workers())
+    submit = engine._compiler._workers.submit
+
+    def crashing(function, args, **more):
+        monkeypatch.undo()
+        return submit(tasks.leave, (3,), seconds=5.0)
+
+    monkeypatch.setattr(engine._compiler._workers, "submit", crashing)
+    with pytest.raises(CrashError, match="ended with 3"):
+        engine.compile(QUICK).result()
+    assert engine.compile(QUICK).result() is engine.compile(QUICK).result()
+    engine._compiler._workers.close()
 
 
 def test_a_failure_is_remembered_too(engine_of, monkeypatch):

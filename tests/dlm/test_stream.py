@@ -5,6 +5,7 @@ from doubles import Obsessed, Random, Scripted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import judge
+from specs import checked
 from values import PROMPT, V
 
 from dlm import Choice, Committed, Draft, Finished, JsonSchema, Regex, Request
@@ -136,7 +137,7 @@ def test_what_only_a_check_can_tell_is_told_at_the_end(engine_of, tokens_of):
     script = tokens_of('["laptop", "desk", "lamp", "tent", "chair", "desk"]<turn|>')
     engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=8))
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
-    spec = JsonSchema(schema, unenforced="check")
+    spec = checked(schema)
     events, result = events_of(engine, Request(token_ids=PROMPT, constraint=spec))
     kinds = [type(event) for event in events]
     assert kinds.count(Committed) == 1
