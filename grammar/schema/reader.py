@@ -292,14 +292,12 @@ def _flaw(word: str, value: Any, draft: int) -> str | None:
     elif word == "enum":
         if not isinstance(value, list):
             return f"it is a list, not {value!r:.40}"
-    elif word == "required" and not _names(value):
+    elif word == "required" and not (
+        isinstance(value, list) and all(isinstance(name, str) for name in value)
+    ):
         return f"it is a list of names, not {value!r:.40}"
     return None
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
