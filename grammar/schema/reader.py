@@ -29,13 +29,9 @@ _ONE = frozenset(
     unevaluatedItems unevaluatedProperties contentSchema""".split()
 )
 _LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_MAPS = frozenset(
-    "properties patternProperties $defs definitions dependentSchemas dependencies".split()
-)
-_COUNTS = frozenset(
-    """minLength maxLength minItems maxItems minProperties maxProperties minContains
-    maxContains""".split()
-)
+_MAPS = {*"properties patternProperties $defs definitions dependentSchemas dependencies".split()}
+_COUNTED = ("Length", "Items", "Properties", "Contains")
+_COUNTS = {f"{m}{what}" for m in ("min", "max") for what in _COUNTED}
 _TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursiveRef".split())
 _SINCE = {
     **dict.fromkeys(("const", "contains", "propertyNames"), 6),
