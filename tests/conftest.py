@@ -11,15 +11,18 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 
-# Names, not just "dlm": that would cover dlm.kernels, whose jit helpers the hook breaks.
-_DLM = Path(__file__).parent.parent / "dlm"
-jaxtyping.install_import_hook(
-    ["dlm.grammar", "dlm.models", *sorted(f"dlm.{path.stem}" for path in _DLM.glob("*.py"))],
-    "beartype.beartype",
-)
+# Only modules that have shapes to check: to check each call of a parser takes a hundred times as
+# long as the call. And not dlm.kernels, whose jit helpers the hook breaks.
+_ROOT = Path(__file__).parent.parent
+_SHAPED = [
+    ".".join((() if folder == "dlm" else ("dlm",)) + path.relative_to(_ROOT).with_suffix("").parts)
+    for folder in ("dlm", "grammar", "models")
+    for path in sorted((_ROOT / folder).rglob("*.py"))
+    if "from jaxtyping import" in path.read_text()
+]
+jaxtyping.install_import_hook(_SHAPED, "beartype.beartype")
 
 
-torch.set_num_threads(1)  # with more, a step waits for the slowest, and longest on a busy machine
 settings.register_profile("dlm", deadline=None, derandomize=True)  # machines are noisy
 settings.load_profile("dlm")
 
