@@ -144,9 +144,13 @@ def stress(args: argparse.Namespace) -> Iterator[Row]:
 
 def vocabulary_of(path: Path) -> Vocabulary:
     """Of a tokenizer.json, for a model of Gemma's size."""
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(read_text(path)))
+    tokenizer = tokenizer_of(path)
     size = min(262_144, len(tokenizer))  # Gemma's tokenizer has a token more than its model
     return Vocabulary.from_tokenizer(tokenizer, size, STOPS, PAD)
+
+
+def tokenizer_of(path: Path) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(read_text(path)))
 
 
 def read_schemas(path: Path) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from sys import maxsize
 from dlm.grammar.canvas.canvas_pass import CanvasPass, common
 from dlm.grammar.canvas.repair import SURE, best_repair
 from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
-from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
+from dlm.grammar.errors import DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.keys import Keys
@@ -28,7 +28,6 @@ from dlm.grammar.parse.state import State
 
 _CONTEXT = 20  # tokens that are remembered of the text so far, to spell what follows and for errors
 _TRIED = 3  # candidates for a repair
-_SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
 
 class Frontier:
@@ -57,7 +56,7 @@ class Frontier:
         self._said: list[int] = []  # all tokens committed
         self._begin_canvas()
         if not self._matcher.closes_within(budget - 1):
-            raise self._too_long(budget)
+            raise self._matcher.too_long(budget)
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         L = len(scores.argmax)
@@ -127,20 +126,6 @@ class Frontier:
         kept += self._matcher.accept_all(tokens[kept:])
         self._ahead = list(tokens[:kept])
         return kept
-
-    def _too_long(self, budget: int) -> GrammarError:
-        least = self._matcher.least_tokens() + 1
-        if least > max(budget, _SPELLED):  # too long to be spelled just to be counted
-            return BudgetError(
-                f"the shortest answer takes at least {least} tokens, more than {budget}", least
-            )
-        shortest = self._matcher.shortest_completion(budget - 1)
-        if shortest is None:
-            return DeadEndError(
-                "no text that the grammar accepts can be written in this vocabulary"
-            )
-        needed = len(shortest) + 1
-        return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
 
     def _resume(self, argmax: Sequence[int], fixed: Fixed) -> CanvasPass:
         """The last pass, up to where the model's choice departs from it."""

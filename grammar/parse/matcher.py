@@ -10,12 +10,15 @@ from sys import maxsize
 
 import numpy as np
 
+from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.parse.state import State
+
+_SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
 
 class _Phase(Enum):
@@ -151,9 +154,20 @@ class Matcher:
         rest = self._compiled.shortest_completion(self._state, tokens - len(closing))
         return None if rest is None else closing + rest
 
-    def least_tokens(self) -> int:
-        """What is begun takes at least so many tokens, known without spelling it."""
-        return len(self._closing()) + self._compiled.least_tokens(self._state)
+    def too_long(self, budget: int) -> GrammarError:
+        """What to raise where no text fits `budget` tokens, the stop among them."""
+        least = len(self._closing()) + self._compiled.least_tokens(self._state) + 1
+        if least > max(budget, _SPELLED):  # too long to be spelled just to be counted
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, more than {budget}", least
+            )
+        shortest = self.shortest_completion(budget - 1)
+        if shortest is None:
+            return DeadEndError(
+                "no text that the grammar accepts can be written in this vocabulary"
+            )
+        needed = len(shortest) + 1
+        return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
 
     def _without_doubles(self, mask: Mask) -> Mask:
         """Without the tokens that end a key which the object has already."""

@@ -5,7 +5,7 @@ properties are gone from it. What becomes too large, or has no place in it, is l
 in `inexact`: the alternatives never allow less than the schema does. The work is counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
@@ -17,8 +17,6 @@ from dlm.grammar.schema.facets import (
     EMPTY,
     KINDS,
     Arrays,
-    Clause,
-    Facets,
     Numbers,
     Objects,
     Shape,
@@ -36,15 +34,21 @@ from dlm.grammar.schema.formula import (
     complement,
     every,
     place,
-    some,
 )
 from dlm.grammar.schema.keywords import Keywords, alone, whole
 from dlm.grammar.schema.languages import Languages
 from dlm.grammar.schema.opposites import Opposites
+from dlm.grammar.schema.shapes import (
+    Shapes,
+    closed_names,
+    disjoint,
+    merged,
+    required_names,
+    weight_of,
+    with_evaluated,
+)
 from dlm.grammar.schema.values import MOST_TRIED, Values
 from dlm.grammar.schema.work import Work
-
-Shapes = tuple[Shape, ...]
 
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
@@ -80,7 +84,7 @@ class NormalForm(Values):
                 found = self._read(formula, kind, annotate)
             finally:
                 self._reading.discard(key)
-            self._known[key] = _merged(found)
+            self._known[key] = merged(found)
         return self._known[key]
 
     def narrowed(self, formula: Formula, kind: str) -> Shapes:
@@ -125,7 +129,7 @@ class NormalForm(Values):
         found = self._both((own,), self.shapes(combined, kind, noted), leaf)
         if rest is None:
             return found
-        return [replace(shape, facets=_evaluated(shape.facets, rest)) for shape in found]
+        return [replace(shape, facets=with_evaluated(shape.facets, rest)) for shape in found]
 
     def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
         source, found = leaf.source, []
@@ -170,15 +174,15 @@ class NormalForm(Values):
         found: list[Shape] = []
         for shape in shapes:
             # What other schemas name is no property of a closed object, whatever its value.
-            named = _names(shape)
-            apart = tuple(r for r in refused if named is None or _required(r) <= named)
+            named = closed_names(shape)
+            apart = tuple(r for r in refused if named is None or required_names(r) <= named)
             found += self._both((shape,), apart or refused, other)
         return found
 
     def _told_apart(self, branches: list[Shapes]) -> bool:
         """One look at each shows that no value fits two: by all values, or one property's."""
         if all(shape.values is not None for shapes in branches for shape in shapes):
-            return _disjoint([{v for s in shapes for v in s.values or ()} for shapes in branches])
+            return disjoint([{v for s in shapes for v in s.values or ()} for shapes in branches])
         every_shape = [shape for shapes in branches for shape in shapes]
         if not all(isinstance(shape.facets, Objects) for shape in every_shape):
             return False
@@ -187,7 +191,7 @@ class NormalForm(Values):
             names &= set(shape.facets.required)  # pyright: ignore
         for name in sorted(names):
             values = [[self._tag(shape, name) for shape in shapes] for shapes in branches]
-            if all(None not in row for row in values) and _disjoint(
+            if all(None not in row for row in values) and disjoint(
                 [{value for tags in row for value in tags or ()} for row in values]
             ):
                 return True
@@ -225,7 +229,7 @@ class NormalForm(Values):
     def _apart(self, ones: Sequence[Shape], others: Sequence[Shape]) -> bool:
         for one in ones:
             for other in others:
-                self.work.count(1 + _weight(one) + _weight(other), "")
+                self.work.count(1 + weight_of(one) + weight_of(other), "")
                 if self.fits_some(one.both(other)):
                     return False
         return True
@@ -237,7 +241,7 @@ class NormalForm(Values):
         if len(ones) * len(others) > _MOST_SHAPES * 4:
             self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
-        weight = max(map(_weight, ones), default=0) + max(map(_weight, others), default=0)
+        weight = max(map(weight_of, ones), default=0) + max(map(weight_of, others), default=0)
         self.work.count(len(ones) * len(others) * (1 + weight), place(why))
         found = [one.both(other) for one in ones for other in others]
         if len(found) > 1:
@@ -286,64 +290,3 @@ class NormalForm(Values):
                 return False
             return all(self.possible(self.value_of(facets, name)) for name in facets.required)
         return True
-
-
-def _evaluated(facets: Facets | None, rest: Formula) -> Facets | None:
-    """With `unevaluatedItems` or `unevaluatedProperties` of `rest`: then all is evaluated."""
-    if isinstance(facets, Arrays):
-        if facets.evaluated is not None:
-            prefix = (TRUE,) * facets.evaluated
-            facets = facets.both(Arrays(prefix, some(rest, *facets.matched)))
-        return replace(facets, evaluated=None)
-    if isinstance(facets, Objects):
-        names, patterns, everything = facets.evaluated
-        if not everything:
-            properties = tuple((name, TRUE) for name in sorted(names))
-            clause = Clause(properties, tuple((p, TRUE) for p in sorted(patterns)), rest)
-            facets = replace(facets, clauses=(*facets.clauses, clause))
-        opened = facets.opened or rest != FALSE
-        return replace(facets, evaluated=(names, patterns, True), opened=opened)
-    return facets
-
-
-def _names(shape: Shape) -> set[str] | None:
-    """Of a closed object; None if it may have others."""
-    facets = shape.facets
-    if not isinstance(facets, Objects) or facets.opened or shape.values is not None:
-        return None
-    return set(facets.all_names()) or None
-
-
-def _required(shape: Shape) -> set[str]:
-    return set(shape.facets.required) if isinstance(shape.facets, Objects) else set()
-
-
-def _weight(shape: Shape) -> int:
-    facets = shape.facets
-    return len(facets.clauses) + len(facets.required) // 4 if isinstance(facets, Objects) else 0
-
-
-def _disjoint(sets: Iterable[set[Constant]]) -> bool:
-    seen: set[Constant] = set()
-    for values in sets:
-        if seen & values:
-            return False
-        seen |= values
-    return True
-
-
-def _merged(shapes: Sequence[Shape]) -> Shapes:
-    """Without repetitions; those that differ in listed values only, as one."""
-    found: dict[Shape, dict[Constant, None] | None] = {}
-    for shape in shapes:
-        if shape.values is None:
-            found[shape] = None
-        else:
-            alike = replace(shape, values=())
-            values = found.setdefault(alike, {})
-            if values is not None:
-                values.update(dict.fromkeys(shape.values))
-    return tuple(
-        shape if values is None else replace(shape, values=tuple(values))
-        for shape, values in found.items()
-    )

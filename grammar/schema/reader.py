@@ -29,13 +29,9 @@ _ONE = frozenset(
     unevaluatedItems unevaluatedProperties contentSchema""".split()
 )
 _LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_MAPS = frozenset(
-    "properties patternProperties $defs definitions dependentSchemas dependencies".split()
-)
-_COUNTS = frozenset(
-    """minLength maxLength minItems maxItems minProperties maxProperties minContains
-    maxContains""".split()
-)
+_MAPS = {*"properties patternProperties $defs definitions dependentSchemas dependencies".split()}
+_COUNTED = ("Length", "Items", "Properties", "Contains")
+_COUNTS = {f"{m}{what}" for m in ("min", "max") for what in _COUNTED}
 _TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursiveRef".split())
 _SINCE = {
     **dict.fromkeys(("const", "contains", "propertyNames"), 6),
@@ -292,14 +288,12 @@ def _flaw(word: str, value: Any, draft: int) -> str | None:
     elif word == "enum":
         if not isinstance(value, list):
             return f"it is a list, not {value!r:.40}"
-    elif word == "required" and not _names(value):
+    elif word == "required" and not (
+        isinstance(value, list) and all(isinstance(name, str) for name in value)
+    ):
         return f"it is a list of names, not {value!r:.40}"
     return None
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
