@@ -126,7 +126,7 @@ class Noise:
     def encode(self, tokens: Any, cache: Any, slots: Any) -> torch.Tensor:
         return torch.zeros(sum(map(len, tokens)), 1)
 
-    def denoise(self, canvas: Any, soft: Any, cache: Any, slots: Any) -> torch.Tensor:
+    def denoise(self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any) -> torch.Tensor:
         return torch.stack([self._logits] * len(slots))
 
     def no_soft_embedding(self) -> torch.Tensor:
