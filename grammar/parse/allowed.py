@@ -66,13 +66,12 @@ class Allowed:
         return tokens, costs[tokens]
 
     def _words(self, state: State) -> Words:
-        self._meter.spend(_MASK)
         before = self._terminals.walked
         reached, _ = self._leaving(state)
         words = token_words(self._vocabulary.trie, reached.nodes, len(self._vocabulary))
         for thread in state.threads:
             words |= self._tokens[thread.terminal].words(thread.at, self._bounds(thread))
-        self._meter.add((self._terminals.walked - before) // _DENSE_NODES)
+        self._meter.add(_MASK + (self._terminals.walked - before) // _DENSE_NODES)
         for token in self._control(state):
             words[token >> 5] |= np.uint32(1 << (token & 31))
         return words

@@ -1,34 +1,71 @@
-"""What xgrammar makes of a spec's rules: a judge that shares no code with the parser."""
+"""A judge of texts that knows no masks, no budget and no canvas: it reads bytes, and nothing else.
 
-from collections.abc import Hashable
+That it reads what rules mean is tested by itself, against a naive recogniser and xgrammar.
+"""
+
 from functools import lru_cache
 
-import xgrammar as xgr
-from ebnf import to_ebnf
+import torch
+from torch import Tensor
 
 from dlm.grammar import Spec, Vocabulary
-
-_KNOWN: dict[Hashable, xgr.CompiledGrammar] = {}
-
-
-@lru_cache(maxsize=8)
-def _backend(vocabulary: Vocabulary) -> xgr.GrammarCompiler:
-    """Control tokens that rules name have bytes that are no UTF-8 there: no text spells them."""
-    pieces = list(vocabulary.pieces)
-    for token in vocabulary.control - {*vocabulary.stops, vocabulary.pad}:
-        pieces[token] = b"\xff%d" % token
-    info = xgr.TokenizerInfo(
-        pieces, vocab_size=len(vocabulary), stop_token_ids=list(vocabulary.stops)
-    )
-    return xgr.GrammarCompiler(info, cache_enabled=False)
+from dlm.grammar.parse.meter import Meter
+from dlm.grammar.parse.network import Network, scanner_of
+from dlm.grammar.parse.parser import Parser
 
 
-def judge(spec: Spec, vocabulary: Vocabulary) -> xgr.GrammarMatcher:
-    """A fresh matcher of all that `spec` says, every bound included."""
-    key = spec.key, vocabulary
-    if key not in _KNOWN:
-        grammar = xgr.Grammar.from_ebnf(to_ebnf(spec.rules(vocabulary.call)))
-        _KNOWN[key] = _backend(vocabulary).compile_grammar(grammar)
-    return xgr.GrammarMatcher(
-        _KNOWN[key], override_stop_tokens=list(vocabulary.stops), max_rollback_tokens=-1
-    )
+@lru_cache(maxsize=256)
+def _parser(spec: Spec, vocabulary: Vocabulary) -> Parser:
+    return Parser(Network(spec.rules(vocabulary.call)), scanner_of, Meter())
+
+
+class Judge:
+    """Moves along a text. A refused part moves nothing."""
+
+    def __init__(self, parser: Parser, vocabulary: Vocabulary):
+        self._parser, self._vocabulary, self._state = parser, vocabulary, parser.start
+        self._stopped = False
+
+    def accept_string(self, text: str | bytes) -> bool:
+        state = self._state
+        for byte in text.encode() if isinstance(text, str) else text:
+            state = self._parser.behind(state, byte)
+            if state is None:
+                return False
+        self._state = state
+        return True
+
+    def accept_token(self, token: int) -> bool:
+        if token in self._vocabulary.stops:
+            self._stopped = not self._stopped and self.is_completed()
+            return self._stopped
+        if self._vocabulary.pieces[token]:
+            return self.accept_string(self._vocabulary.pieces[token])
+        state = self._parser.after(self._state, token, b"")
+        self._state = state or self._state
+        return state is not None
+
+    def is_terminated(self) -> bool:
+        return self._stopped
+
+    def is_completed(self) -> bool:
+        return self._state.cost == 0
+
+    def allowed(self) -> Tensor:
+        """The tokens that would be accepted, as packed bits `[words]`; found one by one."""
+        bits = torch.zeros(-(-len(self._vocabulary) // 32) * 32, dtype=torch.bool)
+        bits[len(self._vocabulary) :] = True
+        for token in range(len(self._vocabulary)):
+            judge = Judge(self._parser, self._vocabulary)
+            judge._state = self._state
+            bits[token] = judge.accept_token(token)
+        powers = 1 << torch.arange(32, dtype=torch.int64)
+        return (bits.view(-1, 32) * powers).sum(-1).to(torch.int32)
+
+
+def judge(spec: Spec, vocabulary: Vocabulary) -> Judge:
+    """At the beginning of a text that `spec` describes."""
+    try:
+        return Judge(_parser(spec, vocabulary), vocabulary)
+    except TypeError:  # a schema that came as a dict cannot be hashed
+        return Judge(_parser.__wrapped__(spec, vocabulary), vocabulary)

@@ -35,7 +35,7 @@ SPECS = [
     Grammar('root ::= root root | "a" | "b" root "c"'),
     Grammar('root ::= ("ab"{3,500} | ([ef]{2}){40}) "!"'),
     Grammar('start: w ("," w)*\nw: /[a-z]{2,5}/ | "(" start ")"\n%ignore " "', syntax="lark"),
-    Grammar('root ::= "ab" | "b" x | "(" root ")"\nx ::= "c" x'),  # x never ends
+    Grammar('root ::= "ab" | "b" x | "(" root ")"\nx ::= "c" x | "d"'),  # x never ends
 ]
 
 

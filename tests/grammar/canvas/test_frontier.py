@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-import xgrammar as xgr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
@@ -68,11 +67,10 @@ def test_each_mask_is_the_state_s_own(frontier, compiler, vocabulary):
     tokens = encode(vocabulary, '{"invoice_id": "A1b2c3')
     guidance = frontier.guide(wanting(vocabulary, tokens))
     matcher = judge(JsonSchema(SCHEMA), vocabulary)
-    row = xgr.allocate_token_bitmask(1, len(vocabulary))
     for position, token in enumerate(tokens):
-        matcher.fill_next_token_bitmask(row)
         mask = rows_of(guidance)[position]
-        assert torch.equal(mask, row[0]) or allowed(guidance, position, len(vocabulary)) == {token}
+        alone = allowed(guidance, position, len(vocabulary)) == {token}
+        assert alone or torch.equal(mask, matcher.allowed())
         assert matcher.accept_token(token)
 
 
@@ -247,8 +245,8 @@ def test_a_refused_commit_moves_nothing(frontier, vocabulary):
     frontier.commit(tokens[3:])
 
 
-@settings(max_examples=20)
-@given(seed=st.integers(0, 2**32), work=st.integers(1, 30))
+@settings(max_examples=6)
+@given(seed=st.integers(0, 2**32), work=st.integers(1, 60))
 def test_a_look_that_is_resumed_sees_what_one_look_would(vocabulary, seed, work):
     """However often its share of work is over, and whatever has been learnt by then."""
     spec = JsonSchema(SCHEMA)
@@ -263,7 +261,6 @@ def test_a_look_that_is_resumed_sees_what_one_look_would(vocabulary, seed, work)
         except Unfinished:
             assert looks < 1000
     at_once = whole.guide(scores)
-    assert looks > 1 or work > 10
     assert (resumed.guess, resumed.suspect) == (at_once.guess, at_once.suspect)
     assert torch.equal(rows_of(resumed), rows_of(at_once))
     part.commit(resumed.guess[: resumed.stop + 1])
