@@ -96,11 +96,13 @@ ROOMS = {  # of grammar/, and those that each may import
 
 
 def grammar_imports() -> dict[str, set[str]]:
-    """The modules of grammar/ that each of them imports, by their names in it."""
+    """The modules of grammar/ that each of them imports at run time, by their names in it."""
     found = {}
     for path in sources("grammar"):
         name = ".".join(path.relative_to(ROOT / "grammar").with_suffix("").parts)
-        names = (name.removeprefix("dlm.grammar.") for name in imported(path.read_text()))
+        tree = ast.parse(path.read_text())
+        tree.body = [node for node in tree.body if not isinstance(node, ast.If)]  # TYPE_CHECKING
+        names = (name.removeprefix("dlm.grammar.") for name in imported(ast.unparse(tree)))
         found[name] = {n.rpartition(".")[0] for n in names if not n.startswith("dlm")}
     return {name: {n for n in names if n in found} for name, names in found.items()}
 

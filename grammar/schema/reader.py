@@ -30,8 +30,8 @@ _ONE = frozenset(
 )
 _LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _MAPS = {*"properties patternProperties $defs definitions dependentSchemas dependencies".split()}
-_COUNTED = ("Length", "Items", "Properties", "Contains")
-_COUNTS = {f"{m}{what}" for m in ("min", "max") for what in _COUNTED}
+_DATA = ("const", "enum", "default", "examples")
+_COUNTS = {m + n for m in ("min", "max") for n in ("Length", "Items", "Properties", "Contains")}
 _TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursiveRef".split())
 _SINCE = {
     **dict.fromkeys(("const", "contains", "propertyNames"), 6),
@@ -232,10 +232,9 @@ def spelled_out(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     copy = {
-        key: part if key in ("const", "enum", "default", "examples") and not isinstance(part, dict)
-        else spelled_out(part)
+        key: part if key in _DATA and not isinstance(part, dict) else spelled_out(part)
         for key, part in schema.items()
-    }  # fmt: skip
+    }
     if copy.get("nullable") is True and isinstance(copy.get("type"), str):
         copy["type"] = [copy["type"], "null"]
         if isinstance(copy.get("enum"), list) and None not in copy["enum"]:
@@ -288,11 +287,13 @@ def _flaw(word: str, value: Any, draft: int) -> str | None:
     elif word == "enum":
         if not isinstance(value, list):
             return f"it is a list, not {value!r:.40}"
-    elif word == "required" and not (
-        isinstance(value, list) and all(isinstance(name, str) for name in value)
-    ):
+    elif word == "required" and not _names(value):
         return f"it is a list of names, not {value!r:.40}"
     return None
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def _number(value: Any) -> bool:

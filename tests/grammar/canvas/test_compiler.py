@@ -92,10 +92,13 @@ def test_a_literal_that_looks_like_a_rule_stays_a_literal(compiler):
         ('{"type": "string"', "JSON schema at line 1 column 18: not JSON"),
         ("[1, 2]", "a schema is an object, not"),
         ("7", "a schema is an object, not 7"),
-        ({"type": "objectt"}, "JSON schema at /type: 'objectt' is not valid"),
-        ({"properties": {"a": {"minimum": "x"}}}, "at /properties/a/minimum: 'x' is not of type"),
+        ({"type": "objectt"}, "JSON schema at /type: 'objectt' is no type"),
+        (
+            {"properties": {"a": {"minimum": "x"}}},
+            "at /properties/a/minimum: it is a number",
+        ),
         ({"type": "object", "required": "a"}, "at /required"),
-        ({"type": "string", "pattern": "(a"}, r"at /pattern: '\(a' is not a 'regex'"),
+        ({"type": "string", "pattern": "(a"}, "at /pattern: this group does not end"),
         ({"a": object()}, "not JSON data"),
     ],
 )
@@ -105,7 +108,7 @@ def test_what_is_no_schema_says_where_and_why(schema, problem):
 
 
 def test_what_cannot_be_compiled_says_why_without_a_stack_of_files(compiler):
-    with pytest.raises(InvalidGrammarError, match="cannot accept any value") as raised:
+    with pytest.raises(InvalidGrammarError, match="no finite value fits") as raised:
         compiler.compile(JsonSchema(False))
     assert ".cc" not in str(raised.value)
 

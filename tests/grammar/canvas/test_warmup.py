@@ -12,7 +12,6 @@ from masked import rows_of
 from dlm.grammar import (
     Choice,
     Compiler,
-    DeadEndError,
     Frontier,
     Grammar,
     JsonObject,
@@ -133,9 +132,3 @@ def test_a_warmup_comes_in_small_parts(vocabulary):
         assert asked < 10_000
     assert asked > 5
     assert compiled.masks.count == whole.compile(spec).masks.count
-
-
-def test_a_grammar_without_an_end_is_told_of_by_the_request(warm):
-    compiled = warm(Grammar('root ::= "a" root | "b" root'))
-    with pytest.raises(DeadEndError):
-        Frontier(compiled, BUDGET)
