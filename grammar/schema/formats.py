@@ -3,7 +3,6 @@
 Others assert nothing, as the specification has it by default.
 """
 
-import re
 from functools import lru_cache
 
 from dlm.grammar.regex.automaton import Automaton
@@ -117,7 +116,6 @@ _PATTERNS = {
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
 }
 _LENGTHS = {"hostname": 253}
-_INTEGER = re.compile(r"(u?)int(8|16|32|64)?")
 
 
 @lru_cache(maxsize=len(_PATTERNS))
@@ -129,11 +127,3 @@ def format_automaton(name: str) -> Automaton | None:
 def format_length(name: str) -> int | None:
     """The most characters of a format, where its automaton does not count them."""
     return _LENGTHS.get(name)
-
-
-def integer_bounds(name: str) -> tuple[int, int] | None:
-    """Of OpenAPI's `int32` and its like; None for a format that bounds nothing."""
-    if not (found := _INTEGER.fullmatch(name)):
-        return None
-    width = int(found[2] or 64)
-    return (0, 2**width - 1) if found[1] else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)

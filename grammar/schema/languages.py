@@ -10,14 +10,13 @@ from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
 from dlm.grammar.regex.pattern import bounded
 from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
-from dlm.grammar.schema.formats import format_automaton
+from dlm.grammar.schema.formats import format_automaton, format_length
 from dlm.grammar.schema.numbers import number_automaton
 from dlm.grammar.schema.reader import Source
 from dlm.grammar.schema.work import Work
 
 Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
 
-_LONGEST = {"hostname": 253}  # characters of formats that are bounded as a whole
 _MOST_LENGTHS = 4096  # characters up to which lengths are told apart
 _ALL: Texts = (Automaton.ANY, 0, None)
 TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
@@ -135,7 +134,7 @@ def _language(word: str, text: str) -> Texts | None:
 def format_texts(name: str) -> Texts | None:
     """None for formats that say nothing."""
     found = format_automaton(name)
-    return found and (found, 0, _LONGEST.get(name))
+    return found and (found, 0, format_length(name))
 
 
 def _fraction(bound: Bound | None) -> tuple[Fraction, bool] | None:

@@ -26,6 +26,7 @@ from dlm.grammar.schema.formula import FALSE, Formula, place
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, whole
 from dlm.grammar.schema.normal import NormalForm
+from dlm.grammar.schema.numbers import EXACT_CHARACTERS, MOST_CHARACTERS
 from dlm.grammar.schema.objects import ObjectWriter, members
 from dlm.grammar.schema.reader import Reader
 from dlm.grammar.schema.work import MOST_WORK, Work
@@ -158,7 +159,7 @@ class Writer:
                     texts = self._normal.languages.texts(facets)
                     return self._dialect.string(*texts) if texts else NOTHING
                 case Numbers():
-                    return Terminal(self._normal.languages.numbers(facets))
+                    return self._number(facets)
                 case Arrays():
                     return self._array(facets, formula)
                 case Objects():
@@ -169,13 +170,19 @@ class Writer:
             self.inexact[place(formula)] = "it takes too many rules to count"
         return self._wider(facets)
 
+    def _number(self, numbers: Numbers) -> Node:
+        """Of so few characters that a double holds it."""
+        rounded = numbers.multiples | numbers.not_multiples and not numbers.integer
+        most = EXACT_CHARACTERS if rounded else MOST_CHARACTERS
+        return Terminal(self._normal.languages.numbers(numbers), 0, most)
+
     def _wider(self, facets: Any) -> Node:
         """What is easily written, and allows more."""
         match facets:
             case Strings(low, high):
                 return self._dialect.string(Automaton.ANY, low, high)
             case Numbers(integer=integer):
-                return Terminal(self._normal.languages.numbers(Numbers(integer=integer)))
+                return self._number(Numbers(integer=integer))
             case Arrays(prefix, rest):
                 return write_array(Arrays(prefix, rest), self.value, self._dialect, self._rules)
         self.free_keys = True

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.schema.formats import format_automaton, format_length, integer_bounds
+from dlm.grammar.schema.formats import format_automaton, format_length
 
 
 def fits(name: str, text: str) -> bool:
@@ -148,11 +148,3 @@ def test_other_formats_assert_nothing():
     assert format_automaton("regex") is None
     assert format_automaton("idn-hostname") is None
     assert format_automaton("colour") is None
-
-
-def test_the_formats_of_integers_bound_them():
-    assert integer_bounds("int32") == (-(2**31), 2**31 - 1)
-    assert integer_bounds("uint8") == (0, 255)
-    assert integer_bounds("int64") == (-(2**63), 2**63 - 1)
-    assert integer_bounds("uint64") == (0, 2**64 - 1)
-    assert integer_bounds("date") is None
