@@ -65,10 +65,10 @@ def answer(compiler, spec, model, seed):
     compiled, vocabulary = compiler.compile(spec), compiler.vocabulary
     shortest = stress.shortest(compiled)
     room = max(512, 2 * shortest)
-    slot = stress.run(spec, compiled, model, room, np.random.default_rng(seed))
-    assert slot.tokens[-1] in vocabulary.stops, "cut off"
-    assert len(slot.tokens) <= room
-    return slot.tokens[:-1], vocabulary.text(slot.tokens)
+    tokens, _ = stress.run(compiled, model, room, np.random.default_rng(seed))
+    assert tokens[-1] in vocabulary.stops, "cut off"
+    assert len(tokens) <= room
+    return tokens[:-1], vocabulary.text(tokens)
 
 
 @many

@@ -66,7 +66,7 @@ def test_every_schema_that_compiles_ends_valid_and_complete(file, model):
 
 
 def test_the_benchmark_times_every_situation(file):
-    args = argparse.Namespace(schemas=str(file), tokenizer=str(TOKENIZER), limit=2, seed=0)
+    args = argparse.Namespace(schemas=str(file), tokenizer=str(TOKENIZER), limit=2, steps=2, seed=0)
     times = bench.measure(args)
     assert {"first", "warm", "agree", "repair", "compile"} <= times.keys()
     assert len(times["first"]) == 2
