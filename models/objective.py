@@ -17,6 +17,9 @@ from dlm.models.layers import Attend
 from dlm.models.model import DiffusionGemma, causal_mask
 
 LEAST_NOISE = 0.02  # share of a canvas that is corrupted at the least, on average
+RISING = 0.5  # share of canvases whose noise rises from left to right
+PLAUSIBLE = 0.6  # share of corrupted tokens at the most that are no random ones
+SLOPE = 12  # positions over which it rises at the most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +42,24 @@ class Loss:
 
 
 def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.Generator) -> Loss:
-    """Corrupt every canvas at its own random rate and score the model's view of it.
+    """Corrupt every canvas at its own random rates and score the model's view of it.
 
-    `self_condition` runs a first pass without gradient; the second is shown its soft embedding.
+    `self_condition` runs a first pass without gradient, whose beliefs the second pass is shown.
     """
     B, K, L = batch.canvases.shape
     device = batch.canvases.device
-    rate = torch.rand(B, K, 1, generator=rng, device=device) * (1 - LEAST_NOISE) + LEAST_NOISE
-    noise = torch.randint(model.vocab_size, (B, K, L), generator=rng, device=device)
+    rate = noise_rates(B, K, L, rng, device)
+    noise = noise_tokens(model.vocab_size, batch, rng)
     corrupt = torch.rand(B, K, L, generator=rng, device=device) < rate
     noisy = torch.where(corrupt, noise, batch.canvases)
 
     layout = _Layout(model, batch)
-    soft_embedding = torch.zeros(B, K, L, model.config.hidden_size, device=device)
+    belief = torch.zeros(B, K, L, model.config.hidden_size, device=device)
     if self_condition:
         with torch.no_grad():
-            _, canvas_states = layout.states(noisy, soft_embedding)
-            soft_embedding = model.soft_embedding(model.logits(canvas_states))
-    token_states, canvas_states = layout.states(noisy, soft_embedding)
+            _, canvas_states = layout.states(noisy, belief)
+            belief = model.soft_embedding(model.logits(canvas_states))
+    token_states, canvas_states = layout.states(noisy, belief)
 
     column = torch.arange(batch.tokens.shape[1], device=device)
     answered = (column >= batch.answers[:, None]) & (column < batch.lengths[:, None])
@@ -69,6 +72,41 @@ def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.G
             model.logits(token_states[:, :-1][answered]), next_tokens[answered]
         ),
     )
+
+
+def noise_rates(
+    B: int, K: int, L: int, rng: torch.Generator, device: torch.device
+) -> Float[Tensor, "B K L"]:
+    """How likely each position is to be corrupted.
+
+    Half of the canvases have one rate for all positions. The others are as decoding finds them,
+    where what is known grows from the left: little noise up to some position, all noise behind it,
+    and a rise of up to `SLOPE` positions between.
+    """
+    even, start, slope, kind = torch.rand(4, B, K, 1, generator=rng, device=device)
+    position = torch.arange(L, device=device)
+    rising = (position - start * L) / (1 + slope * SLOPE) + 0.5
+    rate = torch.where(kind < RISING, rising, even * (1 - LEAST_NOISE) + LEAST_NOISE)
+    return rate.clamp(LEAST_NOISE, 1).expand(B, K, L)
+
+
+def noise_tokens(vocab_size: int, batch: Batch, rng: torch.Generator) -> Int[Tensor, "B K L"]:
+    """What takes the place of corrupted tokens: any token, or one that a decoder could err with.
+
+    Up to `PLAUSIBLE` of a canvas's are tokens of what comes before it, or its own a place or two
+    aside, as they are where two answers were mixed or a length was misjudged.
+    """
+    B, K, L = batch.canvases.shape
+    device = batch.canvases.device
+    anything = torch.randint(vocab_size, (B, K, L), generator=rng, device=device)
+    pick, which, share = torch.rand(3, B, K, L, generator=rng, device=device)
+    earlier = (pick * batch.starts[..., None]).long()
+    said = batch.tokens.gather(1, earlier.flatten(1)).view(B, K, L)
+    aside = torch.randint(1, 3, (B, K, 1), generator=rng, device=device)
+    aside = torch.where(pick[..., :1] < 0.5, -aside, aside) + torch.arange(L, device=device)
+    moved = batch.canvases.gather(2, aside.clamp(0, L - 1))
+    share = share[..., :1] * PLAUSIBLE
+    return torch.where(which < share, torch.where(which < share * 0.6, said, moved), anything)
 
 
 class _Layout:
@@ -91,10 +129,10 @@ class _Layout:
         ]
 
     def states(
-        self, noisy: Int[Tensor, "B K L"], soft_embedding: Float[Tensor, "B K L hidden"]
+        self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"]
     ) -> tuple[Float[Tensor, "B T hidden"], Float[Tensor, "B K L hidden"]]:
         """Normed states of the clean tokens and of the canvases."""
-        canvas = self._model.self_conditioning(self._model.embed(noisy), soft_embedding)
+        canvas = self._model.self_conditioning(self._model.embed(noisy), belief)
         tokens = self._model.embed(self._tokens)
         x = torch.cat((tokens, rearrange(canvas, "b k l h -> b (k l) h").type_as(tokens)), dim=1)
         states = self._model.run_layers(x, self._positions, self._attends, self._scalars)
@@ -121,12 +159,17 @@ class _Layout:
         return torch.cat((tokens, canvases), dim=1)[:, None]
 
 
-def _masked_attention(mask: Tensor) -> Attend:
+def _masked_attention(mask: Bool[Tensor, "B 1 N N"]) -> Attend:
+    """Attention written out: with a mask for each sample, that is faster to differentiate on a CPU
+    than the fused kernel, and a compiler can fuse it with what is around it."""
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (rearrange(x, "b n h d -> b h n d") for x in (q, k, v))
-        out = F.scaled_dot_product_attention(
-            q.type_as(v), k.type_as(v), v, attn_mask=mask, scale=1.0, enable_gqa=True
-        )
-        return rearrange(out, "b h n d -> b n h d")
+        N, heads, shared = q.shape[1], q.shape[2], q.shape[2] // k.shape[2]
+        q = rearrange(q.type_as(v), "b n (h g) d -> b h (g n) d", g=shared)
+        k, v = (rearrange(x.type_as(v), "b n h d -> b h n d") for x in (k, v))
+        scores = (q @ k.transpose(-1, -2)).unflatten(2, (shared, N)).flatten(1, 2)
+        weights = scores.float().masked_fill(~mask, -torch.inf).softmax(-1).type_as(v)
+        out = weights.unflatten(1, (heads // shared, shared)).flatten(2, 3) @ v
+        return rearrange(out, "b h (g n) d -> b n (h g) d", g=shared)
 
     return attend

@@ -37,79 +37,76 @@ def noisy(reference, rng):
 
 
 @pytest.fixture
-def soft_embedding(reference, rng):
+def belief(reference, rng):
     return torch.randn(2, 3, reference.CANVAS, reference.HIDDEN, generator=rng)
 
 
-def states(model, batch, noisy, soft_embedding):
+def states(model, batch, noisy, belief):
     """Of the clean tokens and of the canvases, without gradient."""
     with torch.no_grad():
-        return objective._Layout(model, batch).states(noisy, soft_embedding)
+        return objective._Layout(model, batch).states(noisy, belief)
 
 
-def denoised(model, batch, noisy, soft_embedding):
+def denoised(model, batch, noisy, belief):
     """Logits `[B, K, L, V]` of every canvas run by itself behind its own tokens."""
     rows = []
     for b in range(len(noisy)):
         for k, start in enumerate(batch.starts[b].tolist()):
             cache = model.new_cache(1)
             model.encode([batch.tokens[b, :start].tolist()], cache, [0])
-            rows.append(model.denoise(noisy[b, k, None], soft_embedding[b, k, None], cache, [0]))
+            rows.append(model.denoise(noisy[b, k, None], belief[b, k, None], cache, [0]))
     return torch.cat(rows).unflatten(0, noisy.shape[:2]).clone()
 
 
-def test_canvases_in_one_pass_equal_canvases_denoised_apart(pair, batch, noisy, soft_embedding):
-    _, canvases = states(pair.ours, batch, noisy, soft_embedding)
-    expected = denoised(pair.ours, batch, noisy, soft_embedding)
+def test_canvases_in_one_pass_equal_canvases_denoised_apart(pair, batch, noisy, belief):
+    _, canvases = states(pair.ours, batch, noisy, belief)
+    expected = denoised(pair.ours, batch, noisy, belief)
     torch.testing.assert_close(pair.ours.logits(canvases), expected, **CLOSE)
 
 
-def test_tokens_in_one_pass_equal_tokens_encoded_apart(pair, batch, noisy, soft_embedding):
-    tokens, _ = states(pair.ours, batch, noisy, soft_embedding)
+def test_tokens_in_one_pass_equal_tokens_encoded_apart(pair, batch, noisy, belief):
+    tokens, _ = states(pair.ours, batch, noisy, belief)
     for b, length in enumerate(batch.lengths.tolist()):
         row = batch.tokens[b, :length].tolist()
         expected = pair.ours.encode([row], pair.ours.new_cache(1), [0])
         torch.testing.assert_close(tokens[b, :length], expected, **CLOSE)
 
 
-def changed(model, batch, noisy, soft_embedding, other, other_noisy):
+def changed(model, batch, noisy, belief, other, other_noisy):
     """Which tokens `[B, T]` and canvases `[B, K]` come out otherwise for another input."""
-    before, after = (
-        states(model, batch, noisy, soft_embedding),
-        states(model, other, other_noisy, soft_embedding),
-    )
+    before, after = states(model, batch, noisy, belief), states(model, other, other_noisy, belief)
     tokens, canvases = (
         (new - old).abs().amax(-1) > 1e-4 for new, old in zip(after, before, strict=True)
     )
     return tokens, canvases.any(-1)
 
 
-def test_a_canvas_is_seen_by_nothing_but_itself(pair, batch, noisy, soft_embedding, reference):
+def test_a_canvas_is_seen_by_nothing_but_itself(pair, batch, noisy, belief, reference):
     other = noisy.clone()
     other[0, 1] = (other[0, 1] + 1) % reference.VOCAB
-    tokens, canvases = changed(pair.ours, batch, noisy, soft_embedding, batch, other)
+    tokens, canvases = changed(pair.ours, batch, noisy, belief, batch, other)
     assert not tokens.any()
     assert canvases.tolist() == [[False, True, False], [False, False, False]]
 
 
-def test_every_position_of_a_canvas_sees_every_other(pair, batch, noisy, soft_embedding, reference):
+def test_every_position_of_a_canvas_sees_every_other(pair, batch, noisy, belief, reference):
     for position in (0, reference.CANVAS - 1):
         other = noisy.clone()
         other[0, 1, position] = (other[0, 1, position] + 1) % reference.VOCAB
-        _, before = states(pair.ours, batch, noisy, soft_embedding)
-        _, after = states(pair.ours, batch, other, soft_embedding)
+        _, before = states(pair.ours, batch, noisy, belief)
+        _, after = states(pair.ours, batch, other, belief)
         assert ((after - before)[0, 1].abs().amax(-1) > 1e-4).all()
 
 
 @pytest.mark.parametrize("column", [3, 9, 11, 12, 20])
 def test_a_clean_token_is_seen_only_by_what_comes_after_it(
-    pair, batch, noisy, soft_embedding, reference, column
+    pair, batch, noisy, belief, reference, column
 ):
     """Not by tokens before it, canvases that start before it, or other samples."""
     tokens = batch.tokens.clone()
     tokens[0, column] = (tokens[0, column] + 1) % reference.VOCAB
     other = replace(batch, tokens=tokens)
-    tokens, canvases = changed(pair.ours, batch, noisy, soft_embedding, other, noisy)
+    tokens, canvases = changed(pair.ours, batch, noisy, belief, other, noisy)
     T = batch.tokens.shape[1]
     assert tokens[0].tolist() == [i >= column for i in range(T)]
     assert canvases[0].tolist() == [start > column for start in batch.starts[0].tolist()]
@@ -119,13 +116,13 @@ def test_a_clean_token_is_seen_only_by_what_comes_after_it(
 
 @pytest.fixture
 def passes(monkeypatch):
-    """What `loss` shows the model, pass by pass: (noisy, soft_embedding)."""
+    """What `loss` shows the model, pass by pass: (noisy, belief)."""
     seen = []
     original = objective._Layout.states
 
-    def spy(self, noisy, soft_embedding):
-        seen.append((noisy, soft_embedding))
-        return original(self, noisy, soft_embedding)
+    def spy(self, noisy, belief):
+        seen.append((noisy, belief))
+        return original(self, noisy, belief)
 
     monkeypatch.setattr(objective._Layout, "states", spy)
     return seen
@@ -135,9 +132,9 @@ def test_the_loss_is_the_cross_entropy_of_what_the_model_says_apart(
     pair, batch, reference, rng, passes
 ):
     loss = objective.loss(pair.ours, batch, False, rng)
-    [(noisy, soft_embedding)] = passes
-    assert not soft_embedding.any()
-    logits = denoised(pair.ours, batch, noisy, soft_embedding)
+    [(noisy, belief)] = passes
+    assert not belief.any()
+    logits = denoised(pair.ours, batch, noisy, belief)
     diffusion = F.cross_entropy(logits.flatten(0, 2), batch.canvases.flatten())
     torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)
 
@@ -150,16 +147,14 @@ def test_the_loss_is_the_cross_entropy_of_what_the_model_says_apart(
     torch.testing.assert_close(loss.next_token, next_token, **CLOSE)
 
 
-def test_self_conditioning_shows_the_soft_embedding_of_a_first_pass(
-    pair, batch, reference, rng, passes
-):
+def test_self_conditioning_shows_the_belief_of_a_first_pass(pair, batch, reference, rng, passes):
     loss = objective.loss(pair.ours, batch, True, rng)
-    (noisy, nothing), (again, soft_embedding) = passes
+    (noisy, nothing), (again, belief) = passes
     assert torch.equal(noisy, again)
     assert not nothing.any()
     first = denoised(pair.ours, batch, noisy, nothing)
-    torch.testing.assert_close(soft_embedding, pair.ours.soft_embedding(first), **CLOSE)
-    second = denoised(pair.ours, batch, noisy, soft_embedding)
+    torch.testing.assert_close(belief, pair.ours.soft_embedding(first), **CLOSE)
+    second = denoised(pair.ours, batch, noisy, belief)
     diffusion = F.cross_entropy(second.flatten(0, 2), batch.canvases.flatten())
     torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)
 
@@ -219,3 +214,30 @@ def test_batches_of_shapes_that_do_not_agree_are_an_error_under_test(batch):
     """The hook of tests/conftest.py is on: shapes are types here."""
     with pytest.raises(Exception, match="starts"):
         replace(batch, starts=batch.starts[:, :2])
+
+
+def test_noise_of_half_of_the_canvases_rises_from_left_to_right(rng):
+    rates = objective.noise_rates(200, 2, 32, rng, torch.device("cpu")).flatten(0, 1)
+    assert (rates.diff(dim=-1) >= 0).all()
+    assert ((rates >= objective.LEAST_NOISE) & (rates <= 1)).all()
+    even = (rates == rates[:, :1]).all(-1)
+    assert 0.4 < even.float().mean() < 0.65
+    assert ((rates[~even, 0] < 0.1) & (rates[~even, -1] > 0.9)).float().mean() > 0.3
+
+
+def test_some_noise_is_what_a_decoder_could_err_with(rng):
+    """Tokens from before the canvas, and its own a place or two aside; most is anything."""
+    B, K, L = 64, 2, 8
+    batch = Batch(
+        tokens=torch.arange(100, 120).repeat(B, 1),
+        lengths=torch.full((B,), 20),
+        answers=torch.full((B,), 10),
+        canvases=torch.arange(1000, 1000 + L).repeat(B, K, 1),
+        starts=torch.full((B, K), 10),
+    )
+    noise = objective.noise_tokens(100, batch, rng)
+    earlier, own = (noise >= 100) & (noise < 1000), noise >= 1000
+    assert noise[earlier].max() < 110  # of what comes before the canvas
+    assert ((noise - batch.canvases)[own].abs() <= 2).all()
+    assert 0.1 < earlier.float().mean() < 0.3
+    assert 0.05 < own.float().mean() < 0.2

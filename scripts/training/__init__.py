@@ -1,0 +1,1 @@
+"""The built-in checkpoint's making: data from patterns and a seed, tokenizer, training."""

@@ -1,0 +1,146 @@
+"""Batches of the training data, the same for the same seed, whoever makes them.
+
+Samples are drawn by the shelf, sorted by length and cut into batches, so that little is padding.
+Processes can make shelves ahead.
+"""
+
+import itertools
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from dlm.models.objective import Batch
+from training.data import sample
+from training.directory import CANVAS
+from training.samples import Sample
+
+CANVASES = 4  # canvases of each sample in a batch
+MAX_TOKENS = 208  # longer samples are drawn again
+SHELF = 8  # batches that are drawn and sorted together
+STEP = 16  # lengths are padded to a multiple, so that few shapes occur
+HALF_OPEN = 0.5  # share of samples in which the model itself opens with an empty thought channel
+EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
+
+Row = tuple[list[int], list[int]]  # tokens of prompt and answer
+Arrays = dict[str, np.ndarray]  # the tensors of a batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where batches come from."""
+
+    directory: Path  # of the tokenizer
+    seed: int
+    size: int  # samples a batch
+
+
+def batches(
+    source: Source, first: int, copying: Callable[[int], float], workers: int
+) -> Iterator[Batch]:
+    """Batches from number `first` on; `copying(step)` is the share of plain copying."""
+    numbers = itertools.count(first // SHELF)
+    if workers == 0:
+        shelves = (shelf(source, n, copying(n * SHELF)) for n in numbers)
+    else:
+        shelves = _ahead(source, numbers, copying, workers)
+    yield from itertools.islice(itertools.chain.from_iterable(shelves), first % SHELF, None)
+
+
+def _ahead(
+    source: Source, numbers: Iterator[int], copying: Callable[[int], float], workers: int
+) -> Iterator[list[Batch]]:
+    """Shelves in order, some of them made before they are asked for."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
+        waiting: deque[Future[list[Arrays]]] = deque()
+        for n in numbers:
+            waiting.append(pool.submit(_packed, source, n, copying(n * SHELF)))
+            if len(waiting) == 3 * workers:
+                yield [
+                    Batch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+                    for arrays in waiting.popleft().result()
+                ]
+
+
+def _packed(source: Source, number: int, copying: float) -> list[Arrays]:
+    """A shelf as arrays, which go from process to process as bytes, not as shared memory."""
+    return [
+        {name: tensor.numpy() for name, tensor in vars(batch).items()}
+        for batch in shelf(source, number, copying)
+    ]
+
+
+@cache
+def _tokenizer(directory: Path) -> Any:
+    return AutoTokenizer.from_pretrained(directory)
+
+
+def shelf(source: Source, number: int, copying: float) -> list[Batch]:
+    """`SHELF` batches, each of samples of like length, in random order."""
+    tokenizer = _tokenizer(source.directory)
+    random = Random(f"{source.seed}/{number}")
+    rows: list[Row] = []
+    while len(rows) < SHELF * source.size:
+        prompt, answer = encode(tokenizer, sample(random, "train", copying), random)
+        if len(prompt) + len(answer) <= MAX_TOKENS:
+            rows.append((prompt, answer))
+    rows.sort(key=lambda row: len(row[0]) + len(row[1]))
+    cut = [rows[i : i + source.size] for i in range(0, len(rows), source.size)]
+    return [batch_of(part, random) for part in random.sample(cut, len(cut))]
+
+
+def batch_of(rows: list[Row], random: Random) -> Batch:
+    size, longest = len(rows), max(len(prompt) + len(answer) for prompt, answer in rows)
+    T = longest + -longest % STEP
+    tokens = torch.zeros(size, T, dtype=torch.long)
+    canvases = torch.zeros(size, CANVASES, CANVAS, dtype=torch.long)
+    starts = torch.zeros(size, CANVASES, dtype=torch.long)
+    for i, (prompt, answer) in enumerate(rows):
+        tokens[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+        padded = answer + [0] * (-len(answer) % CANVAS)
+        blocks = range(0, len(padded), CANVAS)
+        shuffled = itertools.cycle(random.sample(blocks, len(blocks)))
+        for k, begin in enumerate(itertools.islice(shuffled, CANVASES)):
+            canvases[i, k] = torch.tensor(padded[begin : begin + CANVAS])
+            starts[i, k] = len(prompt) + begin
+    return Batch(
+        tokens=tokens,
+        lengths=torch.tensor([len(p) + len(a) for p, a in rows]),
+        answers=torch.tensor([len(p) for p, _ in rows]),
+        canvases=canvases,
+        starts=starts,
+    )
+
+
+def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
+    """Prompt and answer of a sample as tokens; the answer ends with its stop token."""
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": item.prompt}],
+        tools=item.tools or None,
+        enable_thinking=item.thought is not None,
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    answer = item.answer + ("<|tool_response>" if item.task == "tool" else "<turn|>")
+    if item.thought is not None:
+        answer = f"<|channel>thought\n{item.thought}<channel|>{answer}"
+    elif random.random() < HALF_OPEN:
+        answer = EMPTY_THOUGHT + answer
+    else:
+        prompt += EMPTY_THOUGHT
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer)]
+    return ids[0], ids[1]
+
+
+def to(batch: Batch, device: str) -> Batch:
+    return Batch(**{name: t.to(device, non_blocking=True) for name, t in vars(batch).items()})

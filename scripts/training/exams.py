@@ -1,0 +1,75 @@
+"""What a trained model is asked: sets of samples, each for one ability."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from training.extraction import extract
+from training.lessons import choice, copied
+from training.samples import Sample, dumps, object_schema
+from training.tools import tool_call
+
+OUTSIDERS = Path(__file__).parent / "outsiders.jsonl"
+LENGTHS = (2, 4, 8, 12, 16)  # of random strings to copy, in letters
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def exams(count: int, seed: int) -> dict[str, list[Sample]]:
+    """`count` samples a set, of the outsiders' sentences as many as there are."""
+
+    def drawn(name: str, make: Callable[[Random], Sample], share: int = 1) -> list[Sample]:
+        random = Random(f"evaluate/{seed}/{name}")
+        return [make(random) for _ in range(max(1, count // share))]
+
+    sets = {
+        "same patterns": drawn("same", lambda r: extract(r, "heldout")),
+        "held-out patterns": drawn("unseen", lambda r: extract(r, "unseen")),
+        "distractors": drawn("distractors", lambda r: having({"distractor"}, r), 2),
+        "lists, nesting": drawn("nested", lambda r: having({"list", "rows", "nested"}, r), 2),
+        "something missing": drawn("missing", lambda r: having({"missing"}, r), 4),
+    }
+    for n in LENGTHS:
+        sets[f"copy {n} letters"] = drawn(f"copy {n}", lambda r, n=n: copied(r, "heldout", n), 5)
+    return {
+        **sets,
+        "tools": drawn("tools", lambda r: tool_call(r, "heldout"), 2),
+        "choices": drawn("choices", lambda r: choice(r, "heldout"), 2),
+        "outsiders": outsiders()[:count],
+    }
+
+
+def having(traits: set[str], random: Random) -> Sample:
+    """A sample of held-out values with one of the traits, on trained patterns."""
+    while True:
+        item = extract(random, "heldout")
+        if item.traits & traits:
+            return item
+
+
+def outsiders() -> list[Sample]:
+    """Sentences in other people's manner, with the answers; no training sample is made of them."""
+    lines = OUTSIDERS.read_text(encoding="utf-8").splitlines()
+    return [_outsider(json.loads(line)) for line in lines]
+
+
+def _outsider(line: dict[str, Any]) -> Sample:
+    value = line["answer"]
+    return Sample(
+        task="extract",
+        prompt=f"Extract {', '.join(value)} as JSON. {line['text']}",
+        answer=dumps(value),
+        value=value,
+        schema=schema_of(value),
+        traits=frozenset({"outsider"}),
+    )
+
+
+def schema_of(value: Any) -> dict[str, Any]:
+    """The schema that a value suggests."""
+    if isinstance(value, dict):
+        return object_schema({key: schema_of(part) for key, part in value.items()})
+    if isinstance(value, list):
+        return {"type": "array", "items": schema_of(value[0])}
+    return {"type": _TYPES[type(value)]}

@@ -1,0 +1,297 @@
+"""The main task: fields that a prompt names, from prose into JSON."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from training import kinds, patterns, prompts, prose
+from training.draws import Draw, Split
+from training.kinds import ISO_DATE, Value
+from training.patterns import Domain, Field
+from training.samples import Sample, object_schema, plain, written
+from training.words import listed
+
+THINKING = 0.08  # share of extractions that think first
+LABELLED = 0.1  # share of texts made of labels and values, whose keys are any nouns
+DESCRIBED = 0.14  # share of prompts with a line that describes the schema
+MISSING = 0.08  # share of samples that ask for something the text does not say
+ISO = 0.25  # share of full dates that are asked for in ISO form
+NESTED = 0.07
+STRANGER = 0.05  # share of texts with a sentence about something else
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A key of the wanted object."""
+
+    key: str
+    value: Any
+    schema: dict[str, Any]
+    group: str | None = None
+    missing: bool = False
+
+
+def extract(random: Random, split: Split) -> Sample:
+    """A sample; `heldout` has values, `unseen` values and sentences that training never has."""
+    draw = Draw(random, split)
+    if split != "unseen" and draw.chance(LABELLED):
+        title, text, asked, traits = _labelled(draw)
+    else:
+        title, text, asked, traits = _told(draw, split)
+    return _asked_for(title, text, asked, traits, random)
+
+
+def texts_of(domain: Domain, split: Split, draw: Draw) -> tuple[list[str], dict[str, Value], bool]:
+    """Sentences about one thing, the values they tell, and whether they say what is not so."""
+    random, held = draw.random, split == "unseen"
+    first = random.choice(domain.choose(held, False))
+    chosen, said = [first], set(first.fields)
+    follows = [s for s in domain.choose(held, True) if s.fields]
+    for _ in range(random.choices([0, 1, 2, 3], [0.55, 0.3, 0.12, 0.03])[0]):
+        fitting = [s for s in follows if not said & set(s.fields)]
+        if not fitting:
+            break
+        chosen.append(random.choice(fitting))
+        said |= set(chosen[-1].fields)
+    values = {name: _drawn(domain.fields[name], draw) for name in domain.fields if name in said}
+    wrapped = draw.chance(0.05)
+    told = [prose.fill(s, domain, values, draw, wrapped and s is first) for s in chosen]
+    return told, values, wrapped or any("{~" in s.text for s in chosen)
+
+
+def _drawn(field: Field, draw: Draw) -> Value:
+    return prose.table(field, draw) if field.rows else kinds.draw(field.kind, draw)
+
+
+def _told(draw: Draw, split: Split) -> tuple[str, str, list[Asked], set[str]]:
+    random, held = draw.random, split == "unseen"
+    able = [d for d in patterns.domains() if d.choose(held, False)]
+    domain = random.choice(able)
+    told, values, distracting = texts_of(domain, split, draw)
+    if draw.chance(STRANGER):
+        other = random.choice([d for d in able if not d.fields.keys() & domain.fields.keys()])
+        stranger = random.choice(other.choose(held, False))
+        around = {name: _drawn(other.fields[name], draw) for name in set(stranger.fields)}
+        told.insert(random.choice([0, len(told)]), prose.fill(stranger, other, around, draw, False))
+        distracting = True
+    names = list(values)
+    count = random.randint(1 if draw.chance(0.25) else min(2, len(names)), len(names))
+    chosen = (
+        random.sample(names, count)
+        if draw.chance(0.5)
+        else sorted(random.sample(names, count), key=names.index)
+    )
+    keys: set[str] = set()
+    asked = [_as_asked(domain.fields[name], values[name], keys, draw) for name in chosen]
+    if draw.chance(MISSING) and (absent := [n for n in domain.fields if n not in values]):
+        field = domain.fields[random.choice(absent)]
+        if field.kind != "bool":
+            schema = _schema(field)
+            key = _key(field, keys, draw)
+            gap = Asked(key, None, schema, missing=True)
+            asked.insert(random.randint(0, len(asked)), gap)
+    if draw.chance(NESTED):
+        asked = _grouped(asked, domain, draw)
+    return (
+        domain.title,
+        prose.ruffled(told, draw),
+        _styled(asked, draw),
+        ({"distractor"} if distracting else set()),
+    )
+
+
+def _as_asked(field: Field, value: Value, keys: set[str], draw: Draw) -> Asked:
+    key = _key(field, keys, draw)
+    if value.iso and draw.chance(ISO):
+        if draw.chance(0.7):
+            key = draw.random.choice([f"{key}_iso", "iso_date", f"iso_{key}"])
+        return Asked(key, value.iso, ISO_DATE)
+    return Asked(key, value.value, _schema(field))
+
+
+def _schema(field: Field) -> dict[str, Any]:
+    if not field.rows:
+        return kinds.schema(field.kind)
+    columns = {name: kinds.schema(kind) for name, kind in field.columns.items()}
+    return {"type": "array", "items": object_schema(columns)}
+
+
+def _key(field: Field, keys: set[str], draw: Draw) -> str:
+    free = [name for name in field.names if name not in keys] or [f"{field.names[0]}_2"]
+    key = free[0] if draw.chance(0.4) else draw.random.choice(free)
+    keys.add(key)
+    return key
+
+
+def _grouped(asked: list[Asked], domain: Domain, draw: Draw) -> list[Asked]:
+    """Some of the fields inside an object of their own."""
+    if len(asked) < 2:
+        return asked
+    first = draw.random.randrange(len(asked) - 1)
+    size = draw.random.randint(2, min(4, len(asked) - first))
+    if domain.groups and draw.chance(0.7):
+        group = draw.random.choice(list(domain.groups))
+    else:
+        group = draw.random.choice(
+            ["details", "info", "data", domain.title.split()[-1], "record", "about", "entry"]
+        )
+    if group in {a.key for a in asked}:
+        return asked
+    return [
+        Asked(a.key, a.value, a.schema, group, a.missing) if first <= i < first + size else a
+        for i, a in enumerate(asked)
+    ]
+
+
+def _styled(asked: list[Asked], draw: Draw) -> list[Asked]:
+    """Keys in one of the ways that programmers write them; each once."""
+    style = draw.random.random()
+
+    def styled(key: str) -> str:
+        if style < 0.82:
+            return key
+        if style < 0.9:
+            head, *rest = key.split("_")
+            return head + "".join(part.capitalize() for part in rest)
+        if style < 0.94:
+            return key.replace("_", "-")
+        if style < 0.97:
+            return key.replace("_", " ")
+        return key.capitalize() if style < 0.985 else key.upper()
+
+    unique: dict[str, Asked] = {}
+    for a in asked:
+        unique.setdefault(
+            styled(a.key), Asked(styled(a.key), a.value, a.schema, a.group, a.missing)
+        )
+    return list(unique.values())
+
+
+def _labelled(draw: Draw) -> tuple[str, str, list[Asked], set[str]]:
+    """Labels and values, in the ways of notes, tables and plain sentences."""
+    random = draw.random
+    labels = {draw.word(listed("label")) for _ in range(random.randint(2, 6))}
+    if draw.chance(0.3):
+        labels = {f"{random.choice(listed('label'))} {label}" for label in labels}
+    pairs = {label: _any_value(draw) for label in sorted(labels, key=lambda _: random.random())}
+    thing = draw.word(listed("thing"))
+    way, joint = random.choice(
+        [
+            ("{k}: {v}", "\n"),
+            ("{k}: {v}", ", "),
+            ("{k}: {v}", "; "),
+            ("{k} = {v}", ", "),
+            ("- {k}: {v}", "\n"),
+            ("{k} | {v}", "\n"),
+            ("the {k} is {v}", ", "),
+            ("Its {k} is {v}.", " "),
+            ("The {k} of the {o} is {v}.", " "),
+            ("The {o} has a {k} of {v}.", " "),
+            ("{v} is the {k}.", " "),
+            ("For the {k} we have {v}.", " "),
+            ("As {k} they gave {v}.", " "),
+            ("My {k} is {v}.", " "),
+            ("We set the {k} to {v}.", " "),
+            ("{v} ({k})", ", "),
+            ("{k} {v}", ", "),
+        ]
+    )
+    shown = {k: k.capitalize() if draw.chance(0.3) and way[0] == "{" else k for k in pairs}
+    text = joint.join(way.format(k=shown[k], v=v.said, o=thing) for k, (v, _) in pairs.items())
+    if draw.chance(0.3):
+        text = (
+            random.choice(["{o}: ", "The {o}. ", "About the {o}: ", "{o}\n"]).format(o=thing) + text
+        )
+    wanted = random.sample(list(pairs), random.randint(1, len(pairs)))
+    asked = []
+    for label in wanted:
+        value, kind = pairs[label]
+        asked.append(Asked(label.replace(" ", "_"), value.value, kinds.schema(kind)))
+    if not text.startswith(tuple(value.said for value, _ in pairs.values())):
+        text = text[:1].upper() + text[1:]
+    return f"a {thing}", text, _styled(asked, draw), {"labelled"}
+
+
+def _any_value(draw: Draw) -> tuple[Value, str]:
+    kind = draw.random.choice(
+        "person,first,city,company,thing,code,int 1 900,num 0 90,money,date,word,color,material,"
+        "hotel,title,email,phone,time,version,country,animal,product,bigint".split(",")
+    )
+    return kinds.draw(kind, draw), kind
+
+
+def _asked_for(
+    title: str, text: str, asked: list[Asked], traits: set[str], random: Random
+) -> Sample:
+    """The prompt and the answer; what is missing is null, or left out where the schema says so."""
+    described = random.random() < DESCRIBED
+    leave_out = described and random.random() < 0.6
+    value: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    optional: set[str] = set()
+    names: list[str] = []
+    for a in asked:
+        schema = a.schema
+        if a.missing and leave_out:
+            optional.add(a.key)
+        elif a.missing or (described and random.random() < 0.05):
+            schema = _nullable(schema)
+        elif leave_out and random.random() < 0.1:
+            optional.add(a.key)
+        where, kinds_there = value, properties
+        if a.group:
+            where = value.setdefault(a.group, {})
+            inner = properties.setdefault(a.group, object_schema({}))
+            kinds_there = inner["properties"]
+            if a.missing and leave_out:
+                optional.discard(a.key)
+                schema = _nullable(schema)
+            inner["required"].append(a.key)
+            optional.discard(a.key)
+        kinds_there[a.key] = schema
+        if a.key not in optional or not a.missing:
+            where[a.key] = a.value
+        name = a.group or a.key
+        if name not in names:
+            names.append(name)
+    schema = object_schema(properties, frozenset(optional))
+    traits = traits | _traits(value)
+    if any(a.missing for a in asked):
+        traits.add("missing")
+    listed = [
+        _with_parts(name, properties[name], random)
+        if name in properties and properties[name].get("type") == "object"
+        else name
+        for name in names
+    ]
+    prompt = prompts.instruction(listed, text, schema if described else None, random)
+    return Sample(
+        task="extract",
+        prompt=prompt,
+        answer=written(value, random),
+        value=plain(value),
+        schema=schema,
+        thought=f"The text is about {title}." if random.random() < THINKING else None,
+        traits=frozenset(traits | ({"described"} if described else set())),
+    )
+
+
+def _with_parts(name: str, schema: dict[str, Any], random: Random) -> str:
+    parts = ", ".join(schema["properties"])
+    return random.choice([f"{name} ({parts})", f"{name} {{{parts}}}", f"{name} with {parts}"])
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    if "enum" in schema:
+        return {"enum": [*schema["enum"], None]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def _traits(value: dict[str, Any]) -> set[str]:
+    traits = set()
+    for part in value.values():
+        if isinstance(part, list):
+            traits.add("rows" if part and isinstance(part[0], dict) else "list")
+        elif isinstance(part, dict):
+            traits.add("nested")
+    return traits

@@ -1,0 +1,305 @@
+"""Kinds of values that are texts: names, codes, titles, words of a list.
+
+What pattern files call them is in `TEXTS`. It knows no sentences.
+"""
+
+from collections.abc import Callable, Sequence
+
+from training.draws import Draw
+from training.words import listed, made_up
+
+
+def _person(d: Draw) -> str:
+    first, last = d.raw(listed("first")), d.raw(listed("last"))
+    form = d.random.random()
+    if form < 0.78:
+        return f"{first} {last}"
+    if form < 0.86:
+        return first
+    if form < 0.92:
+        return f"{first} {d.random.choice('ABCDEFGHJKLMNPRSTW')}. {last}"
+    if form < 0.96:
+        return f"{first} {last}-{d.raw(listed('last'))}"
+    return f"{first} {d.random.choice(['van', 'de', 'von', 'al', 'da'])} {last}"
+
+
+def _company(d: Draw) -> str:
+    suffix = d.random.choice(
+        "Ltd,Inc,GmbH,AG,Group,Bank,Foods,Systems,Labs,Motors,Energy,Media,Robotics,Pharma,Travel,"
+        "Studios,Logistics,Textiles,Transport,Trading,Partners,Works,Books,Shop,Market".split(",")
+    )
+    head = d.raw(listed("last") if d.chance(0.5) else listed("title_adj"))
+    form = d.random.random()
+    if form < 0.6:
+        return f"{head} {suffix}"
+    if form < 0.75:
+        return f"{head} & {d.raw(listed('last'))}"
+    if form < 0.9:
+        return made_up(d.random).capitalize()
+    return f"{head} {d.raw(listed('noun')).capitalize()} {suffix}"
+
+
+def _thing(d: Draw) -> str:
+    noun = d.raw(listed("thing"))
+    return f"{d.random.choice(listed('thing_adj'))} {noun}" if d.chance(0.3) else noun
+
+
+def _product(d: Draw) -> str:
+    brand = d.raw(listed("title_adj") if d.chance(0.5) else listed("last"))
+    form = d.random.random()
+    if form < 0.4:
+        return f"{brand} {d.random.randint(1, 9999)}"
+    if form < 0.7:
+        return f"{brand} {d.raw(listed('thing'))}"
+    if form < 0.85:
+        return d.raw(listed("thing"))
+    return f"{brand} {d.random.choice('XZSTPRQ')}{d.random.randint(1, 99)}"
+
+
+def _title(d: Draw) -> str:
+    r = d.random
+    noun, other = d.raw(listed("noun")).capitalize(), d.raw(listed("noun")).capitalize()
+    adjective = d.raw(listed("title_adj"))
+    return r.choice(
+        [
+            f"The {adjective} {noun}",
+            f"{noun} and {other}",
+            f"The {noun} of {d.raw(listed('city'))}",
+            f"{adjective} {noun}",
+            f"{noun} {r.randint(1, 2099)}",
+            f"{adjective} {noun}s",
+            f"A{'n' if noun[0] in 'AEIO' else ''} {noun} in {d.raw(listed('city'))}",
+            noun,
+        ]
+    )
+
+
+def _code(d: Draw) -> str:
+    r = d.random
+    letters = "".join(r.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=r.randint(1, 4)))
+    digits = "".join(r.choices("0123456789", k=r.randint(2, 6)))
+    more = "".join(r.choices("0123456789", k=r.randint(2, 4)))
+    return r.choice(
+        [
+            f"{letters}-{digits}",
+            f"{letters}{digits}",
+            f"{letters}-{more}-{digits}",
+            f"{letters}/{digits}",
+            f"{digits}-{more}",
+            f"{letters}{digits}{r.choice('ABCDX')}",
+            f"#{digits}",
+            f"{made_up(r)[:5].upper()}-{more}",
+        ]
+    )
+
+
+def _login(d: Draw) -> str:
+    r, first, last = d.random, d.raw(listed("first")).lower(), d.raw(listed("last")).lower()
+    return r.choice(
+        [f"{first}{r.randint(1, 999)}", f"{first[0]}{last}", f"{first}_{last}", f"{first}.{last}"]
+    )
+
+
+def _domain(d: Draw) -> str:
+    ending = d.random.choice("com com org net de io fr co.uk eu".split())
+    return f"{d.raw(listed('last')).lower().replace(' ', '')}.{ending}"
+
+
+def _host(d: Draw) -> str:
+    r = d.random
+    head = r.choice("web db mail api app cache node build auth print proxy".split())
+    return r.choice([f"{head}-{r.randint(1, 99)}", f"{head}{r.randint(1, 9)}", made_up(r)])
+
+
+def _phone(d: Draw) -> str:
+    def digits(n: int) -> str:
+        return "".join(d.random.choices("0123456789", k=n))
+
+    return d.random.choice(
+        [
+            f"0{digits(3)} {digits(6)}",
+            f"+{digits(2)} {digits(3)} {digits(7)}",
+            f"{digits(3)}-{digits(4)}",
+            f"{digits(3)}-{digits(3)}-{digits(4)}",
+            f"0{digits(4)}/{digits(5)}",
+            digits(7),
+        ]
+    )
+
+
+def _street(d: Draw) -> str:
+    r = d.random
+    name = d.raw(r.choice([listed("last"), listed("title_adj"), listed("city")]))
+    kind = r.choice("Street Road Lane Avenue Square Way Drive Court".split())
+    number = f"{r.randint(1, 240)}{r.choice(['', '', '', 'a', 'b'])}"
+    return r.choice([f"{number} {name} {kind}", f"{name} {kind} {number}"])
+
+
+def _time(d: Draw) -> str:
+    r = d.random
+    hour, minute = r.randint(0, 23), r.choice([0, 15, 30, 45, r.randint(0, 59)])
+    return r.choice(
+        [
+            f"{hour:02d}:{minute:02d}",
+            f"{hour}:{minute:02d}",
+            f"{1 + hour % 12}{r.choice([' ', ''])}{r.choice(['am', 'pm'])}",
+            f"{1 + hour % 12}:{minute:02d} {r.choice(['am', 'pm', 'a.m.', 'p.m.'])}",
+        ]
+    )
+
+
+def _dish(d: Draw) -> str:
+    form = d.random.random()
+    food = d.raw(listed("food"))
+    kind = d.random.choice("soup,pie,salad,stew,curry,cake,casserole,risotto,pancakes".split(","))
+    if form < 0.5:
+        return f"{food.removesuffix('s')} {kind}"
+    return made_up(d.random) if form < 0.7 else f"{food} with {d.raw(listed('food'))}"
+
+
+def _hotel(d: Draw) -> str:
+    r, head = d.random, d.raw(listed("title_adj"))
+    kind = r.choice(
+        "Hotel Inn Lodge House Hall Palace Garden Kitchen Arms Arena Club Lounge".split()
+    )
+    noun = d.raw(listed("noun")).capitalize()
+    return r.choice([f"{head} {noun}", f"{d.raw(listed('last'))} {kind}", f"{kind} {noun}", noun])
+
+
+def _team(d: Draw) -> str:
+    city, mark = d.raw(listed("city")), d.random.choice(["FC", "SV", "AC", "Dynamo", "Real"])
+    ending = d.random.choice(["United", "City", "Rovers", "Bears", "Eagles", "Wolves", "Stars"])
+    return d.random.choice([f"{mark} {city}", f"{city} {ending}", city])
+
+
+def _car(d: Draw) -> str:
+    r = d.random
+    makes = (
+        "Fiat Ford Opel Volvo Toyota Honda Skoda Renault Mazda Kia Audi Seat Dacia Lancia".split()
+    )
+    models = "Corsa Focus Punto Civic Golf Clio Fabia Ibiza Yaris Panda Astra Octavia Tipo".split()
+    form = [f"{d.raw(makes)} {d.raw(models)}", f"{d.raw(makes)} {r.randint(1, 999)}", d.raw(makes)]
+    return r.choices(form, [0.5, 0.3, 0.2])[0]
+
+
+def _flight(d: Draw) -> str:
+    gap = d.random.choice(["", " "])
+    return f"{made_up(d.random)[:2].upper()}{gap}{d.random.randint(1, 9999)}"
+
+
+def _stop(d: Draw) -> str:
+    kind = d.random.choice(["Street", "Square", "Station", "Gate", "Park"])
+    return f"{d.raw(listed('last'))} {kind}"
+
+
+def _file(d: Draw) -> str:
+    r = d.random
+    head = d.raw(listed("noun")).lower()
+    tail = r.choice(
+        ["", f"_{r.randint(1, 2030)}", f"-{d.raw(listed('noun')).lower()}", f"_v{r.randint(1, 9)}"]
+    )
+    return f"{head}{tail}.{r.choice('pdf txt csv docx png zip xlsx json py mp3'.split())}"
+
+
+def _email(d: Draw) -> str:
+    return f"{_login(d)}@{_domain(d)}"
+
+
+def _picked(options: Sequence[str]) -> Callable[[Draw], str]:
+    return lambda d: d.random.choice(options)
+
+
+def _open(options: Sequence[str]) -> Callable[[Draw], str]:
+    return lambda d: d.word(options)
+
+
+def _whole(make: Callable[[Draw], str]) -> Callable[[Draw], str]:
+    return lambda d: d.ours(lambda: make(d))
+
+
+def _digits(d: Draw, n: int) -> str:
+    return "".join(d.random.choices("0123456789", k=n))
+
+
+TEXTS: dict[str, Callable[[Draw], str]] = {
+    "person": _whole(_person),
+    "first": _open(listed("first")),
+    "last": _open(listed("last")),
+    "city": _open(listed("city")),
+    "country": _open(listed("country")),
+    "nation": _open(listed("nation")),
+    "language": _open(listed("language")),
+    "company": _whole(_company),
+    "thing": _whole(_thing),
+    "product": _whole(_product),
+    "title": _whole(_title),
+    "code": _whole(_code),
+    "login": _whole(_login),
+    "email": _whole(_email),
+    "phone": _whole(_phone),
+    "street": _whole(_street),
+    "time": _whole(_time),
+    "dish": _whole(_dish),
+    "hotel": _whole(_hotel),
+    "team": _whole(_team),
+    "car": _whole(_car),
+    "stop": _whole(_stop),
+    "file": _whole(_file),
+    "host": _whole(_host),
+    "school": _whole(lambda d: f"{d.raw(listed('city'))} {d.random.choice(['College', 'School'])}"),
+    "url": _whole(lambda d: f"www.{_domain(d)}"),
+    "folder": _whole(lambda d: f"/{d.raw(listed('noun')).lower()}/{d.raw(listed('noun')).lower()}"),
+    "version": _whole(
+        lambda d: ".".join(str(d.random.randint(0, 29)) for _ in range(d.random.choice([2, 3])))
+    ),
+    "ip": _whole(lambda d: ".".join(str(d.random.randint(0, 255)) for _ in range(4))),
+    "iban": _whole(
+        lambda d: f"{made_up(d.random)[:2].upper()}{_digits(d, 2)} {_digits(d, 4)} {_digits(d, 4)}"
+    ),
+    "isbn": _whole(
+        lambda d: f"978-{_digits(d, 1)}-{_digits(d, 4)}-{_digits(d, 4)}-{_digits(d, 1)}"
+    ),
+    "flight": _whole(_flight),
+    "gate": _whole(lambda d: f"{d.random.choice('ABCDEFG')}{d.random.randint(1, 60)}"),
+    "seat": _whole(lambda d: f"{d.random.randint(1, 50)}{d.random.choice('ABCDEF')}"),
+    "road": _whole(lambda d: f"{d.random.choice('ABM')}{d.random.randint(1, 999)}"),
+    "plate": _whole(
+        lambda d: (
+            f"{made_up(d.random)[:2].upper()}{d.random.choice('- ')}{d.random.randint(1, 9999)}"
+        )
+    ),
+    "secret": _whole(
+        lambda d: f"{made_up(d.random)[:5]}{d.random.randint(1, 999)}{made_up(d.random)[:4]}"
+    ),
+    "pin": _whole(lambda d: _digits(d, d.random.choice([4, 5, 6]))),
+    "score": _picked([f"{a}:{b}" for a in range(1, 10) for b in range(a)]),
+    "room_code": _whole(
+        lambda d: f"{d.random.choice(['', *'ABCDEFGHKLMR'])}{d.random.randint(1, 999)}"
+    ),
+    "symbol": _picked([a + b for a in "BCDEFGHKLMNPRSTUXZ" for b in ["", *"aeirmn"]]),
+    "drug": _open(["Aspirin", "Ibuprofen", "Paracetamol", "Insulin", "Penicillin", "Codeine"]),
+    "software": _open(["Linux", "Debian", "Firefox", "Python", "Emacs", "Blender", "Gimp", "Kodi"]),
+    "word": _open(listed("noun")),
+    "animal": _open(listed("animal")),
+    "job": _open(listed("job")),
+    "food": _open(listed("food")),
+    "plant": _open(listed("plant")),
+    "material": _open(listed("material")),
+    "color": _open(listed("color")),
+    "sport": _open(listed("sport")),
+    "hobby": _open(listed("hobby")),
+    "subject": _open(listed("subject")),
+    "disease": _open(listed("disease")),
+    "department": _open(listed("department")),
+    "industry": _open(listed("industry")),
+    "adjective": _open(listed("verdict")),
+    "genre": _picked(listed("genre")),
+    "weekday": _picked(listed("weekday")),
+    "month": _picked(listed("month")),
+    "defect": _picked(listed("defect")),
+    "topic": _picked(listed("topic")),
+    "task": _picked(listed("task")),
+    "problem": _picked(listed("problem")),
+    "room": _picked(listed("room")),
+    "place": _picked(listed("place")),
+}

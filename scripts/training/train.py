@@ -1,0 +1,151 @@
+"""Train the built-in checkpoint: `python scripts/train_next.py --minutes 90 --out runs/next`.
+
+Writes a directory in Hugging Face layout that transformers' own DiffusionGemmaForBlockDiffusion
+loads. Stop it at any time: the same command goes on from its last checkpoint. `--warm DIR` begins
+with a directory's weights and tokenizer.
+"""
+
+import argparse
+import itertools
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlm.models import DiffusionGemma, ModelConfig, checkpoint
+from dlm.models.objective import loss
+from training import batches, dense, directory, optimisers
+from training.batches import Source
+
+SELF_CONDITIONED = 2  # one step in so many shows the model its own first look
+AVERAGED = 0.99  # share of the running average of the weights that a step keeps
+SHOWN = 50  # steps between lines of the log
+
+
+@dataclass
+class Run:
+    """What a checkpoint holds and a resumed run goes on with."""
+
+    model: DiffusionGemma
+    average: dict[str, Tensor]
+    optimisers: list[torch.optim.Optimizer]
+    step: int = 0
+    seconds: float = 0.0
+
+    def save(self, path: Path) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "average": self.average,
+            "optimizers": [o.state_dict() for o in self.optimisers],
+            "step": self.step,
+            "seconds": self.seconds,
+        }
+        torch.save(state, path.with_suffix(".new"))
+        path.with_suffix(".new").rename(path)
+
+    def load(self, path: Path, device: str) -> None:
+        state = torch.load(path, weights_only=True, map_location=device)
+        self.model.load_state_dict(state["model"])
+        self.average = state["average"]
+        for optimiser, saved in zip(self.optimisers, state["optimizers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.step, self.seconds = state["step"], state["seconds"]
+
+
+def main() -> None:
+    args = arguments()
+    torch.set_num_threads(args.threads)
+    out, warm = Path(args.out), args.warm and Path(args.warm)
+    if warm and not out.exists():
+        shutil.copytree(warm, out)
+    directory.prepare(out, args.seed)
+    config = json.loads((out / "config.json").read_text())
+    run = begun(args, config, out, warm)
+    source = Source(directory=out, seed=args.seed, size=args.batch)
+    copying = (lambda step: 0.0) if warm else optimisers.copying
+    started = time.monotonic() - run.seconds
+    shown: list[Tensor] = []
+    for batch in batches.batches(source, run.step, copying, args.workers):
+        done = max(run.step / args.steps, run.seconds / 60 / args.minutes)
+        if done >= 1:
+            break
+        shown.append(advance(run, batch, done, args))
+        run.seconds = time.monotonic() - started
+        if run.step % SHOWN == 0:
+            diffusion, next_token = torch.stack(shown).mean(0).tolist()
+            shown.clear()
+            line = f"{run.step:6} {run.seconds:7.0f} s  {diffusion:.4f}  {next_token:.4f}"
+            print(line, flush=True)
+        if run.step % args.save == 0:
+            keep(run, config, out)
+    keep(run, config, out)
+
+
+def keep(run: Run, config: dict[str, Any], out: Path) -> None:
+    run.save(out / "training.pt")
+    directory.write({name: t.cpu() for name, t in run.average.items()}, config, out)
+
+
+def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Path | None) -> Run:
+    """A run at its start, at the weights of `warm`, or where it was interrupted."""
+    torch.manual_seed(args.seed)
+    shapes = ModelConfig.from_hf(config)
+    model = checkpoint.load(warm) if warm else optimisers.initialised(shapes)
+    model = model.to(args.device).requires_grad_(True).train()
+    average = {name: t.clone() for name, t in model.state_dict().items()}
+    run = Run(model, average, optimisers.optimisers(model))
+    if (out / "training.pt").exists():
+        run.load(out / "training.pt", args.device)
+        print(f"resuming at step {run.step}", flush=True)
+    dense.prepare(model, args.compile)
+    return run
+
+
+def advance(run: Run, batch: Any, done: float, args: argparse.Namespace) -> Tensor:
+    """One step of the optimisers; returns both losses."""
+    model, device = run.model, args.device
+    rng = torch.Generator(device).manual_seed(args.seed * 1_000_003 + run.step)
+    for group in itertools.chain.from_iterable(o.param_groups for o in run.optimisers):
+        group["lr"] = group["peak"] * args.peak * optimisers.rate(run.step, done)
+    conditioned = run.step % SELF_CONDITIONED == 1
+    with torch.autocast(device, torch.bfloat16, enabled=args.bf16):
+        now = loss(model, batches.to(batch, device), conditioned, rng)
+    for optimiser in run.optimisers:
+        optimiser.zero_grad()
+    (now.diffusion + now.next_token).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimiser in run.optimisers:
+        optimiser.step()
+    keep = min(AVERAGED, (run.step + 1) / (run.step + 10))
+    now_at = model.state_dict()
+    torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
+        list(run.average.values()), [now_at[n] for n in run.average], 1 - keep
+    )
+    run.step += 1
+    return torch.stack((now.diffusion, now.next_token)).detach()
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=1e9, help="budget, interruptions excluded")
+    parser.add_argument("--steps", type=int, default=10**9, help="budget")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peak", type=float, default=1.0, help="factor on the learning rates")
+    parser.add_argument("--save", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--workers", type=int, default=0, help="processes that make data ahead")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--bf16", action="store_true", help="autocast")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--warm", metavar="DIR", help="weights and tokenizer to begin with")
+    parser.add_argument("--out", default="runs/tiny")
+    args = parser.parse_args()
+    if min(args.minutes, args.steps) <= 0:
+        parser.error("--minutes and --steps have to be above 0")
+    return args

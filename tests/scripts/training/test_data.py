@@ -1,0 +1,175 @@
+"""The data that the built-in checkpoint is trained on, and the splits that it is measured on."""
+
+import json
+import re
+from decimal import Decimal
+from random import Random
+
+import jsonschema
+import pytest
+from training.data import sample
+from training.draws import Draw
+from training.extraction import extract
+from training.kinds import draw
+from training.lessons import choice, copied, copy
+from training.patterns import domains
+from training.samples import dumps, plain
+from training.tools import native, tool_call
+
+
+def strings(value):
+    """Every string of a value."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return {string for part in parts for string in strings(part)}
+    return {value} if isinstance(value, str) else set()
+
+
+def bare(answer):
+    return json.loads(answer.removeprefix("```json").removesuffix("```"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["person", "city", "thing", "code", "title", "email", "job", "date", "time", "login"]
+)
+def test_no_held_out_value_is_ever_in_training(kind):
+    train, heldout = (
+        {draw(kind, Draw(Random(seed), split)).said for seed in range(4000)}
+        for split in ("train", "heldout")
+    )
+    assert min(len(train), len(heldout)) > 60
+    assert not train & heldout
+
+
+def test_no_held_out_sentence_is_ever_in_training():
+    told = {s.text for d in domains() for s in d.sentences if s.held_out}
+    starts = {text.partition("{")[0] for text in told}
+    rare = {start for start in starts if len(start) > 11}  # no other sentence begins like these
+    rare -= {
+        start
+        for start in rare
+        for d in domains()
+        for s in d.sentences
+        if s.text.startswith(start) and not s.held_out
+    }
+    assert len(rare) > 20
+
+    def seen(split, count):
+        prompts = " ".join(extract(Random(i), split).prompt for i in range(count))
+        return {start for start in rare if start in prompts}
+
+    assert not seen("train", 3000)
+    assert len(seen("unseen", 600)) > 10
+
+
+def test_there_are_hundreds_of_sentences_in_dozens_of_domains():
+    sentences = {s.text for d in domains() for s in d.sentences}
+    assert len(sentences) >= 600
+    assert len(domains()) >= 60
+    held_out = sum(s.held_out for d in domains() for s in d.sentences)
+    assert 0.07 < held_out / len(sentences) < 0.13
+
+
+def test_every_field_of_a_domain_is_told_by_some_sentence():
+    for domain in domains():
+        told = {name for s in domain.sentences for name in s.fields}
+        assert told >= domain.fields.keys(), domain.title
+
+
+@pytest.mark.parametrize("split", ["train", "heldout", "unseen"])
+def test_answers_fit_their_schemas_and_mean_their_values(split):
+    fenced = 0
+    for seed in range(400):
+        item = extract(Random(seed), split)
+        fenced += item.answer.startswith("```json\n")
+        value = bare(item.answer)
+        assert value == item.value
+        jsonschema.validate(value, item.schema)
+    assert 0.18 < fenced / 400 < 0.32  # the habit: a quarter
+
+
+def test_every_text_that_is_wanted_is_in_the_prompt():
+    """But for dates that the key or the schema wants in ISO form, and closed words told by
+    phrases."""
+    for seed in range(600):
+        item = extract(Random(seed), "heldout")
+        closed = re.findall(r'"enum": \[[^]]*\]', json.dumps(item.schema))
+        for string in strings(item.value):
+            iso = re.fullmatch(r"\d{4}-\d\d-\d\d", string)
+            assert string in item.prompt or iso or string in "".join(closed), (string, item.prompt)
+
+
+def test_what_the_text_does_not_say_is_null_or_left_out_as_the_schema_says():
+    nulls = left_out = 0
+    for seed in range(4000):
+        item = extract(Random(seed), "train")
+        if "missing" not in item.traits:
+            continue
+        absent = item.schema["properties"].keys() - item.value.keys()
+        left_out += bool(absent)
+        assert not absent & set(item.schema["required"])
+        nulls += "null" in item.answer
+        assert absent or "null" in item.answer
+    assert min(nulls, left_out) > 3
+
+
+def test_samples_have_lists_tables_and_objects_in_objects():
+    traits = [t for seed in range(4000) for t in extract(Random(seed), "train").traits]
+    for trait in ("list", "rows", "nested", "distractor", "missing", "described", "labelled"):
+        assert traits.count(trait) > 15, trait
+
+
+def test_copies_list_what_they_are_given():
+    for seed in range(60):
+        item = copy(Random(seed), "train")
+        if item.prompt.startswith("List as JSON. "):
+            assert ", ".join(bare(item.answer)) == item.prompt.removeprefix("List as JSON. ")
+        else:
+            (string,) = bare(item.answer).values()
+            assert string in item.prompt
+
+
+@pytest.mark.parametrize("length", [1, 8, 16])
+def test_strings_to_copy_have_the_length_that_is_asked_for(length):
+    for seed in range(40):
+        (string,) = copied(Random(seed), "heldout", length).value.values()
+        assert len(string) == length
+
+
+def test_the_word_to_choose_is_one_of_those_listed():
+    for seed in range(100):
+        item = choice(Random(seed), "heldout")
+        assert item.value in item.schema["enum"]
+        assert all(option in item.prompt for option in item.schema["enum"])
+
+
+def test_calls_are_gemma_s_own_form():
+    for seed in range(60):
+        item = tool_call(Random(seed), "train")
+        name, arguments = item.value
+        assert item.answer.startswith(f"<|tool_call>call:{name}{{")
+        assert name in {tool["function"]["name"] for tool in item.tools}
+        for key, value in arguments.items():
+            assert f"{key}:" in item.answer
+            if isinstance(value, str):
+                assert native(value) in item.answer
+                assert value in item.prompt
+    assert native("a") == '<|"|>a<|"|>'
+    assert native(2.5) == "2.5"
+    assert native(Decimal("2.50")) == "2.50"
+    assert native(True) == "true"
+
+
+def test_numbers_are_answered_with_the_digits_of_the_text():
+    value = {"a": [Decimal("19.50"), 3], "b": {}, "c": "é"}
+    for indent in (None, 2):
+        text = dumps(value, indent)
+        assert "19.50" in text
+        assert json.loads(text) == plain(value) == {"a": [19.5, 3], "b": {}, "c": "é"}
+    assert dumps(plain(value), 2) == json.dumps(plain(value), indent=2, ensure_ascii=False)
+
+
+def test_the_same_seed_gives_the_same_samples():
+    assert [sample(Random(i), "train", 0.2) for i in range(20)] == [
+        sample(Random(i), "train", 0.2) for i in range(20)
+    ]

@@ -1,0 +1,122 @@
+"""Training can be stopped anywhere and goes on as if it had not been."""
+
+import itertools
+import shutil
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training import batches, dense, optimisers, train
+from transformers import AutoTokenizer
+
+import dlm.models
+from dlm.models import checkpoint
+from dlm.models.layers import Experts
+
+TINY = Path(dlm.models.__file__).parent / "next"
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run a few small steps into a folder; `stop` interrupts before that step."""
+
+    def run(name: str, *options: str, stop: int | None = None) -> Path:
+        out = tmp_path / name
+        if not out.exists() and "--warm" not in options:
+            shutil.copytree(TINY, out)
+        given = ["--steps", "3", "--batch", "2", "--save", "1", "--out", str(out), *options]
+        monkeypatch.setattr(sys, "argv", ["train_next.py", "--device", "cpu", *given])
+        real, calls = train.loss, itertools.count()
+
+        def interrupted(*args):
+            if next(calls) == stop:
+                raise KeyboardInterrupt
+            return real(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(train, "loss", interrupted)
+            train.main()
+        return out
+
+    return run
+
+
+def test_an_interrupted_run_ends_where_a_straight_one_does(run):
+    straight = load_file(run("straight") / "model.safetensors")
+    with pytest.raises(KeyboardInterrupt):
+        run("interrupted", stop=2)
+    resumed = load_file(run("interrupted") / "model.safetensors")
+    assert straight.keys() == resumed.keys()
+    for name, tensor in straight.items():
+        assert torch.equal(tensor, resumed[name]), name
+
+
+def test_what_it_writes_is_a_checkpoint_in_bf16(run):
+    before = load_file(TINY / "model.safetensors")
+    out = run("out")
+    after = load_file(out / "model.safetensors")
+    assert {tensor.dtype for tensor in after.values()} == {torch.bfloat16}
+    name = "model.decoder.layers.0.mlp.gate_proj.weight"
+    assert not torch.equal(before[name], after[name])
+    checkpoint.load(out)
+
+
+def test_a_warm_start_goes_on_from_the_weights_it_is_given(run):
+    """One step moves them a little; a fresh start would be nowhere near."""
+    before = load_file(TINY / "model.safetensors")
+    out = run("warm", "--warm", str(TINY), "--steps", "1", "--peak", "0.01")
+    after = load_file(out / "model.safetensors")
+    name = "model.decoder.layers.0.mlp.gate_proj.weight"
+    moved = (after[name].float() - before[name].float()).norm() / before[name].float().norm()
+    assert 0 < moved < 0.05
+    assert (out / "tokenizer.json").read_text() == (TINY / "tokenizer.json").read_text()
+
+
+def test_a_budget_in_minutes_ends_the_run(run):
+    out = run("short", "--steps", "1000", "--minutes", "0.0001")
+    assert torch.load(out / "training.pt", weights_only=True)["step"] == 1
+
+
+def test_the_rate_falls_to_nothing_at_the_end_of_the_budget():
+    assert optimisers.rate(0, 0.0) == 1 / optimisers.RISE
+    assert optimisers.rate(500, 0.3) == 1
+    assert optimisers.rate(500, 0.75) == pytest.approx(0.5)
+    assert optimisers.rate(500, 0.999) == 0.01
+
+
+def test_batches_do_not_depend_on_where_a_run_began_or_who_made_them():
+    source = batches.Source(directory=TINY, seed=3, size=2)
+
+    def made(first, workers, count):
+        found = batches.batches(source, first, optimisers.copying, workers)
+        return [batch.tokens.tolist() for batch in itertools.islice(found, count)]
+
+    straight = made(0, 0, 12)
+    assert made(5, 0, 7) == straight[5:]
+    assert made(0, 2, 12) == straight
+
+
+def test_all_experts_on_every_token_are_the_chosen_ones_on_theirs(rng):
+    model = checkpoint.load(TINY)
+    x = torch.randn(40, model.config.hidden_size, generator=rng)
+    for layer in model.layers:
+        weight, expert = layer.router(x)
+        expected = Experts.forward(layer.experts, x, weight, expert)
+        found = dense.all_experts(layer.experts, x, weight, expert)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prompt_opens_the_thought_channel_or_the_answer_does():
+    from training.data import sample
+
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    opened = tokenizer.encode(batches.EMPTY_THOUGHT, add_special_tokens=False)
+    for seed in range(60):
+        random = Random(seed)
+        item = sample(random, "train")
+        prompt, answer = batches.encode(tokenizer, item, random)
+        assert (prompt[-len(opened) :] == opened) + (answer[:1] == opened[:1]) == 1
+        assert answer[-1] in (50, 106)
