@@ -44,7 +44,10 @@ def test_candidates_are_the_likeliest_of_what_is_allowed(seed, scale, share, dty
     assert allowed[tokens].all()
     assert len({*tokens}) == len(tokens)
     likeliest = sorted((p for p in logp[allowed] if p > best + math.log(2e-3)), reverse=True)[:3]
-    assert len(tokens) >= len(likeliest) if best > -25 else len(tokens) == 1
+    if best < -26:  # nats: beyond what is looked at
+        assert len(tokens) == 1
+    else:  # those next to the best one may be
+        assert len(tokens) >= (len(likeliest) if best > -18 else 1)
     for (token, said), expected in zip(found.ranked, likeliest, strict=False):
         assert logp[token] == pytest.approx(expected)
         assert said == pytest.approx(expected, abs=1e-3) or (said == -math.inf and best < -25)
