@@ -7,7 +7,7 @@ as numbers, and no grammar.
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Int32, UInt8
+from jaxtyping import Int32, UInt8
 
 
 class Trie:
@@ -43,8 +43,6 @@ class Trie:
         self.first: Int32[np.ndarray, " nodes"] = (1 + np.cumsum(children) - children).astype(
             np.int32
         )
-        self._node_of = np.zeros(len(pieces), np.int32)  # by token; the root, where it has no bytes
-        self._node_of[tokens] = node_of[: len(tokens)]
         behind = np.argsort(node_of[: len(tokens)], kind="stable")
         self.tokens: Int32[np.ndarray, " tokens"] = tokens[behind]  # by node
         held = np.bincount(node_of[: len(tokens)], minlength=count)
@@ -80,12 +78,6 @@ class Trie:
                 break
             found.append(node)
         return found
-
-    def members(self, nodes: Int32[np.ndarray, " n"]) -> Bool[np.ndarray, " vocabulary"]:
-        """Of each token, whether it ends at one of `nodes`, none of which is the root."""
-        reached = np.zeros(len(self), dtype=bool)
-        reached[nodes] = True
-        return reached[self._node_of]
 
     def tokens_at(
         self, nodes: Int32[np.ndarray, " n"]

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.markers import CallMarkers, Markers
 from dlm.grammar.masks.bits import packed
+from dlm.grammar.quotes import QuotedTokens
 from dlm.grammar.trie import Trie
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
@@ -139,9 +140,9 @@ class Vocabulary:
         return all(bytes([byte]) in self._by_piece[0] for byte in range(256))
 
     @cached_property
-    def quotes(self) -> np.ndarray:
-        """Every token that holds a double quote, as packed bits."""
-        return packed(np.array([b'"' in piece for piece in self.pieces]))
+    def quoted(self) -> QuotedTokens:
+        """Every token that holds a double quote."""
+        return QuotedTokens(self.pieces)
 
     @cached_property
     def fillers(self) -> list[int]:

@@ -164,17 +164,18 @@ class Frontier:
         for position in range(begin, len(wanted)):
             token = wanted[position]
             onward = self._compiled.after(state, token)
-            if onward is None or onward.cost is None or onward.cost >= left - position:
+            if onward is None or onward.cost is None or position in banned:
                 break
             read = keys and keys.after(self._vocabulary.pieces[token])
-            if position in banned or (keys is not None and (read is None or keys.doubtful)):
+            longer = read is not None and read.double  # a key that must go on
+            if (keys and not read) or onward.cost + longer >= left - position:
                 break
             if not forced and (forced := self._compiled.parser.forced(state)):
                 forced = self._spelled(here.guess, forced)
             said = bool(forced) and forced[0] == token
             if trusted:
                 alone = said or position < len(here.fixed.pinned)
-                mask = ~token if alone else self._masks.known.get(state)
+                mask = ~token if alone else self._compiled.known_mask(state, keys)
                 if mask is None:
                     break
                 here.masks.append(mask)

@@ -60,7 +60,7 @@ class Warmup:
         self._compiled = compiled
         self._end = compiled.meter.spent + _MOST_WORK
         self._texts = self._all_texts()
-        self._text: _Wanted | None = None  # that is being read
+        self._text: _Text | None = None  # that is being read
         self.done = False
 
     def go_on(self, work: int) -> None:
@@ -73,18 +73,30 @@ class Warmup:
                 enough = len(compiled.parser) > _STATES or compiled.masks.count > _MASKS
                 self.done = self._text is None or enough or meter.spent > self._end
                 if self._text is not None and not self.done:
-                    Frontier(compiled, _BUDGET, work=end - meter.spent).guide(self._text)
+                    self._read(self._text, end - meter.spent)
                     self._text = None
         except Unfinished:
             return
         except GrammarError:
             self.done = True  # whoever asks for a text of this grammar will be told
 
-    def _all_texts(self) -> Iterator[_Wanted]:
+    def _read(self, text: "_Text", work: int) -> None:
+        """As the tokenizer writes it, and as a model may, whose tokens can end anywhere."""
+        compiled, parser = self._compiled, self._compiled.parser
+        tokens = text.spelled(compiled.vocabulary)[:_READ]
+        Frontier(compiled, _BUDGET, work=work).guide(_Wanted(tokens))
+        state: State | None = parser.start
+        for token in text.tokens:
+            state = state and compiled.after(state, token)
+        for byte in text.said:
+            state = state and parser.behind(state, byte)
+            if state and not parser.forced(state):
+                compiled.mask(state)
+
+    def _all_texts(self) -> "Iterator[_Text]":
         compiled = self._compiled
         ways = _texts(compiled), _texts(compiled, indented=True), _texts(compiled, turns=1)
-        for text in chain(*ways):
-            yield _Wanted(text.spelled(compiled.vocabulary)[:_READ])
+        return chain(*ways)
 
 
 def _texts(compiled: Compiled, indented: bool = False, turns: int = 0) -> Iterator[_Text]:
@@ -135,17 +147,28 @@ def _behind(parser: Parser, state: State | None, text: bytes) -> State | None:
 
 
 def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
-    """What may follow: a name before other text, but the end of a word before more of it."""
+    """What may follow: a name before other text, but the end of a word before more of it.
+
+    Names come in the order in which the grammar says them.
+    """
     ranges = parser.ranges(state)
     usual = {byte for low, high in ranges if (byte := _first(low, high))}
-    literal = {byte for byte in usual if (byte[0], byte[0]) in ranges}
-    names = {byte for byte in literal if byte.isalpha() or byte == b"_"}
+    names = {
+        byte: place
+        for place, (low, high) in reversed([*enumerate(ranges)])
+        if low == high and ((byte := bytes([low])).isalpha() or byte == b"_")
+    }
     digits = said[-1:].isdigit()  # an exponent may follow, which is unusual
     word = len(said) > 1 and said[-2:].isalnum()
 
     return sorted(
         usual,
-        key=lambda byte: (digits or byte not in names, word and byte.isalnum(), _USUAL.index(byte)),
+        key=lambda byte: (
+            digits or byte not in names,
+            word and byte.isalnum(),
+            names.get(byte, 0),
+            _USUAL.index(byte),
+        ),
     ) or [bytes([low]) for low, _ in ranges[:1]]
 
 

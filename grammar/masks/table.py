@@ -14,7 +14,8 @@ from dlm.grammar.masks.bits import Bits
 
 Mask = int  # a row of the table; or ~token, where that is all that is allowed
 
-_ROWS = 1024  # before a table is begun anew; it has room for more, since a look is not cut short
+# before a table is begun anew; it has room for more, since a look is not cut short
+_ROWS, _KNOWN = 1024, 1 << 16
 
 
 class Masks:
@@ -25,6 +26,7 @@ class Masks:
         self._bits = Bits(2 * _ROWS, vocab_size)
         self.count = 0  # rows that are written
         self.known: dict[Hashable, Mask] = {}  # by what was asked for
+        self._rows: dict[int, Mask] = {}  # by the hash of their words
         self.age = 0  # counts how often it was emptied
 
     @property
@@ -36,34 +38,30 @@ class Masks:
         return self._bits.rows[: self.count].nbytes
 
     def trim(self) -> None:
-        """Between two looks: forget all rows if they have become too many."""
-        if self.count > _ROWS:
+        """Between two looks: forget all rows if they, or their names, have become too many."""
+        if self.count > _ROWS or len(self.known) > _KNOWN:
             self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
         self._bits, self.count = Bits(2 * _ROWS, self._vocab_size), 0
         self.known.clear()
+        self._rows.clear()
         self.age += 1
-
-    def new(self) -> tuple[Bits, Mask]:
-        """A row to write to, and its number."""
-        if self.count == len(self._bits.rows):
-            more = Bits(2 * self.count, self._vocab_size)
-            more.rows[: self.count] = self._bits.rows
-            self._bits = more
-        self.count += 1
-        return self._bits, self.count - 1
 
     def words(self, mask: Mask) -> np.ndarray:
         """The allowed tokens, as packed bits."""
         return self._bits.rows[self.changed(None, [~mask]) if mask < 0 else mask]
 
     def kept(self, key: Hashable, words: np.ndarray) -> Mask:
-        """A row for `words`, known by `key`."""
+        """The row of `words`, known by `key` from now on."""
         if key not in self.known:
-            bits, self.known[key] = self.new()
-            bits.rows[self.known[key]] = words
+            hashed = hash(words.tobytes())
+            row = self._rows.get(hashed)
+            if row is None or not np.array_equal(self._bits.rows[row], words):
+                row = self._rows[hashed] = self._new()
+                self._bits.rows[row] = words
+            self.known[key] = row
         return self.known[key]
 
     def changed(
@@ -74,11 +72,20 @@ class Masks:
             return mask
         key = mask, frozenset(add), frozenset(remove)
         if key not in self.known:
-            bits, row = self.new()
-            bits.rows[row] = 0 if mask is None else bits.rows[mask]
+            rows = self._bits.rows
+            words = np.zeros_like(rows[0]) if mask is None else rows[mask].copy()
             for token in add:
-                bits.add(row, token)
+                words[token >> 5] |= np.uint32(1 << (token & 31))
             for token in remove:
-                bits.remove(row, token)
-            self.known[key] = row
+                words[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+            return self.kept(key, words)
         return self.known[key]
+
+    def _new(self) -> Mask:
+        """A row to write to."""
+        if self.count == len(self._bits.rows):
+            more = Bits(2 * self.count, self._vocab_size)
+            more.rows[: self.count] = self._bits.rows
+            self._bits = more
+        self.count += 1
+        return self.count - 1

@@ -3,7 +3,7 @@
 A machine says where a byte leads from a state. Knows neither terminals nor rules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -37,12 +37,16 @@ class Table:
         self._counts = np.zeros((16, 256), dtype=np.int32)
         self._written: set[int] = set()
 
-    def walk(self, trie: Trie, state: int, counting: bool) -> Reached:
-        """From the root, which is not among what is reached."""
-        nodes = np.zeros(1, np.int32)
-        states, counts = np.full(1, state, np.int32), np.zeros(1, np.int32)
-        found = [(nodes[:0], states[:0], counts[:0])]
-        for begin, end, last in zip(trie.levels, trie.levels[1:], trie.levels[2:], strict=False):
+    def walk(self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool) -> list[Reached]:
+        """What is reached from each of some children of the root, in order, itself included.
+
+        With each of them, the state in which it is reached.
+        """
+        nodes, states = np.array(roots, np.int32).reshape(-1, 2).T
+        counts, owner = np.zeros(len(nodes), np.int32), np.arange(len(nodes), dtype=np.int16)
+        found = [(nodes, states, counts if counting else nodes[:0], owner)]
+        levels = trie.levels[1:]
+        for begin, end, last in zip(levels, levels[1:], levels[2:], strict=False):
             if not len(nodes):
                 break
             self._write(np.flatnonzero(np.bincount(states)).tolist())
@@ -60,9 +64,14 @@ class Table:
             kept = np.flatnonzero(behind != _NOWHERE)
             if counting:
                 counts = counts[parent[kept]] + self._counts.ravel().take(moves[kept])
-            nodes, states = children[kept], behind[kept]
-            found.append((nodes, states, counts if counting else nodes[:0]))
-        return Reached(*(np.concatenate(each) for each in zip(*found, strict=True)))
+            nodes, states, owner = children[kept], behind[kept], owner[parent[kept]]
+            found.append((nodes, states, counts if counting else nodes[:0], owner))
+        nodes, states, counts, owner = map(np.concatenate, zip(*found, strict=True))
+        order = np.argsort(owner, kind="stable")
+        cuts = np.cumsum(np.bincount(owner))[:-1]
+        arrays = [each[order] if len(each) else each for each in (nodes, states, counts)]
+        parts = [np.split(each, cuts) if len(each) else [each] * len(roots) for each in arrays]
+        return [Reached(*each) for each in zip(*parts, strict=True)]
 
     def _write(self, states: list[int]) -> None:
         for state in states:

@@ -66,9 +66,11 @@ class Allowed:
         return tokens, costs[tokens]
 
     def _words(self, state: State) -> Words:
+        self._terminals.trim()
         before = self._terminals.walked
         reached, _ = self._leaving(state)
-        words = token_words(self._vocabulary.trie, reached.nodes, len(self._vocabulary))
+        leaving = self._vocabulary.trie.tokens_at(reached.nodes)[0]
+        words = token_words(leaving, len(self._vocabulary))
         for thread in state.threads:
             words |= self._tokens[thread.terminal].words(thread.at, self._bounds(thread))
         self._meter.add(_MASK + (self._terminals.walked - before) // _DENSE_NODES)

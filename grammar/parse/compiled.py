@@ -12,6 +12,7 @@ from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.parse.allowed import Allowed
 from dlm.grammar.parse.fewest import fewest
+from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.parser import Parser
@@ -61,6 +62,12 @@ class Compiled:
     def mask(self, state: State) -> Mask:
         """The tokens that may follow at `state`, stops where the text may end."""
         return self._allowed.mask(state)
+
+    def known_mask(self, state: State, keys: Keys | None) -> Mask | None:
+        """The mask where an object has `keys`, if a matcher has asked for it before."""
+        known = self.masks.known
+        mask = known.get(state)
+        return known.get((mask, keys)) if keys and keys.doubtful else mask
 
     def closing(self, state: State, tokens: int) -> np.ndarray | None:
         """The tokens behind which the text can be completed in so many more; None: all may follow.

@@ -5,10 +5,15 @@ Rules cannot say it of keys that they do not name, and readers differ in what th
 """
 
 import json
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
+
+from dlm.grammar.quotes import QuotedTokens
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _OPEN, _CLOSE = b"{[", b"}]"
+_ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # in a key: may be spelled by short escapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +53,26 @@ class Keys:
                 expected = bool(objects) and objects[-1] is not None
         return Keys(objects, key, expected, string, escaped)
 
+    def suspects(self, tokens: QuotedTokens) -> Collection[int]:
+        """All tokens that `after` refuses, and perhaps some more."""
+        open_keys = [key for keys in self.objects for key in keys or ()]
+        if (self.key and b"\\" in self.key) or any(map(_ESCAPED.search, open_keys)):
+            return tokens.pieces
+        found = {*tokens.odd}
+        for key in open_keys:
+            found.update(tokens.whole.get(key.encode(), ()))
+        if self.key is not None:
+            begun, size = self.key, len(self.key)
+            rests = (key.encode() for key in self.objects[-1] or ())
+            for rest in rests:
+                if rest.startswith(begun):
+                    found.update(tokens.ending.get(rest[size:], ()))
+        return found
+
     @property
     def doubtful(self) -> bool:
-        """What is being read may become a key that is there already."""
-        if not self.objects or not self.objects[-1] or not (self.expected or self.key):
-            return False
-        return self.key is None or b"\\" in self.key or self._begins(self.key)
+        """An object that is open has a key already."""
+        return any(self.objects)
 
     @property
     def double(self) -> bool:
@@ -64,10 +83,6 @@ class Keys:
             return _decoded(self.key) in (self.objects[-1] or ())
         except ValueError:  # it ends within an escape
             return False
-
-    def _begins(self, key: bytes) -> bool:
-        text = key.decode(errors="ignore")
-        return any(name.startswith(text) for name in self.objects[-1] or ())
 
 
 def _decoded(key: bytes) -> str:

@@ -11,7 +11,6 @@ from sys import maxsize
 import numpy as np
 
 from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
-from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.keys import Keys
@@ -171,13 +170,17 @@ class Matcher:
 
     def _without_doubles(self, mask: Mask) -> Mask:
         """Without the tokens that end a key which the object has already."""
-        keys = self._keys
+        keys, masks = self._keys, self._compiled.masks
         if keys is None or not keys.doubtful or mask < 0:
             return mask
-        pieces = self._pieces
-        quoted = tokens_in(self._compiled.masks.words(mask) & self._compiled.vocabulary.quotes)
-        doubles = [t for t in quoted.tolist() if t < len(pieces) and keys.after(pieces[t]) is None]
-        return self._compiled.masks.changed(mask, remove=doubles)
+        known = masks.known.get((mask, keys))
+        if known is None:
+            words, pieces = masks.words(mask), self._pieces
+            suspects = keys.suspects(self._compiled.vocabulary.quoted)
+            held = [t for t in suspects if words[t >> 5] >> (t & 31) & 1]
+            doubles = [token for token in held if keys.after(pieces[token]) is None]
+            known = masks.known[mask, keys] = masks.changed(mask, remove=doubles)
+        return known
 
     def _longer_key(self, tokens: int) -> list[int] | None:
         """A completion that goes on with one more character first."""

@@ -78,10 +78,10 @@ class Parser:
         return state.next[byte]
 
     def ranges(self, state: State) -> list[tuple[int, int]]:
-        """The ranges of bytes that may follow."""
+        """The ranges of bytes that may follow, in the order in which the grammar tells them."""
         return [
             (low, high)
-            for thread in state.threads
+            for thread in sorted(state.threads, key=lambda thread: thread.terminal)
             for low, high, to in self.scanners[thread.terminal].moves(thread.at)
             if self._moved(thread, to) is not None
         ]

@@ -1,10 +1,11 @@
 """The tokens that stay within a terminal: they depend on it alone, and are shared by all grammars.
 
 A bounded terminal allows what an unbounded one allows, but for tokens that are too long for what
-remains: one walk of the vocabulary serves all counts.
+remains: one walk of the vocabulary serves all counts. And most bytes lead to the same state from
+many states of a terminal: what follows such a byte is walked once for all of them.
 """
 
-from collections import OrderedDict
+from collections.abc import Iterator
 from functools import cached_property
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -19,40 +20,85 @@ from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
-_FEW = 1024  # nodes whose tokens are set one by one
-_REMEMBERED = 256  # sets of tokens a terminal, 32 KiB each at 262,144 tokens
+_FEW = 1024  # tokens that are set one by one
+_MOST = 256 << 20  # bytes that are remembered of all terminals
 
 Words = UInt32[np.ndarray, " words"]
 Bounds = tuple[int, int | None]  # characters that must follow, and that may; None: any number
 
 
-class Within:
-    """Where tokens lead from one state of a terminal, its bounds apart."""
+class Branch:
+    """Where tokens lead that begin with one byte, behind which the terminal is in one state.
+
+    Characters are counted behind that byte.
+    """
 
     def __init__(self, scanner: Scanner | LiteralScanner, reached: Reached, trie: Trie):
-        self._scanner, self.reached = scanner, reached
+        self._scanner, self._trie, self._reached = scanner, trie, reached
         final = np.flatnonzero(np.array(scanner.final)[reached.states])
         self._ends = final[trie.children[reached.nodes[final]] > 0]
 
-    @cached_property
-    def needs(self) -> Nodes:
-        """The characters from the walk's beginning to the nearest end, by way of each node."""
-        scanner, reached = self._scanner, self.reached
-        fewest = np.array([scanner.fewest_characters(s) for s in range(len(scanner))], np.int32)
-        return reached.counts + fewest[reached.states]
+    @property
+    def nbytes(self) -> int:
+        return 16 * len(self._reached.nodes)
 
     @cached_property
     def most(self) -> int:
-        return int(self.needs.max(initial=0))
+        """Characters to the nearest end by way of the node that is the farthest from one."""
+        return int(self._needs.max())
 
-    def fitting(self, bounds: Bounds) -> Bool[np.ndarray, " n"]:
+    def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
+        """Those that leave a way to the end."""
+        low, high = bounds
+        free = low <= 0 and high is None
+        if free or (low <= self._least and (high is None or self.most <= high)):
+            return self._tokens
+        return self._trie.tokens_at(self._reached.nodes[self._fitting(bounds)])[0]
+
+    def ends(self, bounds: Bounds) -> Nodes:
+        """The nodes that go on where the terminal may have ended."""
+        nodes, (low, high) = self._reached.nodes[self._ends], bounds
+        if low <= 0 and high is None:
+            return nodes
+        counts = self._reached.counts[self._ends]
+        fit = counts >= low
+        return nodes[fit if high is None else fit & (counts <= high)]
+
+    def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
+        """The nodes that leave a way to the end, and the fewest bytes of one from each."""
+        at = self._reached.states.astype(np.int64) << 32
+        if len(self._reached.counts):
+            at |= self._reached.counts
+        pairs, which = np.unique(at, return_inverse=True)
+        found = [self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) for pair in pairs.tolist()]
+        costs = np.array([-1 if cost is None else cost for cost in found], np.int64)[which]
+        fit = costs >= 0
+        return self._reached.nodes[fit], costs[fit]
+
+    @cached_property
+    def _tokens(self) -> Int32[np.ndarray, " tokens"]:
+        return self._trie.tokens_at(self._reached.nodes)[0]
+
+    @cached_property
+    def _needs(self) -> Nodes:
+        """Characters to the nearest end, by way of each node."""
+        scanner, reached = self._scanner, self._reached
+        fewest = np.array([scanner.fewest_characters(s) for s in range(len(scanner))], np.int32)
+        return (reached.counts if len(reached.counts) else 0) + fewest[reached.states]
+
+    @cached_property
+    def _least(self) -> int:
+        return int(self._needs.min())
+
+    def _fitting(self, bounds: Bounds) -> Bool[np.ndarray, " n"]:
         """Which of the nodes leave a way to the end."""
         low, high = bounds
-        fit = np.ones(len(self.needs), bool) if high is None else self.needs <= high
-        doubtful = np.flatnonzero(fit & (self.needs < low))  # longer ends are asked for
+        needs = self._needs
+        fit = np.ones(len(needs), bool) if high is None else needs <= high
+        doubtful = np.flatnonzero(fit & (needs < low))  # longer ends are asked for
         if len(doubtful):
-            at = self.reached.states[doubtful].astype(np.int64) << 32
-            pairs, which = np.unique(at | self.reached.counts[doubtful], return_inverse=True)
+            at = self._reached.states[doubtful].astype(np.int64) << 32
+            pairs, which = np.unique(at | self._reached.counts[doubtful], return_inverse=True)
             ways = [
                 self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) is not None
                 for pair in pairs.tolist()
@@ -60,29 +106,44 @@ class Within:
             fit[doubtful] = np.array(ways)[which]
         return fit
 
-    def ends(self, bounds: Bounds) -> Nodes:
-        """The nodes that go on where the terminal may have ended."""
-        low, high = bounds
-        if bounds == (0, None):
-            return self.reached.nodes[self._ends]
-        counts = self.reached.counts[self._ends]
-        fit = counts >= low
-        return self.reached.nodes[self._ends[fit if high is None else fit & (counts <= high)]]
-
-    def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
-        """The nodes that leave a way to the end, and the fewest bytes of one from each."""
-        at = self.reached.states.astype(np.int64) << 32
-        if bounds != (0, None):
-            at |= self.reached.counts
-        pairs, which = np.unique(at, return_inverse=True)
-        found = [self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) for pair in pairs.tolist()]
-        costs = np.array([-1 if cost is None else cost for cost in found], np.int64)[which]
-        fit = costs >= 0
-        return self.reached.nodes[fit], costs[fit]
-
     def _cost(self, state: int, count: int, bounds: Bounds) -> int | None:
         low, high = bounds
         return self._scanner.cost(state, low - count, None if high is None else high - count)
+
+
+class Within:
+    """Where tokens lead from one state of a terminal: a branch for each first byte."""
+
+    def __init__(self, branches: list[tuple[Branch, int]]):
+        """With each branch, the characters that its first byte ends: none or one."""
+        self._branches = branches
+
+    @cached_property
+    def most(self) -> int:
+        """Characters to the nearest end by way of any token."""
+        return max((branch.most + first for branch, first in self._branches), default=0)
+
+    def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
+        """Those that leave a way to the end."""
+        return _joined([branch.tokens(behind) for branch, behind in self._behind(bounds)])
+
+    def ends(self, bounds: Bounds) -> Nodes:
+        """The nodes of the trie behind which a token goes on outside of the terminal."""
+        return _joined([branch.ends(behind) for branch, behind in self._behind(bounds)])
+
+    def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
+        """The nodes that leave a way to the end, and the fewest bytes of one from each."""
+        found = [branch.costs(behind) for branch, behind in self._behind(bounds)]
+        return _joined([nodes for nodes, _ in found]), _joined([costs for _, costs in found])
+
+    def _behind(self, bounds: Bounds) -> Iterator[tuple[Branch, Bounds]]:
+        low, high = bounds
+        if bounds == (0, None):
+            return ((branch, bounds) for branch, _ in self._branches)
+        return (
+            (branch, (low - first, None if high is None else high - first))
+            for branch, first in self._branches
+        )
 
 
 class TerminalTokens:
@@ -93,8 +154,13 @@ class TerminalTokens:
         self._table = Table(
             lambda s: [(low, high, to, scanner.counts(s, to)) for low, high, to in scanner.moves(s)]
         )
+        self.forget()
+
+    def forget(self) -> None:
+        """All but the table: it is small."""
+        self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
         self._within: dict[tuple[int, bool], Within] = {}
-        self._words: OrderedDict[tuple[int, Bounds], Words] = OrderedDict()
+        self._words: dict[tuple[int, Bounds], Words] = {}
         self._ends: dict[tuple[int, Bounds], Nodes] = {}
 
     def clamped(self, state: int, bounds: Bounds) -> Bounds:
@@ -103,31 +169,13 @@ class TerminalTokens:
             return 0, None
         return self._scanner.clamped(*bounds, self._at(state, bounds).most)
 
-    def _at(self, state: int, bounds: Bounds) -> Within:
-        key = state, bounds != (0, None)
-        if key not in self._within:
-            if isinstance(self._scanner, LiteralScanner):
-                nodes = np.array(self._trie.along(self._scanner.completion(state)), np.int32)
-                states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
-                reached = Reached(nodes, states, nodes[:0])
-            else:
-                reached = self._table.walk(self._trie, *key)
-            self._all.walked += len(reached.nodes)
-            self._within[key] = Within(self._scanner, reached, self._trie)
-        return self._within[key]
-
     def words(self, state: int, bounds: Bounds) -> Words:
         """The tokens that stay within, as packed bits."""
         key = state, bounds
         if key not in self._words:
-            within = self._at(state, bounds)
-            nodes = within.reached.nodes
-            if bounds != (0, None):
-                nodes = nodes[within.fitting(bounds)]
-            self._words[key] = token_words(self._trie, nodes, self._size)
-            if len(self._words) > _REMEMBERED:
-                self._words.popitem(last=False)
-        self._words.move_to_end(key)
+            tokens = self._at(state, bounds).tokens(bounds)
+            self._words[key] = token_words(tokens, self._size)
+            self._all.hold(self._words[key].nbytes)
         return self._words[key]
 
     def costs(self, state: int, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
@@ -138,7 +186,40 @@ class TerminalTokens:
         key = state, bounds
         if key not in self._ends:
             self._ends[key] = self._at(state, bounds).ends(bounds)
+            self._all.hold(self._ends[key].nbytes)
         return self._ends[key]
+
+    def _at(self, state: int, bounds: Bounds) -> Within:
+        key = state, bounds != (0, None)
+        if key not in self._within:
+            if isinstance(self._scanner, LiteralScanner):
+                self._within[key] = self._along(state)
+            else:
+                self._within[key] = self._walked(*key)
+        return self._within[key]
+
+    def _along(self, state: int) -> Within:
+        """The one text of a literal."""
+        nodes = np.array(self._trie.along(self._scanner.completion(state)), np.int32)
+        states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
+        if not len(nodes):
+            return Within([])
+        return Within([(Branch(self._scanner, Reached(nodes, states, nodes[:0]), self._trie), 0)])
+
+    def _walked(self, state: int, counting: bool) -> Within:
+        scanner, children = self._scanner, dict(self._trie.each_child(0))
+        roots = [
+            ((children[byte], to), int(scanner.counts(state, to)))
+            for low, high, to in scanner.moves(state)
+            for byte in range(low, high + 1)
+            if byte in children
+        ]
+        new = [root for root, _ in roots if (*root, counting) not in self._branches]
+        for root, reached in zip(new, self._table.walk(self._trie, new, counting), strict=True):
+            branch = self._branches[*root, counting] = Branch(scanner, reached, self._trie)
+            self._all.walked += len(reached.nodes)
+            self._all.hold(branch.nbytes)
+        return Within([(self._branches[*root, counting], first) for root, first in roots])
 
 
 class Terminals:
@@ -147,6 +228,7 @@ class Terminals:
     def __init__(self, trie: Trie, size: int):
         self._trie, self._size = trie, size
         self.walked = 0  # nodes of the trie so far
+        self._held = 0  # bytes
         self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
         self._scanners = WeakValueDictionary()
         self._tokens: WeakKeyDictionary[Scanner | LiteralScanner, TerminalTokens]
@@ -164,12 +246,28 @@ class Terminals:
             known = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
         return known
 
+    def hold(self, count: int) -> None:
+        """So many bytes more are remembered."""
+        self._held += count
 
-def token_words(trie: Trie, nodes: Int32[np.ndarray, " n"], size: int) -> Words:
-    """The tokens that end at `nodes`, as packed bits of `size` tokens."""
-    if len(nodes) > _FEW:
-        return packed(trie.members(nodes))
-    tokens = trie.tokens_at(nodes)[0]
+    def trim(self) -> None:
+        """Between two masks: forget everything if it has become too much."""
+        if self._held > _MOST:
+            for known in self._tokens.values():
+                known.forget()
+            self._held = 0
+
+
+def token_words(tokens: Int32[np.ndarray, " n"], size: int) -> Words:
+    """A set of tokens as packed bits, one for each of `size` tokens."""
+    if len(tokens) > _FEW:
+        members = np.zeros(size, dtype=bool)
+        members[tokens] = True
+        return packed(members)
     words = np.zeros(-(-size // 32), np.uint32)
     np.bitwise_or.at(words, tokens >> 5, np.uint32(1) << (tokens & 31).astype(np.uint32))
     return words
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int32)

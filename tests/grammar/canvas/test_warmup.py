@@ -104,7 +104,7 @@ def test_an_ordinary_answer_meets_nothing_new(vocabulary, indent):
         guidance = Frontier(compiled, BUDGET).guide(scores)
         assert not guidance.repaired
         made.append(compiled.masks.count - before)
-    assert made[0] > 25
+    assert made[0] > 20
     assert made[1] <= 3  # an enum's value is one of many
 
 

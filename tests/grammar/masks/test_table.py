@@ -16,7 +16,7 @@ SIZE, L = 100, 12
 @pytest.fixture
 def few(monkeypatch):
     """Room for few rows."""
-    monkeypatch.setattr(masks, "_ROWS", 2)
+    monkeypatch.setattr(masks, "_ROWS", 1)
 
 
 def test_a_row_is_made_once_and_told_apart(few):
@@ -44,6 +44,14 @@ def test_rows_stay_as_the_table_grows(few):
     assert table.nbytes == 41 * 4 * 4
 
 
+def test_sets_with_the_same_tokens_share_a_row():
+    table = Masks(SIZE)
+    first = table.changed(None, add=[1, 2])
+    assert table.changed(table.changed(None, add=[1, 2, 3]), remove=[3]) == first
+    assert table.kept("other name", table.words(first).copy()) == first
+    assert table.count == 2
+
+
 def test_a_table_is_begun_anew_only_when_it_is_asked_to_be(few):
     table = Masks(SIZE)
     rows = [table.changed(None, add=[token]) for token in range(3)]
@@ -62,7 +70,7 @@ def test_how_many_masks_are_kept_changes_nothing(compiler, vocabulary, monkeypat
     spec = JsonSchema(schema)
     known = compiler.compile(spec)
     plenty = [Frontier(known, 200) for _ in range(2)]
-    monkeypatch.setattr(masks, "_ROWS", 2)
+    monkeypatch.setattr(masks, "_ROWS", 1)
     scarce = Compiler(vocabulary).compile(spec)
     short = [Frontier(scarce, 200) for _ in range(2)]
     rng = torch.Generator().manual_seed(0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dlm.grammar import Frontier, JsonObject, JsonSchema, Matcher
 from dlm.grammar.parse.keys import Keys
+from dlm.grammar.quotes import QuotedTokens
 from dlm.logits import Logits
 
 L = 24
@@ -43,6 +44,24 @@ def test_a_key_is_refused_where_it_is_there_already(value, key, ascii_):
     assert twice(double)
     assert Keys().after(double.encode()) is None
     assert Keys().after(double.rsplit(",", 1)[0].encode()) is not None
+
+
+PIECES = st.text('ab"{}[]:,\\\\u0061é 1', min_size=1, max_size=6).map(str.encode)
+
+
+@given(value=VALUES, cut=st.integers(0, 60), pieces=st.lists(PIECES, max_size=40))
+def test_tokens_that_end_a_double_key_are_found(value, cut, pieces):
+    """All of them, however a text begins."""
+    pieces += [b'a"', b'"a"', b'","a"', b'":1,"a"', b'"}, "a"', b'\\u0061"', b'"', b'""', b'q\\""']
+    text = json.dumps({"a": value, "b": 1, "": [value], 'q"': value})[:cut]
+    keys = Keys().after(text.encode())
+    suspects = keys.suspects(QuotedTokens(pieces))
+    for token, piece in enumerate(pieces):
+        try:
+            double = keys.after(piece) is None
+        except ValueError:  # what a grammar of JSON would not let pass
+            continue
+        assert token in suspects or not double, piece
 
 
 def obsessed(vocabulary, text):

@@ -1,0 +1,20 @@
+"""Which tokens of a vocabulary can end the key of a JSON object. Knows no grammar."""
+
+from collections.abc import Sequence
+
+
+class QuotedTokens:
+    """The tokens of a vocabulary that hold a double quote, by what they can say of a key."""
+
+    def __init__(self, pieces: Sequence[bytes]):
+        self.pieces = {token: piece for token, piece in enumerate(pieces) if b'"' in piece}
+        self.odd = [  # an escape may spell any key, and three quotes end one and hold another
+            t for t, piece in self.pieces.items() if b"\\u" in piece or piece.count(b'"') > 2
+        ]
+        self.ending: dict[bytes, list[int]] = {}  # by what comes before the first quote
+        self.whole: dict[bytes, list[int]] = {}  # by what two quotes enclose
+        for token, piece in self.pieces.items():
+            first, *enclosed, _ = piece.split(b'"')
+            self.ending.setdefault(first, []).append(token)
+            for each in enclosed:
+                self.whole.setdefault(each, []).append(token)
