@@ -48,7 +48,7 @@ class Trie:
         held = np.bincount(node_of[: len(tokens)], minlength=count)
         self.token_first: Int32[np.ndarray, " nodes"] = (np.cumsum(held) - held).astype(np.int32)
         self.token_count: Int32[np.ndarray, " nodes"] = held.astype(np.int32)
-        self._first, self._children = memoryview(self.first), memoryview(self.children)
+        self._first, self._children = self.first.data, self.children.data
         self._bytes = self.byte.tobytes()
 
     def __len__(self) -> int:
@@ -68,16 +68,15 @@ class Trie:
             self._bytes[first : first + self._children[node]], range(first, len(self)), strict=False
         )
 
-    def along(self, text: bytes) -> list[int]:
-        """The nodes that the beginnings of `text` lead to."""
-        found, node = [], 0
-        for byte in text:
+    def along(self, text: bytes, start: int = 0) -> Iterator[int]:
+        """The nodes that `text` leads to from `start` on, byte by byte."""
+        node = 0
+        for place in range(start, len(text)):
             first = self._first[node]
-            node = self._bytes.find(byte, first, first + self._children[node])
+            node = self._bytes.find(text[place], first, first + self._children[node])
             if node < 0:
-                break
-            found.append(node)
-        return found
+                return
+            yield node
 
     def tokens_at(
         self, nodes: Int32[np.ndarray, " n"]

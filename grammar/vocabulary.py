@@ -17,6 +17,7 @@ from dlm.grammar.trie import Trie
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, likewise
+_NEVER = 1 << 40  # tokens: there is no way
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 
 
@@ -115,29 +116,33 @@ class Vocabulary:
         return tokens
 
     def _fewest(self, raw: bytes) -> list[int] | None:
-        ids, longest = self._by_piece
-        steps: list[tuple[int, int]] = [(0, 0)]  # by length: tokens for it, bytes of the last one
-        for end in range(1, len(raw) + 1):
-            ways = (
-                (steps[end - size][0] + 1, -size)
-                for size in range(1, min(end, longest) + 1)
-                if raw[end - size : end] in ids and steps[end - size][0] >= 0
-            )
-            count, size = min(ways, default=(-1, 0))
-            steps.append((count, -size))
-        if steps[-1][0] < 0:
+        first, counts = self._first_tokens
+        best: list[tuple[int, int, int]] = [(0, 0, 0)]  # by length: tokens, where the last begins
+        best += [(_NEVER, 0, 0)] * len(raw)
+        for start in range(len(raw)):
+            count = best[start][0] + 1
+            if count > _NEVER:
+                continue
+            for end, node in enumerate(self.trie.along(raw, start), start + 1):
+                if count < best[end][0] and counts[node]:
+                    best[end] = count, start, node
+        if best[-1][0] == _NEVER:
             return None
         tokens, end = [], len(raw)
         while end:
-            size = steps[end][1]
-            tokens.append(ids[raw[end - size : end]])
-            end -= size
+            _, end, node = best[end]
+            tokens.append(int(self.trie.tokens[first[node]]))
         return tokens[::-1]
+
+    @cached_property
+    def _first_tokens(self) -> tuple[memoryview, memoryview]:
+        """By node of the trie: where its tokens begin, and how many they are."""
+        return self.trie.token_first.data, self.trie.token_count.data
 
     @cached_property
     def spells_every_byte(self) -> bool:
         """Each byte is a token by itself, so that a text takes no more tokens than bytes."""
-        return all(bytes([byte]) in self._by_piece[0] for byte in range(256))
+        return all(bytes([byte]) in self._by_byte for byte in range(256))
 
     @cached_property
     def quoted(self) -> QuotedTokens:
@@ -147,7 +152,7 @@ class Vocabulary:
     @cached_property
     def fillers(self) -> list[int]:
         """Tokens of one letter or digit each, as far as there are any."""
-        ids = self._by_piece[0]
+        ids = self._by_byte
         letters = (bytes([byte]) for byte in range(128) if chr(byte).isalnum())
         return [ids[letter] for letter in letters if letter in ids]
 
@@ -170,10 +175,9 @@ class Vocabulary:
         return max(map(len, self.pieces))
 
     @cached_property
-    def _by_piece(self) -> tuple[dict[bytes, int], int]:
-        """Text tokens by their bytes, and the longest of them that is worth a try."""
-        ids = {piece: token for token, piece in enumerate(self.pieces) if piece}
-        return ids, min(32, self.longest)
+    def _by_byte(self) -> dict[bytes, int]:
+        """The tokens of one byte."""
+        return {piece: token for token, piece in enumerate(self.pieces) if len(piece) == 1}
 
     def canonical(self, before: Sequence[int], text: str) -> list[int]:
         """The tokens that certainly spell `text` after the tokens `before`, as the model would.

@@ -176,6 +176,8 @@ class SelfConditioning(GatedMLP):
         self.pre_norm = RMSNorm(config.hidden_size, config.eps)
         self.post_norm = RMSNorm(config.hidden_size, config.eps, gain=False)
 
-    def forward(self, canvas: Tensor, soft_embedding: Tensor) -> Tensor:
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, canvas: Tensor, soft_embedding: Tensor
+    ) -> Tensor:
         """Both `[..., L, hidden]`; at a canvas's first step the soft embedding is zero."""
         return self.post_norm(canvas + super().forward(self.pre_norm(soft_embedding)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.models.cache import KVCache
-from dlm.models.config import ModelConfig
+from dlm.models.config import LayerType, ModelConfig
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
 
 Mode = Literal["encode", "denoise"]
@@ -112,7 +112,7 @@ class DiffusionGemma(nn.Module):
         scalars: Sequence[Tensor],
     ) -> Float[Tensor, "*batch hidden"]:
         """All layers and the last norm; one attention and one scalar a layer."""
-        kinds = {c.kind: c.head_dim for c in self.config.layers}
+        kinds: dict[LayerType, int] = {c.kind: c.head_dim for c in self.config.layers}
         angles = {
             kind: rotary_angles(self.config.rotary[kind], head_dim, positions)
             for kind, head_dim in kinds.items()
@@ -138,11 +138,12 @@ class DiffusionGemma(nn.Module):
             _cached_attention(cache, index, slots, lengths, mode, self.window(index))
             for index in range(len(self.layers))
         ]
-        scalars = [
-            layer.encoder_scalar if mode == "encode" else layer.layer_scalar
-            for layer in self.layers
-        ]
-        return self.run_layers(x, positions, attends, scalars)
+        return self.run_layers(x, positions, attends, self.scalars(mode))
+
+    def scalars(self, mode: Mode) -> list[Float[Tensor, "1"]]:
+        """What each layer's output is multiplied by: all that tells the encoder from the decoder."""
+        name = "encoder_scalar" if mode == "encode" else "layer_scalar"
+        return [layer.get_buffer(name) for layer in self.layers]
 
     def window(self, layer: int) -> int | None:
         """Tokens that a sliding layer sees, the current one included; None for a full layer."""

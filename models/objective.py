@@ -124,9 +124,8 @@ class _Layout:
         attend = {window: _masked_attention(self._mask(batch, window)) for window in set(windows)}
         self._attends = [attend[window] for window in windows]
         clean = torch.arange(T + self._K * self._L, device=device)[:, None] < T
-        self._scalars = [
-            torch.where(clean, layer.encoder_scalar, layer.layer_scalar) for layer in model.layers
-        ]
+        scalars = zip(model.scalars("encode"), model.scalars("denoise"), strict=True)
+        self._scalars = [torch.where(clean, one, other) for one, other in scalars]
 
     def states(
         self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"]

@@ -15,6 +15,7 @@ from dlm.grammar.markers import CallMarkers
 from dlm.grammar.rules.nodes import Node, SpecialToken, concatenation
 
 if TYPE_CHECKING:
+    from dlm.grammar.excerpt import Excerpt
     from dlm.grammar.vocabulary import Vocabulary
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
@@ -29,7 +30,7 @@ def gemma_call(name: str, arguments: Node, markers: CallMarkers) -> Node:
     return concatenation(opened, f"call:{name}", arguments, closed)
 
 
-def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary") -> Answer:
+def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Answer:
     """Raises `InvalidValueError` where a call is malformed."""
     if vocabulary.call is None:
         return Answer(vocabulary.text(tokens) or None, ())
@@ -43,7 +44,9 @@ def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary") -> Answer:
 class _Reader:
     """Walks along runs of text and the control tokens between them."""
 
-    def __init__(self, tokens: Sequence[int], vocabulary: "Vocabulary", markers: CallMarkers):
+    def __init__(
+        self, tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt", markers: CallMarkers
+    ):
         self._tokens, self._vocabulary, self._markers = list(tokens), vocabulary, markers
         self._token = 0  # the next one that is not in `_text`
         self._text, self._at = "", 0

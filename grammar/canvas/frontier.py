@@ -170,8 +170,7 @@ class Frontier:
             longer = read is not None and read.double  # a key that must go on
             if (keys and not read) or onward.cost + longer >= left - position:
                 break
-            if not forced and (forced := self._compiled.parser.forced(state)):
-                forced = self._spelled(here.guess, forced)
+            forced = forced or self._spelled(here.guess, self._compiled.parser.forced(state))
             said = bool(forced) and forced[0] == token
             if trusted:
                 alone = said or position < len(here.fixed.pinned)

@@ -193,12 +193,14 @@ class Workers:
         `label`, and `CrashError` where the process came to an end.
         """
         job = _Job(function, args, seconds, label, then, Future())
-        slow = self._slow
+
+        def slow(process: Process) -> None:
+            job.run(process, seconds)
 
         def quick(process: Process) -> None:
             wanted = job.future.set_running_or_notify_cancel()
             if wanted and not job.run(process, min(seconds, _QUICK)):
-                slow.put(lambda process: job.run(process, seconds) and None)
+                self._slow.put(slow)
 
         self._quick.put(quick)
         return job.future

@@ -91,8 +91,12 @@ class JsonSchema(Spec):
     def source(self) -> dict[str, Any] | bool:
         return self.parsed
 
-    @cached_property
+    @property
     def key(self) -> Hashable:
+        return self._key
+
+    @cached_property
+    def _key(self) -> Hashable:
         read = json.dumps([self.parsed, self.registry], default=repr)
         return (
             self.kind,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dlm.grammar.rules.rules import Rules
 
 if TYPE_CHECKING:  # it takes numpy and transformers, and rules are made without
+    from dlm.grammar.excerpt import Excerpt
     from dlm.grammar.markers import CallMarkers
     from dlm.grammar.vocabulary import Vocabulary
 
@@ -47,6 +48,6 @@ class Spec(ABC):
     def value(self, text: str) -> Any:
         """What a finished `text` means; `InvalidValueError` if the spec refuses it after all."""
 
-    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary") -> Any:
+    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Any:
         """What a finished answer means; `InvalidValueError` if the spec refuses it after all."""
         return self.value(vocabulary.text(tokens))

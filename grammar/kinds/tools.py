@@ -33,6 +33,7 @@ from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.writer import as_object, write
 
 if TYPE_CHECKING:
+    from dlm.grammar.excerpt import Excerpt
     from dlm.grammar.vocabulary import Vocabulary
 
 _NATIVE = "gemma4"
@@ -184,7 +185,7 @@ class Tools(Spec):
             return self._checked(Answer(text or None, ()))
         return self._checked(MARKUPS[self.format].read(text, self._accepts))
 
-    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary") -> Answer:
+    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Answer:
         """The text and the calls of any answer, made under this constraint or not.
 
         Raises `InvalidValueError` for a malformed call, one of an unknown tool or with arguments

@@ -22,6 +22,7 @@ from dlm.grammar.vocabulary import Vocabulary
 
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # of Python objects, roughly
 _COMPLETIONS = 4096  # that are remembered
+_SPELLED = 4096  # bytes of a completion that are spelled in tokens
 _DOUBTFUL = 256  # tokens that are looked at one by one
 _FEW = 32  # tokens of a text that is looked for where none is known
 
@@ -80,7 +81,9 @@ class Compiled:
             return None
         members = np.zeros(len(self.vocabulary), dtype=bool)
         members[found[sure]] = True
-        doubtful = found[~sure][np.argsort(costs[~sure], kind="stable")][:_DOUBTFUL].tolist()
+        order = np.argsort(costs[~sure], kind="stable")[:_DOUBTFUL]
+        few = np.cumsum(costs[~sure][order]) <= 8 * _SPELLED
+        doubtful = found[~sure][order][few].tolist()
         shortest = self.shortest_completion(state, tokens + 1) or []
         for token in {*doubtful, *shortest[:1]}:
             onward = self.after(state, token)
@@ -91,11 +94,14 @@ class Compiled:
         """The text can be completed in so many tokens, its stop not counted.
 
         Bytes bound it, then the tokens of each rule's rest by themselves; seldom is more needed.
+        What takes more than `_SPELLED` bytes is not spelled: it wants as many tokens as bytes.
         """
         if state.cost is None or not self._may_close(state, tokens):
             return False
         if state.cost <= tokens and self.vocabulary.spells_every_byte:
             return True
+        if not self.spells(state):
+            return False
         by_rules = self._by_rules(state)
         if by_rules is not None and by_rules <= tokens:
             return True
@@ -105,12 +111,17 @@ class Compiled:
     def shortest_completion(self, state: State, tokens: int = maxsize) -> list[int] | None:
         """The tokens of a shortest text to the end, its stop not counted; None: there is none.
 
-        The shortest in bytes, if it is of at most so many `tokens`, else in tokens.
+        The shortest in bytes, if it is of at most so many `tokens`, else in tokens. Of one that is
+        longer than `_SPELLED` bytes, the beginning.
         """
         plain = self._of_fewest_bytes(state)
         if plain is None or len(plain) > tokens:
             return self._of_fewest_tokens.get(state, plain)
         return plain
+
+    def spells(self, state: State) -> bool:
+        """A shortest completion is not too long to be spelled to its end."""
+        return state.cost is None or state.cost <= _SPELLED
 
     def least_tokens(self, state: State) -> int:
         """No completion takes fewer tokens: each is at most as long as the longest one."""
@@ -126,8 +137,8 @@ class Compiled:
             if state.cost is None:
                 self._completions[state] = None
             else:
-                self.meter.spend(state.cost)
-                text = self.parser.completion(state)
+                self.meter.spend(min(state.cost, _SPELLED))
+                text = self.parser.completion(state, _SPELLED)
                 self._completions[state] = self.vocabulary.fewest(text)
         return self._completions[state]
 
@@ -158,7 +169,7 @@ class Compiled:
         rest = 0
         for item in reversed(path):
             if item.state not in self._spelled:
-                spelled = self.vocabulary.fewest(self.parser.rest(item))
+                spelled = self.vocabulary.fewest(self.parser.rest(item, _SPELLED))
                 self._spelled[item.state] = None if spelled is None else len(spelled)
             own = self._spelled[item.state]
             if own is None:

@@ -26,7 +26,7 @@ class Lengths:
         self._final = automaton.final
         self._edges: list[list[tuple[int, int, int]]] = []  # bytes, state, a code point
         for found in automaton.edges:
-            best: dict[int, tuple[int, int]] = {}
+            best: dict[int, tuple[int, ...]] = {}
             for low, high, to in found:
                 each = min((weigh(c), rank, c) for rank, c in _candidates(low, high))
                 best[to] = min(best.get(to, (each[0] + 1, 0, 0)), each)

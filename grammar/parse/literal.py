@@ -1,5 +1,7 @@
 """A text that is read as it stands, byte by byte."""
 
+from sys import maxsize
+
 from dlm.grammar.parse.scanner import Move
 
 
@@ -29,5 +31,10 @@ class LiteralScanner:
     def fewest_characters(self, state: int) -> int:
         return 0
 
-    def completion(self, state: int, low: int = 0, high: int | None = None) -> bytes:
-        return self._raw[state:]
+    def completion(
+        self, state: int, low: int = 0, high: int | None = None, most: int = maxsize
+    ) -> bytes:
+        end = min(state + most, len(self._raw))
+        while end < len(self._raw) and self._raw[end] & 0xC0 == 0x80:  # within a character
+            end += 1
+        return self._raw[state:end]

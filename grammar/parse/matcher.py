@@ -160,6 +160,13 @@ class Matcher:
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, more than {budget}", least
             )
+        if not self._compiled.spells(self._state):
+            enough = len(self._closing()) + (self._state.cost or 0) + 1
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
+                f"but it is too long to tell whether it fits {budget}",
+                enough,
+            )
         shortest = self.shortest_completion(budget - 1)
         if shortest is None:
             return DeadEndError(

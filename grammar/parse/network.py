@@ -5,6 +5,7 @@ rule, or read nothing (epsilon). Knows no text and no vocabulary.
 """
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dlm.grammar.parse.construction import Construction
@@ -77,22 +78,23 @@ class Network:
             self._tails[state] = through if edges else state in self.final
         return self._tails[state]
 
-    def way(self, state: int) -> list[Read | int]:
+    def way(self, state: int) -> Iterator[Read | int]:
         """A shortest way to the end of the state's rule: terminals, and tokens by their ids."""
-        found: list[Read | int] = []
-        pending = [state]
+        pending = [(state, 1)]  # how often each is to be left
         while pending:
-            edge = self._way.get(pending.pop())
+            state, times = pending.pop()
+            if times > 1:
+                pending.append((state, times - 1))
+            edge = self._way.get(state) if times else None
             if edge is None:
                 continue
-            pending.append(edge.to)
+            pending.append((edge.to, 1))
             if isinstance(edge, Read):
-                found.append(edge)
+                yield edge
             elif isinstance(edge, ReadToken):
-                found.append(min(edge.ids))
+                yield min(edge.ids)
             elif isinstance(edge, Follow) and not self.nullable(edge.rule):
-                pending += [self.start[edge.rule]] * edge.low
-        return found
+                pending.append((self.start[edge.rule], edge.low))
 
     def _out(self, state: int) -> list[Edge]:
         if state in self._rounds:

@@ -113,19 +113,34 @@ class Parser:
             state.forced = said.decode(errors="ignore")  # it may end within a character
         return state.forced
 
-    def completion(self, state: State) -> list[bytes | int]:
-        """A shortest text to the end: bytes, and control tokens by their ids."""
-        return self._text(state.best)
+    def completion(self, state: State, most: int) -> list[bytes | int]:
+        """A shortest text to the end: bytes, and control tokens by their ids.
 
-    def rest(self, item: Item) -> list[bytes | int]:
-        """A shortest text to the end of the item's rule."""
+        Of one that is longer, at least the first `most` bytes.
+        """
         said: list[bytes | int] = []
+        each, left = state.best, most
+        if isinstance(each, Thread):
+            scanner = self.scanners[each.terminal]
+            said.append(scanner.completion(each.at, each.needed, each.remaining, left))
+            each = each.behind
+        while each is not None and (left := most - _length(said)) > 0:
+            said += self.rest(each, left)
+            each = each.stack.best
+        return said
+
+    def rest(self, item: Item, most: int) -> list[bytes | int]:
+        """The same to the end of the item's rule."""
+        said: list[bytes | int] = []
+        left = most
         for part in self._network.way(item.state):
+            if left <= 0:
+                break
             if isinstance(part, Read):
                 scanner = self.scanners[part.terminal]
-                said.append(scanner.completion(scanner.start, part.low, part.high))
-            else:
-                said.append(part)
+                part = scanner.completion(scanner.start, part.low, part.high, left)
+            said.append(part)
+            left -= _length([part])
         return said
 
     def _only(self, state: State) -> int | None:
@@ -152,7 +167,7 @@ class Parser:
     def _ended(self, thread: Thread) -> bool:
         """What was read is a whole text of the terminal."""
         final = self.scanners[thread.terminal].final[thread.at]
-        return final and thread.count >= thread.low
+        return final and thread.read >= thread.low
 
     def _after_token(self, state: State, token: int) -> State | None:
         items = [
@@ -265,21 +280,14 @@ class Parser:
                 ways.append(each)
         return least, min(ways, key=_order, default=None)
 
-    def _text(self, each: Thread | Item | None) -> list[bytes | int]:
-        """A shortest text to the end."""
-        said: list[bytes | int] = []
-        if isinstance(each, Thread):
-            scanner = self.scanners[each.terminal]
-            said.append(scanner.completion(each.at, each.needed, each.remaining))
-            each = each.behind
-        while each is not None:
-            said += self.rest(each)
-            each = each.stack.best
-        return said
+
+def _length(said: list[bytes | int]) -> int:
+    """Bytes; a control token counts as one."""
+    return sum(len(part) if isinstance(part, bytes) else 1 for part in said)
 
 
 def _order(each: Thread | Item) -> tuple[int, ...]:
     """The same for the same situation, whatever was read before."""
     if isinstance(each, Item):
         return each.state, each.stack.order
-    return each.behind.state, each.behind.stack.order, each.terminal, each.at, each.count
+    return each.behind.state, each.behind.stack.order, each.terminal, each.at, each.read

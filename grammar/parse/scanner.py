@@ -6,6 +6,7 @@ the same future are one state. Bounds of length are not its business: who reads 
 """
 
 from collections.abc import Iterable, Iterator
+from sys import maxsize
 from threading import Lock
 
 from dlm.grammar.parse.lengths import Lengths
@@ -76,18 +77,22 @@ class Scanner:
             high = None  # where a text is long enough, one is that is not much longer
         return low, high
 
-    def completion(self, state: int, low: int = 0, high: int | None = None) -> bytes:
-        """Such bytes. The state has to have a way to the end."""
+    def completion(
+        self, state: int, low: int = 0, high: int | None = None, most: int = maxsize
+    ) -> bytes:
+        """Such bytes; of longer ones, at least the first `most`. There must be a way to the end."""
         if self._keys[state] == ("done",):
             return b""
         _, said, q, characters = min(self._ways(state, low, high))
         low, high = low - characters, None if high is None else high - characters
-        parts = [said]
+        text = bytearray(said)
         while self._lengths.within(q, low, high):
+            if len(text) >= most:
+                return bytes(text)
             point, q = self._lengths.next_character(q, low, high)
-            parts.append(self._spell(point))
+            text += self._spell(point)
             low, high = low - 1, None if high is None else high - 1
-        return b"".join(parts) + b'"' * self.quoted
+        return bytes(text) + b'"' * self.quoted
 
     def _ways(
         self, state: int, low: int, high: int | None

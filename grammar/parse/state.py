@@ -41,7 +41,7 @@ class Thread(NamedTuple):
 
     terminal: int
     at: int  # the scanner's state
-    count: int  # characters so far; 0 where nothing bounds them
+    read: int  # characters so far; 0 where nothing bounds them
     low: int
     high: int | None
     behind: Item
@@ -49,12 +49,12 @@ class Thread(NamedTuple):
     @property
     def needed(self) -> int:
         """Characters that must follow."""
-        return self.low - self.count
+        return self.low - self.read
 
     @property
     def remaining(self) -> int | None:
         """Characters that may follow; None: any number."""
-        return None if self.high is None else self.high - self.count
+        return None if self.high is None else self.high - self.read
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -200,7 +200,7 @@ class TerminalTokens:
 
     def _along(self, state: int) -> Within:
         """The one text of a literal."""
-        nodes = np.array(self._trie.along(self._scanner.completion(state)), np.int32)
+        nodes = np.array([*self._trie.along(self._scanner.completion(state))], np.int32)
         states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
         if not len(nodes):
             return Within([])

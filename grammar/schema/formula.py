@@ -94,8 +94,11 @@ def complement(formula: Formula) -> Formula:
 def place(formula: Formula) -> str:
     """The JSON pointer of its first subschema."""
     while not isinstance(formula, Leaf):
-        parts = (formula.test,) if isinstance(formula, Conditional) else formula.parts
-        if not parts:
-            return ""
-        formula = parts[0]
+        match formula:
+            case Conditional(test=first) | Every((first, *_)) | Some((first, *_)):
+                formula = first
+            case ExactlyOne((first, *_)):
+                formula = first
+            case _:
+                return ""
     return formula.source.where
