@@ -141,7 +141,7 @@ class DiffusionGemma(nn.Module):
         return self.run_layers(x, positions, attends, self.scalars(mode))
 
     def scalars(self, mode: Mode) -> list[Float[Tensor, "1"]]:
-        """What each layer's output is multiplied by: all that tells the encoder from the decoder."""
+        """What each layer's output is multiplied by: all that sets encoder and decoder apart."""
         name = "encoder_scalar" if mode == "encode" else "layer_scalar"
         return [layer.get_buffer(name) for layer in self.layers]
 
