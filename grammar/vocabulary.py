@@ -92,6 +92,10 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.pieces)
 
+    def index(self) -> None:
+        """Make what else is made when it is first asked for: 1 s at 262,144 tokens."""
+        _ = self.trie, self.quoted, self.spells_every_byte, self.longest, self._first_tokens
+
     @cached_property
     def text_words(self) -> np.ndarray:
         """Every token that has bytes, as packed bits: `v % 32` of word `v // 32`."""

@@ -37,6 +37,7 @@ class Compiler:
         """A compile takes at most so many `seconds` of processor time. `workers` are those of
         several compilers, by default its own: who made them closes them."""
         self.vocabulary, self._seconds, self._max_bytes = vocabulary, seconds, max_bytes
+        vocabulary.index()
         self._terminals = Terminals(vocabulary.trie, len(vocabulary))
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
