@@ -61,6 +61,7 @@ class Row:
     split: str
     compiled: bool = False
     refused: str | None = None  # why it was not decoded
+    failed: str | None = None  # what was raised when it was: that is never right
     valid: bool = False
     complete: bool = False
     shortest: int | None = None  # tokens
@@ -181,7 +182,11 @@ def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> 
     vocabulary, rng = compiler.vocabulary, np.random.default_rng([seed, *entry["id"].encode()])
     max_tokens = max(512, 2 * row.shortest)
     started = time.perf_counter()
-    tokens, stats = run(compiled, model, max_tokens, rng)
+    try:
+        tokens, stats = run(compiled, model, max_tokens, rng)
+    except Exception as error:  # it is counted, and the next schema is decoded
+        row.failed = repr(error)
+        return row
     row.seconds = time.perf_counter() - started
     row.tokens, row.calls = len(tokens), stats.denoiser_calls
     row.complete = tokens[-1] in vocabulary.stops and row.tokens <= max_tokens

@@ -22,6 +22,13 @@ class CanvasPass:
     suspect: int | None = None  # the first position behind the repair and what that dictates
     mass: float = 1.0
 
+    def sure_of(self, token: int) -> bool:
+        """The next one is pinned, or goes on with a completion: it is known to fit the budget."""
+        position = len(self.guess)
+        if position < len(self.fixed.pinned):
+            return True
+        return self.completions.get(position, [])[:1] == [token]
+
     @property
     def agreed(self) -> int:
         """Leading positions that hold the model's own choice."""

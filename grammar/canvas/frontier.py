@@ -131,9 +131,11 @@ class Frontier:
         """The last pass, up to where the model's choice departs from it."""
         last, pinned = self._last, fixed.pinned
         wanted = [*pinned, *argmax[len(pinned) :]]
+        keep = common(wanted, last.guess)
+        completions = {p: text for p, text in last.completions.items() if p <= keep}
+        keep = min(last.agreed, keep)
         if fixed != last.fixed or self._age != self._masks.age:
-            return CanvasPass(fixed, wanted)
-        keep = min(last.agreed, common(wanted, last.guess))
+            return CanvasPass(fixed, wanted, completions=completions)
         return CanvasPass(
             fixed,
             wanted,
@@ -141,7 +143,7 @@ class Frontier:
             last.masks[:keep],
             last.forced_at.get(keep - 1, [])[1:],
             {p: forced for p, forced in last.forced_at.items() if p < keep},
-            {p: completion for p, completion in last.completions.items() if p <= keep},
+            completions,
         )
 
     def _follow(self, scores: Scores, here: CanvasPass) -> None:
@@ -215,8 +217,7 @@ class Frontier:
         refused = set(here.fixed.banned.get(position, ()))
         for token, mask in self._proposals(scores, here, refused):
             if matcher.accept(token):
-                completing = here.completions.get(position, [])[:1] == [token]
-                if completing or matcher.closes_within(self._left(position)):
+                if here.sure_of(token) or matcher.closes_within(self._left(position)):
                     return token, mask
                 matcher.rollback(1)
             refused.add(token)
@@ -279,9 +280,8 @@ class Frontier:
     def _completing(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
         """The next token of a shortest completion, or the stop behind it."""
         position = len(here.guess)
-        completion = here.completions.get(position) or self._matcher.shortest_completion(
-            self._left(position) + 1
-        )
+        known, left = here.completions.get(position), self._left(position) + 1
+        completion = known or self._matcher.completing(left)
         if completion is None:
             raise DeadEndError("the grammar goes on, but no token of the vocabulary does")
         if completion:

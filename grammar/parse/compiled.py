@@ -22,7 +22,8 @@ from dlm.grammar.vocabulary import Vocabulary
 
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # of Python objects, roughly
 _COMPLETIONS = 4096  # that are remembered
-_SPELLED = 4096  # bytes of a completion that are spelled in tokens
+_SPELLED = 2048  # bytes of a completion that is spelled just to count its tokens
+_BEGUN = 64  # bytes that are spelled of one that is known to fit
 _DOUBTFUL = 256  # tokens that are looked at one by one
 _FEW = 32  # tokens of a text that is looked for where none is known
 
@@ -84,7 +85,7 @@ class Compiled:
         order = np.argsort(costs[~sure], kind="stable")[:_DOUBTFUL]
         few = np.cumsum(costs[~sure][order]) <= 8 * _SPELLED
         doubtful = found[~sure][order][few].tolist()
-        shortest = self.shortest_completion(state, tokens + 1) or []
+        shortest = self.completing(state, tokens + 1) or []
         for token in {*doubtful, *shortest[:1]}:
             onward = self.after(state, token)
             members[token] = onward is not None and self.closes_within(onward, tokens)
@@ -111,13 +112,21 @@ class Compiled:
     def shortest_completion(self, state: State, tokens: int = maxsize) -> list[int] | None:
         """The tokens of a shortest text to the end, its stop not counted; None: there is none.
 
-        The shortest in bytes, if it is of at most so many `tokens`, else in tokens. Of one that is
-        longer than `_SPELLED` bytes, the beginning.
+        The shortest in bytes, if it is of at most so many `tokens`, else in tokens.
         """
         plain = self._of_fewest_bytes(state)
         if plain is None or len(plain) > tokens:
             return self._of_fewest_tokens.get(state, plain)
         return plain
+
+    def completing(self, state: State, tokens: int) -> list[int] | None:
+        """The first tokens, or all, of a completion that takes at most so many; None: none does.
+
+        Enough of it to go on with: where its bytes bound its tokens, the rest can wait.
+        """
+        if state.cost is None or state.cost > tokens or not self.vocabulary.spells_every_byte:
+            return self.shortest_completion(state, tokens)
+        return self.vocabulary.fewest(self.parser.completion(state, _BEGUN))
 
     def spells(self, state: State) -> bool:
         """A shortest completion is not too long to be spelled to its end."""
@@ -137,15 +146,16 @@ class Compiled:
             if state.cost is None:
                 self._completions[state] = None
             else:
-                self.meter.spend(min(state.cost, _SPELLED))
-                text = self.parser.completion(state, _SPELLED)
+                self.meter.spend(1 + state.cost)
+                text = self.parser.completion(state, maxsize)
                 self._completions[state] = self.vocabulary.fewest(text)
         return self._completions[state]
 
     @cached_property
     def _of_fewest_tokens(self) -> dict[State, list[int]]:
         """A way through the whole grammar in fewer tokens than the shortest text's, by state."""
-        known = self._of_fewest_bytes(self.parser.start)
+        start = self.parser.start
+        known = self._of_fewest_bytes(start) if self.spells(start) else None
         most = _FEW if known is None else len(known) - 1
         steps = fewest(self.parser, self.vocabulary, most)
         said = [token for _, token in steps]
@@ -169,7 +179,7 @@ class Compiled:
         rest = 0
         for item in reversed(path):
             if item.state not in self._spelled:
-                spelled = self.vocabulary.fewest(self.parser.rest(item, _SPELLED))
+                spelled = self.vocabulary.fewest(self.parser.rest(item, maxsize))
                 self._spelled[item.state] = None if spelled is None else len(spelled)
             own = self._spelled[item.state]
             if own is None:

@@ -6,7 +6,7 @@ needed, and a bound of a billion costs nothing.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from threading import Lock
 
@@ -62,15 +62,18 @@ class Lengths:
             count += 1
         return None if best == inf else int(best)
 
-    def next_character(self, q: int, low: int, high: int | None) -> tuple[int, int]:
-        """A code point and a state on the way that `within` has measured."""
+    def way(self, q: int, low: int, high: int | None) -> Iterator[int]:
+        """The code points of the way that `within` has measured."""
         total = self.within(q, low, high)
-        left = None if high is None else high - 1
-        for weight, to, point in self._edges[q]:
-            rest = self.within(to, low - 1, left)
-            if rest is not None and weight + rest == total:
-                return point, to
-        raise InvalidGrammarError("terminal", "it has no completion")
+        while total:
+            low, high = low - 1, None if high is None else high - 1
+            for weight, to, point in self._edges[q]:
+                if self.within(to, low, high) == total - weight:
+                    yield point
+                    q, total = to, total - weight
+                    break
+            else:
+                raise InvalidGrammarError("terminal", "it has no completion")
 
     def _row(self, count: int) -> tuple[list[float], float]:
         """Bytes by state for exactly `count` characters, and what to add to them."""

@@ -4,7 +4,7 @@ What the frontier does over canvases rests on it, and so can any decoder that wr
 right: take only tokens out of `allowed(budget)`, and the text is valid and ends in time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from sys import maxsize
 
@@ -16,6 +16,8 @@ from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.parse.state import State
+
+_Spell = Callable[[State, int], list[int] | None]
 
 _SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
@@ -139,19 +141,18 @@ class Matcher:
         budget = self._reasoning.budget if self._reasoning is not None else None
         if closing and budget is not None and self._thought + closing > budget:
             return False
-        double = self._keys is not None and self._keys.double
-        return self._compiled.closes_within(self._state, tokens - closing - double)
+        return self._compiled.closes_within(self._state, tokens - closing - self._ends_double)
 
     def shortest_completion(self, tokens: int = maxsize) -> list[int] | None:
         """What completes what is begun, up to a stop token; None: nothing does.
 
         At most so many `tokens`, if that is known to be possible.
         """
-        closing = self._closing()
-        if self._keys is not None and self._keys.double:
-            return self._longer_key(tokens)
-        rest = self._compiled.shortest_completion(self._state, tokens - len(closing))
-        return None if rest is None else closing + rest
+        return self._completed(tokens, self._compiled.shortest_completion)
+
+    def completing(self, tokens: int) -> list[int] | None:
+        """The first tokens, or all, of a completion that takes at most so many."""
+        return self._completed(tokens, self._compiled.completing)
 
     def too_long(self, budget: int) -> GrammarError:
         """What to raise where no text fits `budget` tokens, the stop among them."""
@@ -189,14 +190,28 @@ class Matcher:
             known = masks.known[mask, keys] = masks.changed(mask, remove=doubles)
         return known
 
-    def _longer_key(self, tokens: int) -> list[int] | None:
+    @property
+    def _ends_double(self) -> bool:
+        """The shortest completion begins with the end of a key that is there already."""
+        if self._keys is None or not self._keys.double:
+            return False
+        return self._compiled.parser.completion(self._state, 1)[:1] == [b'"']
+
+    def _completed(self, tokens: int, spell: _Spell) -> list[int] | None:
+        closing = self._closing()
+        if self._ends_double:
+            return self._longer_key(tokens, spell)
+        rest = spell(self._state, tokens - len(closing))
+        return None if rest is None else closing + rest
+
+    def _longer_key(self, tokens: int, spell: _Spell) -> list[int] | None:
         """A completion that goes on with one more character first."""
         for filler in self._compiled.vocabulary.fillers:
             if self.accept(filler):
                 try:
                     keys = self._keys
                     if keys is not None and not keys.double:
-                        rest = self._compiled.shortest_completion(self._state, tokens - 1)
+                        rest = spell(self._state, tokens - 1)
                         return None if rest is None else [filler, *rest]
                 finally:
                     self.rollback(1)
@@ -213,7 +228,7 @@ class Matcher:
             return left
         if self._closing() and self.closes_within(budget - 1 - len(self._closing())):
             return None
-        first = (self.shortest_completion(budget - 1) or [])[:1]
+        first = (self.completing(budget - 1) or [])[:1]
         return self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
 
     def _closing(self) -> list[int]:

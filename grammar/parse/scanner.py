@@ -86,12 +86,10 @@ class Scanner:
         _, said, q, characters = min(self._ways(state, low, high))
         low, high = low - characters, None if high is None else high - characters
         text = bytearray(said)
-        while self._lengths.within(q, low, high):
+        for point in self._lengths.way(q, low, high):
             if len(text) >= most:
                 return bytes(text)
-            point, q = self._lengths.next_character(q, low, high)
             text += self._spell(point)
-            low, high = low - 1, None if high is None else high - 1
         return bytes(text) + b'"' * self.quoted
 
     def _ways(

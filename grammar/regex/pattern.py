@@ -25,12 +25,12 @@ Bounded = tuple[Automaton, int, int | None]  # texts of so many characters that 
 
 
 @lru_cache(maxsize=1024)
-def parse(pattern: str, whole: bool) -> Node:
+def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
     """Matches the `whole` text, or all texts in which the pattern matches a part.
 
-    Raises `InvalidGrammarError`.
+    For all readers of patterns, or, `wide`, for any of them. Raises `InvalidGrammarError`.
     """
-    return _opened(_opened(read(pattern), START, not whole), END, not whole)
+    return _opened(_opened(read(pattern, wide), START, not whole), END, not whole)
 
 
 @lru_cache(maxsize=1024)
@@ -40,13 +40,13 @@ def automaton_of(pattern: str, whole: bool) -> Automaton:
 
 
 @lru_cache(maxsize=1024)
-def bounded(pattern: str, whole: bool) -> Bounded:
+def bounded(pattern: str, whole: bool, wide: bool = False) -> Bounded:
     """The automaton without a long count that comes down to the number of characters, and that.
 
     Such a count is the only one in the pattern, or the others do not change the number:
     `^[A-Z][a-z]{0,4999}$` is `^[A-Z][a-z]*$` of 1 to 5,000 characters.
     """
-    return _counted(_parts(parse(pattern, whole)))
+    return _counted(_parts(parse(pattern, whole, wide)))
 
 
 def _counted(parts: tuple[Node, ...]) -> Bounded:

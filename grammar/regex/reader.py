@@ -1,5 +1,8 @@
 """Reads regexes into nodes, as ECMA-262 means them with its flag u.
 
+Where Python's `re` and Rust's `regex` read it otherwise, what matches is what matches for all of
+them, so that an answer is right whoever checks it; what must not match is what does for any one.
+
 More than that is read where no dialect says otherwise: flags in groups, `(?P<name>`, escapes and
 braces that need none. What no automaton can do, and what is meant otherwise elsewhere, is refused
 by name and place.
@@ -8,7 +11,7 @@ by name and place.
 import re
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.characters import ESCAPES, LINE_ENDS, WORD, any_case, property_
+from dlm.grammar.regex.characters import LINE_ENDS, any_case, named, property_
 from dlm.grammar.regex.ranges import EVERY, Ranges, inverted, union
 from dlm.grammar.rules.nodes import (
     EMPTY,
@@ -24,6 +27,7 @@ from dlm.grammar.rules.nodes import (
     concatenation,
 )
 
+_NEWLINE: Ranges = ((0x0A, 0x0A),)
 START = Lookbehind(Characters(EVERY), False)
 END = Lookahead(Characters(EVERY), False)
 
@@ -51,14 +55,14 @@ _GROUPS = {  # what else begins with `(?`
 _ANCHORS = {"A": "^", "Z": "$", "z": "$"}  # of other dialects
 
 
-def read(pattern: str) -> Node:
-    """Raises `InvalidGrammarError`, its `where` a place."""
-    return _Reader(pattern).whole()
+def read(pattern: str, wide: bool = False) -> Node:
+    """`wide`: what matches for any reader. Raises `InvalidGrammarError`, its `where` a place."""
+    return _Reader(pattern, wide).whole()
 
 
 class _Reader:
-    def __init__(self, pattern: str):
-        self._pattern, self._at = pattern, 0
+    def __init__(self, pattern: str, wide: bool):
+        self._pattern, self._wide, self._at = pattern, wide, 0
         self._flags: frozenset[str] = frozenset()
         self._depth = 0
         self._behind = 0  # lookbehinds around here
@@ -123,17 +127,23 @@ class _Reader:
         begin = self._at
         if look := self._match(_LOOK):
             self._behind += bool(look[1])
+            self._wide ^= look[2] == "!"  # what must not match
             node = (Lookbehind if look[1] else Lookahead)(self._group(begin), look[2] == "=")
+            self._wide ^= look[2] == "!"
             self._behind -= bool(look[1])
         elif self._next("^"):
             node = Lookbehind(self._no_line_end(), False) if "m" in self._flags else START
         elif self._next("$"):
             node = Lookahead(self._no_line_end(), False) if "m" in self._flags else END
         elif self._next("\\b") or self._next("\\B"):
-            word, edge = Characters(self._cased(WORD)), self._pattern[begin + 1] == "b"
+            edge = self._pattern[begin + 1] == "b"
             node = alternation(
-                concatenation(Lookbehind(word), Lookahead(word, not edge)),
-                concatenation(Lookbehind(word, False), Lookahead(word, edge)),
+                concatenation(
+                    Lookbehind(self._word(True)), Lookahead(self._word(not edge), not edge)
+                ),
+                concatenation(
+                    Lookbehind(self._word(False), False), Lookahead(self._word(edge), edge)
+                ),
             )
         else:
             return None
@@ -142,6 +152,9 @@ class _Reader:
         if _QUANTIFIER.match(self._pattern, self._at):
             raise self._error("what reads no character cannot be repeated")
         return node
+
+    def _word(self, wanted: bool) -> Node:
+        return Characters(self._cased(named("w", self._wide == wanted)))
 
     def _no_line_end(self) -> Node:
         return Characters(inverted(LINE_ENDS))
@@ -153,7 +166,8 @@ class _Reader:
         if self._next("["):
             return self._characters(self._class(begin))
         if self._next("."):
-            return Characters(EVERY if "s" in self._flags else inverted(LINE_ENDS))
+            ends = _NEWLINE if self._wide else LINE_ENDS
+            return Characters(EVERY if "s" in self._flags else inverted(ends))
         if _STRAY.match(self._pattern, begin):
             raise self._error(f"`{self._pattern[begin]}` repeats nothing: escape it, if it is text")
         return self._characters(self._cased(self._character()))
@@ -197,6 +211,7 @@ class _Reader:
 
     def _class(self, begin: int) -> Ranges:
         inverse = self._next("^")
+        self._wide ^= inverse
         found: list[tuple[int, int]] = []
         while not self._next("]"):
             if self._at >= len(self._pattern):
@@ -218,6 +233,7 @@ class _Reader:
                 else:
                     member = ((low, high),)
             found += member
+        self._wide ^= inverse
         ranges = self._cased(union(found))
         return inverted(ranges) if inverse else ranges
 
@@ -236,8 +252,9 @@ class _Reader:
             letter = self._pattern[self._at : self._at + 1]
             self._at += 1
             if letter and letter in "dDwWsS":
-                ranges = self._cased(ESCAPES[letter.lower()])
-                return inverted(ranges) if letter.isupper() else ranges
+                inverse = letter.isupper()
+                ranges = self._cased(named(letter.lower(), self._wide != inverse))
+                return inverted(ranges) if inverse else ranges
             point = self._escaped(letter, within)
         return ((point, point),)
 

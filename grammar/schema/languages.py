@@ -28,6 +28,7 @@ class Languages:
     def __init__(self, formats: bool, work: Work):
         self._formats, self.work = formats, work
         self._known: dict[tuple[str, str], Texts | None] = {}
+        self._refused: dict[tuple[str, str], Texts | None] = {}  # where it must not match
         self._texts: dict[Strings, Texts | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
 
@@ -54,10 +55,17 @@ class Languages:
 
     def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
         """The texts that a pattern or a format accepts, or refuses."""
-        automaton, low, high = self._known[word, text] or _ALL
+        automaton, low, high = self._read(word, text, wanted)
         if low or high is not None:
             automaton = automaton.intersection(Automaton.lengths(low, high))
         return automaton if wanted else automaton.complement()
+
+    def _read(self, word: str, text: str, wanted: bool) -> Texts:
+        if wanted or word == "format":
+            return self._known[word, text] or _ALL
+        if (word, text) not in self._refused:
+            self._refused[word, text] = bounded(text, False, wide=True)
+        return self._refused[word, text] or _ALL
 
     def texts(self, strings: Strings) -> Texts | None:
         """None if there are none. Raises `TooLargeError`."""
@@ -88,7 +96,7 @@ class Languages:
         if len(text) < strings.low or (strings.high is not None and len(text) > strings.high):
             return False
         for word, name, wanted in strings.languages:
-            automaton, low, high = self._known[word, name] or _ALL
+            automaton, low, high = self._read(word, name, wanted)
             fits = low <= len(text) and (high is None or len(text) <= high)
             if (fits and automaton.accepts(text)) != wanted:
                 return False

@@ -18,6 +18,7 @@ from dlm.grammar import (
     Regex,
     Vocabulary,
 )
+from dlm.grammar.canvas.warmup import Warmup
 from dlm.logits import Logits
 
 L, AMPLE = 12, 1000
@@ -150,3 +151,57 @@ def test_nothing_is_closed_early_while_the_model_s_own_text_fits(by_byte, spec, 
     short = Frontier(by_byte.compile(spec), len(wanted) - 1)
     tokens = (wanting(wanted[i:][:L], len(vocabulary), vocabulary.pad) for i in range(0, 999, L))
     assert len(answer(short, tokens)) < len(wanted)
+
+
+LONG = [
+    JsonSchema({"type": "string", "minLength": 2100}),
+    JsonSchema({"type": "array", "minItems": 500, "items": {"enum": ["ab", "cd"]}}),
+    Regex("(ab|cd){1100}!"),
+]
+
+
+@pytest.mark.parametrize("spec", LONG)
+def test_what_is_too_long_to_be_spelled_closes_within_as_many_tokens_as_bytes(
+    compiler, vocabulary, spec
+):
+    """However the model wanders before it is made to close; and fewer tokens are refused."""
+    compiled, canvas = compiler.compile(spec), 256
+    needed = compiled.parser.start.cost + 1
+    with pytest.raises(BudgetError, match=f"surely fits {needed}") as no:
+        Frontier(compiled, needed - 1)
+    assert no.value.needed == needed
+    frontier, said = Frontier(compiled, needed), []
+    logits = torch.zeros(canvas, len(vocabulary))
+    logits[:, vocabulary.encode("a")[0]] = 9.0
+    while not said or said[-1] not in vocabulary.stops:
+        guidance = frontier.guide(Logits(logits, logits.argmax(-1).tolist()))
+        said += guidance.guess[: guidance.stop + 1]
+        frontier.commit(guidance.guess[: guidance.stop + 1])
+    assert len(said) <= needed
+    matcher = judge(spec, vocabulary)
+    assert all(matcher.accept_token(token) for token in said)
+
+
+def test_no_length_is_too_much_work(compiler):
+    """A look at what cannot fit, and the warm-up of it, take as little as any other."""
+    twice = {
+        f"d{i}": {
+            "type": "object",
+            "properties": {name: {"$ref": f"#/$defs/d{i + 1}"} for name in "ab"},
+            "required": ["a", "b"],
+        }
+        for i in range(26)
+    }
+    for schema in (
+        {"$ref": "#/$defs/d0", "$defs": twice | {"d26": {"type": "null"}}},
+        {"type": "string", "minLength": 150_000},
+        {"type": "array", "minItems": 10**9},
+    ):
+        compiled = compiler.compile(JsonSchema(schema))
+        before = compiled.meter.spent
+        with pytest.raises(BudgetError):
+            Frontier(compiled, 4096)
+        warmup = Warmup(compiled)
+        while not warmup.done:
+            warmup.go_on(1000)
+        assert compiled.meter.spent - before < 50_000

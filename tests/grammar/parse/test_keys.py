@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlm.grammar import Frontier, JsonObject, JsonSchema, Matcher
+from dlm.grammar import BudgetError, Frontier, JsonObject, JsonSchema, Matcher
+from dlm.grammar.constraint import Fixed
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.quotes import QuotedTokens
 from dlm.logits import Logits
@@ -119,3 +120,32 @@ def test_masks_hold_no_token_that_ends_a_double_key(compiler, vocabulary):
     completion = matcher.shortest_completion()
     assert completion is not None
     assert not twice(vocabulary.text([*tokens, *completion]))
+
+
+ALIKE = {name: {"type": "string"} for name in ("k", "kk", "kkName", "kkNameOf", "kkNameOfAll")}
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32), more=st.integers(0, 30))
+def test_keys_that_begin_alike_fit_the_tightest_budget(compiler, vocabulary, seed, more):
+    """Where one is a beginning of the next one, it is no double of it."""
+    spec = JsonSchema({"type": "object", "properties": ALIKE, "required": [*ALIKE][1:]})
+    compiled = compiler.compile(spec)
+    with pytest.raises(BudgetError) as no:
+        Frontier(compiled, 1)
+    budget, rng, said = no.value.needed + more, torch.Generator().manual_seed(seed), []
+    frontier = Frontier(compiled, budget)
+    while not said or said[-1] not in vocabulary.stops:
+        pinned: tuple[int, ...] = ()
+        for _ in range(4):  # each pass pins what the last one repaired
+            logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
+            guidance = frontier.guide(
+                Logits(logits, logits.argmax(-1).tolist()), Fixed(pinned=pinned)
+            )
+            repaired = (guidance.suspect or 0) if guidance.repaired else 0
+            pinned = tuple(guidance.guess[: max(len(pinned), repaired)])
+        tokens = guidance.guess[: guidance.stop + 1]
+        frontier.commit(tokens)
+        said += tokens
+    assert len(said) <= budget
+    assert spec.value(vocabulary.text(said)) is not None

@@ -55,7 +55,7 @@ def test_it_matches_what_re_does_with_assertions_anywhere(pattern, whole):
         ("^[^ ]*$", ["ab\u2028"], ["a b"]),
         ("(^a)?b", ["ab", "xb", "cab"], ["a"]),
         (r"^\d\w\s\D\W\S$", ["1_\u2003a- "[:5] + "x"], ["٣a b-c", "1é b-c"]),
-        (r"^\s$", ["\ufeff", "\u00a0", "\v"], ["\u0085", "\x1c", "\u200b"]),
+        (r"^\s$", ["\u2028", "\u00a0", "\v"], ["\ufeff", "\u0085", "\x1c", "\u200b"]),
         ("^.$", ["😀", "\0", "\u0085"], ["\n", "\r", "\u2028", "\u2029", ""]),
         (r"^[\s\S]$|^[^]{2}$", ["\n", "\r\n"], ["", "abc"]),
         (r"^[\w-.]$", ["-", ".", "a"], ["/", ","]),
@@ -192,3 +192,23 @@ def test_what_backtracks_elsewhere_is_matched_in_one_pass():
 )
 def test_patterns_of_the_wild_have_few_states(pattern, states):
     assert len(bounded(pattern, whole=False)[0].edges) <= states
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(r"\s", r"\S", r"\d", r"\D", r"\w", r"\W", r"[^\s]", r"[^\W]", r"[\s\d]", "."),
+        *(r"(?!\d).", r"(?!\W).", r"(?=[^\D]).", r"\b.", r"\B.", r"(?i)\w"),
+    ],
+)
+def test_what_matches_does_for_every_reader(pattern):
+    """And what must not match does for none: alphabets besides ASCII are read in two ways."""
+    narrow = automaton_of(f"^{pattern}$", whole=False)
+    wide, _, _ = bounded(f"^{pattern}$", False, wide=True)
+    known = re.compile(rf"{pattern}\Z")
+    for point in [*range(0x3100), 0xFEFF, *range(0x10330, 0x104B0)]:
+        text = chr(point)
+        if narrow.accepts(text):
+            assert known.match(text), hex(point)
+        if not wide.accepts(text):
+            assert not known.match(text), hex(point)
