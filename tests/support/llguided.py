@@ -1,0 +1,102 @@
+"""llguidance over our own vocabularies, and what we ask for as it writes it.
+
+It is asked to force nothing: where only one text can follow, it would allow one spelling of it.
+"""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from dlm.grammar import Vocabulary
+from dlm.grammar.masks import bits
+
+_OPTIONS = '%llguidance {"no_forcing": true, "allow_initial_skip": true}\n'
+_SPACES = r"\t\n\v\f\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}"
+_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": rf"{_SPACES}\u{{feff}}"}
+_PART = re.compile(
+    r"\\u(?P<code>[0-9a-fA-F]{4})|\\(?P<name>[dwsDWS])|\\.|(?P<lazy>[*+?}])\?|\[\^\]|.", re.DOTALL
+)
+
+
+class Oracle:
+    """Makes matchers of llguidance's, and looks at their masks."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._size = len(vocabulary)
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_Pieces(vocabulary)),
+            self._size,
+            eos_token=[*vocabulary.stops],
+            slices=[],
+        )
+
+    def matcher(self, source: str) -> LLMatcher:
+        """Of a Lark grammar."""
+        matcher = LLMatcher(self._tokenizer, _OPTIONS + source, log_level=0)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def allowed(self, matcher: LLMatcher) -> np.ndarray:
+        """A bool for each token."""
+        words = np.frombuffer(matcher.compute_bitmask(), np.uint32)
+        assert not matcher.is_error(), matcher.get_error()
+        return bits.unpacked(words)[: self._size].astype(bool)
+
+
+class _Pieces:
+    """What `TokenizerWrapper` asks a tokenizer for."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary):
+        self.tokens = [piece or b"<[%d]>" % i for i, piece in enumerate(vocabulary.pieces)]
+        self.special_token_ids = [i for i, piece in enumerate(vocabulary.pieces) if not piece]
+        self.eos_token_id = vocabulary.stops[0]
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str) -> list[int]:
+        return self._encode(text)
+
+
+def of_regex(pattern: str) -> str:
+    """A whole match of an ECMAScript `pattern` that looks around at its two ends at most."""
+    return f"start: /{_in_rust(pattern)}/"
+
+
+def of_schema(schema: dict[str, Any], max_whitespace: int = 8) -> str:
+    """With whitespace bounded as ours is, and escapes wherever llguidance can be told to."""
+    options = {
+        "whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{max_whitespace}}}",
+        "json_allow_general_unicode_escapes": True,
+    }
+    return f"start: %json {json.dumps({'x-guidance': options, **schema})}"
+
+
+def _in_rust(pattern: str) -> str:
+    """The same in the syntax of Rust's regexes, whose `.` and classes are wider."""
+    found, in_class = [], False
+    for part in _PART.finditer(pattern.removeprefix("^").removesuffix("$")):
+        text = part[0]
+        if part["code"]:
+            text = f"\\u{{{part['code']}}}"
+        elif name := part["name"]:
+            inside = _CLASSES[name.lower()]
+            if not in_class or name.isupper():
+                inside = f"[{'^' if name.isupper() else ''}{inside}]"
+            text = inside
+        elif in_class:
+            in_class = text != "]"
+        elif part["lazy"]:
+            text = part["lazy"]
+        elif text == ".":
+            text = r"[^\n\r\u{2028}\u{2029}]"
+        elif text == "[^]":
+            text = r"[\d\D]"
+        else:
+            in_class = text == "["
+        found.append(r"\/" if text == "/" else text)
+    return "".join(found)
