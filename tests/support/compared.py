@@ -201,7 +201,7 @@ SCHEMAS = [
     (string(pattern="^.{2}$"), f"{RAW}|{ESCAPE}|{LINE_ENDS}"),
     (string(pattern="^\\S+$"), f"{RAW}|{ESCAPE}"),
     (string(pattern="^[^a-z]*$"), f"{RAW}|{ESCAPE}"),
-    (string(pattern="^\\w\\W$"), f"{RAW}|{ESCAPE}"),
+    (string(pattern="^\\w[^a-z]$"), f"{RAW}|{ESCAPE}"),
     (string(pattern="^\\d{3}$"), ESCAPE),
     (string(pattern="^[a-z]+$", minLength=2, maxLength=6), ESCAPE),
     (string(pattern="^(red|green)( (dark|light))?$"), ESCAPE),

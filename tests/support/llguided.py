@@ -15,7 +15,12 @@ from dlm.grammar.masks import bits
 
 _OPTIONS = '%llguidance {"no_forcing": true, "allow_initial_skip": true}\n'
 _SPACES = r"\t\n\v\f\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}"
-_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": rf"{_SPACES}\u{{feff}}"}
+_NARROW = {"d": "0-9", "w": "0-9A-Za-z_", "s": _SPACES}  # for all readers of patterns
+_WIDE = {  # for any of them
+    "d": r"\p{Nd}",
+    "w": r"\p{L}\p{N}\p{M}\p{Pc}\u{200c}\u{200d}",
+    "s": rf"{_SPACES}\x1c-\x1f\u{{85}}\u{{feff}}",
+}
 _PART = re.compile(
     r"\\u(?P<code>[0-9a-fA-F]{4})|\\(?P<name>[dwsDWS])|\\.|(?P<lazy>[*+?}])\?|\[\^\]|.", re.DOTALL
 )
@@ -78,18 +83,19 @@ def of_schema(schema: dict[str, Any], max_whitespace: int = 8) -> str:
 
 def _in_rust(pattern: str) -> str:
     """The same in the syntax of Rust's regexes, whose `.` and classes are wider."""
-    found, in_class = [], False
+    found, in_class, inverse = [], False, False
     for part in _PART.finditer(pattern.removeprefix("^").removesuffix("$")):
         text = part[0]
         if part["code"]:
             text = f"\\u{{{part['code']}}}"
         elif name := part["name"]:
-            inside = _CLASSES[name.lower()]
+            inside = (_WIDE if inverse != name.isupper() else _NARROW)[name.lower()]
             if not in_class or name.isupper():
                 inside = f"[{'^' if name.isupper() else ''}{inside}]"
             text = inside
         elif in_class:
             in_class = text != "]"
+            inverse = in_class and (inverse or (text == "^" and found[-1] == "["))
         elif part["lazy"]:
             text = part["lazy"]
         elif text == ".":
