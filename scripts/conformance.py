@@ -10,6 +10,7 @@ letter, accepts it or not. Formats are asserted where the suite tests that they 
 import argparse
 import json
 import lzma
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice, permutations, product
 from pathlib import Path
@@ -24,11 +25,13 @@ from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.numbers import MOST_CHARACTERS
 from dlm.grammar.schema.writer import write
 
 CLOSED = "closed objects"
 ORDER = "property order"
 SPELLING = "an integer's spelling"
+READERS = "a pattern that Python's `re` reads otherwise"
 _MOST_ORDERS = 24  # of the keys of one instance that are tried
 _DRAFTS = {
     "4": "http://json-schema.org/draft-04/schema#",
@@ -108,7 +111,10 @@ def why_rejected(
     ):
         if any(reads(_text(variant)) for variant in variants):
             return ", ".join(reasons)
-    return None
+    if isinstance(value, str) and isinstance(schema, dict) and "pattern" in schema:
+        return None if re.search(schema["pattern"], value) else READERS
+    too_long = isinstance(value, int | float) and abs(value) >= 10**MOST_CHARACTERS
+    return SPELLING if too_long else None
 
 
 def _text(value: Any) -> str:
