@@ -131,10 +131,11 @@ class Frontier:
         """The last pass, up to where the model's choice departs from it."""
         last, pinned = self._last, fixed.pinned
         wanted = [*pinned, *argmax[len(pinned) :]]
-        keep = common(wanted, last.guess)
-        completions = {p: text for p, text in last.completions.items() if p <= keep}
+        same, keep = fixed == last.fixed, common(wanted, last.guess)
+        known = keep if same else min([keep, *fixed.banned])
+        completions = {p: text for p, text in last.completions.items() if p <= known}
         keep = min(last.agreed, keep)
-        if fixed != last.fixed or self._age != self._masks.age:
+        if not same or self._age != self._masks.age:
             return CanvasPass(fixed, wanted, completions=completions)
         return CanvasPass(
             fixed,
