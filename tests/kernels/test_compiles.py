@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dlm.kernels import moe
 from dlm.kernels.nvfp4 import W4A4_TILES, W4A16_TILES
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
@@ -27,6 +28,9 @@ BLOCK_SCALED = {
     100: "tcgen05.mma.*kind::mxf4nvf4.block_scale",
     120: "mma.*kind::mxf4nvf4.block_scale",
 }
+GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 {} 128 "
+DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *fp32:16 i32:16 i32:16 i32 {} 128 "
+STACKS = {True: "*u8:16 *i32:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
 
 
 def tile(options: dict[str, int]) -> str:
@@ -66,6 +70,16 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
     *(
         ("nvfp4._w4a4_kernel", W4A4.format(group) + tile(W4A4_TILES[12]), {120: BLOCK_SCALED[120]})
         for group in (1, 2)
+    ),
+    *(
+        (f"moe.{kernel}", signature.format(stack, four_bit) + tile(options), sms)
+        for kernel, signature in (("_gate_up_kernel", GATE_UP), ("_down_kernel", DOWN))
+        for four_bit, stack in STACKS.items()
+        for options, sms in (
+            (moe.TILES[0], dict.fromkeys(SHARED, "mma")),
+            (moe.TILES[1], {120: "mma"}),
+            (moe.TILES[2], {90: "mma", 120: "mma"}),
+        )
     ),
 ]
 CASES = [(*kernel, sm) for *kernel, sms in KERNELS for sm in sms]
