@@ -59,27 +59,14 @@ def pass_rows(
     p = p.unflatten(1, (-1, _CHUNK))
     chunk_mass = p.sum(-1)
     draw = _draw(p, chunk_mass, uniform)
-    hot = p.amax(-1) >= threshold
-    hot_row, hot_chunk = hot.nonzero(as_tuple=True)
-    hot_p = p[hot]
-    which, offset = (hot_p >= threshold).nonzero(as_tuple=True)
-    above = hot_row[which].bincount(minlength=n)
-    place = torch.arange(len(which)) - (above.cumsum(0) - above)[hot_row[which]]
-    which, offset, place = which[place < k], offset[place < k], place[place < k]
-    ids, probs = torch.full((n, k), -1), torch.zeros(n, k)
-    ids[hot_row[which], place] = hot_chunk[which] * _CHUNK + offset
-    probs[hot_row[which], place] = hot_p[which, offset]
-    hot_p[which, offset] = 0
-    tail = chunk_mass.masked_fill(hot, 0).sum(-1).index_add(0, hot_row, hot_p.sum(-1))
+    above, *candidates = _candidates(p, chunk_mass, threshold, k)
     return (
         (shift - depth).masked_fill(nothing, -torch.inf),
         entropy.masked_fill(nothing, 0),
         at.masked_fill(nothing, -1),
         draw.masked_fill(nothing, -1),
         above,
-        ids,
-        probs,
-        tail,
+        *candidates,
     )
 
 
@@ -109,6 +96,32 @@ def _draw(p: Float32[Tensor, "n C chunk"], chunk_mass: Tensor, uniform: Tensor) 
     within = p[row, chunk]
     aim -= mass[row, chunk] - chunk_mass[row, chunk]
     return chunk * _CHUNK + _first(within.cumsum(-1) > aim[:, None], within > 0)
+
+
+def _candidates(
+    p: Float32[Tensor, "n C chunk"], chunk_mass: Tensor, threshold: float, k: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """How many there are, the first k of them, their probabilities, and that of all others."""
+    n = len(p)
+    hot = p.amax(-1) >= threshold
+    row, chunk = hot.nonzero(as_tuple=True)
+    here = p[hot]
+    count = (here >= threshold).sum(-1)
+    above = count.new_zeros(n).index_add(0, row, count)
+    before = count.cumsum(0) - count - (above.cumsum(0) - above)[row]  # in its row
+    room = before < k  # to list those of a flat row would take longer than all else
+    hot = hot.masked_scatter(hot, room)
+    row, chunk, here, count, before = row[room], chunk[room], here[room], count[room], before[room]
+
+    which, offset = (here >= threshold).nonzero(as_tuple=True)
+    place = torch.arange(len(which)) - (count.cumsum(0) - count - before)[which]
+    which, offset, place = which[place < k], offset[place < k], place[place < k]
+    ids, probs = torch.full((n, k), -1), torch.zeros(n, k)
+    ids[row[which], place] = chunk[which] * _CHUNK + offset
+    probs[row[which], place] = here[which, offset]
+    here[which, offset] = 0
+    tail = chunk_mass.masked_fill(hot, 0).sum(-1).index_add(0, row, here.sum(-1))
+    return above, ids, probs, tail
 
 
 def _first(reached: Tensor, possible: Tensor) -> Tensor:

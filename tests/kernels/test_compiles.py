@@ -72,14 +72,14 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         for group in (1, 2)
     ),
     *(
-        (f"moe.{kernel}", signature.format(stack, four_bit) + tile(options), sms)
+        (
+            f"moe.{kernel}",
+            signature.format(stack, four_bit) + tile(options),
+            dict.fromkeys(SHARED, "mma"),
+        )
         for kernel, signature in (("_gate_up_kernel", GATE_UP), ("_down_kernel", DOWN))
         for four_bit, stack in STACKS.items()
-        for options, sms in (
-            (moe.TILES[0], dict.fromkeys(SHARED, "mma")),
-            (moe.TILES[1], {120: "mma"}),
-            (moe.TILES[2], {90: "mma", 120: "mma"}),
-        )
+        for options in moe.TILES
     ),
 ]
 CASES = [(*kernel, sm) for *kernel, sms in KERNELS for sm in sms]
