@@ -252,6 +252,22 @@ def test_the_ends_of_the_interval_draw_the_first_and_last_token_with_mass(by_ker
 
 
 @BY_KERNEL
+def test_a_draw_at_the_border_of_two_chunks_is_of_a_token_with_mass(by_kernel, rng):
+    """What is left of the aim there is a rounding error, of either sign; chunks begin and end with
+    tokens that are forbidden."""
+    n, chunk = (6, 4096) if by_kernel else (200, 512)
+    logits = torch.randn(n, 24 * chunk, generator=rng)
+    logits.unflatten(1, (24, chunk))[..., :9] = -torch.inf
+    logits.unflatten(1, (24, chunk))[..., -9:] = -torch.inf
+    mass = logits.double().softmax(-1).cumsum(-1)
+    uniform = mass[torch.arange(n), chunk * (20 + torch.arange(n) % 4)].float()
+
+    actual = vocab_pass(logits, torch.ones(n), uniform, by_kernel=by_kernel)
+
+    assert logits[torch.arange(n), actual.draw].isfinite().all()
+
+
+@BY_KERNEL
 def test_the_same_numbers_draw_the_same_tokens(by_kernel, rng):
     logits, args = random_logits(4, 9000, torch.bfloat16, rng), heat(4, rng)
     a, b = (vocab_pass(logits, *args, by_kernel=by_kernel) for _ in range(2))
