@@ -24,7 +24,8 @@ _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
 def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
-    """The PTX target, bytes of shared memory and registers of `name`, as in `file.function`."""
+    """The PTX target, bytes of shared memory, registers and matrix instructions of `name`, as in
+    `file.function`."""
     file, function = name.split(".")
     kernel = getattr(importlib.import_module(f"dlm.kernels.{file}"), function)
     words = signature.split()
@@ -44,6 +45,9 @@ def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
     return {
         "target": re.findall(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE),
         "shared": compiled.metadata.shared,
+        "instructions": sorted(
+            set(re.findall(r"\b(?:w?g?mma|tcgen05\.mma)\.\S+", compiled.asm["ptx"]))
+        ),
         "resources": _resources(compiled.asm["cubin"]),
     }
 

@@ -1,0 +1,328 @@
+"""NVFP4: weights of four bits, and matrix products with them.
+
+A number is e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) times the e4m3 scale of its block of 16
+along K, times the fp32 scale of its tensor: the layout of NVIDIA's ModelOpt checkpoints, with
+scales in rows, not swizzled. Products come in two kinds. W4A16: activations stay bf16 or fp16, and
+weights are decoded in registers, exactly, as 4 + 2 significant bits fit both; for any GPU from
+SM 8.0. W4A4: activations are quantised as the weights are, and block-scaled tensor cores multiply
+them; for SM 10.0 and 12.0.
+
+Nothing is known here of layers, experts or file formats. The kernels are tested in Triton's
+interpreter and compiled for GPUs; no GPU has run them yet.
+
+Shapes: weights `[M, K]`, activations `[N, K]`, K a multiple of 16, for products of 64.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Float32, UInt8
+from torch import Tensor
+
+_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_MOST = 6.0  # of e2m1
+_MOST_SCALE, _LEAST_SCALE = 448.0, 2.0**-9  # of e4m3
+_NATIVE = (10, 12)  # majors of the SMs whose tensor cores take block scales of 16
+
+
+class NVFP4(NamedTuple):
+    """A matrix [M, K] as ModelOpt stores it: `weight`, `weight_scale` and `weight_scale_2`."""
+
+    packed: UInt8[Tensor, "M half_K"]  # columns 2j in the lower four bits of byte j, 2j + 1 above
+    scale: Tensor  # [M, K / 16] float8_e4m3fn, never negative
+    scale_2: Float32[Tensor, ""]
+
+
+def quantize_reference(x: Float[Tensor, "M K"], scale_2: Tensor | None = None) -> NVFP4:
+    """The nearest NVFP4 matrix, ties to even: bit for bit that of ModelOpt's `NVFP4QTensor`.
+
+    Without `scale_2`, blocks whose largest number is that of all get the largest scale, 448. A
+    block of zeros has the scale 1, and a tensor of zeros, where ModelOpt has NaNs, that `scale_2`.
+    """
+    x = x.float()
+    if scale_2 is None:
+        highest = x.abs().amax() if x.numel() else x.new_zeros(())
+        scale_2 = (highest / (_MOST * _MOST_SCALE)).where(highest > 0, torch.ones_like(highest))
+    blocks = x.unflatten(-1, (-1, 16))
+    scale = blocks.abs().amax(-1) / (_MOST * scale_2)
+    scale = scale.where(scale != 0, torch.ones_like(scale))
+    scale = scale.clamp(_LEAST_SCALE, _MOST_SCALE).to(torch.float8_e4m3fn)
+    blocks = blocks / (scale.float() * scale_2)[..., None]
+    size, code = blocks.abs(), (blocks < 0).to(torch.uint8) << 3
+    for middle, up in ((0.25, 0), (0.75, 1), (1.25, 0), (1.75, 1), (2.5, 0), (3.5, 1), (5.0, 0)):
+        code += size >= middle if up else size > middle  # the even one is above or below
+    code = code.flatten(-2)
+    return NVFP4(code[..., 1::2] << 4 | code[..., ::2], scale, scale_2)
+
+
+def dequantize(w: NVFP4, dtype: torch.dtype = torch.float32) -> Float[Tensor, "M K"]:
+    """The numbers that `w` stands for."""
+    values = torch.tensor([*_VALUES, *(-value for value in _VALUES)], device=w.packed.device)
+    codes = torch.stack([w.packed & 15, w.packed >> 4], -1).flatten(-2)
+    scale = w.scale.float() * w.scale_2
+    numbers = values[codes.int()].unflatten(-1, (-1, 16)) * scale[..., None]
+    return numbers.flatten(-2).to(dtype)
+
+
+def matmul_reference(x: Float[Tensor, "N K"], w: NVFP4) -> Float[Tensor, "N M"]:
+    """`x @ w.T` in fp32, rounded to the type of `x`."""
+    return (x.float() @ dequantize(w).T).to(x.dtype)
+
+
+def quantize(
+    x: Float[Tensor, "M K"], scale_2: Tensor | None = None, by_kernel: bool | None = None
+) -> NVFP4:
+    """`quantize_reference`; by a kernel if `scale_2` is given and the GPU has e4m3 (SM 8.9 on).
+
+    `by_kernel` overrules that: a kernel runs on the CPU if it is interpreted, for which
+    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` if
+    `x` is no matrix of floats, or its rows are not whole blocks of 16.
+    """
+    if x.ndim != 2 or not x.is_floating_point() or x.shape[1] % 16:
+        raise ValueError(f"x is [M, K] of floats, K % 16 == 0, got {[*x.shape]} of {x.dtype}")
+    if scale_2 is not None and (scale_2.shape != () or scale_2.dtype != torch.float32):
+        raise ValueError(f"scale_2 is one fp32, got {[*scale_2.shape]} of {scale_2.dtype}")
+    if by_kernel is None:
+        by_kernel = scale_2 is not None and _capability(x) >= (8, 9)
+    if not by_kernel or scale_2 is None:
+        return quantize_reference(x, scale_2)
+    M, K = x.shape
+    x = x.contiguous()
+    packed = torch.empty(M, K // 2, dtype=torch.uint8, device=x.device)
+    scale = torch.empty(M, K // 16, dtype=torch.float8_e4m3fn, device=x.device)
+    constants: dict[str, Any] = {"BLOCKS": 64, "num_warps": 4}
+    grid = (triton.cdiv(M * K // 16, 64),)
+    _quantize_kernel[grid](x, scale_2, packed, scale, M * K // 16, **constants)
+    return NVFP4(packed, scale, scale_2)
+
+
+def matmul_w4a16(
+    x: Float[Tensor, "N K"], w: NVFP4, by_kernel: bool | None = None
+) -> Float[Tensor, "N M"]:
+    """`matmul_reference`, summed in fp32 in another order; the kernel on GPUs.
+
+    `x` is bf16 or fp16, its rows adjacent but perhaps apart. `by_kernel` as in `quantize`. Raises
+    `ValueError` for what does not fit.
+    """
+    _check(x, w)
+    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+        return matmul_reference(x, w)
+    N, M = len(x), len(w.packed)
+    y = torch.empty(N, M, dtype=x.dtype, device=x.device)
+    tile = next(tile for tile in W4A16_TILES if tile["BLOCK_N"] >= N or tile is W4A16_TILES[-1])
+    grid = triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
+    words = w.scale.view(torch.int32)
+    sizes = x.stride(0), N, M, x.shape[1] // 64
+    _w4a16_kernel[grid](x, w.packed, words, w.scale_2, y, *sizes, **tile)
+    return y
+
+
+def matmul_w4a4(
+    x: Float[Tensor, "N K"], w: NVFP4, input_scale: Tensor, by_kernel: bool | None = None
+) -> Float[Tensor, "N M"]:
+    """`matmul_reference` of `x` quantised with `input_scale`, the fp32 scale of activations.
+
+    The kernel is for SM 10.0 and 12.0. `by_kernel` as in `quantize`. Raises `ValueError` for what
+    does not fit, and for a GPU of another kind.
+    """
+    _check(x, w)
+    if _capability(x)[0] not in (0, *_NATIVE):
+        raise ValueError(
+            f"W4A4 is for GPUs of SM {' and '.join(f'{sm}.0' for sm in _NATIVE)}, this one is of "
+            f"SM {'.'.join(map(str, _capability(x)))}: matmul_w4a16 is for all from 8.0"
+        )
+    q = quantize(x, input_scale, by_kernel)
+    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+        return matmul_reference(dequantize(q), w).to(x.dtype)
+    (N, K), M = x.shape, len(w.packed)
+    y = torch.empty(N, M, dtype=x.dtype, device=x.device)
+    tile: dict[str, Any] = W4A4_TILES[10 if _capability(x)[0] == 10 or N > 64 else 12]
+    grid = triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
+    a, b = (q.packed, q.scale.view(torch.int32)), (w.packed, w.scale.view(torch.int32))
+    sizes = N, M, K // 64
+    tile = {**tile, "GROUP": 2 if K % 128 == 0 else 1}
+    _w4a4_kernel[grid](*a, *b, q.scale_2, w.scale_2, y, *sizes, **tile)
+    return y
+
+
+# BLOCK_N activations by BLOCK_M weights for a program; the first that holds all, or the last.
+W4A16_TILES: tuple[dict[str, Any], ...] = (
+    {"BLOCK_N": 16, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
+)
+W4A4_TILES: dict[int, dict[str, Any]] = {  # by SM: below 128 x 128, SM 10.0 has no instruction
+    10: {"BLOCK_N": 128, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
+    12: {"BLOCK_N": 16, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
+}
+
+
+def _capability(x: Tensor) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(x.device) if x.device.type == "cuda" else (0, 0)
+
+
+def _check(x: Tensor, w: NVFP4) -> None:
+    if x.ndim != 2 or x.dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"x is [N, K] of bf16 or fp16, got {[*x.shape]} of {x.dtype}")
+    K = x.shape[1]
+    if K % 64:
+        raise ValueError(f"rows are blocks of 64 numbers, got {K}")
+    if x.shape[1] > 1 and x.stride(1) != 1:
+        raise ValueError(f"a row of x must be adjacent, got strides {x.stride()}")
+    types = w.packed.dtype, w.scale.dtype, w.scale_2.dtype
+    if types != (torch.uint8, torch.float8_e4m3fn, torch.float32):
+        raise ValueError(f"NVFP4 is uint8, float8_e4m3fn and float32, got {types}")
+    M = len(w.packed)
+    shapes = [[*tensor.shape] for tensor in w]
+    if shapes != [[M, K // 2], [M, K // 16], []]:
+        raise ValueError(
+            f"weights for rows of {K} are [M, {K // 2}], [M, {K // 16}] and [], got {shapes}"
+        )
+    if not (w.packed.is_contiguous() and w.scale.is_contiguous()):
+        raise ValueError("weights and their scales must be contiguous")
+    for tensor in w:
+        if tensor.device != x.device:
+            raise ValueError(f"x is on {x.device} but its weights are on {tensor.device}")
+
+
+@triton.jit
+def _quantize_kernel(
+    x_ptr,  # [blocks, 16] any float
+    scale_2_ptr,  # [] fp32
+    packed_ptr,  # [blocks, 8] uint8
+    scale_ptr,  # [blocks] e4m3
+    blocks,
+    BLOCKS: tl.constexpr,
+):
+    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    real = block < blocks
+    at = block[:, None] * 16 + tl.arange(0, 16)[None, :]
+    x = tl.load(x_ptr + at, mask=real[:, None], other=0.0).to(tl.float32)
+    scale_2 = tl.load(scale_2_ptr)
+    # Division rounds to nearest here, as it does in torch: `/` may be a unit in the last place off.
+    scale = tl.div_rn(tl.max(tl.abs(x), 1), tl.zeros([BLOCKS], tl.float32) + 6.0 * scale_2)
+    scale = tl.where(scale == 0, 1.0, tl.minimum(tl.maximum(scale, 0.001953125), 448.0))
+    scale = scale.to(tl.float8e4nv)
+    unit = tl.broadcast_to((scale.to(tl.float32) * scale_2)[:, None], [BLOCKS, 16])
+    x = tl.div_rn(x, unit)
+    size = tl.abs(x)
+    code = (size > 0.25).to(tl.int32) + (size >= 0.75).to(tl.int32) + (size > 1.25).to(tl.int32)
+    code += (size >= 1.75).to(tl.int32) + (size > 2.5).to(tl.int32) + (size >= 3.5).to(tl.int32)
+    code += (size > 5.0).to(tl.int32) + tl.where(x < 0, 8, 0)
+    low, high = tl.split(tl.reshape(code, [BLOCKS, 8, 2]))
+    byte = block[:, None] * 8 + tl.arange(0, 8)[None, :]
+    tl.store(packed_ptr + byte, (low | (high << 4)).to(tl.uint8), mask=real[:, None])
+    tl.store(scale_ptr + block, scale, mask=real)
+
+
+@triton.jit
+def e2m1(code):
+    """The fp16 numbers of codes of four bits in uint16: exponents have biases of 1 and of 15."""
+    bits = ((code & 8) << 12) | ((code & 7) << 9)
+    return bits.to(tl.uint16).to(tl.float16, bitcast=True) * 16384.0
+
+
+@triton.jit
+def e4m3(byte):
+    """The fp16 numbers of e4m3 without sign, in int32: exponents have biases of 7 and of 15.
+
+    For GPUs before SM 8.9, which have no such type.
+    """
+    return ((byte & 0x7F) << 7).to(tl.uint16).to(tl.float16, bitcast=True) * 256.0
+
+
+@triton.jit
+def decoded(packed, scales, ROWS: tl.constexpr):
+    """64 numbers in fp16, of 32 bytes and one word of four scales, for each row. Exact."""
+    packed = packed.to(tl.uint16)
+    shift = tl.arange(0, 4)[None, :] * 8
+    scale = e4m3((scales[:, None] >> shift) & 0xFF)
+    w = tl.join(e2m1(packed & 0xF), e2m1(packed >> 4))
+    return tl.reshape(tl.reshape(w, [ROWS, 4, 16]) * scale[:, :, None], [ROWS, 64])
+
+
+@triton.jit
+def _w4a16_kernel(
+    x_ptr,  # [N, 64 * groups] bf16 or fp16
+    packed_ptr,  # [M, 32 * groups] uint8
+    words_ptr,  # [M, groups] int32: four e4m3 scales each
+    scale_2_ptr,  # [] fp32
+    y_ptr,  # [N, M] as x
+    x_stride,  # elements from row to row
+    N,
+    M,
+    groups,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tl.minimum(n, N - 1).to(tl.int64)[:, None]  # past the end, the last again: no masks
+    column = tl.minimum(m, M - 1).to(tl.int64)
+    x_ptr += row * x_stride + tl.arange(0, 64)[None, :]
+    packed_ptr += column[:, None] * (groups * 32) + tl.arange(0, 32)[None, :]
+    words_ptr += column * groups
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for _ in range(groups):
+        x = tl.load(x_ptr)
+        w = decoded(tl.load(packed_ptr), tl.load(words_ptr), BLOCK_M)
+        acc = tl.dot(x, tl.trans(w.to(x.dtype)), acc)
+        x_ptr += 64
+        packed_ptr += 32
+        words_ptr += 1
+    y = (acc * tl.load(scale_2_ptr)).to(y_ptr.dtype.element_ty)
+    tl.store(
+        y_ptr + n.to(tl.int64)[:, None] * M + m[None, :], y, (n < N)[:, None] & (m < M)[None, :]
+    )
+
+
+@triton.jit
+def scales(words, ROWS: tl.constexpr, GROUP: tl.constexpr):
+    """e4m3 [ROWS, 4 * GROUP] of int32 [ROWS, GROUP]: as bytes, they would be loaded one by one."""
+    byte = (words[:, :, None] >> (tl.arange(0, 4)[None, None, :] * 8)) & 0xFF
+    byte = tl.reshape(byte, [ROWS, 4 * GROUP]).to(tl.uint8)
+    return byte.to(tl.float8e4nv, bitcast=True)
+
+
+@triton.jit
+def _w4a4_kernel(
+    x_ptr,  # [N, 32 * groups] uint8
+    x_words_ptr,  # [N, groups] int32
+    packed_ptr,  # [M, 32 * groups] uint8
+    words_ptr,  # [M, groups] int32
+    input_scale_ptr,  # [] fp32
+    scale_2_ptr,  # [] fp32
+    y_ptr,  # [N, M] bf16 or fp16
+    N,
+    M,
+    groups,
+    GROUP: tl.constexpr,  # of them at once
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tl.minimum(n, N - 1).to(tl.int64)[:, None]
+    column = tl.minimum(m, M - 1).to(tl.int64)[:, None]
+    byte, word = tl.arange(0, 32 * GROUP)[None, :], tl.arange(0, GROUP)[None, :]
+    x_ptr += row * (groups * 32) + byte
+    x_words_ptr += row * groups + word
+    packed_ptr += column * (groups * 32) + byte
+    words_ptr += column * groups + word
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for _ in range(0, groups, GROUP):
+        x_scale = scales(tl.load(x_words_ptr), BLOCK_N, GROUP)
+        w_scale = scales(tl.load(words_ptr), BLOCK_M, GROUP)
+        x, w = tl.load(x_ptr), tl.trans(tl.load(packed_ptr))
+        acc = tl.dot_scaled(x, x_scale, "e2m1", w, w_scale, "e2m1", acc)
+        x_ptr += 32 * GROUP
+        x_words_ptr += GROUP
+        packed_ptr += 32 * GROUP
+        words_ptr += GROUP
+    y = acc * (tl.load(input_scale_ptr) * tl.load(scale_2_ptr))
+    y = y.to(y_ptr.dtype.element_ty)
+    tl.store(
+        y_ptr + n.to(tl.int64)[:, None] * M + m[None, :], y, (n < N)[:, None] & (m < M)[None, :]
+    )

@@ -1,0 +1,184 @@
+"""What fp32 may be off is carried through the formula, in fp64, beside the exact result.
+
+With u = 2^-24: a sum of K products is off by K u times the sum of their sizes. GELU is never
+steeper than 1.13. What lies between the products is rounded to the type of `x`, as is the result.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dlm.kernels.moe import Stack, moe, moe_reference, route
+from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize
+
+U = 2.0**-24
+DTYPES = [torch.bfloat16, torch.float16]
+CHOICES = {  # tokens, choices each, experts; and how tokens choose
+    "one token": (1, 2, 5, "spread"),
+    "one expert": (19, 1, 1, "spread"),
+    "spread": (23, 3, 6, "spread"),
+    "all in one": (40, 1, 5, "last"),
+    "more than a tile each": (150, 2, 3, "spread"),
+    "mostly empty": (2, 2, 33, "spread"),
+    "twice the same": (5, 3, 4, "last"),
+}
+
+
+class Case:
+    """Tokens, their experts, and weights of H = 128 and I = 64 in a type or in NVFP4."""
+
+    def __init__(self, name: str, dtype: torch.dtype, four_bit: bool, rng: torch.Generator):
+        N, k, E, how = CHOICES[name]
+        padded = torch.full((N + 2, 160), torch.nan, dtype=dtype)
+        self.x = padded[1:-1, 16:144].copy_(torch.randn(N, 128, generator=rng))
+        self.weight = torch.rand(N, k, generator=rng)
+        self.expert = torch.rand(N, E, generator=rng).argsort(-1)[:, :k].contiguous()
+        if how == "last":
+            self.expert = torch.full((N, k), E - 1)
+        gate_up = torch.randn(E, 128, 128, generator=rng) / 8
+        gate_up[:, 64:] *= 3  # so that gate and up have scales of their own
+        down = torch.randn(E, 128, 64, generator=rng) / 8
+        self.gate_up: Stack = quantized(gate_up, 2) if four_bit else gate_up.to(dtype)
+        self.down: Stack = quantized(down, 1) if four_bit else down.to(dtype)
+
+    @property
+    def args(self) -> tuple:
+        return self.x, self.weight, self.expert, self.gate_up, self.down
+
+
+def quantized(stack: Tensor, parts: int) -> NVFP4:
+    each = [[quantize(part) for part in matrix.chunk(parts)] for matrix in stack]
+    packed = torch.stack([torch.cat([part.packed for part in parts]) for parts in each])
+    scale = torch.stack([torch.cat([part.scale for part in parts]) for parts in each])
+    scale_2 = torch.stack([torch.stack([part.scale_2 for part in parts]) for parts in each])
+    return NVFP4(packed, scale, scale_2)
+
+
+def numbers(stack: Stack, e: int, part: int, parts: int) -> Tensor:
+    if isinstance(stack, Tensor):
+        return stack[e].chunk(parts)[part].double()
+    one = NVFP4(stack.packed[e], stack.scale[e], stack.scale_2[e, part])
+    return dequantize(one).chunk(parts)[part].double()
+
+
+def exact(case: Case) -> tuple[Tensor, Tensor]:
+    """Token by token and choice by choice: the result in fp64, and how far off fp32 may be."""
+    eps, y = torch.finfo(case.x.dtype).eps / 2, torch.zeros(case.x.shape, dtype=torch.float64)
+    off = torch.zeros_like(y)
+    for n, chosen in enumerate(case.expert.tolist()):
+        x = case.x[n].double()
+        for choice, e in enumerate(chosen):
+            gate, up = (numbers(case.gate_up, e, part, 2) for part in range(2))
+            down, weight = numbers(case.down, e, 0, 1), case.weight[n, choice].double()
+            g, g_off = gate @ x, len(x) * U * (gate.abs() @ x.abs())
+            u, u_off = up @ x, len(x) * U * (up.abs() @ x.abs())
+            h = F.gelu(g, approximate="tanh") * u
+            h_off = 1.13 * g_off * u.abs() + h.abs() * (eps + 8 * U) + (g.abs() + g_off) * u_off
+            h_off += torch.finfo(case.x.dtype).tiny
+            y[n] += weight * (down @ h)
+            off[n] += weight * (down.abs() @ (h_off + (len(h) + 4) * U * h.abs()))
+    return y, off * 1.01 + y.abs() * (eps + 8 * U)
+
+
+@pytest.mark.parametrize("four_bit", [False, True], ids=["", "nvfp4"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+@pytest.mark.parametrize("name", CHOICES)
+def test_each_token_is_the_sum_of_what_its_experts_say(name, by_kernel, dtype, four_bit, rng):
+    case = Case(name, dtype, four_bit, rng)
+
+    y = moe(*case.args, by_kernel=by_kernel)
+
+    expected, off = exact(case)
+    assert y.dtype == dtype
+    assert ((y.double() - expected).abs() <= off).all()
+
+
+def test_the_bound_is_no_wider_than_a_wrong_result(rng):
+    """To leave out the smallest choice, or to swap gate and up, is seen."""
+    case = Case("spread", torch.bfloat16, False, rng)
+    expected, off = exact(case)
+    smallest = case.weight.scatter(1, case.weight.argmin(1, keepdim=True), 0)
+    swapped = torch.cat(case.gate_up.chunk(2, 1)[::-1], 1)
+
+    for args in (
+        (case.x, smallest, *case.args[2:]),
+        (*case.args[:3], swapped, case.down),
+    ):
+        assert ((moe_reference(*args).double() - expected).abs() > off).float().mean() > 0.5
+
+
+def test_the_kernels_say_the_same_twice(rng):
+    case = Case("spread", torch.bfloat16, True, rng)
+
+    assert torch.equal(moe(*case.args, by_kernel=True), moe(*case.args, by_kernel=True))
+
+
+def test_a_token_is_served_alike_whoever_is_beside_it(rng):
+    case = Case("more than a tile each", torch.bfloat16, False, rng)
+    x, weight, expert, *weights = case.args
+
+    alone = moe(x[70:71], weight[70:71], expert[70:71], *weights, by_kernel=True)
+
+    together = moe(*case.args, by_kernel=True)[70:71]
+    torch.testing.assert_close(alone, together, rtol=2**-7, atol=1e-4)
+
+
+def test_a_route_sorts_slots_by_expert_and_keeps_the_order_of_tokens():
+    order, starts = route(torch.tensor([[3, 1], [1, 5], [3, 1]]), 6)
+
+    assert order.tolist() == [1, 2, 5, 0, 4, 3]
+    assert starts.tolist() == [0, 0, 3, 3, 5, 5, 6]
+
+
+@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+@pytest.mark.parametrize("four_bit", [False, True], ids=["", "nvfp4"])
+def test_no_tokens_are_no_error(by_kernel, four_bit, rng):
+    case = Case("spread", torch.bfloat16, four_bit, rng)
+
+    y = moe(*(part[:0] for part in case.args[:3]), case.gate_up, case.down, by_kernel=by_kernel)
+
+    assert y.shape == (0, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("x", lambda x: x.float(), r"bf16 or fp16, H % 64 == 0, got \[23, 128\] of torch.float32"),
+        ("x", lambda x: x[:, :96], r"H % 64 == 0, got \[23, 96\]"),
+        ("x", lambda x: x[:, ::2], "row of x must be adjacent"),
+        ("x", lambda x: x[:, :64], r"gate_up is \[E, 2 I, 64\] and down \[E, 64, I\]"),
+        ("x", lambda x: x[:5], r"expert is \[5, k\] of int64, got \[23, 3\]"),
+        ("expert", lambda e: e.int(), "of int64, got .* of torch.int32"),
+        ("weight", lambda w: w[:, :2], r"weight is \[23, 3\] of fp32, got \[23, 2\]"),
+        ("weight", lambda w: w.half(), "of fp32, got .* of torch.float16"),
+        ("gate_up", lambda w: w.half(), "gate_up is a contiguous stack .* of torch.bfloat16"),
+        ("gate_up", lambda w: w[:, ::2], "gate_up is a contiguous stack"),
+        ("gate_up", lambda w: w[:4].contiguous(), r"down \[E, 128, I\].*got \[\[4, 128"),
+        ("gate_up", lambda w: quantized(w.float(), 1), "2 tensor scales an expert, got"),
+        ("down", lambda w: w[..., :32].contiguous(), r"I % 64 == 0, got"),
+        ("down", lambda w: quantized(w.float(), 1)._replace(scale=w), "down is a contiguous stack"),
+        ("down", lambda w: w.to("meta"), "x is on cpu, and not all else"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, change, message, rng):
+    case = Case("spread", torch.bfloat16, False, rng)
+    setattr(case, name, change(getattr(case, name)))
+
+    with pytest.raises(ValueError, match=message):
+        moe(*case.args)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("four_bit", [False, True], ids=["", "nvfp4"])
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_gpu_says_what_the_formula_says(name, four_bit, rng):
+    case = Case(name, torch.bfloat16, four_bit, rng)
+    sent = [
+        part.cuda() if isinstance(part, Tensor) else NVFP4(*(each.cuda() for each in part))
+        for part in case.args
+    ]
+
+    expected, off = exact(case)
+    assert ((moe(*sent).cpu().double() - expected).abs() <= off).all()

@@ -1,0 +1,280 @@
+"""Numbers of four bits are compared exactly. Products are within what fp32 sums of K terms and one
+rounding to the type of the result may be off: K * 2^-24 of the sum of all |x w|, and half a unit.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dlm.kernels import nvfp4
+from dlm.kernels.nvfp4 import (
+    NVFP4,
+    dequantize,
+    matmul_w4a4,
+    matmul_w4a16,
+    quantize,
+    quantize_reference,
+)
+
+DTYPES = [torch.bfloat16, torch.float16]
+NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+SHAPES = [(1, 1, 64), (3, 130, 192), (16, 128, 128), (17, 5, 64), (65, 33, 320), (70, 257, 128)]
+
+
+def uneven(M: int, K: int, rng: torch.Generator) -> Tensor:
+    """Normal numbers, with blocks from 1e-4 to 10 times as large, and one of zeros."""
+    size = torch.logspace(-4, 1, K // 16).repeat_interleave(16)
+    matrix = torch.randn(M, K, generator=rng) * size
+    matrix[-1, :16] = 0
+    return matrix
+
+
+def poisoned(matrix: Tensor) -> Tensor:
+    """The same, in the middle of NaNs, its rows apart."""
+    padded = torch.full((len(matrix) + 2, matrix.shape[1] + 96), torch.nan, dtype=matrix.dtype)
+    return padded[1:-1, 16 : 16 + matrix.shape[1]].copy_(matrix)
+
+
+def assert_product(y: Tensor, x: Tensor, w: Tensor) -> None:
+    x, w = x.double(), w.double()
+    exact, terms = x @ w.T, x.abs() @ w.abs().T
+    unit = torch.finfo(y.dtype).eps / 2
+    bound = x.shape[1] * 2**-24 * terms + unit * exact.abs() + torch.finfo(y.dtype).tiny
+
+    assert ((y.double() - exact).abs() <= bound).all()
+
+
+def same(a: NVFP4, b: NVFP4) -> bool:
+    return (
+        torch.equal(a.packed, b.packed)
+        and torch.equal(a.scale.view(torch.uint8), b.scale.view(torch.uint8))
+        and torch.equal(a.scale_2, b.scale_2)
+    )
+
+
+@BY_KERNEL
+def test_ties_go_to_the_even_code_and_all_else_to_the_nearest(by_kernel):
+    """Scales of 1, as the largest number of the block is 6."""
+    exact = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0])
+    below, above = exact.nextafter(torch.tensor(0.0)), exact.nextafter(torch.tensor(7.0))
+    x = torch.stack([torch.cat([some, -some]) for some in (exact, below, above)])
+    x[:, 7], x[:, 15] = 6.0, -6.0
+
+    w = quantize(x, torch.tensor(1.0), by_kernel=by_kernel)
+
+    near = [[0, 1, 1, 2, 2, 4, 4, 6], [0, 0.5, 1, 1.5, 2, 3, 4, 6], [0.5, 1, 1.5, 2, 3, 4, 6, 6]]
+    expected = torch.tensor(near).float()
+    assert torch.equal(dequantize(w), torch.cat([expected, -expected], 1))
+
+
+def test_each_number_becomes_the_nearest_that_its_scale_allows(rng):
+    x = uneven(20, 128, rng)
+
+    w = quantize(x)
+
+    unit = (w.scale.float() * w.scale_2).repeat_interleave(16, 1)
+    codes = torch.cat([NUMBERS, -NUMBERS]).double()
+    distance = (x.double()[..., None] - codes * unit.double()[..., None]).abs().amin(-1)
+    error = (dequantize(w).double() - x).abs()
+    assert (error <= distance + 2**-22 * x.abs()).all(), "but for the rounding of x / unit"
+    assert (w.scale.float().amax() == 448).all()
+
+
+def test_a_block_of_zeros_is_zeros_even_in_a_tensor_of_zeros():
+    w = quantize(torch.zeros(2, 32))
+
+    assert not w.packed.any()
+    assert w.scale.float().eq(1).all()
+    assert w.scale_2 == 1
+    assert not dequantize(w).any()
+
+
+def test_blocks_too_small_for_any_scale_get_the_least():
+    x = torch.full((1, 32), 1e-9)
+    x[0, 0] = 6.0
+
+    w = quantize(x)
+
+    assert w.scale.float().tolist() == [[448, 2**-9]]
+    assert not dequantize(w)[0, 16:].any()
+
+
+def test_the_lower_four_bits_of_a_byte_come_first():
+    packed = torch.tensor([[0x21, 0xF7, *[0] * 6]], dtype=torch.uint8)
+    scale = torch.tensor([[2.0]]).to(torch.float8_e4m3fn)
+
+    w = NVFP4(packed, scale, torch.tensor(0.5))
+
+    assert dequantize(w)[0, :4].tolist() == [0.5, 1.0, 6.0, -6.0]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(1, 16), (3, 48), (33, 128), (5, 1024)])
+def test_the_kernel_quantises_bit_for_bit_as_the_reference_does(shape, dtype, rng):
+    x = uneven(*shape, rng).to(dtype)
+    scale_2 = quantize_reference(x).scale_2
+
+    for given in (scale_2, scale_2 * 0.3, scale_2 * 1e4):  # too small: numbers saturate; too large
+        actual = quantize(poisoned(x), given, by_kernel=True)
+        assert same(actual, quantize_reference(x, given))
+
+
+def test_quantising_what_was_quantised_changes_nothing(rng):
+    """Where a scale is no more rounded than 1 in 16: the largest number is 6 then."""
+    w = quantize(torch.randn(7, 64, generator=rng))
+
+    assert torch.equal(dequantize(quantize(dequantize(w), w.scale_2)), dequantize(w))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_product_decodes_every_code_with_every_scale_exactly(dtype):
+    """By the unit matrix. bf16 has no room for a sum, only for a number: each is one."""
+    codes = torch.arange(16, dtype=torch.uint8).repeat(127, 4)
+    packed = codes[:, 1::2] << 4 | codes[:, ::2]
+    scale = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    w = NVFP4(packed, scale[:, None].repeat(1, 4), torch.tensor(1.0))
+
+    y = matmul_w4a16(torch.eye(64, dtype=dtype), w, by_kernel=True)
+
+    expected = torch.cat([NUMBERS, -NUMBERS])[codes.int()] * scale.float()[:, None]
+    assert torch.equal(y.T.float(), expected)
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("N", "M", "K"), SHAPES)
+def test_w4a16_is_the_product(N, M, K, dtype, by_kernel, rng):
+    w = quantize(uneven(M, K, rng))
+    x = torch.randn(N, K, generator=rng).to(dtype)
+
+    y = matmul_w4a16(poisoned(x), w, by_kernel=by_kernel)
+
+    assert_product(y, x, dequantize(w))
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("N", "M", "K"), SHAPES)
+def test_w4a4_is_the_product_of_what_is_quantised(N, M, K, dtype, by_kernel, rng):
+    w = quantize(uneven(M, K, rng))
+    x = uneven(N, K, rng).to(dtype)
+    input_scale = x.float().abs().amax() / (6 * 448)
+
+    y = matmul_w4a4(poisoned(x), w, input_scale, by_kernel=by_kernel)
+
+    assert_product(y, dequantize(quantize(x, input_scale)), dequantize(w))
+
+
+def test_rows_may_be_further_apart_than_an_int32_counts(rng):
+    stride = 2**30  # elements; 4 GiB of addresses, of which three pages are touched
+    flat = torch.empty(2 * stride + 64, dtype=torch.bfloat16)
+    x = flat.as_strided((3, 64), (stride, 1)).copy_(torch.randn(3, 64, generator=rng))
+    w = quantize(uneven(5, 64, rng))
+
+    assert_product(matmul_w4a16(x, w, by_kernel=True), x, dequantize(w))
+
+
+@BY_KERNEL
+@pytest.mark.parametrize(("N", "M"), [(0, 8), (8, 0), (0, 0)])
+def test_nothing_to_multiply_is_no_error(N, M, by_kernel):
+    x, w = torch.zeros(N, 64, dtype=torch.bfloat16), quantize(torch.zeros(M, 64))
+
+    assert matmul_w4a16(x, w, by_kernel=by_kernel).shape == (N, M)
+    assert matmul_w4a4(x, w, torch.tensor(1.0), by_kernel=by_kernel).shape == (N, M)
+    assert quantize(x, torch.tensor(1.0), by_kernel=by_kernel).scale.shape == (N, 4)
+
+
+def weights(M: int, K: int) -> NVFP4:
+    return quantize(torch.ones(M, K))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "message"),
+    [
+        (torch.zeros(2, 64), weights(3, 64), r"bf16 or fp16, got \[2, 64\] of torch.float32"),
+        (torch.zeros(64).half(), weights(3, 64), r"\[N, K\] .* got \[64\]"),
+        (torch.zeros(2, 96).half(), weights(3, 96), "blocks of 64 numbers, got 96"),
+        (
+            torch.zeros(2, 128).half(),
+            weights(3, 64),
+            r"\[M, 64\], \[M, 8\] and \[\], got \[\[3, 32",
+        ),
+        (torch.zeros(2, 128).half()[:, ::2], weights(3, 64), r"row of x .* strides \(128, 2\)"),
+        (
+            torch.zeros(2, 64).half(),
+            weights(3, 64)._replace(scale=torch.ones(3, 4)),
+            "uint8, float8_e4m3fn and float32, got .*torch.float32, torch.float32",
+        ),
+        (
+            torch.zeros(2, 64).half(),
+            NVFP4(*(t[::2] if t.ndim else t for t in weights(6, 64))),
+            "must be contiguous",
+        ),
+        (
+            torch.zeros(2, 64, device="meta").half(),
+            weights(3, 64),
+            "on meta but its weights .* cpu",
+        ),
+    ],
+)
+@pytest.mark.parametrize("matmul", [matmul_w4a16, lambda x, w: matmul_w4a4(x, w, torch.ones(()))])
+def test_matrices_that_do_not_fit_are_refused(matmul, x, w, message):
+    with pytest.raises(ValueError, match=message):
+        matmul(x, w)
+
+
+@pytest.mark.parametrize(
+    ("x", "scale_2", "message"),
+    [
+        (torch.zeros(2, 24), None, r"K % 16 == 0, got \[2, 24\]"),
+        (torch.zeros(2, 2, 16), None, r"\[M, K\] of floats.*got \[2, 2, 16\]"),
+        (torch.zeros(2, 16).int(), None, "of torch.int32"),
+        (torch.zeros(2, 16), torch.ones(1), r"one fp32, got \[1\]"),
+        (torch.zeros(2, 16), torch.tensor(1), "one fp32, got .*torch.int64"),
+    ],
+)
+def test_what_cannot_be_quantised_is_refused(x, scale_2, message):
+    with pytest.raises(ValueError, match=message):
+        quantize(x, scale_2)
+
+
+def test_a_gpu_without_block_scales_is_told_what_it_can_do(monkeypatch):
+    monkeypatch.setattr(nvfp4, "_capability", lambda x: (9, 0))
+    x = torch.zeros(2, 64).half()
+
+    with pytest.raises(ValueError, match=r"SM 10.0 and 12.0, this one is of SM 9.0: matmul_w4a16"):
+        matmul_w4a4(x, weights(3, 64), torch.tensor(1.0))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES], ids=str)
+def test_modelopt_quantises_to_the_same_bits(dtype, rng):
+    """Optional: `pip install nvidia-modelopt requests omegaconf pulp scipy`; imports in 17 s."""
+    theirs = pytest.importorskip("modelopt.torch.quantization.qtensor").NVFP4QTensor
+    x = uneven(64, 256, rng).to(dtype)
+    x[0, :16] = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6] * 2).to(dtype) * 4  # ties
+
+    w = quantize(x)
+    q, scale, scale_2 = theirs.quantize(x.clone(), 16)
+
+    assert same(w, NVFP4(q._quantized_data, scale, scale_2))
+    blocks = {"scale": scale, "double_scale": scale_2, "block_sizes": {-1: 16}}
+    assert torch.equal(dequantize(w), q.dequantize(dtype=torch.float32, **blocks))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("N", "M", "K"), [*SHAPES, (256, 2816, 704), (33, 1408, 2816)])
+def test_a_gpu_multiplies_as_the_interpreter_does(N, M, K, dtype, rng):
+    x, w = torch.randn(N, K, generator=rng).to(dtype), quantize(uneven(M, K, rng))
+    input_scale = x.float().abs().amax() / (6 * 448)
+    sent = NVFP4(*(tensor.cuda() for tensor in w))
+
+    assert_product(matmul_w4a16(x.cuda(), sent).cpu(), x, dequantize(w))
+    if torch.cuda.get_device_capability() >= (8, 9):
+        q = quantize(x.cuda(), input_scale.cuda())
+        assert same(NVFP4(*(tensor.cpu() for tensor in q)), quantize_reference(x, input_scale))
+    if torch.cuda.get_device_capability()[0] in (10, 12):
+        y = matmul_w4a4(x.cuda(), sent, input_scale.cuda()).cpu()
+        assert_product(y, dequantize(quantize(x, input_scale)), dequantize(w))

@@ -1,0 +1,403 @@
+"""Errors of fp32 are derived, not tuned. With u = 2^-24 and |x| <= X over the allowed tokens:
+
+x is a few roundings of relative error u away from its value, or with a softcap, whose tanh is
+2 s(2y) - 1, of as much of the softcap over T, which is X then: all in all `ROUNDINGS` * u * (X + 1)
+=: d at most. A difference d of
+every x moves log-sum-exp by d at most, a probability by the factor e^(2d), and the entropy by
+2d * sum p |x - mean|, which for n tokens is no more than 2d * (1 + log n). Sums of V terms add less
+than log2(V) * u of themselves, as they are made in trees.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dlm.kernels import vocab
+from dlm.kernels.vocab import Masks, VocabPass, vocab_pass, vocab_pass_reference
+
+ROUNDINGS = 16
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+VOCABS = [1, 33, 511, 4096, 4097, 9000]  # around the ends of words and chunks
+BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+
+
+def close(actual: VocabPass, logits: Tensor, *args, threshold: float = 1e-4, k: int = 256, **kw):
+    """Whether `actual` is what the reference says, up to the errors derived above."""
+    expected = vocab_pass_reference(logits, *args, threshold=threshold, k=k, **kw)
+    V = logits.shape[1]
+    every = vocab_pass_reference(logits, *args, threshold=1e-30, k=V, **kw)
+    biggest = logits.double().nan_to_num(0, 0, 0).abs().amax(-1) if V else expected.lse * 0
+    biggest = (biggest * 0 + kw["softcap"] if kw.get("softcap") else biggest) * args[0]
+    d = 2**-24 * (ROUNDINGS * (biggest + 1) + math.log2(V + 2))
+    nothing = expected.argmax < 0
+
+    assert actual.lse[nothing].isneginf().all()
+    assert ((actual.lse - expected.lse).abs()[~nothing] <= d[~nothing]).all()
+    assert ((actual.entropy - expected.entropy).abs() <= 4 * d * (1 + math.log(V + 1))).all()
+    assert torch.equal(actual.argmax, expected.argmax)
+    assert ((actual.tail - expected.tail).abs() <= 2 * d + border(actual, every, threshold)).all()
+    for i in range(len(logits)):
+        error = float(4 * d[i])
+        sure = {t: p for t, p in listed(every, i).items() if p >= threshold * (1 + error)}
+        maybe = {t: p for t, p in listed(every, i).items() if p >= threshold * (1 - error)}
+        assert len(sure) <= actual.above[i] <= len(maybe)
+        found = listed(actual, i)
+        assert len(found) == min(k, int(actual.above[i]))
+        assert list(found) == sorted(found)
+        assert found.keys() <= maybe.keys()
+        assert len(found) == k or sure.keys() <= found.keys()
+        assert all(abs(p - maybe[t]) <= error * maybe[t] for t, p in found.items())
+        assert (actual.probs[i, len(found) :] == 0).all()
+        reached, drawn = 0.0, int(actual.draw[i])
+        assert (drawn < 0) == bool(nothing[i])
+        if drawn >= 0:
+            for token, p in listed(every, i).items():
+                if token == drawn:
+                    assert reached - error <= args[1][i] <= reached + p + error
+                reached += p if token < drawn else 0
+            assert drawn in listed(every, i)
+
+
+def listed(result: VocabPass, i: int) -> dict[int, float]:
+    here = result.ids[i] >= 0
+    return dict(zip(result.ids[i][here].tolist(), result.probs[i][here].tolist(), strict=True))
+
+
+def border(actual: VocabPass, every: VocabPass, threshold: float) -> Tensor:
+    """The mass that `tail` may have or lack because a token is as likely as the threshold."""
+    near = (every.probs / threshold - 1).abs() < 1e-3
+    return every.probs.where(near, 0).sum(-1)
+
+
+def random_logits(n: int, V: int, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
+    """Of every steepness; with ties, and with a tenth of -inf."""
+    logits = torch.randn(n, V, generator=rng) * torch.logspace(-1, 1.3, n)[:, None]
+    forbidden = torch.rand(n, V, generator=rng) < 0.1
+    return logits.masked_fill(forbidden, -torch.inf).to(dtype)
+
+
+def random_masks(n: int, V: int, rng: torch.Generator) -> Masks:
+    """Five masks: of half of all tokens, all, none, two of random words; and named tokens."""
+    words = torch.randint(-(2**31), 2**31, (5, -(-V // 32) + 1), generator=rng)
+    words[1], words[2] = -1, 0
+    rows = torch.randint(-1, 5, (n,), generator=rng)
+    only = torch.randint(V, (n,), generator=rng)
+    only[torch.rand(n, generator=rng) < 0.7] = -1
+    return Masks(words.int(), rows.tolist(), only.tolist())
+
+
+def heat(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Inverse temperatures from 0.5 to 2.5, and numbers to draw by."""
+    return torch.rand(n, generator=rng) * 2 + 0.5, torch.rand(n, generator=rng)
+
+
+@pytest.mark.parametrize("softcap", [None, 30.0])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("V", VOCABS)
+def test_the_kernels_mean_what_the_reference_means(V, dtype, softcap, rng):
+    logits, masks = random_logits(6, V, dtype, rng), random_masks(6, V, rng)
+    args, kw = (*heat(6, rng), masks), {"softcap": softcap, "threshold": 1e-3, "k": 40}
+
+    close(vocab_pass(logits, *args, **kw, by_kernel=True), logits, *args, **kw)
+
+
+@given(
+    n=st.integers(0, 9),
+    V=st.integers(1, 100) | st.sampled_from([511, 512, 513, 10_000, 140_000]),
+    dtype=st.sampled_from(DTYPES),
+    softcap=st.sampled_from([None, 5.0]),
+    threshold=st.sampled_from([1e-4, 0.01, 0.3, 1.0]),
+    k=st.sampled_from([0, 1, 8, 256]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_cpu_path_means_what_the_reference_means(n, V, dtype, softcap, threshold, k, seed):
+    rng = torch.Generator().manual_seed(seed)
+    logits, args = random_logits(n, V, dtype, rng), (*heat(n, rng), random_masks(n, V, rng))
+    kw = {"softcap": softcap, "threshold": threshold, "k": k}
+
+    close(vocab_pass(logits, *args, **kw), logits, *args, **kw)
+
+
+@BY_KERNEL
+def test_without_masks_every_token_is_allowed(by_kernel, rng):
+    logits, args = random_logits(3, 1000, torch.bfloat16, rng), heat(3, rng)
+
+    actual = vocab_pass(logits, *args, by_kernel=by_kernel)
+
+    close(actual, logits, *args)
+    every = Masks(torch.zeros(0, 32, dtype=torch.int32), [-1] * 3, [-1] * 3)
+    masked = vocab_pass(logits, *args, every, by_kernel=by_kernel)
+    assert all(torch.equal(a, b) for a, b in zip(actual, masked, strict=True))
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("sign", [1, -1])
+def test_masks_may_leave_only_the_worst_of_saturated_logits(sign, by_kernel):
+    """75 nats and more below the best: e to that is no fp32 number if the best counts."""
+    logits = torch.full((2, 5000), 1000.0 * sign).bfloat16()
+    logits[:, [7, 4500]] = torch.tensor([-1000.0, -900.0]).bfloat16()
+    masks = Masks(torch.zeros(1, 157, dtype=torch.int32), [0, 0], [-1, -1])
+    masks.bitmask[0, 7 // 32] = 1 << 7
+    masks.bitmask[0, 4500 // 32] = 1 << (4500 % 32)
+    args = torch.full((2,), 2.5), torch.tensor([0.1, 0.9]), masks
+
+    for softcap in (30.0, None):
+        actual = vocab_pass(logits, *args, softcap=softcap, by_kernel=by_kernel)
+        close(actual, logits, *args, softcap=softcap)
+        assert actual.argmax.tolist() == [4500, 4500]
+    assert vocab_pass(logits, *args, softcap=30.0, by_kernel=by_kernel).draw.tolist() == [7, 4500]
+
+
+@BY_KERNEL
+def test_the_argmax_is_told_apart_where_a_softcap_rounds_logits_to_one_number(by_kernel):
+    logits = torch.tensor([[500.0, 600.0, 700.0, 700.0]])
+
+    actual = vocab_pass(logits, torch.ones(1), torch.zeros(1), softcap=30.0, by_kernel=by_kernel)
+
+    assert actual.argmax.item() == 2, "the first of two that are the same"
+    assert actual.entropy.item() == pytest.approx(math.log(4), abs=1e-6)
+
+
+@BY_KERNEL
+def test_the_lowest_of_equal_tokens_wins_across_chunks(by_kernel):
+    logits = torch.zeros(1, 9000)
+    logits[0, [4700, 4095, 8999]] = 3.0
+
+    actual = vocab_pass(logits, torch.ones(1), torch.zeros(1), by_kernel=by_kernel)
+
+    assert actual.argmax.item() == 4095
+
+
+@BY_KERNEL
+def test_a_row_that_may_take_nothing_says_so_and_harms_no_other(by_kernel, rng):
+    """Its mask is empty; or every token that it allows is -inf; or the named one is."""
+    logits, (inverse, uniform) = torch.randn(4, 5000, generator=rng), heat(4, rng)
+    logits[1, ::2], logits[2, 4999] = -torch.inf, -torch.inf
+    bitmask = torch.tensor([[0], [0x55555555]], dtype=torch.int32).repeat(1, 157)
+    masks = Masks(bitmask, [0, 1, -1, -1], [-1, -1, 4999, -1])
+    args = inverse, uniform, masks
+
+    actual = vocab_pass(logits, *args, k=4, by_kernel=by_kernel)
+
+    close(actual, logits, *args, k=4)
+    assert actual.lse[:3].tolist() == [-math.inf] * 3
+    assert actual.argmax[:3].tolist() == actual.draw[:3].tolist() == [-1] * 3
+    assert actual.ids[:3].eq(-1).all()
+    for zero in (actual.entropy, actual.above, actual.probs, actual.tail):
+        assert not zero[:3].any()
+    assert actual.argmax[3] >= 0
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_memory_around_the_arguments_is_not_read(dtype, by_kernel, rng):
+    """Forbidden tokens may be NaN as well, or infinite."""
+    V = 4200
+    padded = torch.full((5, V + 77), torch.nan).to(dtype)
+    logits = padded[1:4, 7 : 7 + V]
+    logits.copy_(random_logits(3, V, dtype, rng))
+    logits[1, 5:9] = torch.tensor([math.nan, math.inf, -math.nan, math.nan])
+    wide = torch.full((4, 132 + 9), -1, dtype=torch.int32)
+    wide[2, 5:-4] = torch.randint(2**31, (132,), generator=rng).int()
+    wide[2, 5] = 1
+    masks = Masks(wide[1:3, 5:-4], [-1, 1, 1], [-1, -1, 4199])
+    inverse, uniform = (torch.full((9,), torch.nan)[3:6].copy_(x) for x in heat(3, rng))
+
+    actual = vocab_pass(logits, inverse, uniform, masks, by_kernel=by_kernel)
+
+    clean = logits.clone()
+    clean[1, 5:9] = -torch.inf
+    close(actual, clean, inverse, uniform, masks)
+
+
+@BY_KERNEL
+def test_a_nan_stays_in_its_row(by_kernel, rng):
+    logits, args = torch.randn(3, 5000, generator=rng), heat(3, rng)
+    logits[1, 17] = torch.nan
+
+    actual = vocab_pass(logits, *args, by_kernel=by_kernel)
+
+    assert actual.lse.isnan().tolist() == actual.entropy.isnan().tolist() == [False, True, False]
+    assert actual.tail.isnan().tolist() == [False, True, False]
+
+
+@BY_KERNEL
+def test_draws_are_spread_as_the_probabilities_are(by_kernel):
+    """4096 evenly spaced numbers draw each token as often as it is likely, to one draw."""
+    n = 4096 if not by_kernel else 64
+    logits = torch.tensor([[0.1, 0.5, 0.0, 0.25, 0.15]]).log().expand(n, 5)
+
+    actual = vocab_pass(logits, torch.ones(n), torch.arange(n) / n, by_kernel=by_kernel)
+
+    counts = actual.draw.bincount(minlength=5)
+    assert (counts - torch.tensor([0.1, 0.5, 0, 0.25, 0.15]) * n).abs().max() <= 1
+    assert actual.draw.diff().min() >= 0
+
+
+@BY_KERNEL
+def test_the_ends_of_the_interval_draw_the_first_and_last_token_with_mass(by_kernel, rng):
+    logits = torch.randn(2, 9000, generator=rng) * 0.1
+    logits[:, :5] = logits[:, 8000:] = -torch.inf
+    uniform = torch.tensor([0.0, 1 - 2**-24])
+
+    actual = vocab_pass(logits, torch.ones(2), uniform, by_kernel=by_kernel)
+
+    assert actual.draw[0] == 5
+    assert 7990 <= actual.draw[1] <= 7999, "never one without mass, whatever is rounded"
+
+
+@BY_KERNEL
+def test_a_draw_at_the_border_of_two_chunks_is_of_a_token_with_mass(by_kernel, rng):
+    """What is left of the aim there is a rounding error, of either sign; chunks begin and end with
+    tokens that are forbidden."""
+    n, chunk = (16, 4096) if by_kernel else (200, 512)
+    logits = torch.randn(n, 24 * chunk, generator=rng)
+    logits.unflatten(1, (24, chunk))[..., :9] = -torch.inf
+    logits.unflatten(1, (24, chunk))[..., -9:] = -torch.inf
+    mass = logits.double().softmax(-1).cumsum(-1)
+    uniform = mass[torch.arange(n), chunk * (20 + torch.arange(n) % 4)].float()
+
+    actual = vocab_pass(logits, torch.ones(n), uniform, by_kernel=by_kernel)
+
+    assert logits[torch.arange(n), actual.draw].isfinite().all()
+
+
+@BY_KERNEL
+def test_the_same_numbers_draw_the_same_tokens(by_kernel, rng):
+    logits, args = random_logits(4, 9000, torch.bfloat16, rng), heat(4, rng)
+    a, b = (vocab_pass(logits, *args, by_kernel=by_kernel) for _ in range(2))
+
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@BY_KERNEL
+def test_what_does_not_fit_among_the_candidates_is_counted_and_in_the_tail(by_kernel):
+    logits = torch.zeros(1, 8000)
+
+    actual = vocab_pass(
+        logits, torch.ones(1), torch.zeros(1), threshold=1e-4, k=100, by_kernel=by_kernel
+    )
+
+    assert actual.above.item() == 8000
+    assert actual.ids[0].tolist() == list(range(100))
+    assert actual.tail.item() == pytest.approx(7900 / 8000, rel=1e-5)
+
+
+@BY_KERNEL
+def test_a_small_tail_is_no_difference_of_large_numbers(by_kernel):
+    """1 - sum of the listed is of 1e-7 at best."""
+    logits = torch.full((1, 5000), -30.0)
+    logits[0, 3] = 0.0
+
+    actual = vocab_pass(logits, torch.ones(1), torch.zeros(1), by_kernel=by_kernel)
+
+    assert actual.tail.item() == pytest.approx(4999 * math.exp(-30), rel=1e-4)
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("shape", [(0, 40), (3, 0), (0, 0)])
+def test_nothing_to_pass_over_is_no_error(shape, by_kernel):
+    n = shape[0]
+    actual = vocab_pass(torch.zeros(shape), torch.ones(n), torch.zeros(n), by_kernel=by_kernel)
+
+    assert actual.lse.tolist() == [-math.inf] * n
+    assert actual.draw.tolist() == actual.argmax.tolist() == [-1] * n
+    assert actual.ids.shape == actual.probs.shape == (n, 256)
+
+
+def test_the_kernels_reach_rows_further_than_an_int32_counts():
+    stride = 2**30  # elements; 4 GiB of addresses, of which three pages are touched
+    flat = torch.empty(2 * stride + 40, dtype=torch.float16)
+    logits = flat.as_strided((3, 40), (stride, 1)).zero_()
+    logits[:, 11] = 9
+
+    actual = vocab_pass(logits, torch.ones(3), torch.zeros(3), by_kernel=True)
+
+    assert actual.argmax.tolist() == [11] * 3
+
+
+@pytest.mark.parametrize(("n", "V"), [(200, 20_000), (3, 300_000), (5000, 100)])
+def test_the_cpu_path_takes_a_block_of_logits_at_a_time(n, V, monkeypatch):
+    """All that it copies is of one block's size."""
+    sizes, whole = [], vocab.pass_rows
+    monkeypatch.setattr(vocab, "pass_rows", lambda x, *a: sizes.append(x.numel()) or whole(x, *a))
+    logits = torch.zeros(n, V, dtype=torch.bfloat16)
+
+    actual = vocab_pass(logits, torch.ones(n), torch.zeros(n), k=4)
+
+    assert len(actual.lse) == n
+    assert sum(sizes) == n * V
+    assert max(sizes) <= max(V, 1 << 18)
+
+
+@BY_KERNEL
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logits": torch.zeros(2, 2, 33)}, r"\[n, V\].*got \[2, 2, 33\]"),
+        ({"logits": torch.zeros(2, 33).double()}, r"fp32, bf16 or fp16.*torch.float64"),
+        ({"logits": torch.zeros(2, 66)[:, ::2]}, r"row of logits .* strides \(66, 2\)"),
+        ({"inverse_temperature": torch.ones(3)}, r"inverse_temperature .* 2 rows.*got \[3\]"),
+        ({"uniform": torch.ones(2).double()}, r"uniform is one fp32 .* torch.float64"),
+        ({"uniform": torch.ones(2, device="meta")}, "on cpu but uniform is on meta"),
+        ({"softcap": 0.0}, "softcap is above 0, or None, got 0.0"),
+        ({"threshold": 0.0}, "threshold is a probability above 0, got 0.0"),
+        ({"k": -1}, "number of candidates, got -1"),
+        ({"masks": ((2, 1), [0, 1], [-1, -1])}, "1 words of 32 bits are too few for 33"),
+        ({"masks": ((2, 2), [0], [-1, -1])}, "rows has a number for each of 2 rows, got 1"),
+        ({"masks": ((2, 2), [0, 2], [-1, -1])}, "rows are -1 to 1, got 0 to 2"),
+        ({"masks": ((2, 2), [0, -2], [-1, -1])}, "rows are -1 to 1, got -2 to 0"),
+        ({"masks": ((2, 2), [0, 0], [-1, 33])}, "only are -1 to 32, got -1 to 33"),
+        ({"masks": ((2,), [0, 0], [-1, -1])}, r"bitmask is \[M, W\] of int32, got \[2\]"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(change, message, by_kernel):
+    args = {
+        "logits": torch.zeros(2, 33),
+        "inverse_temperature": torch.ones(2),
+        "uniform": torch.zeros(2),
+    } | change
+    if isinstance(args.get("masks"), tuple):
+        shape, rows, only = args["masks"]
+        args["masks"] = Masks(torch.zeros(shape, dtype=torch.int32), rows, only)
+
+    with pytest.raises(ValueError, match=message):
+        vocab_pass(**args, by_kernel=by_kernel)
+
+
+@pytest.mark.parametrize(
+    ("bitmask", "message"),
+    [
+        (torch.zeros(2, 2), "int32, got .* torch.float32"),
+        (torch.zeros(2, 2, dtype=torch.int32).T, r"row of bitmask .* strides \(1, 2\)"),
+        (torch.zeros(2, 2, dtype=torch.int32, device="meta"), "on cpu but their bitmask is on"),
+    ],
+)
+def test_bitmasks_that_do_not_fit_are_refused(bitmask, message):
+    masks = Masks(bitmask, [0, 1], [-1, -1])
+
+    with pytest.raises(ValueError, match=message):
+        vocab_pass(torch.zeros(2, 33), torch.ones(2), torch.zeros(2), masks)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_whole_vocabulary_on_the_gpu_is_what_the_cpu_says(dtype, rng):
+    logits, (inverse, uniform) = random_logits(64, 262_144, dtype, rng), heat(64, rng)
+    masks = random_masks(64, 262_144, rng)
+    expected = vocab_pass(logits, inverse, uniform, masks, softcap=30.0)
+
+    sent = Masks(masks.bitmask.cuda(), *masks[1:])
+    args = logits.cuda(), inverse.cuda(), uniform.cuda(), sent
+    actual = VocabPass(*(x.cpu() for x in vocab_pass(*args, softcap=30.0)))
+
+    assert torch.equal(actual.argmax, expected.argmax)
+    torch.testing.assert_close(actual.lse, expected.lse, atol=1e-4, rtol=1e-6)
+    torch.testing.assert_close(actual.entropy, expected.entropy, atol=1e-3, rtol=0)
+    torch.testing.assert_close(actual.tail, expected.tail, atol=1e-3, rtol=0)
+    assert (actual.draw == expected.draw).float().mean() > 0.9
