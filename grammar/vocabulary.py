@@ -154,13 +154,6 @@ class Vocabulary:
         return QuotedTokens(self.pieces)
 
     @cached_property
-    def fillers(self) -> list[int]:
-        """Tokens of one letter or digit each, as far as there are any."""
-        ids = self._by_byte
-        letters = (bytes([byte]) for byte in range(128) if chr(byte).isalnum())
-        return [ids[letter] for letter in letters if letter in ids]
-
-    @cached_property
     def trie(self) -> Trie:
         """All text tokens by their bytes."""
         return Trie(self.pieces)

@@ -21,6 +21,7 @@ from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
 from dlm.grammar.errors import DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.completions import most_tokens
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Reasoning
@@ -45,14 +46,13 @@ class Frontier:
         work: int = maxsize,
     ):
         """`budget` bounds all tokens, the stop among them. With `reasoning`, that may come first.
-        A look that takes more than `work` (about microseconds) raises `Unfinished`.
 
         Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
         """
         self._compiled, self._budget = compiled, budget
         self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
         self._matcher = Matcher(compiled, reasoning)
-        self.work = work
+        self.work = work  # units that a look may take, each about 10 us, before it is `Unfinished`
         self._said: list[int] = []  # all tokens committed
         self._begin_canvas()
         if not self._matcher.closes_within(budget - 1):
@@ -170,8 +170,8 @@ class Frontier:
             if onward is None or onward.cost is None or position in banned:
                 break
             read = keys and keys.after(self._vocabulary.pieces[token])
-            longer = read is not None and read.double  # a key that must go on
-            if (keys and not read) or onward.cost + longer >= left - position:
+            rest = most_tokens(onward.cost) if keys else onward.cost
+            if rest >= left - position or (keys and not read):
                 break
             forced = forced or self._spelled(here.guess, self._compiled.parser.forced(state))
             said = bool(forced) and forced[0] == token

@@ -23,7 +23,7 @@ from dlm.grammar.vocabulary import Vocabulary
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # of Python objects, roughly
 _COMPLETIONS = 4096  # that are remembered
 _SPELLED = 2048  # bytes of a completion that is spelled just to count its tokens
-_BEGUN = 64  # bytes that are spelled of one that is known to fit
+BEGUN = 64  # bytes that are spelled of one that is known to fit
 _DOUBTFUL = 256  # tokens that are looked at one by one
 _FEW = 32  # tokens of a text that is looked for where none is known
 
@@ -126,7 +126,7 @@ class Compiled:
         """
         if state.cost is None or state.cost > tokens or not self.vocabulary.spells_every_byte:
             return self.shortest_completion(state, tokens)
-        return self.vocabulary.fewest(self.parser.completion(state, _BEGUN))
+        return self.vocabulary.fewest(self.parser.completion(state, BEGUN))
 
     def spells(self, state: State) -> bool:
         """A shortest completion is not too long to be spelled to its end."""

@@ -4,7 +4,7 @@ What the frontier does over canvases rests on it, and so can any decoder that wr
 right: take only tokens out of `allowed(budget)`, and the text is valid and ends in time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from sys import maxsize
 
@@ -13,11 +13,10 @@ import numpy as np
 from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.completions import Completions, most_tokens
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.parse.state import State
-
-_Spell = Callable[[State, int], list[int] | None]
 
 _SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
@@ -45,6 +44,7 @@ class Matcher:
         self._marker = 0  # how much of a marker has been read
         self._thought = 0  # tokens of reasoning so far, its markers included
         self._keys = Keys() if compiled.free_keys else None
+        self._completions = Completions(compiled)
         self._trail: list[tuple[_Phase, State, int, int, Keys | None]] = []  # before each token
 
     @property
@@ -141,18 +141,20 @@ class Matcher:
         budget = self._reasoning.budget if self._reasoning is not None else None
         if closing and budget is not None and self._thought + closing > budget:
             return False
-        return self._compiled.closes_within(self._state, tokens - closing - self._ends_double)
+        return self._completions.closes_within(self._state, self._keys, tokens - closing)
 
     def shortest_completion(self, tokens: int = maxsize) -> list[int] | None:
         """What completes what is begun, up to a stop token; None: nothing does.
 
         At most so many `tokens`, if that is known to be possible.
         """
-        return self._completed(tokens, self._compiled.shortest_completion)
+        left = tokens - len(self._closing())
+        return self._behind_closing(self._completions.shortest(self._state, self._keys, left))
 
     def completing(self, tokens: int) -> list[int] | None:
         """The first tokens, or all, of a completion that takes at most so many."""
-        return self._completed(tokens, self._compiled.completing)
+        left = tokens - len(self._closing())
+        return self._behind_closing(self._completions.completing(self._state, self._keys, left))
 
     def too_long(self, budget: int) -> GrammarError:
         """What to raise where no text fits `budget` tokens, the stop among them."""
@@ -162,7 +164,8 @@ class Matcher:
                 f"the shortest answer takes at least {least} tokens, more than {budget}", least
             )
         if not self._compiled.spells(self._state):
-            enough = len(self._closing()) + (self._state.cost or 0) + 1
+            cost = self._state.cost or 0
+            enough = len(self._closing()) + (most_tokens(cost) if self._keys else cost) + 1
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
                 f"but it is too long to tell whether it fits {budget}",
@@ -190,37 +193,17 @@ class Matcher:
             known = masks.known[mask, keys] = masks.changed(mask, remove=doubles)
         return known
 
-    @property
-    def _ends_double(self) -> bool:
-        """The shortest completion begins with the end of a key that is there already."""
-        if self._keys is None or not self._keys.double:
-            return False
-        return self._compiled.parser.completion(self._state, 1)[:1] == [b'"']
-
-    def _completed(self, tokens: int, spell: _Spell) -> list[int] | None:
-        closing = self._closing()
-        if self._ends_double:
-            return self._longer_key(tokens, spell)
-        rest = spell(self._state, tokens - len(closing))
-        return None if rest is None else closing + rest
-
-    def _longer_key(self, tokens: int, spell: _Spell) -> list[int] | None:
-        """A completion that goes on with one more character first."""
-        for filler in self._compiled.vocabulary.fillers:
-            if self.accept(filler):
-                try:
-                    keys = self._keys
-                    if keys is not None and not keys.double:
-                        rest = spell(self._state, tokens - 1)
-                        return None if rest is None else [filler, *rest]
-                finally:
-                    self.rollback(1)
-        return None
+    def _behind_closing(self, rest: list[int] | None) -> list[int] | None:
+        return None if rest is None else self._closing() + rest
 
     def _tight(self, budget: int) -> np.ndarray | None:
         """What the budget leaves of the mask; None: all of it."""
         if self._phase is _Phase.ANSWER:
-            left = self._compiled.closing(self._state, budget - 2)
+            tokens = budget - 2 if self._keys is None else 2 * (budget - 4) // 3  # `most_tokens`
+            left = self._compiled.closing(self._state, tokens)
+            if left is not None and self._keys is not None:
+                first = (self.completing(budget - 1) or [])[:1]
+                left |= self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
             if left is not None and self._state.cost == 0:
                 left |= self._compiled.masks.words(
                     self._compiled.masks.changed(None, add=self._compiled.vocabulary.stops)

@@ -78,6 +78,7 @@ SPECS = {
     "patterns": JsonSchema(
         {"patternProperties": {"^[ab]+$": {"type": "boolean"}}, "additionalProperties": False}
     ),
+    "three": JsonSchema({"additionalProperties": {"type": "integer"}, "minProperties": 3}),
     "two": JsonSchema({"additionalProperties": {"type": "null"}, "minProperties": 1}),
 }
 
@@ -85,8 +86,8 @@ SPECS = {
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @settings(max_examples=20)
 @given(
-    text=st.sampled_from(['"a": 1, ', '{"a": {"a": 1}, "a', '"b":true,"b"', '"', "ab"]),
-    budget=st.integers(12, 70),
+    text=st.sampled_from(['"":0,', '"a": 1, ', '{"a": {"a": 1}, "a', '"b":true,"b"', '"', "ab"]),
+    budget=st.integers(24, 80),
 )
 def test_a_model_that_repeats_itself_ends_with_keys_that_differ(
     compiler, vocabulary, spec, text, budget

@@ -1,0 +1,110 @@
+"""Completions of what a matcher has begun, in which no object of a JSON text holds a key twice.
+
+The parser knows the shortest text to the end, and no keys: where the grammar leaves keys free, it
+would say `"":0` again and again. Here such keys are made longer until they differ.
+"""
+
+from sys import maxsize
+
+from dlm.grammar.parse.compiled import BEGUN, Compiled
+from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse.state import State
+
+_FILLERS = [bytes([byte]) for byte in range(128) if chr(byte).isalnum()]
+_LONGEST = 64  # characters that are put into one text at the most
+
+Text = list[bytes | int]  # bytes, and control tokens by their ids
+
+
+def most_tokens(cost: int) -> int:
+    """That a text of so many bytes takes: a free key has four or more, and two make it differ."""
+    return cost + cost // 2 + 2
+
+
+class Completions:
+    """Of one grammar. Where its keys are not free, they are the grammar's own."""
+
+    def __init__(self, compiled: Compiled):
+        self._compiled, self._vocabulary = compiled, compiled.vocabulary
+
+    def closes_within(self, state: State, keys: Keys | None, tokens: int) -> bool:
+        """The text can be completed in so many tokens, its stop not counted."""
+        compiled = self._compiled
+        if keys is None:
+            return compiled.closes_within(state, tokens)
+        if state.cost is None or compiled.least_tokens(state) > tokens:
+            return False
+        if self._surely_closes(state, tokens):
+            return True
+        shortest = self.shortest(state, keys, tokens) if compiled.spells(state) else None
+        return shortest is not None and len(shortest) <= tokens
+
+    def shortest(self, state: State, keys: Keys | None, tokens: int) -> list[int] | None:
+        """The tokens of a shortest text to the end; None: there is none.
+
+        At most so many `tokens`, if that is known to be possible.
+        """
+        compiled = self._compiled
+        if keys is None:
+            return compiled.shortest_completion(state, tokens)
+        text = self._apart(state, keys, maxsize)
+        spelled = None if text is None else self._vocabulary.fewest(text)
+        if spelled is None or len(spelled) > tokens:
+            other = compiled.shortest_completion(state, tokens) or []
+            pieces = [self._vocabulary.pieces[token] for token in other]
+            if len(other) <= tokens and keys.after(b"".join(pieces)) is not None:
+                return other or spelled
+        return spelled
+
+    def completing(self, state: State, keys: Keys | None, tokens: int) -> list[int] | None:
+        """The first tokens of one, or all; enough to go on with. At most so many in all."""
+        if keys is None:
+            return self._compiled.completing(state, tokens)
+        if not self._surely_closes(state, tokens):
+            return self.shortest(state, keys, tokens)
+        text = self._apart(state, keys, BEGUN)
+        return None if text is None else self._vocabulary.fewest(text)
+
+    def _surely_closes(self, state: State, tokens: int) -> bool:
+        return most_tokens(state.cost or 0) <= tokens and self._vocabulary.spells_every_byte
+
+    def _apart(self, state: State | None, keys: Keys | None, most: int) -> Text | None:
+        """A short text to the end, or its first `most` bytes at least; None: none is found."""
+        parser, said = self._compiled.parser, bytearray()
+        whole: Text = []
+        for _ in range(_LONGEST):
+            if state is None or keys is None or state.cost is None:
+                return None
+            self._compiled.meter.spend(1 + min(most, state.cost) // 4)
+            for part in parser.completion(state, most):
+                if isinstance(part, int):
+                    whole += [bytes(said), part]
+                    said.clear()
+                    state = state and parser.after(state, part, b"")
+                    continue
+                for byte in part:
+                    behind = keys.after(bytes([byte]))
+                    if behind is None:
+                        break
+                    keys, state = behind, state and parser.behind(state, byte)
+                    said.append(byte)
+                else:
+                    continue
+                break
+            else:
+                return [*whole, bytes(said)]
+            longer = self._longer(state, keys)
+            if longer is None:
+                return None
+            said += longer
+            state, keys = state and parser.behind(state, longer[0]), keys.after(longer)
+        return None
+
+    def _longer(self, state: State | None, keys: Keys) -> bytes | None:
+        """What a key that would be a double goes on with; the best if it is none then."""
+        parser, ways = self._compiled.parser, []
+        for filler in _FILLERS:
+            at, longer = state and parser.behind(state, filler[0]), keys.after(filler)
+            if at is not None and at.cost is not None and longer is not None:
+                ways.append((longer.double, at.cost, filler))
+        return min(ways)[2] if ways else None
