@@ -149,8 +149,7 @@ def _behind(parser: Parser, state: State | None, text: bytes) -> State | None:
 def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
     """What may follow: a name before other text, but the end of a word before more of it.
 
-    Names come in the order in which the grammar says them. A value of any type is an object, and
-    far within, a string.
+    Names come in the order in which the grammar says them.
     """
     ranges = parser.ranges(state)
     usual = {byte for low, high in ranges if (byte := _first(low, high))}
@@ -159,25 +158,18 @@ def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
         for place, (low, high) in reversed([*enumerate(ranges)])
         if low == high and ((byte := bytes([low])).isalpha() or byte == b"_")
     }
-    deep = said.count(b"{") - said.count(b"}") >= _DEEP
-    value = (b'"' if deep else b"{") if usual >= _ANY else None
     digits = said[-1:].isdigit()  # an exponent may follow, which is unusual
     word = len(said) > 1 and said[-2:].isalnum()
 
     return sorted(
         usual,
         key=lambda byte: (
-            byte != value,
             digits or byte not in names,
             word and byte.isalnum(),
             names.get(byte, 0),
             _USUAL.index(byte),
         ),
     ) or [bytes([low]) for low, _ in ranges[:1]]
-
-
-_ANY = {b"{", b"[", b'"', b"t", b"n", b"1"}  # how a value of any type begins
-_DEEP = 3  # objects within each other
 
 
 @cache
