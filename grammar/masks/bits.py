@@ -22,6 +22,14 @@ def tokens_in(words: np.ndarray) -> np.ndarray:
     return np.flatnonzero(unpacked(words))
 
 
+def add(words: np.ndarray, token: int) -> None:
+    words[token >> 5] |= np.uint32(1 << (token & 31))
+
+
+def remove(words: np.ndarray, token: int) -> None:
+    words[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+
+
 class Bits:
     """Rows of allowed tokens in xgrammar's packed form: bit `v % 32` of word `v // 32`.
 
@@ -34,7 +42,7 @@ class Bits:
         self.rows = self.tensor.numpy().view(np.uint32)  # shares memory
 
     def add(self, row: int, token: int) -> None:
-        self.rows[row, token >> 5] |= np.uint32(1 << (token & 31))
+        add(self.rows[row], token)
 
     def remove(self, row: int, token: int) -> None:
-        self.rows[row, token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+        remove(self.rows[row], token)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int32
 from torch import Tensor
 
+from dlm.grammar.masks import bits
 from dlm.grammar.masks.bits import Bits
 
 Mask = int  # a row of the table; or ~token, where that is all that is allowed
@@ -75,9 +76,9 @@ class Masks:
             rows = self._bits.rows
             words = np.zeros_like(rows[0]) if mask is None else rows[mask].copy()
             for token in add:
-                words[token >> 5] |= np.uint32(1 << (token & 31))
+                bits.add(words, token)
             for token in remove:
-                words[token >> 5] &= np.uint32(0xFFFFFFFF ^ (1 << (token & 31)))
+                bits.remove(words, token)
             return self.kept(key, words)
         return self.known[key]
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 import numpy as np
 from jaxtyping import Bool
 
+from dlm.grammar.masks import bits
 from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.masks.walk import Reached, walk
 from dlm.grammar.parse.meter import Meter
@@ -75,7 +76,7 @@ class Allowed:
             words |= self._tokens[thread.terminal].words(thread.at, self._bounds(thread))
         self._meter.add(_MASK + (self._terminals.walked - before) // _DENSE_NODES)
         for token in self._control(state):
-            words[token >> 5] |= np.uint32(1 << (token & 31))
+            bits.add(words, token)
         return words
 
     def _leaving(self, state: State) -> tuple[Reached, list[State]]:
