@@ -22,11 +22,11 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 from torch import Tensor
 
 from dlm.kernels.attention_cpu import Cached, attend
-from dlm.kernels.paging import Paging, Segment, check_pages, decoded
+from dlm.kernels.paging import Pages, Paging, Segment, check_pages, decoded
 
 # By head dim and bytes of a cached number: rows of a tile (queries times the heads of a group),
 # cached keys and keys of the canvas at a time, numbers of a value that a program sums up.
@@ -52,16 +52,13 @@ def attention_reference(
     q: Float[Tensor, "N H D"],
     k: Float[Tensor, "N h D"],
     v: Float[Tensor, "N h D"],
-    keys: Tensor,
-    values: Tensor,
-    k_scale: Float32[Tensor, "1"],
-    v_scale: Float32[Tensor, "1"],
+    pages: Pages,
     paging: Paging,
     window: int | None = None,
 ) -> Float[Tensor, "N H D"]:
     """What `attention` means, in fp64: softmax(q k) v over all that a token sees."""
     out = torch.zeros_like(q, dtype=torch.float64)
-    shared, p = q.shape[1] // k.shape[1], keys.shape[1]
+    shared, p = q.shape[1] // k.shape[1], pages.keys.shape[1]
     for segment, table in zip(paging.segments, paging.table.tolist(), strict=True):
         for token in range(segment.tokens):
             row, at = segment.row + token, segment.position
@@ -70,15 +67,15 @@ def attention_reference(
                 seen = seen[max(0, at + token * segment.causal - window + 1) :]
             places = [table[n // p - segment.page] * p + n % p for n in seen]
             own = slice(segment.row, segment.row + segment.tokens * (not segment.causal))
-            each = (keys, k_scale, k), (values, v_scale, v)
-            cached_k, cached_v = (
+            each = (pages.keys, pages.k_scale, k[own]), (pages.values, pages.v_scale, v[own])
+            seen_k, seen_v = (
                 torch.cat(
-                    (pages.flatten(0, 1)[places].double() * scale.double(), x[own].double())
+                    (pool.flatten(0, 1)[places].double() * scale.double(), x.double())
                 ).repeat_interleave(shared, 1)
-                for pages, scale, x in each
+                for pool, scale, x in each
             )
-            weight = torch.einsum("hd,nhd->hn", q[row].double(), cached_k).softmax(-1)
-            out[row] = torch.einsum("hn,nhd->hd", weight, cached_v)
+            weight = torch.einsum("hd,nhd->hn", q[row].double(), seen_k).softmax(-1)
+            out[row] = torch.einsum("hn,nhd->hd", weight, seen_v)
     return out
 
 
@@ -86,34 +83,30 @@ def attention(
     q: Float[Tensor, "N H D"],
     k: Float[Tensor, "N h D"],
     v: Float[Tensor, "N h D"],
-    keys: Tensor,
-    values: Tensor,
-    k_scale: Float32[Tensor, "1"],
-    v_scale: Float32[Tensor, "1"],
+    pages: Pages,
     paging: Paging,
     window: int | None = None,
     by_kernel: bool | None = None,
 ) -> Float[Tensor, "N H D"]:
     """`attention_reference` in q's type: by the kernels on GPUs, but for fp32, else in plain torch.
 
-    `keys` and `values` are pages `[pages, p, h, D]` of q's type or e4m3 (or, for the kernels, its
-    bytes as uint8), whose numbers times a scale count; `append_` has written what `paging` lists. Of
-    `k` and `v` only canvases are read. Head dims are 16 to 512, powers of 2, for the kernels.
+    `append_` has stored what `paging` lists: of `k` and `v` only canvases are read. The kernels
+    take head dims of `TILES`, and pages of q's type or e4m3.
 
     `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
     `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
     shapes and types that do not fit; what is in tensors is not checked.
     """
-    _check(q, k, v, keys, values, k_scale, v_scale, paging, window)
+    _check(q, k, v, pages, paging, window)
     half = q.dtype in (torch.bfloat16, torch.float16)
     if not (q.device.type != "cpu" and half if by_kernel is None else by_kernel):
-        return _by_segment(q, k, v, keys, values, k_scale, v_scale, paging, window)
+        return _by_segment(q, k, v, pages, paging, window)
     H, h, D = q.shape[1], *k.shape[1:]
-    size = keys.dtype.itemsize
-    if not half or (D, size) not in TILES or (size > 1 and keys.dtype != q.dtype):
+    kind, size = pages.keys.dtype, pages.keys.dtype.itemsize
+    if not half or (D, size) not in TILES or (size > 1 and kind != q.dtype):
         raise ValueError(
             f"the kernels take bf16 or fp16 and head dims {sorted({D for D, _ in TILES})}, and pages "
-            f"of the same type or e4m3; got {q.dtype}, head dim {D}, pages of {keys.dtype}"
+            f"of the same type or e4m3; got {q.dtype}, head dim {D}, pages of {kind}"
         )
     if not len(q):
         return torch.empty_like(q)
@@ -121,8 +114,8 @@ def attention(
     tiles = sum(-(-s.tokens * (H // h) // tile["BLOCK_M"]) for s in paging.segments)
     longest = max(s.position + s.tokens for s in paging.segments)
     splits = _splits(tiles * h * (D // tile["DV"]), min(longest, window or longest))
-    scales = k_scale, v_scale, paging.numbers, paging.table
-    return _attention(q, k, v, keys, values, *scales, window or _EVERYTHING, tiles, splits)
+    tables = paging.numbers, paging.table
+    return _attention(q, k, v, *pages, *tables, window or _EVERYTHING, tiles, splits)
 
 
 def _splits(programs: int, keys: int) -> int:
@@ -135,17 +128,14 @@ def _by_segment(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    k_scale: Tensor,
-    v_scale: Tensor,
+    pages: Pages,
     paging: Paging,
     window: int | None,
 ) -> Tensor:
     out = torch.empty_like(q)
     for segment, table in zip(paging.segments, paging.table, strict=True):
         rows = slice(segment.row, segment.row + segment.tokens)
-        cached = Cached(keys, values, k_scale, v_scale, table, segment.page)
+        cached = Cached(pages, table, segment.page)
         out[rows] = attend(q[rows], k[rows], v[rows], cached, segment, window)
     return out
 
@@ -154,14 +144,11 @@ def _check(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    k_scale: Tensor,
-    v_scale: Tensor,
+    pages: Pages,
     paging: Paging,
     window: int | None,
 ) -> None:
-    check_pages(keys, values, k, v, k_scale, v_scale)
+    check_pages(pages, k, v)
     N, h, D = k.shape
     if q.ndim != 3 or q.shape[::2] != (N, D) or q.shape[1] % h or q.dtype != k.dtype:
         raise ValueError(
@@ -270,7 +257,7 @@ def _attended(acc, top, total, scores, v):
     return acc, new, total * shrink + tl.sum(p, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "width", "rows", "window"])
 def _attention_kernel(
     q_ptr,  # [rows, h * G, D] bf16 or fp16
     keys_ptr,  # [pages, PAGE, h, D] as q, or e4m3, or its bytes

@@ -8,10 +8,10 @@ of the same shape however its request was cut into segments. What is not there i
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Float32
+from jaxtyping import Bool, Float, Float32, Int32
 from torch import Tensor
 
-from dlm.kernels.paging import Segment
+from dlm.kernels.paging import Pages, Segment
 
 _BLOCK = 64  # positions
 
@@ -45,21 +45,14 @@ def attend(
 class Cached:
     """The pages of one request, in fp32."""
 
-    def __init__(
-        self,
-        keys: Tensor,  # [pages, p, h, D] of any type
-        values: Tensor,
-        k_scale: Float32[Tensor, "1"],
-        v_scale: Float32[Tensor, "1"],
-        table: Tensor,  # [w] integers: the request's pages
-        first: int,  # of the request's pages, the number of the table's first
-    ):
-        self._pools = (keys, k_scale), (values, v_scale)
-        self._table, self._first, self._page = table, first, keys.shape[1]
+    def __init__(self, pages: Pages, table: Int32[Tensor, "w"], first: int):
+        """`table` are the request's pages from number `first` on."""
+        self._pools = (pages.keys, pages.k_scale), (pages.values, pages.v_scale)
+        self._table, self._first, self._page = table, first, pages.keys.shape[1]
 
     def span(self, first: int, last: int, end: int) -> tuple[Tensor, Tensor]:
-        """Keys and values `[last - first, h, D]` of positions `first` to `last - 1`; zero from `end`
-        on, and of pages that are no longer held."""
+        """Keys and values `[last - first, h, D]` of positions `first` to `last - 1`; zero from
+        `end` on, and in front of the pages that are held."""
         low = max(first // self._page, self._first)
         high = max(low, -(-min(last, end) // self._page))
         pages = self._table[low - self._first : high - self._first]

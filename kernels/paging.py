@@ -40,70 +40,78 @@ class Paging(NamedTuple):
     places: Int64[Tensor, "n"]  # and where in the pool each belongs: page * p + offset
 
 
+class Pages(NamedTuple):
+    """The pool of one layer. What is stored, times a scale, is a key or a value."""
+
+    keys: (
+        Tensor  # [pages, p, h, D] of the activations' type, or of e4m3; for kernels, also its bytes
+    )
+    values: Tensor
+    k_scale: Float32[Tensor, "1"]
+    v_scale: Float32[Tensor, "1"]
+
+
 def append_(
-    keys: Tensor,  # [pages, p, h, D] of k's type, or of e4m3
-    values: Tensor,
+    pages: Pages,
     k: Float[Tensor, "N h D"],
     v: Float[Tensor, "N h D"],
-    k_scale: Float32[Tensor, "1"],
-    v_scale: Float32[Tensor, "1"],
     paging: Paging,
     by_kernel: bool | None = None,
 ) -> None:
-    """Store what belongs into the cache: k / k_scale and v / v_scale, rounded to nearest even.
+    """Store the keys and values of `paging.rows`, over their scales, rounded to nearest even.
 
     `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
     `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
     shapes and types that do not fit.
     """
-    check_pages(keys, values, k, v, k_scale, v_scale)
+    check_pages(pages, k, v)
     if k.device.type != "cpu" if by_kernel is None else by_kernel:
-        _append(keys, values, k, v, k_scale, v_scale, paging.rows, paging.places)
+        _append(*pages, k, v, paging.rows, paging.places)
         return
-    for pages, x, scale in ((keys, k, k_scale), (values, v, v_scale)):
+    for pool, scale, x in ((pages.keys, pages.k_scale, k), (pages.values, pages.v_scale, v)):
         stored = x[paging.rows].float() / scale
-        if pages.dtype == _E4M3:
+        if pool.dtype == _E4M3:
             stored = stored.clamp(-_LARGEST, _LARGEST)  # which not every version of torch does
-        stored = stored.to(pages.dtype).view(torch.uint8)
-        pages.flatten(0, 1).view(torch.uint8)[paging.places] = stored
+        pool.flatten(0, 1).view(torch.uint8)[paging.places] = stored.to(pool.dtype).view(
+            torch.uint8
+        )
 
 
-def check_pages(
-    keys: Tensor, values: Tensor, k: Tensor, v: Tensor, k_scale: Tensor, v_scale: Tensor
-) -> None:
-    """Raises `ValueError` unless pages, new keys and values, and scales fit each other."""
-    if k.ndim != 3 or not k.is_floating_point() or k.dtype.itemsize == 1:
-        raise ValueError(f"keys are [N, h, D] of fp32, bf16 or fp16, got {[*k.shape]} of {k.dtype}")
+def check_pages(pages: Pages, k: Tensor, v: Tensor) -> None:
+    """Raises `ValueError` unless pages, and new keys and values, fit each other."""
+    if k.ndim != 3 or k.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"k is [N, h, D] of fp32, bf16 or fp16, got {[*k.shape]} of {k.dtype}")
     if v.shape != k.shape or v.dtype != k.dtype:
-        raise ValueError(f"values are as keys, got {[*v.shape]} of {v.dtype}, not {[*k.shape]}")
-    for name, pages in (("keys", keys), ("values", values)):
-        if pages.ndim != 4 or pages.shape[2:] != k.shape[1:] or not pages.is_contiguous():
+        raise ValueError(f"v is {[*k.shape]} of {k.dtype} as k, got {[*v.shape]} of {v.dtype}")
+    for name, pool in (("keys", pages.keys), ("values", pages.values)):
+        if pool.ndim != 4 or pool.shape[2:] != k.shape[1:] or not pool.is_contiguous():
             raise ValueError(
                 f"pages of {name} are contiguous [pages, p, {k.shape[1]}, {k.shape[2]}], "
-                f"got {[*pages.shape]} with strides {pages.stride()}"
+                f"got {[*pool.shape]} with strides {pool.stride()}"
             )
-        if pages.dtype != keys.dtype or not (
-            pages.is_floating_point() or pages.dtype == torch.uint8
-        ):
-            raise ValueError(f"pages of {name} are of {pages.dtype}")
-    if keys.shape != values.shape:
-        raise ValueError(f"{len(keys)} pages of keys and {len(values)} of values")
-    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if pool.dtype not in (torch.float32, torch.bfloat16, torch.float16, _E4M3, torch.uint8):
+            raise ValueError(f"pages of {name} are of {pool.dtype}")
+    if pages.keys.shape != pages.values.shape or pages.keys.dtype != pages.values.dtype:
+        raise ValueError(
+            f"pages of values are {[*pages.values.shape]} of {pages.values.dtype}, "
+            f"of keys {[*pages.keys.shape]} of {pages.keys.dtype}"
+        )
+    for name, scale in (("k_scale", pages.k_scale), ("v_scale", pages.v_scale)):
         if scale.dtype != torch.float32 or scale.numel() != 1:
             raise ValueError(f"{name} is one fp32, got {[*scale.shape]} of {scale.dtype}")
-    devices = {x.device for x in (keys, values, k, v, k_scale, v_scale)}
+    devices = {x.device for x in (*pages, k, v)}
     if len(devices) > 1:
-        raise ValueError(f"keys, values, pages and scales are on {sorted(map(str, devices))}")
+        raise ValueError(f"pages, scales, k and v are on {sorted(map(str, devices))}")
 
 
 @torch.library.custom_op("dlm::append_", mutates_args=("keys", "values"))
 def _append(
     keys: Tensor,
     values: Tensor,
-    k: Tensor,
-    v: Tensor,
     k_scale: Tensor,
     v_scale: Tensor,
+    k: Tensor,
+    v: Tensor,
     rows: Tensor,
     places: Tensor,
 ) -> None:
@@ -120,10 +128,10 @@ def _append(
 def _(
     keys: Tensor,
     values: Tensor,
-    k: Tensor,
-    v: Tensor,
     k_scale: Tensor,
     v_scale: Tensor,
+    k: Tensor,
+    v: Tensor,
     rows: Tensor,
     places: Tensor,
 ) -> None:

@@ -7,3 +7,7 @@ class ModelError(Exception):
 
 class CheckpointError(ModelError):
     """A model directory that cannot be used: what is wrong, where, and what would be right."""
+
+
+class CacheFullError(ModelError):
+    """The cache has too few pages for what is asked of it."""
