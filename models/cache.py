@@ -10,8 +10,8 @@ from dlm.models.config import ModelConfig
 class KVCache:
     """Slots of different lengths.
 
-    `stage` writes keys and values behind a slot's committed ones without committing them: a
-    denoising pass stages its canvas and leaves it at that, encoding stages and then `advance`s.
+    `stage` writes keys and values behind a slot's committed ones without committing them: a pass
+    stages what it encodes, and behind that the canvas; in the end it `advance`s past the former.
     Only `advance` and `rewind` move a slot's length.
 
     A buffer is `[kv_heads, capacity, head_dim]` and doubles when full. Sliding layers keep all
@@ -38,11 +38,12 @@ class KVCache:
         self,
         slot: int,
         layer: int,
+        start: int,
         keys: Float[Tensor, "n kv_heads D"],
         values: Float[Tensor, "n kv_heads D"],
     ) -> tuple[Float[Tensor, "kv_heads total D"], Float[Tensor, "kv_heads total D"]]:
-        """Write after the committed tokens; views of those and, behind them, the new ones."""
-        start, end = self._lengths[slot], self._lengths[slot] + len(keys)
+        """Write from position `start` on; views of all tokens up to the new ones."""
+        end = start + len(keys)
         return (
             _put(self._keys[slot], layer, keys, start, end),
             _put(self._values[slot], layer, values, start, end),
