@@ -138,7 +138,7 @@ class DiffusionGemma(nn.Module):
         return self.norm(x)
 
     def _scaled(self, embedding: Tensor) -> Tensor:
-        scale = torch.tensor(self.config.hidden_size**0.5, dtype=embedding.dtype)
+        scale = torch.tensor(self.config.hidden_size**0.5, dtype=embedding.dtype, device="cpu")
         return embedding * scale.item()
 
     def _run(
