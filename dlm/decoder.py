@@ -1,23 +1,22 @@
-"""What becomes of one request between two passes: it is encoded, committed, told, checked, ended.
+"""What becomes of one request between two passes: it is committed, told, checked, ended.
 
 Knows neither who else runs nor how a pass is made.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import Future
-from time import perf_counter
 from typing import Any
 
 import torch
 
 from dlm.config import DecodeConfig
-from dlm.denoise import Cache, Denoiser, Outcome
+from dlm.denoise import Denoiser, Outcome
 from dlm.errors import DlmError
 from dlm.events import Committed, Draft, Event, Finished
 from dlm.grammar import Compiler, InvalidValueError, Unfinished, Vocabulary
 from dlm.policy import Policy
 from dlm.request import FinishReason
 from dlm.sequence import Sequence
+from dlm.turn import Cache
 
 
 class Decoder:
@@ -38,21 +37,8 @@ class Decoder:
         self._model, self._cache, self._config, self._policy = model, cache, config, policy
         self._vocabulary, self._compiler = vocabulary, compiler
 
-    def prepare(self, slot: int, sequence: Sequence) -> Iterator[Event]:
-        """Bring the cache up to a request's tokens and begin its next canvas; or see to its check.
-
-        One slot at a time: a product of few rows may round otherwise than one of many, and what
-        runs beside a request must not show in its output.
-        """
-        if sequence.checking is not None and sequence.checking.done():
-            yield from self._judge(slot, sequence, sequence.checking)
-        elif sequence.checking is None and sequence.unencoded:
-            start = perf_counter()
-            self._model.encode([sequence.unencoded], self._cache, [slot])
-            self._begin_canvas(sequence)
-            sequence.stats.seconds["encode"] += perf_counter() - start
-
-    def _begin_canvas(self, sequence: Sequence) -> None:
+    def begin_canvas(self, sequence: Sequence) -> None:
+        """Start the next canvas of a request from noise."""
         L, device = self._model.canvas_length, self._model.device
         noise = torch.randint(self._model.vocab_size, (L,), generator=sequence.rng, device=device)
         sequence.begin_canvas(noise, self._model.no_soft_embedding())
@@ -87,6 +73,7 @@ class Decoder:
         elif len(tokens) == room:
             yield from self._finish(sequence, "length")
         else:
+            self.begin_canvas(sequence)
             yield from self._tell(sequence)
 
     def _count_look(self, sequence: Sequence) -> None:
@@ -122,11 +109,14 @@ class Decoder:
             raise DlmError(f"the result is refused: {error}") from error
         yield from self._end(sequence, parsed, reason)
 
-    def _judge(self, slot: int, sequence: Sequence, checked: "Future[Any]") -> Iterator[Event]:
-        """An answer has been checked: it ends the request, or is tried again."""
+    def judge(self, slot: int, sequence: Sequence) -> Iterator[Event]:
+        """Once an answer has been checked, it ends the request or is tried again."""
+        checking = sequence.checking
+        if checking is None or not checking.done():
+            return
         sequence.checking = None
         try:
-            parsed = checked.result()
+            parsed = checking.result()
         except InvalidValueError as error:
             if sequence.refusals >= self._config.refusals:
                 raise DlmError(f"the result is refused: {error}") from error
@@ -140,7 +130,7 @@ class Decoder:
         canvas = at // L * L
         sequence.constraint.rollback(len(sequence.tokens) - canvas)
         self._cache.rewind(slot, len(sequence.prompt) + canvas)
-        self._begin_canvas(sequence)
+        self.begin_canvas(sequence)
         sequence.turn_back(at, canvas)
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:

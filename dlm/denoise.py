@@ -19,15 +19,7 @@ from dlm.grammar import Guidance
 from dlm.kernels.grammar_mask import mask_logits_
 from dlm.logits import Logits
 from dlm.sequence import Sequence
-
-
-@runtime_checkable
-class Cache(Protocol):
-    """What the model remembers of each slot's committed tokens."""
-
-    def length(self, slot: int) -> int: ...
-
-    def rewind(self, slot: int, length: int) -> None: ...
+from dlm.turn import Cache, Turn
 
 
 @runtime_checkable
@@ -58,6 +50,7 @@ class Denoiser(Protocol):
         soft_embedding: Float[Tensor, "B L hidden"],
         cache: Any,
         slots: abc.Sequence[int],
+        encode: Mapping[int, abc.Sequence[int]],
     ) -> Float[Tensor, "B L V"]: ...
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
@@ -77,16 +70,19 @@ class Outcome:
 
 @torch.inference_mode()
 def denoise_step(
-    model: Denoiser, cache: Cache, slots: Mapping[int, Sequence], config: DecodeConfig, work: int
+    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig, work: int
 ) -> dict[int, Outcome | Exception]:
-    """One pass over the canvas of every slot. Cached tokens and grammars stay as they are.
+    """One pass: it encodes what `turn` says and denoises its canvases. Grammars do not move.
 
-    Each constraint may do `work` units of it. What a constraint raises is its slot's outcome: that
-    canvas stays as it is, and the others do not notice.
+    All constraints together may do `work` units of it. What a constraint raises is its slot's
+    outcome: that canvas stays as it is, and the others do not notice.
     """
-    running = list(slots.values())
-    clock = [perf_counter()]
-    logits = _denoise(model, cache, slots, config)
+    slots, running = list(turn.canvases), list(turn.canvases.values())
+    if not running:
+        model.encode(list(turn.encode.values()), cache, list(turn.encode))
+        return {}
+    clock, work = [perf_counter()], max(1, work // len(running))
+    logits = _denoise(model, cache, turn, config)
     argmax = logits.argmax(-1).tolist()  # waits for the device
     clock.append(perf_counter())
 
@@ -107,13 +103,13 @@ def denoise_step(
 
 
 def _denoise(
-    model: Denoiser, cache: Cache, slots: Mapping[int, Sequence], config: DecodeConfig
+    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig
 ) -> Float[Tensor, "B L V"]:
     """Logits of all canvases, scaled by each one's temperature: it has so many passes left."""
-    canvases, N = [sequence.canvas for sequence in slots.values()], config.max_steps
+    canvases, N = [sequence.canvas for sequence in turn.canvases.values()], config.max_steps
     tokens = torch.stack([canvas.tokens for canvas in canvases])
     soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
-    logits = model.denoise(tokens, soft_embeddings, cache, list(slots))
+    logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
     heat = [sampling.temperature(N - c.steps, N, config.t_min, config.t_max) for c in canvases]
     return logits / torch.tensor(heat, device=logits.device)[:, None, None]
 

@@ -31,6 +31,7 @@ from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
 from dlm.stream import Stream
+from dlm.turn import turn_of
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
 
@@ -67,10 +68,10 @@ class Engine:
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots)
-        self._scheduler = Scheduler(slots, self._constrain)
         self._decoder = Decoder(
             model, self._cache, self.config, self.policy, self.vocabulary, self._compiler
         )
+        self._scheduler = Scheduler(slots, self._constrain, self._decoder.begin_canvas)
         self._events: list[Event] = []  # that no step has told of yet
         self._admitted = 0
 
@@ -152,7 +153,6 @@ class Engine:
                 calls=calls,
             ),
             rng=torch.Generator(self.model.device).manual_seed(request.seed),
-            unencoded=prompt,
         )
         self._scheduler.add(sequence, compiling)
         self._admitted += 1
@@ -167,13 +167,12 @@ class Engine:
     def step(self) -> list[Event]:
         """One denoising pass for every running request. What fails in one ends that one alone."""
         self._events += self._scheduler.admit()
-        running = self._scheduler.running
-        for slot in list(running):
-            self._alone(slot, self._decoder.prepare)
-        ready = {slot: s for slot, s in running.items() if s.checking is None}
-        if ready:
-            work = max(1, self.policy.step_work // len(ready))
-            outcomes = denoise_step(self.model, self._cache, ready, self.config, work)
+        for slot in list(self._scheduler.running):
+            self._alone(slot, self._decoder.judge)
+        turn = turn_of(self._scheduler.running, self._cache, self.policy.encode_tokens)
+        if turn:
+            work = self.policy.step_work
+            outcomes = denoise_step(self.model, self._cache, turn, self.config, work)
             for slot, outcome in outcomes.items():
                 self._alone(slot, self._decoder.advance, outcome)
         elif not self._events:

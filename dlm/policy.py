@@ -41,6 +41,7 @@ class Policy:
     max_tools: int = 128  # OpenAI's limit
     compile_seconds: float = 10.0  # of the processor's time, then a compiler gives up
     check_seconds: float = 2.0  # likewise, for the check of a finished value
+    encode_tokens: int = 1024  # of prompts that a pass encodes, beside the canvases it denoises
     step_work: int = 2000  # units (about 10 us) that all grammars together may do in one step
     looks: int = 400  # a request fails whose canvas takes a grammar more than so many steps' work
 
@@ -50,6 +51,7 @@ class Policy:
             "max_depth",
             "max_options",
             "max_tools",
+            "encode_tokens",
             "step_work",
             "looks",
         ):

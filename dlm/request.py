@@ -66,7 +66,7 @@ class Stats:
     pins: int = 0  # times that positions were fixed because the guess was stuck
     rollbacks: int = 0  # choices taken back: they led nowhere, or to a value that was refused
     seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("encode", *_PASS), 0.0)
+        default_factory=lambda: dict.fromkeys(_PASS, 0.0)
     )  # wall-clock by phase; a pass shared by several requests counts in full for each
 
     def spend(self, clock: Sequence[float]) -> None:

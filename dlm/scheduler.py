@@ -23,12 +23,12 @@ class _Waiting:
 class Scheduler:
     """First come, first served, of those whose grammars are compiled."""
 
-    def __init__(self, slots: int, build: Build):
-        """`build` gives a sequence its constraint."""
+    def __init__(self, slots: int, build: Build, begin: Callable[[Sequence], None]):
+        """`build` gives a sequence its constraint, `begin` its first canvas once it has a slot."""
         self.running: dict[int, Sequence] = {}  # by slot
         self._free = list(range(slots))
         self._waiting: list[_Waiting] = []
-        self._build = build
+        self._build, self._begin = build, begin
 
     def __len__(self) -> int:
         return len(self.running) + len(self._waiting)
@@ -57,6 +57,7 @@ class Scheduler:
                 continue
             try:
                 self._prepare(one)
+                self._begin(one.sequence)
                 self.running[self._free.pop()] = one.sequence
             except DlmError as error:
                 failed.append(Failed(request=one.sequence.number, error=error))

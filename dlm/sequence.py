@@ -24,7 +24,6 @@ class Sequence:
     prompt: list[int]
     stream: Stream
     rng: torch.Generator  # all the randomness of the request
-    unencoded: list[int]  # tokens that the cache does not hold yet: the prompt, then each canvas
     tokens: list[int] = field(default_factory=list)  # committed
     stats: Stats = field(default_factory=Stats)
     refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
@@ -34,17 +33,15 @@ class Sequence:
 
     constraint: Constraint = field(init=False)  # made when the request can run
     checked: bool = False  # its grammar is wider than its spec: nothing is final before the end
-    canvas: Canvas = field(init=False)  # begins when the cache holds all that comes before it
+    canvas: Canvas = field(init=False)  # begun when the request runs
 
     def begin_canvas(self, noise: Tensor, soft_embedding: Tensor) -> None:
-        """A fresh canvas, all that comes before it being in the cache."""
         self.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=self.stats)
-        self.unencoded = []
         self.stats.canvases += 1
 
     def commit(self, tokens: list[int]) -> None:
         """The canvas is done: its tokens are final, and the cache does not hold them yet."""
-        self.tokens, self.unencoded, self.canvas.pinned = self.tokens + tokens, tokens, []
+        self.tokens, self.canvas.pinned = self.tokens + tokens, []
         self.stats.tokens += len(tokens)
 
     def turning_point(self, path: abc.Sequence[str | int]) -> int:
@@ -73,6 +70,10 @@ class Sequence:
         self.refusals, self.turned = self.refusals + 1, at
         self.stats.rollbacks += 1
         self.stats.tokens = len(self.tokens)
+
+    def unencoded(self, encoded: int) -> list[int]:
+        """Tokens of the prompt and of finished canvases behind the first `encoded` of them."""
+        return self.prompt[encoded:] + self.tokens[max(0, encoded - len(self.prompt)) :]
 
     @property
     def final(self) -> list[int]:

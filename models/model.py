@@ -1,12 +1,13 @@
 """DiffusionGemma's text stack: one set of weights, run causally to encode and both ways to denoise.
 
-Tokens of several slots are packed into one axis, so that slots of different lengths need no
-padding; attention alone looks at slots one by one. The reference is transformers'
-`DiffusionGemmaForBlockDiffusion`.
+A pass packs segments into one axis: tokens to encode and canvases to denoise, of several slots and
+of any lengths. Attention alone looks at segments one by one, and only the layers' scalars tell
+encoding from denoising. The reference is transformers' `DiffusionGemmaForBlockDiffusion`.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int
@@ -17,7 +18,18 @@ from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
 
-Mode = Literal["encode", "denoise"]
+# The packed axis is padded to a multiple: a product of few rows may round otherwise than one of
+# many, and what else is in a pass must not show in a token's result.
+_ROWS = 16
+
+
+class Segment(NamedTuple):
+    """Tokens of one slot that follow each other in a pass."""
+
+    slot: int
+    start: int  # position of the first
+    length: int
+    causal: bool  # encoded, and kept in the cache; else a canvas
 
 
 class DiffusionGemma(nn.Module):
@@ -45,13 +57,17 @@ class DiffusionGemma(nn.Module):
     def device(self) -> torch.device:
         return self.embed_tokens.weight.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed_tokens.weight.dtype
+
     def new_cache(self, slots: int) -> KVCache:
-        return KVCache(self.config, slots, self.embed_tokens.weight.dtype, self.device)
+        return KVCache(self.config, slots, self.dtype, self.device)
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]:
         """The soft embedding of a canvas's first step: nothing."""
         shape = self.canvas_length, self.config.hidden_size
-        return torch.zeros(shape, dtype=self.embed_tokens.weight.dtype, device=self.device)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     @torch.inference_mode()
     def encode(
@@ -62,12 +78,8 @@ class DiffusionGemma(nn.Module):
         Causal over all that the slot has committed. The states of the last tokens, through
         `logits`, predict the next token: the same weights are an autoregressive model.
         """
-        packed = torch.tensor([t for row in tokens for t in row], device=self.device)
-        lengths = [len(row) for row in tokens]
-        states = self._run(self.embed(packed), "encode", lengths, cache, slots)
-        for slot, length in zip(slots, lengths, strict=True):
-            cache.advance(slot, length)
-        return states
+        none = torch.empty(0, self.config.hidden_size, dtype=self.dtype, device=self.device)
+        return self._run(dict(zip(slots, tokens, strict=True)), none, (), cache)
 
     @torch.inference_mode()
     def denoise(
@@ -76,16 +88,18 @@ class DiffusionGemma(nn.Module):
         soft_embedding: Float[Tensor, "B L hidden"],
         cache: KVCache,
         slots: Sequence[int],
+        encode: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> Float32[Tensor, "B L V"]:
-        """Logits of one pass over the canvases of `slots`.
+        """Logits of one pass over the canvases of `slots`; it also appends `encode[slot]` to slots.
 
-        `soft_embedding` is that of the previous step's logits, zeros at the first step.
-        Each position sees its whole canvas and what its slot has committed; the cache is left as
-        it was.
+        `soft_embedding` is that of the previous step's logits, zeros at the first step. Each
+        position sees its whole canvas and what its slot has committed, the tokens that this pass
+        appends included. A canvas leaves nothing in the cache.
         """
         B, L = canvas.shape
         x = self.self_conditioning(self.embed(canvas), soft_embedding).flatten(0, 1)
-        return self.logits(self._run(x, "denoise", [L] * B, cache, slots)).view(B, L, -1)
+        states = self._run(encode, x, slots, cache)
+        return self.logits(states[len(states) - B * L :]).view(B, L, self.vocab_size)
 
     def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch hidden"]:
         """Embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
@@ -124,25 +138,45 @@ class DiffusionGemma(nn.Module):
         return self.norm(x)
 
     def _scaled(self, embedding: Tensor) -> Tensor:
-        scale = torch.tensor(self.config.hidden_size**0.5, dtype=embedding.dtype)
+        scale = torch.tensor(self.config.hidden_size**0.5, dtype=embedding.dtype, device="cpu")
         return embedding * scale.item()
 
     def _run(
-        self, x: Tensor, mode: Mode, lengths: list[int], cache: KVCache, slots: Sequence[int]
-    ) -> Tensor:
-        starts = [cache.length(slot) for slot in slots]
-        positions = torch.cat(
-            [torch.arange(s, s + n, device=x.device) for s, n in zip(starts, lengths, strict=True)]
-        )
+        self,
+        encode: Mapping[int, Sequence[int]],
+        canvases: Float[Tensor, "canvas_tokens hidden"],
+        slots: Sequence[int],
+        cache: KVCache,
+    ) -> Float[Tensor, "total hidden"]:
+        """States of the tokens to encode, then of the canvases of `slots`."""
+        L, segments = len(canvases) // max(1, len(slots)), []
+        for slot, tokens in encode.items():
+            segments.append(Segment(slot, cache.length(slot), len(tokens), causal=True))
+        for slot in slots:
+            start = cache.length(slot) + len(encode.get(slot, ()))
+            segments.append(Segment(slot, start, L, causal=False))
+        new = torch.tensor([t for tokens in encode.values() for t in tokens], dtype=torch.long)
+        x = torch.cat((self.embed(new.to(self.device)), canvases))
+        padding = -len(x) % _ROWS
+        positions = torch.cat([torch.arange(s.start, s.start + s.length) for s in segments])
+        positions = F.pad(positions, (0, padding)).to(self.device)
+        causal = torch.arange(len(positions), device=self.device)[:, None] < len(new)
         attends = [
-            _cached_attention(cache, index, slots, lengths, mode, self.window(index))
+            _cached_attention(cache, index, segments, self.window(index))
             for index in range(len(self.layers))
         ]
-        return self.run_layers(x, positions, attends, self.scalars(mode))
+        scalars = [
+            torch.where(causal, one, other)
+            for one, other in zip(self.scalars("encoder"), self.scalars("decoder"), strict=True)
+        ]
+        x = self.run_layers(F.pad(x, (0, 0, 0, padding)), positions, attends, scalars)
+        for slot, tokens in encode.items():
+            cache.advance(slot, len(tokens))
+        return x[: len(x) - padding]
 
-    def scalars(self, mode: Mode) -> list[Float[Tensor, "1"]]:
+    def scalars(self, of: Literal["encoder", "decoder"]) -> list[Float[Tensor, "1"]]:
         """What each layer's output is multiplied by: all that sets encoder and decoder apart."""
-        name = "encoder_scalar" if mode == "encode" else "layer_scalar"
+        name = "encoder_scalar" if of == "encoder" else "layer_scalar"
         return [layer.get_buffer(name) for layer in self.layers]
 
     def window(self, layer: int) -> int | None:
@@ -152,24 +186,21 @@ class DiffusionGemma(nn.Module):
 
 
 def _cached_attention(
-    cache: KVCache,
-    layer: int,
-    slots: Sequence[int],
-    lengths: Sequence[int],
-    mode: Mode,
-    window: int | None,
+    cache: KVCache, layer: int, segments: Sequence[Segment], window: int | None
 ) -> Attend:
-    """Attention over packed tokens, slot by slot, each over its own cached tokens and itself."""
+    """Attention over packed tokens: each segment over its slot's cached tokens and itself.
+
+    Segments to encode come first, so that the canvas of the same slot sees them.
+    """
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = torch.empty_like(q)
+        out = torch.zeros_like(q)  # of the padding, too
         end = 0
-        for slot, length in zip(slots, lengths, strict=True):
+        for slot, start, length, causal in segments:
             here = slice(end, end := end + length)
-            past = cache.length(slot)
-            keys, values = cache.stage(slot, layer, k[here], v[here])
-            first = 0 if window is None else max(0, past - (window - 1))
-            mask = causal_mask(past - first, length, window, q.device) if mode == "encode" else None
+            keys, values = cache.stage(slot, layer, start, k[here], v[here])
+            first = 0 if window is None else max(0, start - (window - 1))
+            mask = causal_mask(start - first, length, window, q.device) if causal else None
             out[here] = F.scaled_dot_product_attention(
                 q[here].transpose(0, 1)[None],
                 keys[None, :, first:],

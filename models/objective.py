@@ -124,7 +124,7 @@ class _Layout:
         attend = {window: _masked_attention(self._mask(batch, window)) for window in set(windows)}
         self._attends = [attend[window] for window in windows]
         clean = torch.arange(T + self._K * self._L, device=device)[:, None] < T
-        scalars = zip(model.scalars("encode"), model.scalars("denoise"), strict=True)
+        scalars = zip(model.scalars("encoder"), model.scalars("decoder"), strict=True)
         self._scalars = [torch.where(clean, one, other) for one, other in scalars]
 
     def states(

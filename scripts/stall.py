@@ -115,21 +115,27 @@ class Noise:
     def __init__(self, vocab_size: int):
         self.vocab_size, self.canvas_length = vocab_size, L
         self.max_positions, self.device = 1_000_000, torch.device("cpu")
+        self._lengths: dict[int, int] = {}
         self._logits = 3 * torch.randn(L, vocab_size, generator=torch.Generator().manual_seed(0))
 
     def new_cache(self, slots: int) -> "Noise":
         return self
 
     def length(self, slot: int) -> int:
-        return 0
+        return self._lengths.get(slot, 0)
 
     def rewind(self, slot: int, length: int) -> None:
-        pass
+        self._lengths[slot] = length
 
     def encode(self, tokens: Any, cache: Any, slots: Any) -> torch.Tensor:
+        for row, slot in zip(tokens, slots, strict=True):
+            self._lengths[slot] = self.length(slot) + len(row)
         return torch.zeros(sum(map(len, tokens)), 1)
 
-    def denoise(self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any) -> torch.Tensor:
+    def denoise(
+        self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
+    ) -> torch.Tensor:
+        self.encode(list(encode.values()), cache, list(encode))
         return torch.stack([self._logits] * len(slots))
 
     def no_soft_embedding(self) -> torch.Tensor:

@@ -152,10 +152,11 @@ WIDE = [
 
 
 def holds_just_its_tokens(engine):
-    """A model would remember the prompt and the tokens that stand, but for those to come next."""
+    """A model remembers the prompt and the tokens that stand, but for the canvas to come next."""
     for slot, running in engine._scheduler.running.items():
-        remembered = engine._cache.tokens[slot] + running.unencoded
-        assert remembered == running.prompt + running.tokens
+        remembered, final = engine._cache.tokens[slot], running.prompt + running.tokens
+        assert remembered == final[: len(remembered)]
+        assert len(remembered) >= len(final) - engine.model.canvas_length
     for slot in engine._scheduler._free:
         assert engine._cache.tokens[slot] == []
 

@@ -126,7 +126,7 @@ def cached(model: DiffusionGemma, cache: KVCache, slot: int, layer: int) -> tupl
     """Committed keys and values `[kv_heads, T, D]`: what staging no token at all gives back."""
     shape = model.config.layers[layer]
     none = torch.empty(0, shape.kv_heads, shape.head_dim, dtype=model.embed_tokens.weight.dtype)
-    keys, values = cache.stage(slot, layer, none, none)
+    keys, values = cache.stage(slot, layer, cache.length(slot), none, none)
     return keys.clone(), values.clone()
 
 

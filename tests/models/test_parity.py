@@ -144,23 +144,55 @@ def test_the_order_of_slots_in_a_batch_does_not_matter(pair, reference, rng):
     )
 
 
-def test_encoding_several_slots_at_once_equals_one_at_a_time(pair, reference, rng):
+def test_encoding_several_slots_at_once_equals_one_at_a_time_to_the_bit(pair, reference, rng):
     model, lengths = pair.ours, [3, 30, 8, 17]
     prompts = [reference.draw(rng, length).tolist() for length in lengths]
     together, apart = model.new_cache(5), model.new_cache(5)
     slots = [4, 0, 2, 1]
     states = model.encode(prompts, together, slots).split(lengths)
     for prompt, slot, at_once in zip(prompts, slots, states, strict=True):
-        alone = model.encode([prompt], apart, [slot])
-        torch.testing.assert_close(at_once, alone, **reference.CLOSE)
+        assert torch.equal(at_once, model.encode([prompt], apart, [slot]))
         assert together.length(slot) == apart.length(slot) == len(prompt)
         for layer in range(len(reference.KINDS)):
             torch.testing.assert_close(
                 reference.cached(model, together, slot, layer),
                 reference.cached(model, apart, slot, layer),
-                **reference.CLOSE,
+                rtol=0,
+                atol=0,
             )
-    assert together.length(3) == 0
+
+
+def test_a_pass_encodes_and_denoises_each_slot_as_if_alone_to_the_bit(pair, reference, rng):
+    """Slots that encode and wait, that encode and denoise what follows, that only denoise."""
+    model, encoded, denoised = pair.ours, {3: 7, 0: 21, 4: 1}, [0, 1, 4]
+    canvases = reference.draw(rng, len(denoised), reference.CANVAS)
+    soft_embeddings = torch.randn(len(denoised), reference.CANVAS, reference.HIDDEN, generator=rng)
+    before = {slot: reference.draw(rng, 5 * slot + 4).tolist() for slot in range(5)}
+    more = {slot: reference.draw(rng, length).tolist() for slot, length in encoded.items()}
+    together, apart, steps = (model.new_cache(5) for _ in range(3))
+    for cache in (together, apart, steps):
+        for slot, tokens in before.items():
+            model.encode([tokens], cache, [slot])
+    logits = model.denoise(canvases, soft_embeddings, together, denoised, more)
+    for slot in {*encoded, *denoised}:
+        own = {slot: more[slot]} if slot in more else {}
+        mine = [i for i, one in enumerate(denoised) if one == slot]
+        what = canvases[mine], soft_embeddings[mine]
+        alone = model.denoise(*what, apart, [slot] * len(mine), own)
+        assert torch.equal(logits[mine], alone)
+        if slot in more:
+            model.encode([more[slot]], steps, [slot])
+        if mine:
+            in_steps = model.denoise(*what, steps, [slot])
+            torch.testing.assert_close(logits[mine], in_steps, **reference.CLOSE)
+        assert together.length(slot) == len(before[slot]) + len(more.get(slot, ()))
+        for layer in range(len(reference.KINDS)):
+            torch.testing.assert_close(
+                reference.cached(model, together, slot, layer),
+                reference.cached(model, apart, slot, layer),
+                rtol=0,
+                atol=0,
+            )
 
 
 @settings(max_examples=15)

@@ -1,6 +1,7 @@
 """Denoisers without weights: each wants something, and none of them learns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -39,8 +40,14 @@ class Double:
         return torch.zeros(sum(map(len, tokens)), 1)
 
     def denoise(
-        self, canvas: Tensor, soft_embedding: Tensor, cache: Ledger, slots: Sequence[int]
+        self,
+        canvas: Tensor,
+        soft_embedding: Tensor,
+        cache: Ledger,
+        slots: Sequence[int],
+        encode: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> Tensor:
+        self.encode(list(encode.values()), cache, list(encode))
         return torch.stack(
             [
                 self.wish(cache.tokens[slot], *one)

@@ -1,0 +1,59 @@
+"""What one pass works on: tokens to encode and canvases to denoise.
+
+Decided from what runs and what the cache holds of it, and from nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from dlm.sequence import Sequence
+
+# Tokens of a prompt that one pass encodes at most. Prompts are cut at its multiples, whatever else
+# the pass has to do: attention over other pieces may round otherwise, and what runs beside a
+# request must not show in its output.
+CHUNK = 512
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What the model remembers of each slot's committed tokens."""
+
+    def length(self, slot: int) -> int: ...
+
+    def rewind(self, slot: int, length: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A canvas can be denoised in the pass that encodes all that comes before it."""
+
+    encode: dict[int, list[int]] = field(default_factory=dict)  # tokens to append, by slot
+    canvases: dict[int, Sequence] = field(default_factory=dict)  # to denoise, by slot
+
+    def __bool__(self) -> bool:
+        return bool(self.encode or self.canvases)
+
+
+def turn_of(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Turn:
+    """What the next pass does for the requests that are `running`, by slot, the oldest first.
+
+    Finished canvases are encoded at once. Of prompts, about `budget` tokens are, and at least one
+    chunk: a long prompt takes several passes, and holds up no one.
+    """
+    turn, prompts = Turn(), 0
+    for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):
+        if sequence.checking is not None:
+            continue
+        encoded = cache.length(slot)
+        rest = sequence.unencoded(encoded)
+        chunk = rest[: CHUNK - encoded % CHUNK] if encoded < len(sequence.prompt) else rest
+        if chunk and not sequence.tokens:
+            if prompts and prompts + len(chunk) > budget:
+                continue
+            prompts += len(chunk)
+        if chunk:
+            turn.encode[slot] = chunk
+        if len(chunk) == len(rest):
+            turn.canvases[slot] = sequence
+    return turn
