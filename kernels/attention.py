@@ -2,10 +2,10 @@
 
 A pass packs the tokens of many requests into one axis. A causal segment (a prompt, a part of one, a
 committed canvas) has its keys and values in the cache already, written before anyone attends, and
-each of its tokens sees those up to itself. A canvas that is being denoised sees what its request has
-cached and, both ways, itself; its own keys and values are never cached, nor rounded. In a layer with
-a window, a token at position p sees cached ones from p - window + 1 on, and all of a canvas sees
-what its first token does. `attention_reference` says the same in a few lines.
+each of its tokens sees those up to itself. A canvas that is being denoised sees what its request
+has cached and, both ways, itself; its own keys and values are neither cached nor rounded. In a
+layer with a window, a token at position p sees cached ones from p - window + 1 on, and all of a
+canvas sees what its first token does. `attention_reference` says the same in a few lines.
 
 The kernel: rows of a tile are the queries of all heads that share a key head, so that keys are read
 once for all of them; values of wide heads are split between programs, so that a tile fits into the
@@ -89,6 +89,7 @@ def attention(
     by_kernel: bool | None = None,
 ) -> Float[Tensor, "N H D"]:
     """`attention_reference` in q's type: by the kernels on GPUs, but for fp32, else in plain torch.
+    Rows behind those of all segments are padding, and zero in the result.
 
     `append_` has stored what `paging` lists: of `k` and `v` only canvases are read. The kernels
     take head dims of `TILES`, and pages of q's type or e4m3.
@@ -105,23 +106,29 @@ def attention(
     kind, size = pages.keys.dtype, pages.keys.dtype.itemsize
     if not half or (D, size) not in TILES or (size > 1 and kind != q.dtype):
         raise ValueError(
-            f"the kernels take bf16 or fp16 and head dims {sorted({D for D, _ in TILES})}, and pages "
-            f"of the same type or e4m3; got {q.dtype}, head dim {D}, pages of {kind}"
+            f"the kernels take bf16 or fp16, pages of the same type or e4m3, and head dims "
+            f"{sorted({D for D, _ in TILES})}; got {q.dtype}, pages of {kind}, head dim {D}"
         )
-    if not len(q):
-        return torch.empty_like(q)
+    if not _covered(paging):
+        return torch.zeros_like(q)
     tile = TILES[D, size]
     tiles = sum(-(-s.tokens * (H // h) // tile["BLOCK_M"]) for s in paging.segments)
     longest = max(s.position + s.tokens for s in paging.segments)
     splits = _splits(tiles * h * (D // tile["DV"]), min(longest, window or longest))
     tables = paging.numbers, paging.table
-    return _attention(q, k, v, *pages, *tables, window or _EVERYTHING, tiles, splits)
+    numbers = window or _EVERYTHING, tiles, splits, _covered(paging)
+    return _attention(q, k, v, *pages, *tables, *numbers)
 
 
 def _splits(programs: int, keys: int) -> int:
     """Into how many parts keys are split: a power of 2, as each number is compiled for."""
     wanted = min(-(-_PROGRAMS // programs), keys // _KEYS, _SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)
+
+
+def _covered(paging: Paging) -> int:
+    """Rows of the packed axis that are anyone's; those behind them are padding."""
+    return sum(segment.tokens for segment in paging.segments)
 
 
 def _by_segment(
@@ -132,7 +139,7 @@ def _by_segment(
     paging: Paging,
     window: int | None,
 ) -> Tensor:
-    out = torch.empty_like(q)
+    out = torch.zeros_like(q)
     for segment, table in zip(paging.segments, paging.table, strict=True):
         rows = slice(segment.row, segment.row + segment.tokens)
         cached = Cached(pages, table, segment.page)
@@ -156,8 +163,8 @@ def _check(
         )
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         raise ValueError("q, k and v must be contiguous")
-    if sum(s.tokens for s in paging.segments) != N:
-        raise ValueError(f"segments of {sum(s.tokens for s in paging.segments)} tokens for {N}")
+    if _covered(paging) > N:
+        raise ValueError(f"segments of {_covered(paging)} tokens for {N} queries")
     if window is not None and window < 1:
         raise ValueError(f"a window is 1 token or more, or None, got {window}")
     S = len(paging.segments)
@@ -167,7 +174,7 @@ def _check(
     ):
         if tensor.shape != shape or tensor.dtype != torch.int32 or not tensor.is_contiguous():
             raise ValueError(
-                f"{name} is a contiguous {[*shape]} of int32, got {[*tensor.shape]} of {tensor.dtype}"
+                f"{name} is int32 {[*shape]} without gaps, got {tensor.dtype} {[*tensor.shape]}"
             )
         if tensor.device != q.device:
             raise ValueError(f"q is on {q.device} and {name} on {tensor.device}")
@@ -187,6 +194,7 @@ def _attention(
     window: int,
     tiles: int,
     splits: int,
+    covered: int,
 ) -> Tensor:
     """One operator, so that tracers see through it what they cannot see in a launch."""
     (N, H, D), h = q.shape, k.shape[1]
@@ -194,6 +202,7 @@ def _attention(
     if keys.dtype == torch.float8_e4m3fn and not _knows_fp8(q.device):
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     out, parts, sums = torch.empty_like(q), q, q
+    out[covered:] = 0
     if splits > 1:
         parts = torch.empty(splits, N, H, D, dtype=torch.float32, device=q.device)
         sums = torch.empty(splits, 2, N, H, dtype=torch.float32, device=q.device)
@@ -208,7 +217,7 @@ def _attention(
         **constants,
     )
     if splits > 1:
-        _merge_kernel[(N * H,)](parts, sums, out, D=D, SPLITS=splits)
+        _merge_kernel[(covered * H,)](parts, sums, out, N * H, D=D, SPLITS=splits)
     return out
 
 
@@ -226,6 +235,7 @@ def _(
     window: int,
     tiles: int,
     splits: int,
+    covered: int,
 ) -> Tensor:
     return torch.empty_like(q)
 
@@ -284,8 +294,8 @@ def _attention_kernel(
     BLOCK_N: tl.constexpr,
     OWN_N: tl.constexpr,
 ):
-    """Numbers of the segment are loaded again where they are needed late: a tile takes all but a few
-    registers, and what is kept over a loop spills."""
+    """Numbers of the segment are loaded again where they are needed late: a tile takes all but a
+    few registers, and what is kept over a loop spills."""
     found = _tile(numbers_ptr, count, G, SEGMENTS, BLOCK_M)
     segment, tile = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     at = numbers_ptr + segment
@@ -297,7 +307,7 @@ def _attention_kernel(
     head = kv_head * G + m % G
     d, dv = tl.arange(0, D), half * DV + tl.arange(0, DV)
 
-    # Cached positions from `start` to `end - 1`, and the canvas's own, in blocks; this part's share.
+    # Cached positions from `start` to `end - 1`, then the canvas's own, in blocks; and our share.
     tokens_up_to_here = tl.minimum(tokens, (tile * BLOCK_M + BLOCK_M - 1) // G + 1)
     end = tl.where(causal, position + tokens_up_to_here, position)
     oldest = tl.where(causal, position + m // G, position) - window + 1  # that each row sees
@@ -363,15 +373,16 @@ def _attention_kernel(
         tl.store(out_ptr + at_out, out.to(out_ptr.dtype.element_ty), mask=real[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _merge_kernel(
     parts_ptr,  # [SPLITS, rows, D] fp32
     sums_ptr,  # [SPLITS, 2, rows] fp32
     out_ptr,  # [rows, D]
+    rows,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    row, rows = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
+    row, rows = tl.program_id(0).to(tl.int64), rows.to(tl.int64)
     part, d = tl.arange(0, SPLITS), tl.arange(0, D)
     top = tl.load(sums_ptr + part * 2 * rows + row)
     factor = tl.exp2(top - tl.max(top, 0))

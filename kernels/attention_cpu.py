@@ -1,8 +1,8 @@
 """The attention of attention.py segment by segment, in plain torch and fp32: for CPUs, or anywhere.
 
-A query's result depends on its request alone, bit for bit. For a canvas, that takes no more than to
-look at each segment by itself. Causal segments are computed in blocks of queries that begin at
-multiples of `_BLOCK` positions, each over the same span of keys: so a query is computed from tensors
+A query's result depends on its request alone, bit for bit. For a canvas, that takes no more than
+to look at each segment by itself. Causal segments are computed in blocks of queries that begin at
+multiples of `_BLOCK` positions, each over the same span of keys: a query is computed from tensors
 of the same shape however its request was cut into segments. What is not there is zero and unseen.
 """
 

@@ -1,11 +1,12 @@
 """A cache in pages: where the tokens of a pass are stored, and how they get there.
 
-All requests share one pool of pages of `p` tokens, and a table says which pages are whose. Pages are
-of the activations' type or e4m3, whose numbers times a scale are the keys or values; what is stored
-saturates at 448. Who may use which page is not known here.
+All requests share one pool of pages of `p` tokens, and a table says which pages are whose. Pages
+are of the activations' type or e4m3, whose numbers times a scale are the keys or values; what is
+stored as e4m3 saturates at 448. Who may use which page is not known here.
 
-fp8 is written, and on GPUs before SM 8.9 read, as the bytes that it is: Triton has no such type
-there. The kernels are tested in Triton's interpreter and compiled for GPUs; no GPU has run them yet.
+fp8 is written as the bytes that it is, and on GPUs before SM 8.9 read so: Triton has no such type
+there. The kernels are tested in Triton's interpreter and compiled for GPUs; no GPU has run them
+yet.
 """
 
 from typing import Any, NamedTuple

@@ -1,8 +1,8 @@
 """Keys and values of committed tokens, in pages, of all slots and layers.
 
 Layers of one kind keep the same tokens, in a pool of pages of their own: full layers all of them,
-sliding layers their window and one canvas more, so that `rewind` can take a canvas back. Slots whose
-prompts begin alike share the pages of that beginning (`prefix.py`).
+sliding layers their window and one canvas more, so that `rewind` can take a canvas back. Slots
+whose prompts begin alike share the pages of that beginning (`prefix.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -85,8 +85,8 @@ def _capacity(
 
 
 class KVCache:
-    """A pass is planned, run and committed: `plan`, `attend` in each layer, `advance`. Slots move by
-    `attach`, `advance`, `rewind` and `release` alone.
+    """A pass is planned, run and committed: `plan`, `attend` in each layer, `advance`. Slots move
+    by `attach`, `advance`, `rewind` and `release` alone.
 
     With a capacity, memory is allocated at once, and each slot reserves what it may come to hold,
     as if it shared nothing: a page is always there when it is needed.
@@ -120,7 +120,7 @@ class KVCache:
             forget = partial(self._index.forget, kind)
             self._pools[kind] = PagePool(layers, page, dtype, device, pages, forget)
         self._slots = [_Slot({kind: _Held() for kind in kinds}) for _ in range(slots)]
-        self._one = torch.ones(1, device=device)
+        self._one = torch.ones((), device=device)
 
     def length(self, slot: int) -> int:
         """Tokens committed in `slot`."""
@@ -163,18 +163,14 @@ class KVCache:
         return found
 
     def plan(
-        self, encode: Sequence[tuple[int, Sequence[int]]], canvases: Sequence[int], length: int
+        self, encode: Mapping[int, Sequence[int]], canvases: Sequence[int], length: int
     ) -> Plan:
-        """A pass that encodes `tokens` behind what `slot` holds, for each of `encode`, and looks at
-        a canvas of `length` positions behind each slot of `canvases`.
+        """A pass that encodes `encode[slot]` behind what slots hold, and denoises a canvas of
+        `length` positions behind each slot of `canvases`.
 
-        Raises `CacheFullError` before anything is taken if the cache is too small, and `ValueError`
-        for a slot that is there twice.
+        Raises `CacheFullError` before anything is taken if the cache is too small.
         """
-        rows = [(slot, list(tokens)) for slot, tokens in encode if len(tokens)]
-        for name, slots in (("encode", [slot for slot, _ in rows]), ("canvases", list(canvases))):
-            if len({*slots}) < len(slots):
-                raise ValueError(f"{name} has a slot twice: {slots}")
+        rows = [(slot, list(tokens)) for slot, tokens in encode.items() if len(tokens)]
         most = max((len(tokens) for _, tokens in rows), default=0)
         if self._segment is not None and most > self._segment:
             raise ValueError(f"{most} tokens of a slot in one pass: it takes {self._segment}")
@@ -202,8 +198,8 @@ class KVCache:
         k: Float[Tensor, "N h D"],
         v: Float[Tensor, "N h D"],
         plan: Plan,
-        k_scale: Float32[Tensor, "1"] | None = None,
-        v_scale: Float32[Tensor, "1"] | None = None,
+        k_scale: Float32[Tensor, ""] | None = None,
+        v_scale: Float32[Tensor, ""] | None = None,
     ) -> Float[Tensor, "N H D"]:
         """Store the keys and values of what is encoded, and attend to all that each token sees.
 
@@ -231,8 +227,8 @@ class KVCache:
                     self._give_back(kind, held, max(0, kept) // self._page)
 
     def rewind(self, slot: int, length: int) -> int:
-        """Forget all but the first `length` tokens of `slot`, or more, where sliding layers no longer
-        hold what is in front of that; returns how many are left.
+        """Forget all but the first `length` tokens of `slot`, or more, where sliding layers no
+        longer hold what is in front of that; returns how many are left.
 
         What is behind them is to be encoded again. To go back by a canvas is always possible.
         """
@@ -279,8 +275,8 @@ class KVCache:
             )
             if pool.capacity is not None and self._reserved(kind) + more > pool.capacity:
                 raise CacheFullError(
-                    f"{sum(tokens.values())} tokens need {more} pages more of {self._page} in layers "
-                    f"of {kind}: {pool.capacity - self._reserved(kind)} of {pool.capacity} are left"
+                    f"{sum(tokens.values())} tokens need {more} more pages of {self._page} for {kind}: "
+                    f"{pool.capacity - self._reserved(kind)} of {pool.capacity} are left"
                 )
         for (kind, slot), number in wanted.items():
             self._slots[slot].held[kind].reserved = number
@@ -355,8 +351,8 @@ class KVCache:
                     places.append(page * self._page + at % self._page)
         return Paging(
             each,
-            self._tensor(each, torch.int32).view(-1, len(Segment._fields)).T.contiguous(),
-            self._tensor(table, torch.int32).view(-1, width),
+            self._tensor(each, torch.int32).view(len(each), len(Segment._fields)).T.contiguous(),
+            self._tensor(table, torch.int32).view(len(each), width),
             self._tensor(rows, torch.int64),
             self._tensor(places, torch.int64),
         )

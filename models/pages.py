@@ -17,8 +17,8 @@ _FIRST = 16  # pages that a growing pool begins with
 
 
 class PagePool:
-    """`capacity` pages, allocated at once; or, with None, as many as it takes: the pool doubles when
-    it is full, unless half of it is idle."""
+    """`capacity` pages, allocated at once; or, with None, as many as it takes: the pool doubles
+    when it is full, unless half of it is idle."""
 
     def __init__(
         self,

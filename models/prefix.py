@@ -1,4 +1,4 @@
-"""Which pages store the keys and values of which texts, so that requests that begin alike share them.
+"""Which pages store the keys and values of which texts: requests that begin alike share them.
 
 A trie over full pages of tokens: a node stands for all tokens from the beginning of a text to the
 end of its page. Children are found by their tokens, compared one by one: no hash is trusted.
@@ -19,8 +19,8 @@ class Node:
 
 
 class PrefixIndex:
-    """`spans`: by pool, how many tokens in front of a position must be there to go on from it; None:
-    all of them."""
+    """`spans`: by pool, how many tokens in front of a position must be there to go on from it;
+    None: all of them."""
 
     def __init__(self, page: int, spans: Mapping[Hashable, int | None]):
         self.root = Node(None, ())
@@ -32,7 +32,7 @@ class PrefixIndex:
         return place in self._nodes
 
     def add(self, parent: Node, tokens: Sequence[int], pages: Mapping[Hashable, int]) -> Node:
-        """The node of `tokens` behind `parent`. Its pages are those that it has, or else `pages`."""
+        """The node of `tokens` behind `parent`. Its pages are those it has, or else `pages`."""
         key = tuple(tokens)
         node = parent.children.get(key)
         if node is None:
