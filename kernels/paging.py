@@ -142,7 +142,7 @@ def _(
 @triton.jit
 def e4m3_bytes(x):
     """fp32 as e4m3: to nearest even, saturating; a NaN stays one."""
-    size = tl.minimum(tl.abs(x), 448.0)
+    size = tl.minimum(tl.abs(tl.where(x == x, x, 0.0)), 448.0)
     bits = size.to(tl.uint32, bitcast=True)
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
     tiny = (size + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000  # in units of 2^-9

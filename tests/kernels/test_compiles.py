@@ -89,13 +89,14 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
     ),
 ]
 for (D, size), options in attention.TILES.items():
-    kinds = {"*u8": [80], "*fp8e4nv": [90, 100, 120]} if size == 1 else {"*bf16": SHARED}
+    kinds = {"*u8": [80], "*fp8e4nv": [90, 100, 120]} if size == 1 else {"*bf16": [*SHARED]}
     for kind, sms in kinds.items():
         for splits, out in ((1, "*bf16"), (4, "*fp32")):
             shape = f"{8 if D == 512 else 2} {D}"
             more = shape, options, splits, attention._STAGES
             signature = ATTENTION.format(kind, out, *more)
-            KERNELS.append(("attention._attention_kernel", signature, dict.fromkeys(sms, "mma")))
+            needed = {sm: "mma" for sm in sms if D > 128 or sm in (80, 120)}
+            KERNELS.append(("attention._attention_kernel", signature, needed))
 KERNELS += [
     ("attention._merge_kernel", "*fp32:16 *fp32:16 *bf16:16 i32 512 4", dict.fromkeys(SHARED, "")),
     ("paging._append_kernel", APPEND.format("*bf16", "*u8"), dict.fromkeys(SHARED, "")),
