@@ -31,7 +31,7 @@ class Plan(NamedTuple):
 
     encode: list[tuple[int, list[int]]]  # slots and tokens, packed in this order
     positions: Int64[Tensor, "N"]  # of all tokens; those of canvases come last
-    paging: dict[LayerType, Paging]
+    paging: Mapping[str, Paging]  # by kind of layer
 
 
 @dataclass(slots=True)
@@ -119,8 +119,14 @@ class KVCache:
             pages = capacity and _capacity(config, kind, capacity, slots, segment, page)
             forget = partial(self._index.forget, kind)
             self._pools[kind] = PagePool(layers, page, dtype, device, pages, forget)
+        self._capacity = capacity
         self._slots = [_Slot({kind: _Held() for kind in kinds}) for _ in range(slots)]
         self._one = torch.ones((), device=device)
+
+    @property
+    def capacity(self) -> int | None:
+        """Tokens of all slots together; None: it grows."""
+        return self._capacity
 
     def length(self, slot: int) -> int:
         """Tokens committed in `slot`."""
@@ -230,7 +236,8 @@ class KVCache:
         """Forget all but the first `length` tokens of `slot`, or more, where sliding layers no
         longer hold what is in front of that; returns how many are left.
 
-        What is behind them is to be encoded again. To go back by a canvas is always possible.
+        What is behind them is to be encoded again. Behind the prompt, a canvas back from where the
+        slot was furthest is always possible.
         """
         mine = self._slots[slot]
         if not 0 <= length <= len(mine.tokens):
@@ -274,9 +281,10 @@ class KVCache:
                 if each == kind
             )
             if pool.capacity is not None and self._reserved(kind) + more > pool.capacity:
+                left = pool.capacity - self._reserved(kind)
                 raise CacheFullError(
-                    f"{sum(tokens.values())} tokens need {more} more pages of {self._page} for {kind}: "
-                    f"{pool.capacity - self._reserved(kind)} of {pool.capacity} are left"
+                    f"{sum(tokens.values())} tokens need {more} more pages of {self._page} "
+                    f"for {kind}: {left} of {pool.capacity} are left"
                 )
         for (kind, slot), number in wanted.items():
             self._slots[slot].held[kind].reserved = number

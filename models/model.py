@@ -53,8 +53,15 @@ class DiffusionGemma(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embed_tokens.weight.dtype
 
-    def new_cache(self, slots: int) -> KVCache:
-        return KVCache(self.config, slots, self.dtype, self.device)
+    def new_cache(
+        self,
+        slots: int,
+        dtype: torch.dtype | None = None,
+        capacity: int | None = None,
+        segment: int | None = None,
+    ) -> KVCache:
+        """`dtype` of what is stored, by default the model's; for the rest see `KVCache`."""
+        return KVCache(self.config, slots, dtype or self.dtype, self.device, capacity, segment)
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]:
         """The soft embedding of a canvas's first step: nothing."""

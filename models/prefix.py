@@ -4,7 +4,7 @@ A trie over full pages of tokens: a node stands for all tokens from the beginnin
 end of its page. Children are found by their tokens, compared one by one: no hash is trusted.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 
 class Node:
@@ -15,23 +15,23 @@ class Node:
     def __init__(self, parent: "Node | None", tokens: tuple[int, ...]):
         self.parent, self.tokens = parent, tokens
         self.children: dict[tuple[int, ...], Node] = {}
-        self.pages: dict[Hashable, int] = {}  # by pool; none where it has gone to somebody else
+        self.pages: dict[str, int] = {}  # by pool; none where it has gone to somebody else
 
 
 class PrefixIndex:
     """`spans`: by pool, how many tokens in front of a position must be there to go on from it;
     None: all of them."""
 
-    def __init__(self, page: int, spans: Mapping[Hashable, int | None]):
+    def __init__(self, page: int, spans: Mapping[str, int | None]):
         self.root = Node(None, ())
         self._page, self._spans = page, spans
-        self._nodes: dict[tuple[Hashable, int], Node] = {}  # by pool and page
+        self._nodes: dict[tuple[str, int], Node] = {}  # by pool and page
 
-    def __contains__(self, place: tuple[Hashable, int]) -> bool:
+    def __contains__(self, place: tuple[str, int]) -> bool:
         """Whether a page of a pool stores a known text."""
         return place in self._nodes
 
-    def add(self, parent: Node, tokens: Sequence[int], pages: Mapping[Hashable, int]) -> Node:
+    def add(self, parent: Node, tokens: Sequence[int], pages: Mapping[str, int]) -> Node:
         """The node of `tokens` behind `parent`. Its pages are those it has, or else `pages`."""
         key = tuple(tokens)
         node = parent.children.get(key)
@@ -43,7 +43,7 @@ class PrefixIndex:
                 self._nodes[pool, page] = node
         return node
 
-    def forget(self, pool: Hashable, page: int) -> None:
+    def forget(self, pool: str, page: int) -> None:
         """A page will store something else."""
         node = self._nodes.pop((pool, page))
         del node.pages[pool]

@@ -36,6 +36,7 @@ class Machine(RuleBasedStateMachine):
         self.cache = make(capacity, SEGMENT)
         self.tokens: list[list[int]] = [[] for _ in range(SLOTS)]
         self.prompts: dict[int, list[int]] = {}  # of slots that are in use
+        self.furthest = [0] * SLOTS
 
     def rest(self, slot):
         return self.prompts[slot][len(self.tokens[slot]) :]
@@ -86,6 +87,7 @@ class Machine(RuleBasedStateMachine):
             return
         for slot, more in encode.items():
             self.tokens[slot] = self.tokens[slot] + more
+            self.furthest[slot] = max(self.furthest[slot], len(self.tokens[slot]))
 
     @precondition(lambda self: self.prompts)
     @rule(data=st.data())
@@ -94,7 +96,7 @@ class Machine(RuleBasedStateMachine):
         length = data.draw(st.integers(0, len(self.tokens[slot])))
         reached = self.cache.rewind(slot, length)
         assert reached <= length
-        if length >= max(len(self.prompts[slot]), len(self.tokens[slot]) - CANVAS):
+        if length >= max(len(self.prompts[slot]), self.furthest[slot] - CANVAS):
             assert reached == length
         self.tokens[slot] = self.tokens[slot][:reached]
         sees(self.cache, slot, reached, self.tokens[slot])
@@ -105,7 +107,7 @@ class Machine(RuleBasedStateMachine):
         slot = data.draw(st.sampled_from([*self.prompts]))
         self.cache.release(slot)
         del self.prompts[slot]
-        self.tokens[slot] = []
+        self.tokens[slot], self.furthest[slot] = [], 0
 
     @invariant()
     def nothing_is_lost(self):
