@@ -25,6 +25,7 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
+from dlm.mask_table import MaskTable
 from dlm.models import checkpoint
 from dlm.policy import Policy
 from dlm.request import Request, Result
@@ -67,6 +68,7 @@ class Engine:
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots)
+        self._masks = MaskTable(-(-model.vocab_size // 32))
         self._scheduler = Scheduler(slots, self._constrain)
         self._decoder = Decoder(
             model, self._cache, self.config, self.policy, self.vocabulary, self._compiler
@@ -173,7 +175,7 @@ class Engine:
         ready = {slot: s for slot, s in running.items() if s.checking is None}
         if ready:
             work = max(1, self.policy.step_work // len(ready))
-            outcomes = denoise_step(self.model, self._cache, ready, self.config, work)
+            outcomes = denoise_step(self.model, self._cache, ready, self.config, work, self._masks)
             for slot, outcome in outcomes.items():
                 self._alone(slot, self._decoder.advance, outcome)
         elif not self._events:
