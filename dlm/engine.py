@@ -25,6 +25,7 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
+from dlm.mask_table import MaskTable
 from dlm.models import checkpoint
 from dlm.policy import Policy
 from dlm.request import Request, Result
@@ -68,6 +69,7 @@ class Engine:
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots)
+        self._masks = MaskTable(-(-model.vocab_size // 32))
         self._decoder = Decoder(
             model, self._cache, self.config, self.policy, self.vocabulary, self._compiler
         )
@@ -172,7 +174,7 @@ class Engine:
         turn = turn_of(self._scheduler.running, self._cache, self.policy.encode_tokens)
         if turn:
             work = self.policy.step_work
-            outcomes = denoise_step(self.model, self._cache, turn, self.config, work)
+            outcomes = denoise_step(self.model, self._cache, turn, self.config, work, self._masks)
             for slot, outcome in outcomes.items():
                 self._alone(slot, self._decoder.advance, outcome)
         elif not self._events:

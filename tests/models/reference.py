@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
 from transformers.utils import logging
 
+from dlm.marginals import Marginals
+from dlm.mask_table import MaskTable
 from dlm.models import DiffusionGemma, KVCache, checkpoint
 
 logging.disable_progress_bar()
@@ -128,6 +130,15 @@ def cached(model: DiffusionGemma, cache: KVCache, slot: int, layer: int) -> tupl
     none = torch.empty(0, shape.kv_heads, shape.head_dim, dtype=model.embed_tokens.weight.dtype)
     keys, values = cache.stage(slot, layer, cache.length(slot), none, none)
     return keys.clone(), values.clone()
+
+
+@torch.inference_mode()
+def soft_embedding(model: DiffusionGemma, logits: Tensor) -> Tensor:
+    """What the engine shows `model` of its `logits [B, L, V]` at a temperature of 1."""
+    B, L, V = logits.shape
+    table, uniform = MaskTable(-(-V // 32)), torch.zeros(B, L)
+    marginals = Marginals(logits, [1.0] * B, uniform, model.softcap, table)
+    return model.expected_embedding(marginals.distributions()).view(B, L, -1).clone()
 
 
 def no_soft_embedding(*shape: int) -> Tensor:
