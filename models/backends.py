@@ -28,9 +28,9 @@ _GROUP = 64  # numbers of a row that kernels decode at a time
 class Dispatch:
     """Where a model runs, and what its user wants. Raises `BackendError` for what cannot be."""
 
-    device: torch.device
-    dtype: torch.dtype  # of activations and of weights that are not quantised
-    kernels: Kernels = "auto"  # "auto" takes kernels where nothing keeps them from running
+    device: torch.device = torch.device("cpu")  # noqa: RUF009  # it cannot change
+    dtype: torch.dtype = torch.float32  # of activations and of weights that are not quantised
+    kernels: Kernels = "auto"  # on GPUs, kernels where nothing keeps them from running
     activation_bits: int = 16  # or 4: quantised for products with NVFP4 matrices (not in experts)
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Dispatch:
         found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
         if self.kernels == "triton" and found:
             raise BackendError(f"kernels='triton' cannot be had here: {'; '.join(found)}")
-        kernels = self.kernels != "torch"
+        kernels = self.kernels == "triton" or (self.kernels == "auto" and self.device.type != "cpu")
         chosen: dict[str, Backend] = {
             name: "triton" if kernels and why is None else "torch"
             for name, why in obstacles.items()

@@ -19,8 +19,8 @@ from torch import Tensor
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.config import ModelConfig
 from dlm.models.errors import CheckpointError
-from dlm.models.formats import Format, format_of
-from dlm.models.layout import Place, adapt, is_spare, places, tensor_name
+from dlm.models.formats import format_of
+from dlm.models.layout import Place, adapt, parameter_name, places, tensor_name
 from dlm.models.model import DiffusionGemma
 
 _DTYPES = {
@@ -61,10 +61,23 @@ def load(
     place, in the right shape and type, and no place is left; `BackendError` for kernels that cannot
     be had.
     """
-    directory = Path(directory)
     dispatch = Dispatch(
         device=torch.device(device), dtype=dtype, kernels=kernels, activation_bits=activation_bits
     )
+    model, headers, wanted = _matched(Path(directory), dispatch)
+    _fill(model, headers, wanted, dispatch)
+    return model.requires_grad_(False).eval()
+
+
+def config_of(directory: str | Path) -> ModelConfig:
+    """The config of `directory`, whose tensors fit it; `CheckpointError` if they do not."""
+    return _matched(Path(directory), Dispatch(kernels="torch"))[0].config
+
+
+def _matched(
+    directory: Path, dispatch: Dispatch
+) -> tuple[DiffusionGemma, dict[str, _Header], dict[str, Place]]:
+    """A model without data, the tensors of `directory`, and their places in the model: a match."""
     settings, older = read_json(directory / "config.json"), directory / "hf_quant_config.json"
     config = ModelConfig.from_hf(settings)
     form = format_of(settings, read_json(older) if older.exists() else None)
@@ -72,12 +85,11 @@ def load(
     with torch.device("meta"):
         model = DiffusionGemma(config)
         adapt(model, headers, form, dispatch)
-    wanted = places(model, headers, form)
-    problems += _misfits(headers, wanted, form)
+    wanted = places(model, form)
+    problems += _misfits(headers, wanted)
     if problems:
         raise CheckpointError(f"{directory} does not fit its config.json: {_listed(problems)}")
-    _fill(model, headers, wanted, dispatch)
-    return model.requires_grad_(False).eval()
+    return model, headers, wanted
 
 
 def save(
@@ -100,6 +112,14 @@ def save(
     tensors = {tensor_name(name): t.detach().cpu().contiguous() for name, t in ours.items()}
     save_file({**tensors, **extra}, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def tensors(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a directory and its name, one at a time."""
+    for path in _shards(Path(directory)):
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                yield name, file.get_tensor(name)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -145,9 +165,7 @@ def _headers(directory: Path) -> tuple[dict[str, _Header], list[str]]:
     return found, problems
 
 
-def _misfits(
-    headers: Mapping[str, _Header], wanted: Mapping[str, Place], form: Format | None
-) -> list[str]:
+def _misfits(headers: Mapping[str, _Header], wanted: Mapping[str, Place]) -> list[str]:
     """What is not as it should be: tensors too many, too few, of another shape or type."""
     problems = [
         f"{name} is missing"
@@ -157,7 +175,7 @@ def _misfits(
     for name, header in headers.items():
         place = wanted.get(name)
         if place is None:
-            if not is_spare(name, form):
+            if parameter_name(name) is not None:
                 problems.append(f"{name} is no tensor of this architecture")
             continue
         if header.shape != place.shape and (place.shape, header.shape) != ((), (1,)):
@@ -178,19 +196,22 @@ def _fill(
     """Give `model`, which is without data, its weights."""
     blank = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     filled: dict[str, Tensor] = {}
-    by_path: dict[Path, list[str]] = {}
+    parts: dict[Path, list[tuple[str, Place, Tensor]]] = {}
     for name, place in wanted.items():
+        if place.parameter is None:
+            continue
         if place.parameter not in filled:
             shape, dtype = blank[place.parameter].shape, place.held or dispatch.dtype
             filled[place.parameter] = torch.zeros(shape, dtype=dtype, device=dispatch.device)
+        part = place.part(filled[place.parameter])
         if name in headers:
-            by_path.setdefault(headers[name].path, []).append(name)
+            parts.setdefault(headers[name].path, []).append((name, place, part))
         elif place.default is not None:
-            place.part(filled[place.parameter]).fill_(place.default)
-    for path, names in by_path.items():
+            part.fill_(place.default)
+    for path, some in parts.items():
         with _opened(path) as file:
-            for name in names:
-                _put(name, file.get_tensor(name), wanted[name], filled)
+            for name, place, part in some:
+                _put(name, file.get_tensor(name), place, part)
     kept = model.state_dict().keys()
     model.load_state_dict({name: filled.pop(name) for name in kept}, assign=True)
     for name, tensor in filled.items():  # buffers that no file of ours has
@@ -198,13 +219,12 @@ def _fill(
         setattr(model.get_submodule(module), buffer, tensor)
 
 
-def _put(name: str, tensor: Tensor, place: Place, filled: Mapping[str, Tensor]) -> None:
+def _put(name: str, tensor: Tensor, place: Place, part: Tensor) -> None:
     if place.divisor:
         tensor = 1 / tensor
     if place.shape == () and not tensor.isfinite().all():
         of = "one over it" if place.divisor else "it"
         raise CheckpointError(f"{name} cannot be a scale: {of} is {tensor.item()}")
-    part = place.part(filled[place.parameter])
     part.copy_(tensor.view(part.shape))
 
 

@@ -46,7 +46,7 @@ def tensor_name(parameter: str) -> str:
 class Place:
     """What of a model a tensor of a file fills."""
 
-    parameter: str  # or buffer, by its name in the model
+    parameter: str | None  # or buffer, by its name in the model; None: nothing reads the tensor
     shape: tuple[int, ...]  # of the tensor; () is one number, which some write as [1]
     stored: torch.dtype | None = None  # type of the tensor; None: any float
     held: torch.dtype | None = None  # type in the model; None: that which it is loaded in
@@ -90,6 +90,7 @@ def _restack(experts: Experts, config: ModelConfig, quantised: Collection[str]) 
     if experts.backend == "triton":
         inner = padded(inner)
     gate_up = "gate_proj" in quantised or "up_proj" in quantised
+    del experts.gate_up_proj, experts.down_proj  # torch lets no module take a parameter's name
     experts.gate_up_proj = _stack(gate_up, E, 2 * inner, H, parts=2)
     experts.down_proj = _stack("down_proj" in quantised, E, H, inner, parts=1)
 
@@ -100,16 +101,13 @@ def _stack(four_bit: bool, *shape: int, parts: int) -> nn.Parameter | NVFP4Weigh
     return nn.Parameter(torch.empty(shape))
 
 
-def places(model: DiffusionGemma, names: Collection[str], form: Format | None) -> dict[str, Place]:
-    """By the name of a tensor, its place: all that a file of `form` may hold and the model needs.
-
-    `names` are those that the file has: float experts are read stacked or one by one.
-    """
+def places(model: DiffusionGemma, form: Format | None) -> dict[str, Place]:
+    """By the name of a tensor, its place: all that a file of `form` holds of the text stack."""
     found: dict[str, Place] = {}
     for name, module in model.named_modules():
         path = _DECODER + name
         if isinstance(module, Experts):
-            found |= _experts(path, name, module, model.config, names, form)
+            found |= _experts(path, name, module, model.config, form)
         elif isinstance(module, NVFP4Linear) and form:
             found |= _linear(path, name, module, form)
         elif isinstance(module, Attention):
@@ -125,19 +123,9 @@ def places(model: DiffusionGemma, names: Collection[str], form: Format | None) -
     return found
 
 
-def is_spare(tensor: str, form: Format | None) -> bool:
-    """A file may hold it, and nothing reads it: experts leave their activations as they are."""
-    if parameter_name(tensor) is None:
-        return True
-    if form is None:
-        return False
-    return re.fullmatch(rf".*\.experts\.\d+\.\w+\.{form.input_scale}", tensor) is not None
-
-
 def _linear(path: str, name: str, module: NVFP4Linear, form: Format) -> dict[str, Place]:
     shape = module.out_features, module.in_features
-    found = _nvfp4(path, f"{name}.weight", shape, form, _whole, _whole)
-    found[f"{path}.{form.input_scale}"] = Place(
+    input_scale = Place(
         parameter=f"{name}.input_scale",
         shape=(),
         stored=torch.float32,
@@ -145,40 +133,33 @@ def _linear(path: str, name: str, module: NVFP4Linear, form: Format) -> dict[str
         divisor=form.divisors,
         default=torch.nan if module.activation_bits == 16 else None,
     )
-    return found
+    matrix = _nvfp4(path, f"{name}.weight", shape, form, _whole, _whole)
+    return {**matrix, f"{path}.{form.input_scale}": input_scale}
 
 
 def _experts(
-    path: str,
-    name: str,
-    module: Experts,
-    config: ModelConfig,
-    names: Collection[str],
-    form: Format | None,
+    path: str, name: str, module: Experts, config: ModelConfig, form: Format | None
 ) -> dict[str, Place]:
     """Places of both stacks: of one tensor each, or of a few for each expert and projection."""
     found: dict[str, Place] = {}
     H, inner = config.hidden_size, config.expert_size
+    unread = Place(parameter=None, shape=(), stored=torch.float32, default=torch.nan)
     for stack, projections, (R, C) in (
         ("gate_up_proj", ("gate_proj", "up_proj"), (inner, H)),
         ("down_proj", ("down_proj",), (H, inner)),
     ):
-        parameter, four_bit = f"{name}.{stack}", isinstance(getattr(module, stack), NVFP4Weight)
-        one_by_one = f"{path}.0.{projections[0]}.weight" in names
-        if not four_bit and not one_by_one:
-            shape = (config.experts, len(projections) * R, C)
-            part = partial(_real, parts=len(projections), R=R, C=C)
+        parameter, parts = f"{name}.{stack}", len(projections)
+        if form is None or not isinstance(getattr(module, stack), NVFP4Weight):
+            part = partial(_real, parts=parts, R=R, C=C)
+            shape = (config.experts, parts * R, C)
             found[f"{path}.{stack}"] = Place(parameter=parameter, shape=shape, part=part)
             continue
         for e, (index, projection) in product(range(config.experts), enumerate(projections)):
-            part = partial(_block, e=e, index=index, parts=len(projections), R=R)
             one = f"{path}.{e}.{projection}"
-            if four_bit and form:
-                number = partial(_number, e=e, index=index)
-                found |= _nvfp4(one, parameter, (R, C), form, part, number)
-            else:
-                whole = partial(part, C=C)
-                found[f"{one}.weight"] = Place(parameter=parameter, shape=(R, C), part=whole)
+            block = partial(_block, e=e, index=index, parts=parts, R=R)
+            number = partial(_number, e=e, index=index)
+            found |= _nvfp4(one, parameter, (R, C), form, block, number)
+            found[f"{one}.{form.input_scale}"] = unread  # they leave activations as they are
     return found
 
 
