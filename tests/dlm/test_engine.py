@@ -1,5 +1,6 @@
 """Requests, slots and events."""
 
+import interpreter
 import jsonschema
 import pytest
 import torch
@@ -8,6 +9,7 @@ from specs import checked
 from values import PROMPT, V
 
 from dlm import (
+    BackendError,
     Committed,
     DlmError,
     Draft,
@@ -320,3 +322,16 @@ def test_bf16_runs_too(built_in):
     result = engine.generate(Request(prompt=ASKED[0], constraint=PERSON, max_tokens=96))
     assert result.finish_reason == "stop"
     assert result.parsed.keys() == {"name", "age"}
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # in a sigmoid: 0, as on GPUs
+def test_kernels_that_are_asked_for_run_or_are_refused(built_in):
+    """In bf16 they are interpreted here; experts of the built-in model are padded for them."""
+    interpreter.install()
+    assert built_in.backends["experts"] == "torch"
+    engine = Engine.load(device="cpu", dtype=torch.bfloat16, kernels="triton")
+    assert engine.backends["experts"] == "triton"
+    result = engine.generate(Request(prompt=ASKED[0], constraint=PERSON, max_tokens=32))
+    assert result.parsed.keys() == {"name", "age"}
+    with pytest.raises(BackendError, match=r"experts: activations are torch.float32"):
+        Engine.load(device="cpu", kernels="triton")

@@ -77,7 +77,7 @@ def decoded(model: DiffusionGemma, floats: Path) -> DiffusionGemma:
     return plain
 
 
-def logits_of(model: DiffusionGemma, reference, steps: int = 2) -> torch.Tensor:
+def logits_of(model: DiffusionGemma, reference) -> torch.Tensor:
     """Of a few passes over two canvases behind a prompt each."""
     rng = torch.Generator().manual_seed(3)
     cache = model.new_cache(2)
@@ -110,6 +110,52 @@ def test_logits_are_those_of_transformers_with_the_numbers_that_files_stand_for(
     torch.testing.assert_close(states, conversation.encode(prompt.tolist()), **reference.CLOSE)
     logits = model.denoise(canvas[None], model.no_soft_embedding()[None], cache, [0])
     torch.testing.assert_close(logits[0], conversation.denoise(canvas), **reference.CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_compressor_of_compressed_tensors_writes_is_read(floats, tmp_path):
+    """Optional: `pip install compressed-tensors loguru psutil`."""
+    base = pytest.importorskip("compressed_tensors.compressors.nvfp4.base")
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
+    from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
+
+    scheme = preset_name_to_scheme("NVFP4", targets=["Linear"])
+    meant, new = {}, {}
+
+    def compress(path: str, matrix: torch.Tensor) -> torch.Tensor:
+        """Add what the compressor makes of a matrix; what its own decoder says that this means."""
+        divisor = generate_gparam(matrix.min(), matrix.max())
+        blocks = matrix.unflatten(-1, (-1, 16))
+        ranges = blocks.amin(-1), blocks.amax(-1)
+        scale, _ = calculate_qparams(*ranges, scheme.weights, global_scale=divisor)
+        tensors = {"weight": matrix, "weight_scale": scale, "weight_global_scale": divisor}
+        made = base.NVFP4PackedCompressor.compress(tensors, scheme)
+        new.update({f"{path}.{name}": tensor for name, tensor in made.items()})
+        numbers = unpack_fp4_from_uint8(made["weight_packed"], *matrix.shape, dtype=torch.float32)
+        return numbers * (made["weight_scale"].float() / divisor).repeat_interleave(16, 1)
+
+    for name, tensor in load_file(floats / "model.safetensors").items():
+        path, _, last = name.rpartition(".")
+        if ".experts." not in name:
+            new[name] = tensor
+            continue
+        names = ("gate_proj", "up_proj") if last == "gate_up_proj" else ("down_proj",)
+        halves = [
+            compress(f"{path}.{e}.{part}", half)
+            for e, whole in enumerate(tensor)
+            for part, half in zip(names, whole.chunk(len(names)), strict=True)
+        ]
+        meant[name] = torch.cat(halves).view(tensor.shape)
+    directory = Path(shutil.copytree(floats, tmp_path / "compressed"))
+    save_file(new, directory / "model.safetensors", metadata={"format": "pt"})
+    nvfp4_files.edit_config(directory, nvfp4_files.COMPRESSED)
+
+    model = checkpoint.load(directory)
+    for name, numbers in meant.items():
+        stack = model.get_submodule(name.removeprefix("model.decoder.")).value
+        decoded = torch.stack([matrix(stack, e) for e in range(len(numbers))])
+        torch.testing.assert_close(decoded, numbers, rtol=3e-7, atol=0)  # a few roundings apart
 
 
 def test_dense_layers_are_four_bits_only_where_the_file_has_them(written):
@@ -217,7 +263,7 @@ def test_rows_that_are_no_whole_blocks_are_refused(spoilt, reference):
     assert "NVFP4 has blocks of 16 numbers, and rows of 40 are none" in refusal(spoilt)
 
 
-def test_the_older_file_of_modelopt_serves_as_well(spoilt, written, reference):
+def test_the_older_file_of_modelopt_serves_as_well(spoilt):
     nvfp4_files.edit_config(spoilt, None)
     (spoilt / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
     model = checkpoint.load(spoilt)
