@@ -27,6 +27,7 @@ from dlm.grammar import (
 )
 from dlm.mask_table import MaskTable
 from dlm.models import checkpoint
+from dlm.models.backends import Kernels
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
@@ -68,6 +69,8 @@ class Engine:
         self._reasoning = Reasoning.of(self.vocabulary)
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
+        # Who computes what: "triton" or "torch" by operation. Models that are no Gemma may not say.
+        self.backends: abc.Mapping[str, str] = getattr(model, "backends", {})
         self._cache = model.new_cache(slots)
         self._masks = MaskTable(-(-model.vocab_size // 32))
         self._decoder = Decoder(
@@ -86,11 +89,16 @@ class Engine:
         device: str | torch.device | None = None,
         slots: int = 8,
         policy: Policy | None = None,
+        kernels: Kernels = "auto",
+        activation_bits: int = 16,
     ) -> "Engine":
         """The engine for a DiffusionGemma directory in Hugging Face layout; None: the built-in one.
 
-        By default on the GPU in bf16 if there is one, else on the CPU in fp32. Raises
-        `CheckpointError` or `DlmError` for a directory that is none.
+        By default on the GPU in bf16 if there is one, else on the CPU in fp32. `kernels` asks for
+        Triton's or for plain torch, "auto" for Triton's wherever they run; `backends` tells what
+        was chosen. `activation_bits=4` quantises activations of linear layers in NVFP4 too, on GPUs
+        that multiply four bits. Raises `CheckpointError` or `DlmError` for a directory that is
+        none, `BackendError` for kernels that cannot be had.
         """
         directory = BUILT_IN if directory is None else Path(directory)
         if device is None:
@@ -99,7 +107,7 @@ class Engine:
             dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
-        model = checkpoint.load(directory, dtype, device)
+        model = checkpoint.load(directory, dtype, device, kernels, activation_bits)
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
         return cls(model, Chat.load(directory), DecodeConfig.from_hf(settings), slots, policy)

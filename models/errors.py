@@ -7,3 +7,7 @@ class ModelError(Exception):
 
 class CheckpointError(ModelError):
     """A model directory that cannot be used: what is wrong, where, and what would be right."""
+
+
+class BackendError(ModelError):
+    """Kernels were asked for that cannot run here: which, and what is in the way."""
