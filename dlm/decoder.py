@@ -4,6 +4,7 @@ Knows neither who else runs nor how a pass is made.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -37,7 +38,16 @@ class Decoder:
         self._model, self._cache, self._config, self._policy = model, cache, config, policy
         self._vocabulary, self._compiler = vocabulary, compiler
 
-    def begin_canvas(self, sequence: Sequence) -> None:
+    def begin(self, slot: int, sequence: Sequence) -> None:
+        """Start a request in an empty slot."""
+        self._cache.reserve(slot, sequence.most_tokens)
+        self._begin_canvas(sequence)
+
+    def fits(self, sequence: Sequence) -> bool:
+        """Whether the cache can take a request now."""
+        return self._cache.fits(sequence.most_tokens)
+
+    def _begin_canvas(self, sequence: Sequence) -> None:
         """Start the next canvas of a request from noise."""
         L, device = self._model.canvas_length, self._model.device
         noise = torch.randint(self._model.vocab_size, (L,), generator=sequence.rng, device=device)
@@ -73,7 +83,7 @@ class Decoder:
         elif len(tokens) == room:
             yield from self._finish(sequence, "length")
         else:
-            self.begin_canvas(sequence)
+            self._begin_canvas(sequence)
             yield from self._tell(sequence)
 
     def _count_look(self, sequence: Sequence) -> None:
@@ -109,11 +119,17 @@ class Decoder:
             raise DlmError(f"the result is refused: {error}") from error
         yield from self._end(sequence, parsed, reason)
 
-    def judge(self, slot: int, sequence: Sequence) -> Iterator[Event]:
-        """Once an answer has been checked, it ends the request or is tried again."""
-        checking = sequence.checking
-        if checking is None or not checking.done():
-            return
+    def prepare(self, slot: int, sequence: Sequence) -> Iterator[Event]:
+        """Before a pass: look for the prompt in the cache, and see to an answer's check."""
+        if not sequence.attached:
+            found = self._cache.attach(slot, sequence.prompt)
+            if found is not None:
+                sequence.attached, sequence.stats.cached = True, found
+        elif sequence.checking is not None and sequence.checking.done():
+            yield from self._judge(slot, sequence, sequence.checking)
+
+    def _judge(self, slot: int, sequence: Sequence, checking: "Future[Any]") -> Iterator[Event]:
+        """An answer has been checked: it ends the request, or is tried again."""
         sequence.checking = None
         try:
             parsed = checking.result()
@@ -130,7 +146,7 @@ class Decoder:
         canvas = at // L * L
         sequence.constraint.rollback(len(sequence.tokens) - canvas)
         self._cache.rewind(slot, len(sequence.prompt) + canvas)
-        self.begin_canvas(sequence)
+        self._begin_canvas(sequence)
         sequence.turn_back(at, canvas)
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:

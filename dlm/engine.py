@@ -33,9 +33,17 @@ from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
 from dlm.stream import Stream
-from dlm.turn import turn_of
+from dlm.turn import CHUNK, Cache, turn_of
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
+
+KV_TYPES = {
+    "fp8": torch.float8_e4m3fn,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+}
+"""What keys and values may be stored as, by the name that it goes by."""
 
 
 class Engine:
@@ -55,10 +63,12 @@ class Engine:
         policy: Policy | None = None,
         thought: tuple[str, str] | None = None,
         workers: Workers | None = None,
+        cache: Cache | None = None,
     ):
         """`policy` limits what requests may ask for. `thought` are the texts that open and close
         reasoning; by default Gemma 4's, if the tokenizer has them. `workers` are the processes that
-        compile, by default the engine's own."""
+        compile, by default the engine's own. `cache` has room for `slots` requests; by default it
+        grows as they do."""
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
         self.model, self.chat = model, chat
@@ -71,12 +81,13 @@ class Engine:
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         # Who computes what: "triton" or "torch" by operation. Models that are no Gemma may not say.
         self.backends: abc.Mapping[str, str] = getattr(model, "backends", {})
-        self._cache = model.new_cache(slots)
+        self._cache = model.new_cache(slots) if cache is None else cache
         self._masks = MaskTable(-(-model.vocab_size // 32))
         self._decoder = Decoder(
             model, self._cache, self.config, self.policy, self.vocabulary, self._compiler
         )
-        self._scheduler = Scheduler(slots, self._constrain, self._decoder.begin_canvas)
+        decoder = self._decoder
+        self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
         self._events: list[Event] = []  # that no step has told of yet
         self._admitted = 0
 
@@ -91,14 +102,20 @@ class Engine:
         policy: Policy | None = None,
         kernels: Kernels = "auto",
         activation_bits: int = 16,
+        kv: str = "auto",
+        cache_tokens: int | None = None,
     ) -> "Engine":
         """The engine for a DiffusionGemma directory in Hugging Face layout; None: the built-in one.
 
         By default on the GPU in bf16 if there is one, else on the CPU in fp32. `kernels` asks for
         Triton's or for plain torch, "auto" for Triton's wherever they run; `backends` tells what
         was chosen. `activation_bits=4` quantises activations of linear layers in NVFP4 too, on GPUs
-        that multiply four bits. Raises `CheckpointError` or `DlmError` for a directory that is
-        none, `BackendError` for kernels that cannot be had.
+        that multiply four bits. Keys and values are stored as `kv` says, one of `KV_TYPES`, or
+        "auto": as they are computed. The cache grows, or has memory for `cache_tokens` of all
+        requests together: further ones wait.
+
+        Raises `CheckpointError` or `DlmError` for a directory that is none, `BackendError` for
+        kernels that cannot be had.
         """
         directory = BUILT_IN if directory is None else Path(directory)
         if device is None:
@@ -107,10 +124,15 @@ class Engine:
             dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
+        stored = _kv_type(kv, dtype, torch.device(device))
+        if cache_tokens is not None and cache_tokens < 1:
+            raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
         model = checkpoint.load(directory, dtype, device, kernels, activation_bits)
+        cache = model.new_cache(slots, stored, cache_tokens, CHUNK)
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
-        return cls(model, Chat.load(directory), DecodeConfig.from_hf(settings), slots, policy)
+        chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
+        return cls(model, chat, config, slots, policy, cache=cache)
 
     @property
     def busy(self) -> bool:
@@ -145,6 +167,12 @@ class Engine:
                 f"{len(prompt)} prompt tokens leave {max(0, room // L * L)} for the answer, "
                 f"fewer than max_tokens {request.max_tokens}"
             )
+        capacity = self._cache.capacity
+        if capacity is not None and len(prompt) + request.max_tokens > capacity:
+            raise RequestError(
+                f"{len(prompt)} prompt tokens and max_tokens {request.max_tokens} are more than "
+                f"the cache holds: {capacity}"
+            )
         spec = request.constraint
         try:
             compiling = None if spec is None else self.compile(spec)
@@ -178,7 +206,7 @@ class Engine:
         """One denoising pass for every running request. What fails in one ends that one alone."""
         self._events += self._scheduler.admit()
         for slot in list(self._scheduler.running):
-            self._alone(slot, self._decoder.judge)
+            self._alone(slot, self._decoder.prepare)
         turn = turn_of(self._scheduler.running, self._cache, self.policy.encode_tokens)
         if turn:
             work = self.policy.step_work
@@ -265,5 +293,15 @@ class Engine:
             self._leave(slot)
 
     def _leave(self, slot: int) -> None:
-        self._cache.rewind(slot, 0)
+        self._cache.release(slot)
         self._scheduler.leave(slot)
+
+
+def _kv_type(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """What keys and values of a model of `dtype` are stored as."""
+    if name != "auto" and name not in KV_TYPES:
+        raise DlmError(f"kv is {name!r}: it takes auto or one of {', '.join(KV_TYPES)}")
+    stored = dtype if name == "auto" else KV_TYPES[name]
+    if device.type != "cpu" and dtype != torch.float32 and stored not in (dtype, KV_TYPES["fp8"]):
+        raise DlmError(f"kv is {name!r}: on {device.type}, {dtype} takes auto or fp8")
+    return stored

@@ -62,6 +62,7 @@ class Stats:
     denoiser_calls: int = 0  # passes over a canvas
     canvases: int = 0
     tokens: int = 0  # committed, the stop token counted
+    cached: int = 0  # tokens of the prompt that another request had encoded
     repairs: int = 0  # passes in which the grammar refused the model's own choice
     pins: int = 0  # times that positions were fixed because the guess was stuck
     rollbacks: int = 0  # choices taken back: they led nowhere, or to a value that was refused

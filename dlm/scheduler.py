@@ -23,12 +23,19 @@ class _Waiting:
 class Scheduler:
     """First come, first served, of those whose grammars are compiled."""
 
-    def __init__(self, slots: int, build: Build, begin: Callable[[Sequence], None]):
-        """`build` gives a sequence its constraint, `begin` its first canvas once it has a slot."""
+    def __init__(
+        self,
+        slots: int,
+        build: Build,
+        fits: Callable[[Sequence], bool],
+        begin: Callable[[int, Sequence], None],
+    ):
+        """`build` gives a sequence its constraint; where there is memory and it `fits`, it gets a
+        slot, in which it will `begin`."""
         self.running: dict[int, Sequence] = {}  # by slot
         self._free = list(range(slots))
         self._waiting: list[_Waiting] = []
-        self._build, self._begin = build, begin
+        self._build, self._fits, self._begin = build, fits, begin
 
     def __len__(self) -> int:
         return len(self.running) + len(self._waiting)
@@ -48,16 +55,22 @@ class Scheduler:
                 self._prepare(one)
 
     def admit(self) -> list[Failed]:
-        """Requests that can run take the free slots; tells of those that never can."""
+        """Requests that can run take the free slots; tells of those that never can.
+
+        One that memory is missing for is not overtaken: it would wait for ever.
+        """
         failed: list[Failed] = []
         waiting: list[_Waiting] = []
+        full = False
         for one in self._waiting:
-            if not self._free or not (one.compiling is None or one.compiling.done()):
+            ready = one.compiling is None or one.compiling.done()
+            full = full or not self._free or (ready and not self._fits(one.sequence))
+            if full or not ready:
                 waiting.append(one)
                 continue
             try:
                 self._prepare(one)
-                self._begin(one.sequence)
+                self._begin(self._free[-1], one.sequence)
                 self.running[self._free.pop()] = one.sequence
             except DlmError as error:
                 failed.append(Failed(request=one.sequence.number, error=error))

@@ -29,11 +29,17 @@ class Sequence:
     refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
     refusals: int = 0  # times that a finished answer was refused
     turned: int | None = None  # the token that was replaced the last time
+    attached: bool = False  # the cache has looked for its prompt
     checking: "Future[Any] | None" = None  # the value of a finished answer, while it is checked
 
     constraint: Constraint = field(init=False)  # made when the request can run
     checked: bool = False  # its grammar is wider than its spec: nothing is final before the end
     canvas: Canvas = field(init=False)  # begun when the request runs
+
+    @property
+    def most_tokens(self) -> int:
+        """That the cache may come to hold."""
+        return len(self.prompt) + self.request.max_tokens
 
     def begin_canvas(self, noise: Tensor, soft_embedding: Tensor) -> None:
         self.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=self.stats)

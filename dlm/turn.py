@@ -3,13 +3,14 @@
 Decided from what runs and what the cache holds of it, and from nothing else.
 """
 
+from collections import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from dlm.sequence import Sequence
 
-# Tokens of a prompt that one pass encodes at most. Prompts are cut at its multiples, whatever else
+# Tokens of a slot that one pass encodes at most. Prompts are cut at its multiples, whatever else
 # the pass has to do: attention over other pieces may round otherwise, and what runs beside a
 # request must not show in its output.
 CHUNK = 512
@@ -19,9 +20,29 @@ CHUNK = 512
 class Cache(Protocol):
     """What the model remembers of each slot's committed tokens."""
 
+    @property
+    def capacity(self) -> int | None:
+        """Tokens of all slots together; None: it grows."""
+        ...
+
     def length(self, slot: int) -> int: ...
 
-    def rewind(self, slot: int, length: int) -> None: ...
+    def fits(self, tokens: int) -> bool:
+        """Whether a slot could reserve so many now."""
+        ...
+
+    def reserve(self, slot: int, tokens: int) -> None: ...
+
+    def attach(self, slot: int, tokens: abc.Sequence[int]) -> int | None:
+        """Begin a prompt in an empty slot; returns how many of its tokens are there already. None:
+        others are about to encode a good part of it; ask again after the next pass."""
+        ...
+
+    def rewind(self, slot: int, length: int) -> int:
+        """Keep the first `length` tokens, or fewer; returns how many."""
+        ...
+
+    def release(self, slot: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +64,11 @@ def turn_of(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Turn:
     """
     turn, prompts = Turn(), 0
     for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):
-        if sequence.checking is not None:
+        if sequence.checking is not None or not sequence.attached:
             continue
         encoded = cache.length(slot)
         rest = sequence.unencoded(encoded)
-        chunk = rest[: CHUNK - encoded % CHUNK] if encoded < len(sequence.prompt) else rest
+        chunk = rest[: CHUNK - encoded % CHUNK if encoded < len(sequence.prompt) else CHUNK]
         if chunk and not sequence.tokens:
             if prompts and prompts + len(chunk) > budget:
                 continue

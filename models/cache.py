@@ -1,71 +1,381 @@
-"""Keys and values of committed tokens: one growing buffer per slot and layer."""
+"""Keys and values of committed tokens, in pages, of all slots and layers.
+
+Layers of one kind keep the same tokens, in a pool of pages of their own: full layers all of them,
+sliding layers their window and one canvas more, so that `rewind` can take a canvas back. Slots
+whose prompts begin alike share the pages of that beginning (`prefix.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.models.config import ModelConfig
+from dlm.kernels.attention import attention
+from dlm.kernels.paging import Pages, Paging, Segment, append_
+from dlm.models.config import LayerConfig, LayerType, ModelConfig
+from dlm.models.errors import CacheFullError
+from dlm.models.pages import PagePool
+from dlm.models.prefix import Node, PrefixIndex
+
+PAGE = 16
+"""Tokens of a page. A request's last page is half empty on average, which costs 8 tokens; a tile of
+the attention kernel reads at least 16 keys; what is shared is cut to a multiple of it."""
+
+
+class Plan(NamedTuple):
+    """One pass: which tokens are encoded, and where in the cache everything of it is."""
+
+    encode: list[tuple[int, list[int]]]  # slots and tokens, packed in this order
+    positions: Int64[Tensor, "N"]  # of all tokens; those of canvases come last
+    paging: Mapping[str, Paging]  # by kind of layer
+
+
+@dataclass(slots=True)
+class _Held:
+    """The pages of one slot in one pool."""
+
+    first: int = 0  # page of the slot that `pages` begins with; those before it are given back
+    pages: list[int] = field(default_factory=list)
+    reserved: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.pages)
+
+
+@dataclass(slots=True)
+class _Slot:
+    held: dict[LayerType, _Held]
+    tokens: list[int] = field(default_factory=list)  # committed
+    prompt: list[int] = field(default_factory=list)  # to be shared as soon as it is encoded
+
+
+def pages_of(
+    config: ModelConfig, kind: LayerType, tokens: int, segment: int | None, page: int = PAGE
+) -> int:
+    """Pages that a slot of `tokens` holds at the most in layers of a kind, if no pass encodes more
+    than `segment` of them; None: any number."""
+    every = -(-tokens // page)
+    if kind == "full_attention" or segment is None:
+        return every
+    return min(every, -(-(config.window - 1 + config.canvas_length + segment) // page) + 1)
+
+
+def cache_bytes(
+    config: ModelConfig, dtype: torch.dtype, capacity: int, slots: int, segment: int | None
+) -> int:
+    """What a `KVCache` of these takes on its device."""
+    total = 0
+    for layer in config.layers:
+        pages = _capacity(config, layer.kind, capacity, slots, segment, PAGE)
+        total += pages * PAGE * layer.kv_heads * layer.head_dim * 2 * dtype.itemsize
+    return total
+
+
+def _capacity(
+    config: ModelConfig, kind: LayerType, tokens: int, slots: int, segment: int | None, page: int
+) -> int:
+    """Pages for `tokens` of all slots together."""
+    most = slots * pages_of(config, kind, tokens, segment, page)
+    return min(pages_of(config, kind, tokens, None, page), most)
 
 
 class KVCache:
-    """Slots of different lengths.
+    """A pass is planned, run and committed: `plan`, `attend` in each layer, `advance`. Slots move
+    by `attach`, `advance`, `rewind` and `release` alone.
 
-    `stage` writes keys and values behind a slot's committed ones without committing them: a pass
-    stages what it encodes, and behind that the canvas; in the end it `advance`s past the former.
-    Only `advance` and `rewind` move a slot's length.
-
-    A buffer is `[kv_heads, capacity, head_dim]` and doubles when full. Sliding layers keep all
-    their tokens too: `rewind` may need those that have left the window.
+    With a capacity, memory is allocated at once, and each slot reserves what it may come to hold,
+    as if it shared nothing: a page is always there when it is needed.
     """
 
-    def __init__(self, config: ModelConfig, slots: int, dtype: torch.dtype, device: torch.device):
-        self._layers = config.layers
-        self._lengths = [0] * slots
-        self._keys = [
-            [
-                torch.empty(c.kv_heads, 0, c.head_dim, dtype=dtype, device=device)
-                for c in self._layers
-            ]
-            for _ in range(slots)
-        ]
-        self._values = [[keys.clone() for keys in slot] for slot in self._keys]
+    def __init__(
+        self,
+        config: ModelConfig,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        capacity: int | None = None,  # tokens of all slots together; None: the cache grows
+        segment: int | None = None,  # tokens that a pass encodes of a slot at the most
+        page: int = PAGE,
+    ):
+        self._config, self._page, self._segment, self._device = config, page, segment, device
+        kinds: dict[LayerType, list[LayerConfig]] = {}
+        self._layers: list[tuple[LayerType, int]] = []  # kind of each, and its place among those
+        for layer in config.layers:
+            same = kinds.setdefault(layer.kind, [])
+            self._layers.append((layer.kind, len(same)))
+            same.append(layer)
+        self._windows = {
+            kind: config.window if kind == "sliding_attention" else None for kind in kinds
+        }
+        spans = {kind: window and window - 1 for kind, window in self._windows.items()}
+        self._index = PrefixIndex(page, spans)
+        self._pools: dict[LayerType, PagePool] = {}
+        for kind, layers in kinds.items():
+            pages = capacity and _capacity(config, kind, capacity, slots, segment, page)
+            forget = partial(self._index.forget, kind)
+            self._pools[kind] = PagePool(layers, page, dtype, device, pages, forget)
+        self._capacity = capacity
+        self._slots = [_Slot({kind: _Held() for kind in kinds}) for _ in range(slots)]
+        self._one = torch.ones((), device=device)
+
+    @property
+    def capacity(self) -> int | None:
+        """Tokens of all slots together; None: it grows."""
+        return self._capacity
 
     def length(self, slot: int) -> int:
         """Tokens committed in `slot`."""
-        return self._lengths[slot]
+        return len(self._slots[slot].tokens)
 
-    def stage(
-        self,
-        slot: int,
-        layer: int,
-        start: int,
-        keys: Float[Tensor, "n kv_heads D"],
-        values: Float[Tensor, "n kv_heads D"],
-    ) -> tuple[Float[Tensor, "kv_heads total D"], Float[Tensor, "kv_heads total D"]]:
-        """Write from position `start` on; views of all tokens up to the new ones."""
-        end = start + len(keys)
-        return (
-            _put(self._keys[slot], layer, keys, start, end),
-            _put(self._values[slot], layer, values, start, end),
+    def fits(self, tokens: int) -> bool:
+        """Whether a slot without a reservation could be given one of `tokens`."""
+        return all(
+            pool.capacity is None
+            or self._reserved(kind) + self._need(kind, tokens) <= pool.capacity
+            for kind, pool in self._pools.items()
         )
 
-    def advance(self, slot: int, tokens: int) -> None:
-        """Commit the `tokens` last staged in every layer of `slot`."""
-        self._lengths[slot] += tokens
+    def reserve(self, slot: int, tokens: int) -> None:
+        """Make sure that `slot` can come to hold `tokens`, until it is released.
 
-    def rewind(self, slot: int, length: int) -> None:
-        """Forget all but the first `length` tokens of `slot`."""
-        if not 0 <= length <= self._lengths[slot]:
-            raise ValueError(f"cannot rewind to {length}: {self._lengths[slot]} tokens are cached")
-        self._lengths[slot] = length
+        Raises `CacheFullError` if that is not so.
+        """
+        self._reserve({slot: tokens})
+
+    def attach(self, slot: int, tokens: Sequence[int]) -> int | None:
+        """Begin the prompt `tokens` in an empty slot; returns how many of them are there already.
+
+        One is left to be encoded at least. Returns None, and does nothing, while another slot is
+        about to encode a canvas or more of the same beginning: after the next pass it is there.
+        """
+        mine = self._slots[slot]
+        if mine.tokens:
+            raise ValueError(f"slot {slot} holds {len(mine.tokens)} tokens: release it first")
+        self._reserve({slot: len(tokens)}, extend=True)
+        nodes = self._index.find(tokens[:-1])
+        found = len(nodes) * self._page
+        for other in self._slots:
+            if len(other.tokens) < len(other.prompt) and (
+                _common(other.prompt, tokens) >= found + self._config.canvas_length
+            ):
+                return None
+        self._share(mine, nodes)
+        mine.prompt = list(tokens)
+        return found
+
+    def plan(
+        self, encode: Mapping[int, Sequence[int]], canvases: Sequence[int], length: int
+    ) -> Plan:
+        """A pass that encodes `encode[slot]` behind what slots hold, and denoises a canvas of
+        `length` positions behind each slot of `canvases`.
+
+        Raises `CacheFullError` before anything is taken if the cache is too small.
+        """
+        rows = [(slot, list(tokens)) for slot, tokens in encode.items() if len(tokens)]
+        most = max((len(tokens) for _, tokens in rows), default=0)
+        if self._segment is not None and most > self._segment:
+            raise ValueError(f"{most} tokens of a slot in one pass: it takes {self._segment}")
+        after = {slot: self.length(slot) for slot in canvases}
+        after |= {slot: self.length(slot) + len(tokens) for slot, tokens in rows}
+        self._reserve({slot: after[slot] for slot, _ in rows}, extend=True)
+        segments, row = [], 0
+        for slot, tokens in rows:
+            segments.append((slot, Segment(row, len(tokens), self.length(slot), True, 0)))
+            row += len(tokens)
+            for kind, held in self._slots[slot].held.items():
+                missing = -(-after[slot] // self._page) - held.end
+                held.pages += [self._pools[kind].take() for _ in range(missing)]
+        for slot in canvases:
+            segments.append((slot, Segment(row, length, after[slot], False, 0)))
+            row += length
+        positions = [s.position + i for _, s in segments for i in range(s.tokens)]
+        paging = {kind: self._paging(kind, segments) for kind in self._pools}
+        return Plan(rows, self._tensor(positions, torch.int64), paging)
+
+    def attend(
+        self,
+        layer: int,
+        q: Float[Tensor, "N H D"],
+        k: Float[Tensor, "N h D"],
+        v: Float[Tensor, "N h D"],
+        plan: Plan,
+        k_scale: Float32[Tensor, ""] | None = None,
+        v_scale: Float32[Tensor, ""] | None = None,
+    ) -> Float[Tensor, "N H D"]:
+        """Store the keys and values of what is encoded, and attend to all that each token sees.
+
+        What is stored, times its scale, is the key or value; None: 1.
+        """
+        kind, index = self._layers[layer]
+        scales = (self._one if scale is None else scale for scale in (k_scale, v_scale))
+        pages, paging = Pages(*self._pools[kind].layer(index), *scales), plan.paging[kind]
+        if len(paging.rows):
+            append_(pages, k, v, paging)
+        return attention(q, k, v, pages, paging, self._windows[kind])
+
+    def advance(self, plan: Plan) -> None:
+        """Commit what a pass encoded."""
+        for slot, tokens in plan.encode:
+            mine = self._slots[slot]
+            new = len(mine.tokens) < len(mine.prompt)
+            mine.tokens += tokens
+            if new:
+                self._remember(mine, min(len(mine.prompt), len(mine.tokens)))
+            for kind, held in mine.held.items():
+                window = self._windows[kind]
+                if window is not None:
+                    kept = len(mine.tokens) - (window - 1) - self._config.canvas_length
+                    self._give_back(kind, held, max(0, kept) // self._page)
+
+    def rewind(self, slot: int, length: int) -> int:
+        """Forget all but the first `length` tokens of `slot`, or more, where sliding layers no
+        longer hold what is in front of that; returns how many are left.
+
+        What is behind them is to be encoded again. Behind the prompt, a canvas back from where the
+        slot was furthest is always possible.
+        """
+        mine = self._slots[slot]
+        if not 0 <= length <= len(mine.tokens):
+            raise ValueError(f"cannot rewind to {length}: {len(mine.tokens)} tokens are cached")
+        if self._holds(mine, length):
+            del mine.tokens[length:]
+            for kind, held in mine.held.items():
+                self._cut(kind, held, -(-length // self._page))
+            return length
+        nodes = self._index.find(mine.tokens[:length])
+        self._drop(mine)
+        self._share(mine, nodes)
+        return len(mine.tokens)
+
+    def release(self, slot: int) -> None:
+        """Empty a slot and end its reservation. What it held may be shared until it is needed."""
+        mine = self._slots[slot]
+        self._remember(mine, len(mine.tokens))
+        self._drop(mine)
+        mine.prompt = []
+        for held in mine.held.values():
+            held.reserved = 0
+
+    def _need(self, kind: LayerType, tokens: int) -> int:
+        return pages_of(self._config, kind, tokens, self._segment, self._page)
+
+    def _reserved(self, kind: LayerType) -> int:
+        return sum(slot.held[kind].reserved for slot in self._slots)
+
+    def _reserve(self, tokens: Mapping[int, int], extend: bool = False) -> None:
+        """Reserve for all slots that `tokens` has numbers for, or none."""
+        wanted: dict[tuple[LayerType, int], int] = {}
+        for kind, pool in self._pools.items():
+            for slot, number in tokens.items():
+                now = self._slots[slot].held[kind].reserved
+                need = self._need(kind, number)
+                wanted[kind, slot] = max(now, need) if extend else need
+            more = sum(
+                number - self._slots[slot].held[kind].reserved
+                for (each, slot), number in wanted.items()
+                if each == kind
+            )
+            if pool.capacity is not None and self._reserved(kind) + more > pool.capacity:
+                left = pool.capacity - self._reserved(kind)
+                raise CacheFullError(
+                    f"{sum(tokens.values())} tokens need {more} more pages of {self._page} "
+                    f"for {kind}: {left} of {pool.capacity} are left"
+                )
+        for (kind, slot), number in wanted.items():
+            self._slots[slot].held[kind].reserved = number
+
+    def _holds(self, mine: _Slot, length: int) -> bool:
+        """Whether a slot can go on from `length` with the pages that it has, none of them known to
+        others beyond that."""
+        at = length // self._page
+        for kind, held in mine.held.items():
+            window = self._windows[kind]
+            if window is not None and max(0, length - (window - 1)) // self._page < held.first:
+                return False
+            if length % self._page and (kind, held.pages[at - held.first]) in self._index:
+                return False
+        return True
+
+    def _share(self, mine: _Slot, nodes: Sequence[Node]) -> None:
+        """Put the tokens of `nodes` into an empty slot."""
+        mine.tokens = [token for node in nodes for token in node.tokens]
+        for kind, held in mine.held.items():
+            window = self._windows[kind]
+            out_of_sight = 0 if window is None else max(0, len(mine.tokens) - (window - 1))
+            held.first = out_of_sight // self._page
+            held.pages = [node.pages[kind] for node in nodes[held.first :]]
+            for page in held.pages:
+                self._pools[kind].hold(page)
+
+    def _remember(self, mine: _Slot, length: int) -> None:
+        """Let others share the full pages of the first `length` tokens."""
+        node = self._index.root
+        for i in range(length // self._page):
+            pages = {
+                kind: held.pages[i - held.first]
+                for kind, held in mine.held.items()
+                if held.first <= i
+            }
+            node = self._index.add(node, mine.tokens[i * self._page :][: self._page], pages)
+
+    def _give_back(self, kind: LayerType, held: _Held, first: int) -> None:
+        """Release the pages in front of `first`."""
+        gone = max(0, first - held.first)
+        for page in held.pages[:gone]:
+            self._pools[kind].release(page, idle=(kind, page) in self._index)
+        held.first, held.pages = held.first + gone, held.pages[gone:]
+
+    def _cut(self, kind: LayerType, held: _Held, end: int) -> None:
+        """Release the pages from `end` on, the last first: of idle ones it is the first to go."""
+        while held.pages and held.end > end:
+            page = held.pages.pop()
+            self._pools[kind].release(page, idle=(kind, page) in self._index)
+
+    def _drop(self, mine: _Slot) -> None:
+        mine.tokens = []
+        for kind, held in mine.held.items():
+            self._cut(kind, held, 0)
+            held.first = 0
+
+    def _paging(self, kind: LayerType, segments: Sequence[tuple[int, Segment]]) -> Paging:
+        held = [self._slots[slot].held[kind] for slot, _ in segments]
+        each = tuple(
+            segment._replace(page=one.first)
+            for (_, segment), one in zip(segments, held, strict=True)
+        )
+        width = max((len(one.pages) for one in held), default=0)
+        table = [one.pages + [0] * (width - len(one.pages)) for one in held]
+        rows, places = [], []
+        for segment, one in zip(each, held, strict=True):
+            if segment.causal:
+                rows += range(segment.row, segment.row + segment.tokens)
+                for at in range(segment.position, segment.position + segment.tokens):
+                    page = one.pages[at // self._page - one.first]
+                    places.append(page * self._page + at % self._page)
+        return Paging(
+            each,
+            self._tensor(each, torch.int32).view(len(each), len(Segment._fields)).T.contiguous(),
+            self._tensor(table, torch.int32).view(len(each), width),
+            self._tensor(rows, torch.int64),
+            self._tensor(places, torch.int64),
+        )
+
+    def _tensor(self, numbers: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        """On the device, without waiting for it."""
+        tensor = torch.tensor(numbers, dtype=dtype)
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
-def _put(buffers: list[Tensor], layer: int, rows: Tensor, start: int, end: int) -> Tensor:
-    buffer = buffers[layer]
-    if end > buffer.shape[1]:
-        heads, capacity, dim = buffer.shape
-        buffers[layer] = buffer.new_empty(heads, max(end, 2 * capacity), dim)
-        buffers[layer][:, :start] = buffer[:, :start]
-        buffer = buffers[layer]
-    buffer[:, start:end] = rows.transpose(0, 1)
-    return buffer[:, :end]
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    for i, (one, other) in enumerate(zip(a, b, strict=False)):
+        if one != other:
+            return i
+    return min(len(a), len(b))

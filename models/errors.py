@@ -11,3 +11,7 @@ class CheckpointError(ModelError):
 
 class BackendError(ModelError):
     """Kernels were asked for that cannot run here: which, and what is in the way."""
+
+
+class CacheFullError(ModelError):
+    """The cache has too few pages for what is asked of it."""

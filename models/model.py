@@ -6,11 +6,12 @@ encoding from denoising. The reference is transformers' `DiffusionGemmaForBlockD
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int
+from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,15 +24,6 @@ from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_a
 # The packed axis is padded to a multiple: a product of few rows may round otherwise than one of
 # many, and what else is in a pass must not show in a token's result.
 _ROWS = 16
-
-
-class Segment(NamedTuple):
-    """Tokens of one slot that follow each other in a pass."""
-
-    slot: int
-    start: int  # position of the first
-    length: int
-    causal: bool  # encoded, and kept in the cache; else a canvas
 
 
 class DiffusionGemma(nn.Module):
@@ -68,8 +60,15 @@ class DiffusionGemma(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embed_tokens.weight.dtype
 
-    def new_cache(self, slots: int) -> KVCache:
-        return KVCache(self.config, slots, self.dtype, self.device)
+    def new_cache(
+        self,
+        slots: int,
+        dtype: torch.dtype | None = None,
+        capacity: int | None = None,
+        segment: int | None = None,
+    ) -> KVCache:
+        """`dtype` of what is stored, by default the model's; for the rest see `KVCache`."""
+        return KVCache(self.config, slots, dtype or self.dtype, self.device, capacity, segment)
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]:
         """The soft embedding of a canvas's first step: nothing."""
@@ -165,29 +164,22 @@ class DiffusionGemma(nn.Module):
         cache: KVCache,
     ) -> Float[Tensor, "total hidden"]:
         """States of the tokens to encode, then of the canvases of `slots`."""
-        L, segments = len(canvases) // max(1, len(slots)), []
-        for slot, tokens in encode.items():
-            segments.append(Segment(slot, cache.length(slot), len(tokens), causal=True))
-        for slot in slots:
-            start = cache.length(slot) + len(encode.get(slot, ()))
-            segments.append(Segment(slot, start, L, causal=False))
+        plan = cache.plan(encode, slots, len(canvases) // max(1, len(slots)))
         new = torch.tensor([t for tokens in encode.values() for t in tokens], dtype=torch.long)
         x = torch.cat((self.embed(new.to(self.device)), canvases))
         padding = -len(x) % _ROWS
-        positions = torch.cat([torch.arange(s.start, s.start + s.length) for s in segments])
-        positions = F.pad(positions, (0, padding)).to(self.device)
+        positions = F.pad(plan.positions, (0, padding))
         causal = torch.arange(len(positions), device=self.device)[:, None] < len(new)
         attends = [
-            _cached_attention(cache, index, segments, self.window(index))
-            for index in range(len(self.layers))
+            partial(cache.attend, index, plan=plan, k_scale=each.k_scale, v_scale=each.v_scale)
+            for index, each in enumerate(layer.self_attn for layer in self.layers)
         ]
         scalars = [
             torch.where(causal, one, other)
             for one, other in zip(self.scalars("encoder"), self.scalars("decoder"), strict=True)
         ]
         x = self.run_layers(F.pad(x, (0, 0, 0, padding)), positions, attends, scalars)
-        for slot, tokens in encode.items():
-            cache.advance(slot, len(tokens))
+        cache.advance(plan)
         return x[: len(x) - padding]
 
     def scalars(self, of: Literal["encoder", "decoder"]) -> list[Float[Tensor, "1"]]:
@@ -199,42 +191,3 @@ class DiffusionGemma(nn.Module):
         """Tokens that a sliding layer sees, the current one included; None for a full layer."""
         sliding = self.config.layers[layer].kind == "sliding_attention"
         return self.config.window if sliding else None
-
-
-def _cached_attention(
-    cache: KVCache, layer: int, segments: Sequence[Segment], window: int | None
-) -> Attend:
-    """Attention over packed tokens: each segment over its slot's cached tokens and itself.
-
-    Segments to encode come first, so that the canvas of the same slot sees them.
-    """
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = torch.zeros_like(q)  # of the padding, too
-        end = 0
-        for slot, start, length, causal in segments:
-            here = slice(end, end := end + length)
-            keys, values = cache.stage(slot, layer, start, k[here], v[here])
-            first = 0 if window is None else max(0, start - (window - 1))
-            mask = causal_mask(start - first, length, window, q.device) if causal else None
-            out[here] = F.scaled_dot_product_attention(
-                q[here].transpose(0, 1)[None],
-                keys[None, :, first:],
-                values[None, :, first:],
-                attn_mask=mask,
-                scale=1.0,
-                enable_gqa=True,
-            )[0].transpose(0, 1)
-        return out
-
-    return attend
-
-
-def causal_mask(
-    past: int, length: int, window: int | None, device: torch.device
-) -> Bool[Tensor, "{length} {past+length}"]:
-    """Who may see whom, for `length` tokens after `past` others."""
-    query = torch.arange(past, past + length, device=device)[:, None]
-    key = torch.arange(past + length, device=device)
-    seen = key <= query
-    return seen if window is None else seen & (query - key < window)

@@ -13,8 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from dlm.kernels.attention_cpu import causal_mask
 from dlm.models.layers import Attend
-from dlm.models.model import DiffusionGemma, causal_mask
+from dlm.models.model import DiffusionGemma
 
 LEAST_NOISE = 0.02  # share of a canvas that is corrupted at the least, on average
 RISING = 0.5  # share of canvases whose noise rises from left to right

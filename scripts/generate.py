@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
         )
         started = time.perf_counter()
         with status("loading the model"):
-            engine = load(args.model)
+            engine = load(args.model, args.kv)
         loaded = time.perf_counter() - started
         engine.add(request)
     except (dlm.DlmError, dlm.GrammarError) as error:
@@ -103,6 +103,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N")
+    parser.add_argument("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-constraint", action="store_true", help="only check, at the end")
     parser.add_argument("--thinking", action="store_true", help="let the model reason first")
@@ -170,14 +171,14 @@ def constraint_of(args: argparse.Namespace, source: str) -> "dlm.Spec":
             return dlm.StructuralTag(source)
 
 
-def load(directory: str | None) -> "dlm.Engine":
+def load(directory: str | None, kv: str) -> "dlm.Engine":
     import torch
 
     import dlm
 
     if directory is None:
         torch.set_num_threads(1)  # it is tiny: several would only wait for one another
-    return dlm.Engine.load(directory, slots=1)
+    return dlm.Engine.load(directory, slots=1, kv=kv)
 
 
 def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":

@@ -116,7 +116,7 @@ class Noise:
     def __init__(self, vocab_size: int):
         self.vocab_size, self.canvas_length = vocab_size, L
         self.max_positions, self.device = 1_000_000, torch.device("cpu")
-        self.softcap = None
+        self.softcap = self.capacity = None
         self._lengths: dict[int, int] = {}
         self._logits = 3 * torch.randn(L, vocab_size, generator=torch.Generator().manual_seed(0))
 
@@ -126,8 +126,21 @@ class Noise:
     def length(self, slot: int) -> int:
         return self._lengths.get(slot, 0)
 
-    def rewind(self, slot: int, length: int) -> None:
+    def fits(self, tokens: int) -> bool:
+        return True
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        pass
+
+    def attach(self, slot: int, tokens: Any) -> int:
+        return 0
+
+    def rewind(self, slot: int, length: int) -> int:
         self._lengths[slot] = length
+        return length
+
+    def release(self, slot: int) -> None:
+        self._lengths[slot] = 0
 
     def encode(self, tokens: Any, cache: Any, slots: Any) -> torch.Tensor:
         for row, slot in zip(tokens, slots, strict=True):

@@ -21,6 +21,7 @@ class Running:
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
     checking: object = None
+    attached: bool = True
 
     def unencoded(self, encoded):
         return (self.prompt + self.tokens)[encoded:]

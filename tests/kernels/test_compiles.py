@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlm.kernels import moe
+from dlm.kernels import attention, moe
 from dlm.kernels.nvfp4 import W4A4_TILES, W4A16_TILES
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
@@ -30,6 +30,12 @@ BLOCK_SCALED = {
 }
 GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 {} 128 "
 DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *fp32:16 i32:16 i32:16 i32 {} 128 "
+ATTENTION = (
+    "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
+    " i32 i32 i32 i32 {2} {3[DV]} 16 {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
+    " num_warps={3[num_warps]} num_stages={5}"
+)
+APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
 STACKS = {True: "*u8:16 *i32:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
 
 
@@ -73,6 +79,20 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         for four_bit, stack in STACKS.items()
         for options in moe.TILES
     ),
+]
+for (D, size), options in attention.TILES.items():
+    kinds = {"*u8": [80], "*fp8e4nv": [90, 100, 120]} if size == 1 else {"*bf16": [*SHARED]}
+    for kind, sms in kinds.items():
+        for splits, out in ((1, "*bf16"), (4, "*fp32")):
+            shape = f"{8 if D == 512 else 2} {D}"
+            more = shape, options, splits, attention._STAGES
+            signature = ATTENTION.format(kind, out, *more)
+            needed = {sm: "mma" for sm in sms if D > 128 or sm in (80, 120)}
+            KERNELS.append(("attention._attention_kernel", signature, needed))
+KERNELS += [
+    ("attention._merge_kernel", "*fp32:16 *fp32:16 *bf16:16 i32 512 4", dict.fromkeys(SHARED, "")),
+    ("paging._append_kernel", APPEND.format("*bf16", "*u8"), dict.fromkeys(SHARED, "")),
+    ("paging._append_kernel", APPEND.format("*bf16", "*bf16"), {120: ""}),
 ]
 CASES = [(*kernel, sm) for *kernel, sms in KERNELS for sm in sms]
 INSTRUCTION = {(*kernel, sm): needed for *kernel, sms in KERNELS for sm, needed in sms.items()}

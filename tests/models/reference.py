@@ -123,13 +123,16 @@ class Theirs:
         return stored.keys[0], stored.values[0]
 
 
-@torch.inference_mode()
-def cached(model: DiffusionGemma, cache: KVCache, slot: int, layer: int) -> tuple[Tensor, Tensor]:
-    """Committed keys and values `[kv_heads, T, D]`: what staging no token at all gives back."""
-    shape = model.config.layers[layer]
-    none = torch.empty(0, shape.kv_heads, shape.head_dim, dtype=model.embed_tokens.weight.dtype)
-    keys, values = cache.stage(slot, layer, cache.length(slot), none, none)
-    return keys.clone(), values.clone()
+def cached(cache: KVCache, slot: int, layer: int) -> tuple[Tensor, Tensor]:
+    """Keys and values `[kv_heads, n, D]` of a slot's last tokens, as far as a layer holds them."""
+    kind, index = cache._layers[layer]
+    held = cache._slots[slot].held[kind]
+    tokens = cache.length(slot) - held.first * cache._page
+    keys, values = (
+        pool[held.pages].flatten(0, 1)[:tokens].transpose(0, 1).clone()
+        for pool in cache._pools[kind].layer(index)
+    )
+    return keys, values
 
 
 @torch.inference_mode()

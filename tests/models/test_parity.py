@@ -32,10 +32,10 @@ def test_the_cache_holds_the_keys_and_values_of_transformers(pair, reference, rn
         pair.ours.encode([tokens], cache, [0])
     for layer in range(len(reference.KINDS)):
         for ours, expected in zip(
-            reference.cached(pair.ours, cache, 0, layer), theirs.cached(layer), strict=True
+            reference.cached(cache, 0, layer), theirs.cached(layer), strict=True
         ):
             seen = expected.shape[1]
-            assert ours.shape[1] == length + 5
+            assert ours.shape[1] >= seen
             assert seen == min(length + 5, reference.WINDOW - 1 if layer % 2 == 0 else length + 5)
             torch.testing.assert_close(ours[:, -seen:], expected, **reference.CLOSE)
 
@@ -159,8 +159,8 @@ def test_encoding_several_slots_at_once_equals_one_at_a_time_to_the_bit(pair, re
         assert together.length(slot) == apart.length(slot) == len(prompt)
         for layer in range(len(reference.KINDS)):
             torch.testing.assert_close(
-                reference.cached(model, together, slot, layer),
-                reference.cached(model, apart, slot, layer),
+                reference.cached(together, slot, layer),
+                reference.cached(apart, slot, layer),
                 rtol=0,
                 atol=0,
             )
@@ -192,8 +192,8 @@ def test_a_pass_encodes_and_denoises_each_slot_as_if_alone_to_the_bit(pair, refe
         assert together.length(slot) == len(before[slot]) + len(more.get(slot, ()))
         for layer in range(len(reference.KINDS)):
             torch.testing.assert_close(
-                reference.cached(model, together, slot, layer),
-                reference.cached(model, apart, slot, layer),
+                reference.cached(together, slot, layer),
+                reference.cached(apart, slot, layer),
                 rtol=0,
                 atol=0,
             )
@@ -216,24 +216,27 @@ def test_denoising_leaves_the_cache_as_it_was(pair, reference, rng):
     model, cache = pair.ours, pair.ours.new_cache(2)
     model.encode(reference.draw(rng, 2, 13).tolist(), cache, [0, 1])
     layers = range(len(reference.KINDS))
-    before = [reference.cached(model, cache, slot, layer) for slot in (0, 1) for layer in layers]
+    before = [reference.cached(cache, slot, layer) for slot in (0, 1) for layer in layers]
     canvas, soft_embedding = reference.draw(rng, 2, 8), reference.no_soft_embedding(2, 8)
     first = model.denoise(canvas, soft_embedding, cache, [0, 1])
     model.denoise(reference.draw(rng, 2, 8), soft_embedding, cache, [0, 1])
-    after = [reference.cached(model, cache, slot, layer) for slot in (0, 1) for layer in layers]
+    after = [reference.cached(cache, slot, layer) for slot in (0, 1) for layer in layers]
     torch.testing.assert_close(after, before, rtol=0, atol=0)
     assert [cache.length(0), cache.length(1)] == [13, 13]
     assert torch.equal(model.denoise(canvas, soft_embedding, cache, [0, 1]), first)
 
 
-@pytest.mark.parametrize("kept", [0, 5, 12, 25])
+@pytest.mark.parametrize("kept", [0, 20, 50, 62, 70])
 def test_a_rewound_slot_encodes_as_if_it_had_never_gone_further(pair, reference, rng, kept):
-    """Also where the tokens still in sight had left the window before the rewind."""
-    model, prompt = pair.ours, reference.draw(rng, 25)
+    """Further back than a canvas, sliding layers may have to encode some tokens again."""
+    model, prompt = pair.ours, reference.draw(rng, 70)
     cache, untouched = model.new_cache(2), model.new_cache(2)
     other = reference.draw(rng, 9).tolist()
     model.encode([prompt.tolist(), other], cache, [0, 1])
-    cache.rewind(0, kept)
+    reached = cache.rewind(0, kept)
+    assert reached == (kept if kept >= len(prompt) - reference.CANVAS else 0)
+    if reached < kept:
+        model.encode([prompt[reached:kept].tolist()], cache, [0])
     if kept:
         model.encode([prompt[:kept].tolist()], untouched, [0])
     again = reference.draw(rng, 11).tolist()

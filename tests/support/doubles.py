@@ -17,11 +17,26 @@ class Ledger:
     def __init__(self, slots: int):
         self.tokens: list[list[int]] = [[] for _ in range(slots)]
 
+    capacity: int | None = None
+
     def length(self, slot: int) -> int:
         return len(self.tokens[slot])
 
-    def rewind(self, slot: int, length: int) -> None:
+    def fits(self, tokens: int) -> bool:
+        return True
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        pass
+
+    def attach(self, slot: int, tokens: Sequence[int]) -> int | None:
+        return 0
+
+    def rewind(self, slot: int, length: int) -> int:
         del self.tokens[slot][length:]
+        return length
+
+    def release(self, slot: int) -> None:
+        self.tokens[slot] = []
 
 
 class Double:

@@ -1,0 +1,393 @@
+"""Attention over a paged cache, for all segments of a packed pass at once.
+
+A pass packs the tokens of many requests into one axis. A causal segment (a prompt, a part of one, a
+committed canvas) has its keys and values in the cache already, written before anyone attends, and
+each of its tokens sees those up to itself. A canvas that is being denoised sees what its request
+has cached and, both ways, itself; its own keys and values are neither cached nor rounded. In a
+layer with a window, a token at position p sees cached ones from p - window + 1 on, and all of a
+canvas sees what its first token does. `attention_reference` says the same in a few lines.
+
+The kernel: rows of a tile are the queries of all heads that share a key head, so that keys are read
+once for all of them; values of wide heads are split between programs, so that a tile fits into the
+101,376 bytes of shared memory of SM 12.0; where there are few tiles, keys are split too, and a
+second kernel merges the parts, always in the same order. fp8 pages are converted in registers.
+Nothing is read back from the device. The kernels are tested in Triton's interpreter and compiled
+for GPUs; no GPU has run them yet.
+
+Shapes: `N` tokens of `H` heads of `D` numbers, `h` heads of keys and values, pages of `p` tokens.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from dlm.kernels.attention_cpu import Cached, attend
+from dlm.kernels.paging import Pages, Paging, Segment, check_pages, decoded
+
+# By head dim and bytes of a cached number: rows of a tile (queries times the heads of a group),
+# cached keys and keys of the canvas at a time, numbers of a value that a program sums up.
+TILES: dict[tuple[int, int], dict[str, int]] = {
+    **{
+        (D, size): {"BLOCK_M": 64, "BLOCK_N": 64, "OWN_N": 64, "DV": D, "num_warps": 8}
+        for D in (16, 32, 64, 128)
+        for size in (1, 2)
+    },
+    (256, 1): {"BLOCK_M": 64, "BLOCK_N": 64, "OWN_N": 32, "DV": 256, "num_warps": 8},
+    (256, 2): {"BLOCK_M": 64, "BLOCK_N": 32, "OWN_N": 32, "DV": 256, "num_warps": 8},
+    (512, 1): {"BLOCK_M": 32, "BLOCK_N": 64, "OWN_N": 32, "DV": 256, "num_warps": 8},
+    (512, 2): {"BLOCK_M": 32, "BLOCK_N": 32, "OWN_N": 32, "DV": 256, "num_warps": 8},
+}
+_STAGES = 2  # of loads under way
+_PROGRAMS = 512  # enough for the 132 to 188 multiprocessors of the GPUs that this is meant for
+_KEYS = 512  # the least a program is started for where keys are split
+_SPLITS = 16  # at the most
+_EVERYTHING = 1 << 30  # a window that no request is as long as
+
+
+def attention_reference(
+    q: Float[Tensor, "N H D"],
+    k: Float[Tensor, "N h D"],
+    v: Float[Tensor, "N h D"],
+    pages: Pages,
+    paging: Paging,
+    window: int | None = None,
+) -> Float[Tensor, "N H D"]:
+    """What `attention` means, in fp64: softmax(q k) v over all that a token sees."""
+    out = torch.zeros_like(q, dtype=torch.float64)
+    shared, p = q.shape[1] // k.shape[1], pages.keys.shape[1]
+    for segment, table in zip(paging.segments, paging.table.tolist(), strict=True):
+        for token in range(segment.tokens):
+            row, at = segment.row + token, segment.position
+            seen = range(at + token + 1) if segment.causal else range(at)
+            if window is not None:
+                seen = seen[max(0, at + token * segment.causal - window + 1) :]
+            places = [table[n // p - segment.page] * p + n % p for n in seen]
+            own = slice(segment.row, segment.row + segment.tokens * (not segment.causal))
+            each = (pages.keys, pages.k_scale, k[own]), (pages.values, pages.v_scale, v[own])
+            seen_k, seen_v = (
+                torch.cat(
+                    (pool.flatten(0, 1)[places].double() * scale.double(), x.double())
+                ).repeat_interleave(shared, 1)
+                for pool, scale, x in each
+            )
+            weight = torch.einsum("hd,nhd->hn", q[row].double(), seen_k).softmax(-1)
+            out[row] = torch.einsum("hn,nhd->hd", weight, seen_v)
+    return out
+
+
+def attention(
+    q: Float[Tensor, "N H D"],
+    k: Float[Tensor, "N h D"],
+    v: Float[Tensor, "N h D"],
+    pages: Pages,
+    paging: Paging,
+    window: int | None = None,
+    by_kernel: bool | None = None,
+) -> Float[Tensor, "N H D"]:
+    """`attention_reference` in q's type: by the kernels on GPUs, but for fp32, else in plain torch.
+    Rows behind those of all segments are padding, and zero in the result.
+
+    `append_` has stored what `paging` lists: of `k` and `v` only canvases are read. The kernels
+    take head dims of `TILES`, and pages of q's type or e4m3.
+
+    `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
+    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
+    shapes and types that do not fit; what is in tensors is not checked.
+    """
+    _check(q, k, v, pages, paging, window)
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    if not (q.device.type != "cpu" and half if by_kernel is None else by_kernel):
+        return _by_segment(q, k, v, pages, paging, window)
+    H, h, D = q.shape[1], *k.shape[1:]
+    kind, size = pages.keys.dtype, pages.keys.dtype.itemsize
+    if not half or (D, size) not in TILES or (size > 1 and kind != q.dtype):
+        raise ValueError(
+            f"the kernels take bf16 or fp16, pages of the same type or e4m3, and head dims "
+            f"{sorted({D for D, _ in TILES})}; got {q.dtype}, pages of {kind}, head dim {D}"
+        )
+    if not _covered(paging):
+        return torch.zeros_like(q)
+    tile = TILES[D, size]
+    tiles = sum(-(-s.tokens * (H // h) // tile["BLOCK_M"]) for s in paging.segments)
+    longest = max(s.position + s.tokens for s in paging.segments)
+    splits = _splits(tiles * h * (D // tile["DV"]), min(longest, window or longest))
+    tables = paging.numbers, paging.table
+    numbers = window or _EVERYTHING, tiles, splits, _covered(paging)
+    return _attention(q, k, v, *pages, *tables, *numbers)
+
+
+def _splits(programs: int, keys: int) -> int:
+    """Into how many parts keys are split: a power of 2, as each number is compiled for."""
+    wanted = min(-(-_PROGRAMS // programs), keys // _KEYS, _SPLITS)
+    return 1 << max(0, wanted.bit_length() - 1)
+
+
+def _covered(paging: Paging) -> int:
+    """Rows of the packed axis that are anyone's; those behind them are padding."""
+    return sum(segment.tokens for segment in paging.segments)
+
+
+def _by_segment(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pages: Pages,
+    paging: Paging,
+    window: int | None,
+) -> Tensor:
+    out = torch.zeros_like(q)
+    for segment, table in zip(paging.segments, paging.table, strict=True):
+        rows = slice(segment.row, segment.row + segment.tokens)
+        cached = Cached(pages, table, segment.page)
+        out[rows] = attend(q[rows], k[rows], v[rows], cached, segment, window)
+    return out
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pages: Pages,
+    paging: Paging,
+    window: int | None,
+) -> None:
+    check_pages(pages, k, v)
+    N, h, D = k.shape
+    if q.ndim != 3 or q.shape[::2] != (N, D) or q.shape[1] % h or q.dtype != k.dtype:
+        raise ValueError(
+            f"q is [{N}, H, {D}] of {k.dtype}, H a multiple of {h}, got {[*q.shape]} of {q.dtype}"
+        )
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        raise ValueError("q, k and v must be contiguous")
+    if _covered(paging) > N:
+        raise ValueError(f"segments of {_covered(paging)} tokens for {N} queries")
+    if window is not None and window < 1:
+        raise ValueError(f"a window is 1 token or more, or None, got {window}")
+    S = len(paging.segments)
+    for name, tensor, shape in (
+        ("numbers", paging.numbers, (len(Segment._fields), S)),
+        ("table", paging.table, (S, paging.table.shape[-1])),
+    ):
+        if tensor.shape != shape or tensor.dtype != torch.int32 or not tensor.is_contiguous():
+            raise ValueError(
+                f"{name} is int32 {[*shape]} without gaps, got {tensor.dtype} {[*tensor.shape]}"
+            )
+        if tensor.device != q.device:
+            raise ValueError(f"q is on {q.device} and {name} on {tensor.device}")
+
+
+@torch.library.custom_op("dlm::paged_attention", mutates_args=())
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    numbers: Tensor,
+    table: Tensor,
+    window: int,
+    tiles: int,
+    splits: int,
+    covered: int,
+) -> Tensor:
+    """One operator, so that tracers see through it what they cannot see in a launch."""
+    (N, H, D), h = q.shape, k.shape[1]
+    tile: dict[str, int] = {**TILES[D, keys.dtype.itemsize], "num_stages": _STAGES}
+    if keys.dtype == torch.float8_e4m3fn and not _knows_fp8(q.device):
+        keys, values = keys.view(torch.uint8), values.view(torch.uint8)
+    out, parts, sums = torch.empty_like(q), q, q
+    out[covered:] = 0
+    if splits > 1:
+        parts = torch.empty(splits, N, H, D, dtype=torch.float32, device=q.device)
+        sums = torch.empty(splits, 2, N, H, dtype=torch.float32, device=q.device)
+    count, width = table.shape
+    constants: dict[str, Any] = {
+        **{"G": H // h, "D": D, "PAGE": keys.shape[1], "SPLITS": splits},
+        **{"SEGMENTS": max(16, triton.next_power_of_2(count)), **tile},
+    }
+    _attention_kernel[tiles, h, D // tile["DV"] * splits](
+        *(q, keys, values, k, v, k_scale, v_scale, numbers, table),
+        *(out if splits == 1 else parts, sums, count, width, N, window),
+        **constants,
+    )
+    if splits > 1:
+        constants = {"D": D, "SPLITS": splits}
+        _merge_kernel[(covered * H,)](parts, sums, out, N * H, **constants)
+    return out
+
+
+@_attention.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    numbers: Tensor,
+    table: Tensor,
+    window: int,
+    tiles: int,
+    splits: int,
+    covered: int,
+) -> Tensor:
+    return torch.empty_like(q)
+
+
+def _knows_fp8(device: torch.device) -> bool:
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+@triton.jit
+def _tile(numbers_ptr, count, G: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The segment of the program's tile, and the tile's number in it."""
+    index, tile = tl.arange(0, SEGMENTS), tl.program_id(0)
+    tokens = tl.load(numbers_ptr + count + index, mask=index < count, other=0)
+    tiles = (tokens * G + BLOCK_M - 1) // BLOCK_M
+    last = tl.cumsum(tiles, 0)
+    segment = tl.sum(((last <= tile) & (index < count)).to(tl.int32), 0)
+    before = tl.sum(tl.where(index < segment, tiles, 0), 0)
+    return segment, tile - before
+
+
+@triton.jit
+def _attended(acc, top, total, scores, v):
+    """One more block of keys: softmax in base 2, as far as it has been seen."""
+    new = tl.maximum(top, tl.max(scores, 1))
+    shift = tl.where(new == float("-inf"), 0.0, new)  # a row may see nothing of a block
+    p = tl.exp2(scores - shift[:, None])
+    shrink = tl.exp2(top - shift)
+    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None])
+    return acc, new, total * shrink + tl.sum(p, 1)
+
+
+@triton.jit(do_not_specialize=["count", "width", "rows", "window"])
+def _attention_kernel(
+    q_ptr,  # [rows, h * G, D] bf16 or fp16
+    keys_ptr,  # [pages, PAGE, h, D] as q, or e4m3, or its bytes
+    values_ptr,
+    own_k_ptr,  # [rows, h, D] as q
+    own_v_ptr,
+    k_scale_ptr,  # [1] fp32
+    v_scale_ptr,
+    numbers_ptr,  # [5, count] int32: first row, tokens, position, causal, first page
+    table_ptr,  # [count, width] int32
+    out_ptr,  # [rows, h * G, D] as q; in parts, [SPLITS, rows, h * G, D] fp32
+    sums_ptr,  # in parts, [SPLITS, 2, rows, h * G] fp32: highest score, sum of weights
+    count,
+    width,
+    rows,
+    window,
+    G: tl.constexpr,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    PAGE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    SEGMENTS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    OWN_N: tl.constexpr,
+):
+    """Numbers of the segment are loaded again where they are needed late: a tile takes all but a
+    few registers, and what is kept over a loop spills."""
+    found = _tile(numbers_ptr, count, G, SEGMENTS, BLOCK_M)
+    segment, tile = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    at = numbers_ptr + segment
+    row, tokens, position = tl.load(at), tl.load(at + count), tl.load(at + 2 * count)
+    causal, first_page = tl.load(at + 3 * count) != 0, tl.load(at + 4 * count)
+    kv_head, heads = tl.program_id(1), tl.num_programs(1)
+    half, part = tl.program_id(2) % (D // DV), tl.program_id(2) // (D // DV)
+    m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    head = kv_head * G + m % G
+    d, dv = tl.arange(0, D), half * DV + tl.arange(0, DV)
+
+    # Cached positions from `start` to `end - 1`, then the canvas's own, in blocks; and our share.
+    tokens_up_to_here = tl.minimum(tokens, (tile * BLOCK_M + BLOCK_M - 1) // G + 1)
+    end = tl.where(causal, position + tokens_up_to_here, position)
+    oldest = tl.where(causal, position + m // G, position) - window + 1  # that each row sees
+    span = tl.where(causal, window, window - 1)
+    start = tl.maximum(0, tl.where(causal, position + tile * BLOCK_M // G, position) - window + 1)
+    first = start // BLOCK_N
+    cached = tl.maximum(0, (end + BLOCK_N - 1) // BLOCK_N - first)
+    own = tl.where(causal, 0, (tokens + OWN_N - 1) // OWN_N)
+    share = (cached + own + SPLITS - 1) // SPLITS
+    begin = part * share
+    stop = tl.minimum(begin + share, cached + own)
+
+    log2e = 1.4426950408889634
+    acc = tl.zeros([BLOCK_M, DV], tl.float32)
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    q_row = (row + m // G).to(tl.int64) * (heads * G) + head
+    q = tl.load(
+        q_ptr + (q_row * D)[:, None] + d[None, :], mask=(m // G < tokens)[:, None], other=0.0
+    )
+    for block in range(tl.maximum(begin - cached, 0), stop - cached):
+        n = block * OWN_N + tl.arange(0, OWN_N)
+        there = n < tokens
+        at_kv = ((row + n).to(tl.int64) * heads + kv_head) * D
+        k = tl.load(own_k_ptr + at_kv[None, :] + d[:, None], mask=there[None, :], other=0.0)
+        scores = tl.where(there[None, :], tl.dot(q, k) * log2e, float("-inf"))
+        v = tl.load(own_v_ptr + at_kv[:, None] + dv[None, :], mask=there[:, None], other=0.0)
+        attended = _attended(acc, top, total, scores, v)
+        acc, top, total = attended  # pyright: ignore[reportGeneralTypeIssues]
+
+    acc /= tl.load(v_scale_ptr)
+    k_factor = tl.load(k_scale_ptr) * log2e
+    pages = table_ptr + segment * width - first_page
+    row, tokens = tl.load(at, volatile=True), tl.load(at + count, volatile=True)
+    q_row = (row + m // G).to(tl.int64) * (heads * G) + head
+    q = tl.load(
+        q_ptr + (q_row * D)[:, None] + d[None, :], mask=(m // G < tokens)[:, None], other=0.0
+    )
+    for block in range(first + begin, first + tl.minimum(stop, cached)):
+        n = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        stored = (n >= start) & (n < end)
+        page = tl.load(pages + n // PAGE, mask=stored, other=0).to(tl.int64)
+        at_kv = ((page * PAGE + n % PAGE) * heads + kv_head) * D
+        k = tl.load(keys_ptr + at_kv[None, :] + d[:, None], mask=stored[None, :], other=0.0)
+        seen = (n[None, :] - oldest[:, None]).to(tl.uint32) < span
+        scores = tl.where(seen, tl.dot(q, decoded(k, q.dtype)) * k_factor, float("-inf"))
+        v = tl.load(values_ptr + at_kv[:, None] + dv[None, :], mask=stored[:, None], other=0.0)
+        attended = _attended(acc, top, total, scores, decoded(v, q.dtype))
+        acc, top, total = attended  # pyright: ignore[reportGeneralTypeIssues]
+    acc *= tl.load(v_scale_ptr)
+
+    q_row = (tl.load(at, volatile=True) + m // G).to(tl.int64) * (heads * G) + head
+    real = m // G < tl.load(at + count, volatile=True)
+    at_out = (q_row * D)[:, None] + dv[None, :]
+    if SPLITS > 1:
+        size = rows.to(tl.int64) * heads * G
+        tl.store(out_ptr + part * size * D + at_out, acc, mask=real[:, None])
+        if half == 0:
+            tl.store(sums_ptr + part * 2 * size + q_row, top, mask=real)
+            tl.store(sums_ptr + (part * 2 + 1) * size + q_row, total, mask=real)
+    else:
+        out = acc / tl.where(real, total, 1.0)[:, None]
+        tl.store(out_ptr + at_out, out.to(out_ptr.dtype.element_ty), mask=real[:, None])
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _merge_kernel(
+    parts_ptr,  # [SPLITS, rows, D] fp32
+    sums_ptr,  # [SPLITS, 2, rows] fp32
+    out_ptr,  # [rows, D]
+    rows,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    row, rows = tl.program_id(0).to(tl.int64), rows.to(tl.int64)
+    part, d = tl.arange(0, SPLITS), tl.arange(0, D)
+    top = tl.load(sums_ptr + part * 2 * rows + row)
+    factor = tl.exp2(top - tl.max(top, 0))
+    total = tl.sum(tl.load(sums_ptr + (part * 2 + 1) * rows + row) * factor, 0)
+    acc = tl.load(parts_ptr + ((part * rows + row) * D)[:, None] + d[None, :])
+    out = tl.sum(acc * factor[:, None], 0) / total
+    tl.store(out_ptr + row * D + d, out.to(out_ptr.dtype.element_ty))

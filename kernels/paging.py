@@ -1,0 +1,197 @@
+"""A cache in pages: where the tokens of a pass are stored, and how they get there.
+
+All requests share one pool of pages of `p` tokens, and a table says which pages are whose. Pages
+are of the activations' type or e4m3, whose numbers times a scale are the keys or values; what is
+stored as e4m3 saturates at 448. Who may use which page is not known here.
+
+fp8 is written as the bytes that it is, and on GPUs before SM 8.9 read so: Triton has no such type
+there. The kernels are tested in Triton's interpreter and compiled for GPUs; no GPU has run them
+yet.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Float32, Int32, Int64
+from torch import Tensor
+
+_E4M3 = torch.float8_e4m3fn
+_LARGEST = torch.finfo(_E4M3).max
+
+
+class Segment(NamedTuple):
+    """Adjacent tokens of one request in a pass: some to be cached, or a canvas being denoised."""
+
+    row: int  # of its first token in the packed axis
+    tokens: int
+    position: int  # of its first token in the request; a canvas's is the number of cached tokens
+    causal: bool  # cached, and each token sees those up to itself; or a canvas
+    page: int  # of the request, which its row of the table begins with
+
+
+class Paging(NamedTuple):
+    """Where the tokens of a pass are stored, for layers that keep the same tokens."""
+
+    segments: tuple[Segment, ...]
+    numbers: Int32[Tensor, "5 S"]  # the same on the device: a row for each of their fields
+    table: Int32[Tensor, "S w"]  # pages of the pool, by segment and page of the request
+    rows: Int64[Tensor, "n"]  # of all tokens to be cached, in the packed axis
+    places: Int64[Tensor, "n"]  # and where in the pool each belongs: page * p + offset
+
+
+class Pages(NamedTuple):
+    """The pool of one layer. What is stored, times a scale, is a key or a value."""
+
+    keys: (
+        Tensor  # [pages, p, h, D] of the activations' type, or of e4m3; for kernels, also its bytes
+    )
+    values: Tensor
+    k_scale: Float32[Tensor, "1"]
+    v_scale: Float32[Tensor, "1"]
+
+
+def append_(
+    pages: Pages,
+    k: Float[Tensor, "N h D"],
+    v: Float[Tensor, "N h D"],
+    paging: Paging,
+    by_kernel: bool | None = None,
+) -> None:
+    """Store the keys and values of `paging.rows`, over their scales, rounded to nearest even.
+
+    `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
+    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
+    shapes and types that do not fit.
+    """
+    check_pages(pages, k, v)
+    if k.device.type != "cpu" if by_kernel is None else by_kernel:
+        _append(*pages, k, v, paging.rows, paging.places)
+        return
+    for pool, scale, x in ((pages.keys, pages.k_scale, k), (pages.values, pages.v_scale, v)):
+        stored = x[paging.rows].float() / scale
+        if pool.dtype == _E4M3:
+            stored = stored.clamp(-_LARGEST, _LARGEST)  # which not every version of torch does
+        pool.flatten(0, 1).view(torch.uint8)[paging.places] = stored.to(pool.dtype).view(
+            torch.uint8
+        )
+
+
+def check_pages(pages: Pages, k: Tensor, v: Tensor) -> None:
+    """Raises `ValueError` unless pages, and new keys and values, fit each other."""
+    if k.ndim != 3 or k.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"k is [N, h, D] of fp32, bf16 or fp16, got {[*k.shape]} of {k.dtype}")
+    if v.shape != k.shape or v.dtype != k.dtype:
+        raise ValueError(f"v is {[*k.shape]} of {k.dtype} as k, got {[*v.shape]} of {v.dtype}")
+    for name, pool in (("keys", pages.keys), ("values", pages.values)):
+        if pool.ndim != 4 or pool.shape[2:] != k.shape[1:] or not pool.is_contiguous():
+            raise ValueError(
+                f"pages of {name} are contiguous [pages, p, {k.shape[1]}, {k.shape[2]}], "
+                f"got {[*pool.shape]} with strides {pool.stride()}"
+            )
+        if pool.dtype not in (torch.float32, torch.bfloat16, torch.float16, _E4M3, torch.uint8):
+            raise ValueError(f"pages of {name} are of {pool.dtype}")
+    if pages.keys.shape != pages.values.shape or pages.keys.dtype != pages.values.dtype:
+        raise ValueError(
+            f"pages of values are {[*pages.values.shape]} of {pages.values.dtype}, "
+            f"of keys {[*pages.keys.shape]} of {pages.keys.dtype}"
+        )
+    for name, scale in (("k_scale", pages.k_scale), ("v_scale", pages.v_scale)):
+        if scale.dtype != torch.float32 or scale.numel() != 1:
+            raise ValueError(f"{name} is one fp32, got {[*scale.shape]} of {scale.dtype}")
+    devices = {x.device for x in (*pages, k, v)}
+    if len(devices) > 1:
+        raise ValueError(f"pages, scales, k and v are on {sorted(map(str, devices))}")
+
+
+@torch.library.custom_op("dlm::append_", mutates_args=("keys", "values"))
+def _append(
+    keys: Tensor,
+    values: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    places: Tensor,
+) -> None:
+    size = k.shape[1] * k.shape[2]
+    if keys.dtype == _E4M3:
+        keys, values = keys.view(torch.uint8), values.view(torch.uint8)
+    constants: dict[str, Any] = {"SIZE": size, "BLOCK": triton.next_power_of_2(size)}
+    _append_kernel[len(rows), 2](
+        *(k.contiguous(), v.contiguous(), k_scale, v_scale, rows, places, keys, values), **constants
+    )
+
+
+@_append.register_fake
+def _(
+    keys: Tensor,
+    values: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rows: Tensor,
+    places: Tensor,
+) -> None:
+    pass
+
+
+@triton.jit
+def e4m3_bytes(x):
+    """fp32 as e4m3: to nearest even, saturating; a NaN stays one."""
+    size = tl.minimum(tl.abs(tl.where(x == x, x, 0.0)), 448.0)
+    bits = size.to(tl.uint32, bitcast=True)
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    tiny = (size + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000  # in units of 2^-9
+    code = tl.where(size < 0.015625, tiny, normal)
+    sign = (x.to(tl.uint32, bitcast=True) >> 24) & 0x80
+    return (tl.where(x == x, code, 0x7F) | sign).to(tl.uint8)
+
+
+@triton.jit
+def decoded(x, dtype: tl.constexpr):
+    """Numbers of a page, in `dtype`: as they are, or of e4m3, or of its bytes. Exact, but that the
+    bytes of a NaN become 480."""
+    if x.dtype == tl.uint8:
+        bits = ((x & 0x7F).to(tl.uint16) << 7) | ((x & 0x80).to(tl.uint16) << 8)
+        y = (bits.to(tl.float16, bitcast=True) * 256.0).to(dtype)  # the exponent's bias is 8 less
+    else:
+        y = x.to(dtype)
+    return y
+
+
+@triton.jit
+def _append_kernel(
+    k_ptr,  # [N, SIZE] any float
+    v_ptr,
+    k_scale_ptr,  # [1] fp32
+    v_scale_ptr,
+    rows_ptr,  # [n] int64
+    places_ptr,  # [n] int64
+    keys_ptr,  # [places, SIZE] as k, or the bytes of e4m3
+    values_ptr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    if tl.program_id(1) == 0:
+        _append_row(k_ptr, k_scale_ptr, rows_ptr, places_ptr, keys_ptr, SIZE, BLOCK)
+    else:
+        _append_row(v_ptr, v_scale_ptr, rows_ptr, places_ptr, values_ptr, SIZE, BLOCK)
+
+
+@triton.jit
+def _append_row(
+    x_ptr, scale_ptr, rows_ptr, places_ptr, pages_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr
+):
+    row, place = tl.load(rows_ptr + tl.program_id(0)), tl.load(places_ptr + tl.program_id(0))
+    index = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * SIZE + index, mask=index < SIZE, other=0.0).to(tl.float32)
+    x = tl.div_rn(x, tl.load(scale_ptr))
+    if pages_ptr.dtype.element_ty == tl.uint8:
+        stored = e4m3_bytes(x)
+    else:
+        stored = x.to(pages_ptr.dtype.element_ty)
+    tl.store(pages_ptr + place * SIZE + index, stored, mask=index < SIZE)

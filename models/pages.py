@@ -1,0 +1,90 @@
+"""A pool of pages for the keys and values of layers that keep the same tokens.
+
+A page is a number, and has the same one in each of the layers. It is held by so many requests, or
+idle (held by none, but what it stores may be wanted again), or free. What is stored is not known
+here, nor whose it is.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from dlm.models.config import LayerConfig
+
+_FIRST = 16  # pages that a growing pool begins with
+
+
+class PagePool:
+    """`capacity` pages, allocated at once; or, with None, as many as it takes: the pool doubles
+    when it is full, unless half of it is idle."""
+
+    def __init__(
+        self,
+        layers: Sequence[LayerConfig],
+        page: int,  # tokens
+        dtype: torch.dtype,
+        device: torch.device,
+        capacity: int | None,
+        forget: Callable[[int], None],
+    ):
+        """`forget` is told of an idle page before it is given to somebody else."""
+        self.capacity = capacity
+        shapes = [(0, page, layer.kv_heads, layer.head_dim) for layer in layers]
+        self._keys = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+        self._values = [torch.empty_like(keys) for keys in self._keys]
+        self._holders: list[int] = []  # of each page
+        self._free: list[int] = []
+        self._idle: OrderedDict[int, None] = OrderedDict()  # the least recently held first
+        self._forget = forget
+        if capacity is not None:
+            self._grow(capacity)
+
+    @property
+    def held(self) -> int:
+        return len(self._holders) - len(self._free) - len(self._idle)
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, `[pages, page, kv_heads, D]`."""
+        return self._keys[index], self._values[index]
+
+    def take(self) -> int:
+        """A page whose content is arbitrary. There is one, if no more than `capacity` are held."""
+        total = len(self._holders)
+        if not self._free and self.capacity is None and 2 * len(self._idle) <= total:
+            self._grow(max(_FIRST, 2 * total))
+        if not self._free:
+            page, _ = self._idle.popitem(last=False)
+            self._forget(page)
+            self._free.append(page)
+        page = self._free.pop()
+        self._holders[page] = 1
+        return page
+
+    def hold(self, page: int) -> None:
+        """One more holder of a page that is held or idle."""
+        self._idle.pop(page, None)
+        self._holders[page] += 1
+
+    def release(self, page: int, idle: bool) -> None:
+        """One holder less. Without any, the page is `idle`, or free."""
+        self._holders[page] -= 1
+        if self._holders[page] == 0:
+            if idle:
+                self._idle[page] = None
+            else:
+                self._free.append(page)
+
+    def _grow(self, total: int) -> None:
+        old = len(self._holders)
+        for pools in (self._keys, self._values):
+            for i, pool in enumerate(pools):
+                pools[i] = pool.new_empty(total, *pool.shape[1:])
+                pools[i][:old] = pool
+        self._free += range(total - 1, old - 1, -1)
+        self._holders += [0] * (total - old)

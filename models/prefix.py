@@ -1,0 +1,73 @@
+"""Which pages store the keys and values of which texts: requests that begin alike share them.
+
+A trie over full pages of tokens: a node stands for all tokens from the beginning of a text to the
+end of its page. Children are found by their tokens, compared one by one: no hash is trusted.
+"""
+
+from collections.abc import Mapping, Sequence
+
+
+class Node:
+    """A page of tokens behind those of its parents; and the page of each pool that stores it."""
+
+    __slots__ = ("children", "pages", "parent", "tokens")
+
+    def __init__(self, parent: "Node | None", tokens: tuple[int, ...]):
+        self.parent, self.tokens = parent, tokens
+        self.children: dict[tuple[int, ...], Node] = {}
+        self.pages: dict[str, int] = {}  # by pool; none where it has gone to somebody else
+
+
+class PrefixIndex:
+    """`spans`: by pool, how many tokens in front of a position must be there to go on from it;
+    None: all of them."""
+
+    def __init__(self, page: int, spans: Mapping[str, int | None]):
+        self.root = Node(None, ())
+        self._page, self._spans = page, spans
+        self._nodes: dict[tuple[str, int], Node] = {}  # by pool and page
+
+    def __contains__(self, place: tuple[str, int]) -> bool:
+        """Whether a page of a pool stores a known text."""
+        return place in self._nodes
+
+    def add(self, parent: Node, tokens: Sequence[int], pages: Mapping[str, int]) -> Node:
+        """The node of `tokens` behind `parent`. Its pages are those it has, or else `pages`."""
+        key = tuple(tokens)
+        node = parent.children.get(key)
+        if node is None:
+            node = parent.children[key] = Node(parent, key)
+        for pool, page in pages.items():
+            if pool not in node.pages:
+                node.pages[pool] = page
+                self._nodes[pool, page] = node
+        return node
+
+    def forget(self, pool: str, page: int) -> None:
+        """A page will store something else."""
+        node = self._nodes.pop((pool, page))
+        del node.pages[pool]
+        while not (node.pages or node.children) and node.parent is not None:
+            del node.parent.children[node.tokens]
+            node = node.parent
+
+    def find(self, tokens: Sequence[int]) -> list[Node]:
+        """Nodes of the longest beginning of `tokens` that one can go on from."""
+        node, found, best = self.root, [], 0
+        stored = dict.fromkeys(self._spans, 0)  # adjacent pages in front of here
+        for start in range(0, len(tokens) - self._page + 1, self._page):
+            node = node.children.get(tuple(tokens[start : start + self._page]))
+            if node is None:
+                break
+            found.append(node)
+            end = start + self._page
+            for pool in self._spans:
+                stored[pool] = stored[pool] + 1 if pool in node.pages else 0
+            if all(self._enough(stored[pool], end, span) for pool, span in self._spans.items()):
+                best = len(found)
+        return found[:best]
+
+    def _enough(self, stored: int, end: int, span: int | None) -> bool:
+        """Whether so many pages in front of position `end` are all that is needed of a pool."""
+        first = 0 if span is None else max(0, end - span) // self._page
+        return stored >= end // self._page - first

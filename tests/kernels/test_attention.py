@@ -1,0 +1,375 @@
+"""What fp32 may be off is derived, with u = 2^-24 and e half a unit of the last place of the type.
+
+A score is a sum of D products, each exact in fp32: it is off by (D + 4) u |q| |k| at most, a few
+roundings by scales included. d of that moves a weight by the factor e^(2d). Rescaling sums from
+block to block costs 4 u a block, and a sum of T terms T u. The kernels round weights to the type,
+and everything rounds the result to it: all in all the error is a share of sum(weight |v|).
+"""
+
+from itertools import count
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dlm.kernels import attention as module
+from dlm.kernels.attention import attention, attention_reference
+from dlm.kernels.paging import Pages, Paging, Segment, append_
+
+U = 2.0**-24
+BF16, FP16, E4M3 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
+BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+SLOTS = {  # tokens cached, tokens to encode, whether a canvas of 9 comes behind
+    "one token": [(0, 1, False)],
+    "one token more": [(36, 1, False)],
+    "a canvas alone": [(0, 0, True)],
+    "a prompt": [(0, 39, False)],
+    "a canvas behind a prompt": [(0, 21, True)],
+    "all together": [(0, 5, True), (40, 0, True), (7, 30, False), (0, 0, True), (13, 2, True)],
+}
+WINDOWS = [None, 1, 7, 16, 17]
+CANVAS = 9
+
+
+class Pass:
+    """A pass over slots whose cached tokens are in pages anywhere; all other places hold NaN."""
+
+    def __init__(
+        self,
+        slots: list[tuple[int, int, bool]],
+        rng: torch.Generator,
+        heads: tuple[int, int, int] = (4, 2, 16),
+        dtype: torch.dtype = BF16,
+        stored: torch.dtype | None = None,
+        window: int | None = None,
+        page: int = 4,
+        size: float = 1.0,  # of queries and keys: scores are about size ** 2
+    ):
+        H, h, D = heads
+        self.window, self._page = window, page
+        total = [past + encode for past, encode, _ in slots]
+        widths = [-(-n // page) for n in total]
+        free = iter(torch.randperm(sum(widths) + 3, generator=rng).tolist())
+        tables = [[next(free) for _ in range(width)] for width in widths]
+        unused = next(free)
+        first = [max(0, past - (window or 10**6) + 1) // page for past, *_ in slots]
+        parts = [(i, past, encode, True) for i, (past, encode, _) in enumerate(slots) if encode]
+        parts += [(i, total[i], CANVAS, False) for i, (*_, canvas) in enumerate(slots) if canvas]
+        rows = count()
+        segments, rows_to_cache, places = [], [], []
+        for slot, position, tokens, causal in parts:
+            own = [next(rows) for _ in range(tokens)]
+            segments.append(Segment(own[0], tokens, position, causal, first[slot]))
+            if causal:
+                rows_to_cache += own
+                places += [self._place(tables[slot], position + i) for i in range(tokens)]
+        N = next(rows)
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=rng) * size / D**0.25
+
+        self.q, self.k = numbers(N, H, D).to(dtype), numbers(N, h, D).to(dtype)
+        self.v = torch.randn(N, h, D, generator=rng).to(dtype)
+        shape = (sum(widths) + 3, page, h, D)
+        keys, values = (torch.full(shape, torch.nan).to(stored or dtype) for _ in range(2))
+        for (past, *_), table, begin in zip(slots, tables, first, strict=True):
+            at = [self._place(table, i) for i in range(begin * page, past)]
+            for pool, new in ((keys, numbers), (values, lambda *s: torch.randn(*s, generator=rng))):
+                rounded = new(len(at), h, D).to(pool.dtype)
+                pool.flatten(0, 1).view(torch.uint8)[at] = rounded.view(torch.uint8)
+        scales = torch.tensor(1.25), torch.tensor(0.75)
+        self.pages = Pages(keys, values, *scales)
+        width = max(widths) + 1
+        held = [tables[slot][first[slot] :] for slot, *_ in parts]
+        self.paging = Paging(
+            tuple(segments),
+            torch.tensor(segments, dtype=torch.int32).T.contiguous(),
+            torch.tensor([t + [unused] * (width - len(t)) for t in held], dtype=torch.int32),
+            torch.tensor(rows_to_cache, dtype=torch.int64),
+            torch.tensor(places, dtype=torch.int64),
+        )
+        append_(self.pages, self.k, self.v, self.paging, by_kernel=False)
+
+    def _place(self, table: list[int], position: int) -> int:
+        return table[position // self._page] * self._page + position % self._page
+
+    @property
+    def args(self) -> tuple:
+        return self.q, self.k, self.v, self.pages, self.paging, self.window
+
+    def exact(self) -> tuple[Tensor, Tensor]:
+        """The result in fp64, and how far off it a correct one may be."""
+        eps = torch.finfo(self.q.dtype).eps / 2
+        expected = attention_reference(*self.args)
+        absolute = self.pages.values.float().abs().to(self.pages.values.dtype)
+        pages = self.pages._replace(values=absolute)
+        spread = attention_reference(self.q, self.k, self.v.abs(), pages, *self.args[4:])
+        cached = (self.pages.keys.float() * self.pages.k_scale).norm(dim=-1).nan_to_num(0)
+        longest = max(self.k.float().norm(dim=-1).max(), cached.max())
+        d = (self.q.shape[2] + 4) * U * self.q.float().norm(dim=-1, keepdim=True) * longest
+        terms = max(s.position + s.tokens for s in self.paging.segments)
+        share = torch.expm1(2 * d.double()) + (8 + 4 * terms + 2 * terms) * U + eps
+        least = torch.finfo(self.q.dtype).tiny * terms * self.v.float().abs().max()  # underflow
+        return expected, 1.01 * share * spread + eps * expected.abs() + least
+
+
+def close(case: Pass, out: Tensor) -> bool:
+    expected, off = case.exact()
+    return bool(((out.double() - expected).abs() <= off).all())
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("stored", [BF16, E4M3], ids=str)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("name", SLOTS)
+def test_each_token_attends_to_what_it_is_to_see(name, window, stored, by_kernel, rng):
+    case = Pass(SLOTS[name], rng, stored=stored, window=window)
+
+    assert close(case, attention(*case.args, by_kernel=by_kernel))
+
+
+@BY_KERNEL
+@pytest.mark.parametrize(
+    ("heads", "dtype", "stored"),
+    [
+        ((3, 3, 16), FP16, FP16),
+        ((8, 1, 32), BF16, E4M3),
+        ((6, 2, 64), FP16, E4M3),
+        ((2, 2, 128), BF16, BF16),
+        ((4, 2, 256), BF16, E4M3),
+        ((2, 1, 256), BF16, BF16),
+        ((8, 1, 512), BF16, E4M3),
+        ((2, 1, 512), FP16, FP16),
+    ],
+    ids=str,
+)
+def test_every_shape_of_heads(heads, dtype, stored, by_kernel, rng):
+    slots = [(37, 3, True), (0, 2, False)]
+    case = Pass(slots, rng, heads, dtype, stored, window=20, page=16)
+
+    assert close(case, attention(*case.args, by_kernel=by_kernel))
+
+
+@pytest.mark.parametrize("heads", [(4, 2, 16), (2, 1, 512)], ids=str)
+def test_bytes_of_e4m3_count_as_what_they_are(heads, rng):
+    """As on GPUs for which Triton has no fp8."""
+    case = Pass(SLOTS["all together"], rng, heads, stored=E4M3)
+    keys, values, *scales = case.pages
+    pages = Pages(keys.view(torch.uint8), values.view(torch.uint8), *scales)
+    args = case.q, case.k, case.v, pages, case.paging, None
+
+    assert torch.equal(attention(*args, by_kernel=True), attention(*case.args, by_kernel=True))
+
+
+@pytest.mark.parametrize("splits", [2, 16])
+@pytest.mark.parametrize("window", [None, 17])
+def test_parts_of_the_keys_are_merged(window, splits, rng, monkeypatch):
+    """Also parts in which a query sees nothing."""
+    monkeypatch.setattr(module, "_splits", lambda programs, keys: splits)
+    case = Pass([(80, 9, True), (0, 3, True)], rng, stored=E4M3, window=window)
+
+    assert close(case, attention(*case.args, by_kernel=True))
+
+
+def test_keys_are_split_only_as_far_as_programs_are_missing_and_have_keys():
+    assert module._splits(programs=10_000, keys=100_000) == 1
+    assert module._splits(programs=300, keys=100_000) == 2
+    assert module._splits(programs=64, keys=100_000) == 8
+    assert module._splits(programs=64, keys=1_500) == 2
+    assert module._splits(programs=1, keys=400) == 1
+    assert module._splits(programs=1, keys=10**6) == 16
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("stored", [BF16, E4M3], ids=str)
+def test_scores_of_any_size_give_weights(stored, by_kernel, rng):
+    """Of thousands: one key takes all, of which exp alone would be 0 or infinite."""
+    case = Pass(SLOTS["all together"], rng, stored=stored, size=30.0)
+
+    out = attention(*case.args, by_kernel=by_kernel)
+
+    assert out.isfinite().all()
+    assert close(case, out)
+
+
+@given(
+    slots=st.lists(
+        st.tuples(st.integers(0, 90), st.integers(0, 90), st.booleans()).filter(
+            lambda slot: slot[1] or slot[2]
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    window=st.none() | st.integers(1, 100),
+    page=st.sampled_from([1, 4, 16]),
+    dtype=st.sampled_from([torch.float32, BF16]),
+    seed=st.integers(0, 1000),
+)
+def test_the_cpu_path_means_what_the_reference_means(slots, window, page, dtype, seed):
+    rng = torch.Generator().manual_seed(seed)
+    case = Pass(slots, rng, (2, 1, 16), dtype, window=window, page=page)
+
+    assert close(case, attention(*case.args, by_kernel=False))
+
+
+def test_the_bound_is_no_wider_than_a_wrong_result(rng):
+    """To see one token less, or to forget a scale, is seen."""
+    case = Pass(SLOTS["all together"], rng, stored=E4M3, window=7)
+    expected, off = case.exact()
+    pages, window = case.pages, case.window
+
+    for wrong in (
+        (pages, case.paging, window - 1),
+        (pages._replace(k_scale=torch.tensor(1.0)), case.paging, window),
+        (pages._replace(v_scale=torch.tensor(1.0)), case.paging, window),
+    ):
+        out = attention_reference(case.q, case.k, case.v, *wrong)
+        assert ((out - expected).abs() > off).float().mean() > 0.2
+
+
+@pytest.mark.parametrize("cuts", [[1], [64], [63, 65], [16, 17, 100], list(range(1, 150, 7))])
+@pytest.mark.parametrize("window", [None, 17, 70])
+@pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
+def test_on_a_cpu_a_prompt_can_be_cut_anywhere_to_the_bit(dtype, window, cuts, rng):
+    whole = Pass([(0, 150, False)], rng, dtype=dtype, window=window)
+    expected = attention(*whole.args)
+    (segment,) = whole.paging.segments
+
+    for begin, end in zip([0, *cuts], [*cuts, 150], strict=True):
+        here = slice(begin, end)
+        piece = segment._replace(tokens=end - begin, position=begin)
+        paging = whole.paging._replace(segments=(piece,), numbers=torch.zeros(5, 1).int())
+        own = (x[here].contiguous() for x in (whole.q, whole.k, whole.v))
+        assert torch.equal(attention(*own, whole.pages, paging, window), expected[here])
+
+
+@pytest.mark.parametrize("window", [None, 7])
+def test_on_a_cpu_each_slot_is_served_as_if_alone_to_the_bit(window, rng):
+    case = Pass(SLOTS["all together"], rng, window=window)
+    together = attention(*case.args)
+
+    for i, segment in enumerate(case.paging.segments):
+        rows = slice(segment.row, segment.row + segment.tokens)
+        numbers, table = (
+            case.paging.numbers[:, i : i + 1].contiguous(),
+            case.paging.table[i : i + 1],
+        )
+        paging = Paging((segment._replace(row=0),), numbers, table, *case.paging[3:])
+        own = (x[rows].contiguous() for x in (case.q, case.k, case.v))
+        assert torch.equal(attention(*own, case.pages, paging, window), together[rows])
+
+
+def test_the_kernels_say_the_same_twice(rng):
+    case = Pass(SLOTS["all together"], rng, stored=E4M3)
+
+    assert torch.equal(attention(*case.args, by_kernel=True), attention(*case.args, by_kernel=True))
+
+
+@BY_KERNEL
+def test_padding_behind_all_segments_is_zero_and_changes_nothing(by_kernel, rng):
+    case = Pass(SLOTS["all together"], rng)
+    padded = (torch.cat((x, torch.full_like(x[:3], torch.nan))) for x in (case.q, case.k, case.v))
+
+    out = attention(*padded, *case.args[3:], by_kernel=by_kernel)
+
+    assert torch.equal(out[:-3], attention(*case.args, by_kernel=by_kernel))
+    assert (out[-3:] == 0).all()
+
+
+@BY_KERNEL
+def test_no_tokens_are_no_error(by_kernel, rng):
+    case = Pass(SLOTS["one token"], rng)
+    none = Paging((), torch.empty(5, 0).int(), torch.empty(0, 0).int(), *case.paging[3:])
+    own = (x[:0] for x in (case.q, case.k, case.v))
+
+    assert attention(*own, case.pages, none, by_kernel=by_kernel).shape == (0, 4, 16)
+
+
+def test_tracers_see_one_operator():
+    with FakeTensorMode():
+        q, k = (torch.empty(12, H, 256, dtype=BF16, device="cuda") for H in (4, 2))
+        pages = Pages(*(torch.empty(9, 16, 2, 256, dtype=E4M3, device="cuda") for _ in range(2)),
+                      *(torch.empty((), device="cuda") for _ in range(2)))  # fmt: skip
+        ints = {"dtype": torch.int32, "device": "cuda"}
+        rows = torch.empty(12, dtype=torch.int64, device="cuda")
+        segment = Segment(0, 12, 0, True, 0)
+        tables = torch.empty(5, 1, **ints), torch.empty(1, 1, **ints)
+        paging = Paging((segment,), *tables, rows, rows)
+        append_(pages, k, k, paging)
+        out = attention(q, k, k, pages, paging)
+        assert out.shape == q.shape
+        assert out.device.type == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": lambda x: x[:, :3]}, r"q is \[30, H, 16\] of torch.bfloat16, H a multiple of 2"),
+        ({"q": lambda x: x.half()}, r"got \[30, 4, 16\] of torch.float16"),
+        ({"q": lambda x: x[:5]}, r"q is \[30, H, 16\]"),
+        ({"q": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1)}, "must be contiguous"),
+        ({"k": lambda x: x[:, :1]}, r"v is \[30, 1, 16\]"),
+        (
+            {"v": lambda x: x.float()},
+            r"v is \[30, 2, 16\] of torch.bfloat16 as k, got .* torch.float32",
+        ),
+        ({"keys": lambda x: x[..., :8]}, r"pages of keys are contiguous \[pages, p, 2, 16\]"),
+        ({"keys": lambda x: x.int()}, "pages of keys are of torch.int32"),
+        ({"values": lambda x: x[:3]}, r"pages of values are \[3, 4, 2, 16\]"),
+        ({"k_scale": lambda x: x.half()}, "k_scale is one fp32"),
+        ({"v_scale": lambda x: x.expand(2)}, "v_scale is one fp32"),
+        ({"v_scale": lambda x: x.to("meta")}, "are on .'cpu', 'meta'."),
+        ({"numbers": lambda x: x.long()}, r"numbers is int32 \[5, 2\] .* got torch.int64"),
+        ({"table": lambda x: x[:1]}, r"table is int32 \[2, 7\] without gaps, got .* \[1, 7\]"),
+        ({"table": lambda x: x.to("meta")}, "q is on cpu and table on meta"),
+        ({"segments": lambda x: (x[0]._replace(tokens=31),)}, "segments of 31 tokens for 30"),
+        ({"window": lambda x: 0}, "a window is 1 token or more"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message, rng):
+    case = Pass([(3, 21, True)], rng)
+    given = {
+        **{name: getattr(case, name) for name in ("q", "k", "v", "window")},
+        **case.pages._asdict(),
+        **case.paging._asdict(),
+    }
+    for name, changed in change.items():
+        given[name] = changed(given[name])
+    pages = Pages(*(given[name] for name in Pages._fields))
+    paging = Paging(*(given[name] for name in Paging._fields))
+
+    with pytest.raises(ValueError, match=message):
+        attention(given["q"], given["k"], given["v"], pages, paging, given["window"])
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype", "stored"),
+    [
+        ((2, 1, 16), torch.float32, torch.float32),
+        ((2, 1, 24), BF16, BF16),
+        ((2, 1, 16), BF16, FP16),
+    ],
+)
+def test_what_no_kernel_takes_is_refused(heads, dtype, stored, rng):
+    case = Pass([(3, 2, True)], rng, heads, dtype, stored)
+    with pytest.raises(ValueError, match="the kernels take bf16 or fp16, pages of the same type"):
+        attention(*case.args, by_kernel=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stored", [BF16, E4M3], ids=str)
+@pytest.mark.parametrize("heads", [(4, 2, 256), (16, 2, 512)], ids=str)
+@pytest.mark.parametrize("window", [None, 700])
+def test_a_gpu_says_what_the_formula_says(window, heads, stored, rng):
+    case = Pass(
+        [(1500, 70, True), (90, 0, True)], rng, heads, stored=stored, window=window, page=16
+    )
+    pages = Pages(*(x.cuda() for x in case.pages))
+    paging = Paging(case.paging.segments, *(x.cuda() for x in case.paging[1:]))
+
+    out = attention(case.q.cuda(), case.k.cuda(), case.v.cuda(), pages, paging, window)
+
+    assert close(case, out.cpu())
