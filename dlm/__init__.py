@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ToolCall,
         Tools,
     )
-    from dlm.models import CheckpointError, ModelError
+    from dlm.models import BackendError, CheckpointError, ModelError
     from dlm.policy import Policy
     from dlm.request import Request, Result, Stats
 
@@ -42,7 +42,7 @@ _EXPORTS = {
         "Answer Choice Grammar GrammarError InvalidGrammarError JsonObject JsonSchema "
         "Regex Spec StructuralTag ToolCall Tools"
     ),
-    "dlm.models": "CheckpointError ModelError",
+    "dlm.models": "BackendError CheckpointError ModelError",
     "dlm.policy": "Policy",
     "dlm.request": "Request Result Stats",
 }

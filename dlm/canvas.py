@@ -22,6 +22,7 @@ class Canvas:
     pinned: list[int] = field(default_factory=list)  # leading tokens that are fixed
     barred: Bans = field(default_factory=dict)  # those of answers that were refused
     banned: Bans = field(default_factory=dict)  # those taken back: they led nowhere
+    uniform: Tensor | None = None  # [L] to draw by, from a pass that is to be made again
     guess: list[int] | None = None  # of the last pass
     steps: int = 0  # passes
     retries: int = 0  # choices taken back

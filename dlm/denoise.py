@@ -16,8 +16,10 @@ from torch import Tensor
 from dlm import sampling
 from dlm.config import DecodeConfig
 from dlm.grammar import Guidance
-from dlm.kernels.grammar_mask import mask_logits_
+from dlm.kernels.expectation import Distributions
 from dlm.logits import Logits
+from dlm.marginals import Marginals
+from dlm.mask_table import MaskTable
 from dlm.sequence import Sequence
 from dlm.turn import Cache, Turn
 
@@ -38,6 +40,11 @@ class Denoiser(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def softcap(self) -> float | None:
+        """A logit l counts as softcap * tanh(l / softcap); None: as it is."""
+        ...
+
     def new_cache(self, slots: int) -> Any: ...  # a Cache, of the model's own kind
 
     def encode(
@@ -51,11 +58,18 @@ class Denoiser(Protocol):
         cache: Any,
         slots: abc.Sequence[int],
         encode: Mapping[int, abc.Sequence[int]],
-    ) -> Float[Tensor, "B L V"]: ...
+    ) -> Float[Tensor, "B L V"]:
+        """Logits before the softcap, in the model's own dtype."""
+        ...
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
 
-    def soft_embedding(self, logits: Float[Tensor, "*B V"]) -> Float[Tensor, "*B hidden"]: ...
+    def expected_embedding(self, tokens: Distributions) -> Float[Tensor, "n hidden"]:
+        """The soft embeddings that the next pass is shown.
+
+        With a table of embeddings, `tokens.expected(table)` is all there is to it.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,66 +84,91 @@ class Outcome:
 
 @torch.inference_mode()
 def denoise_step(
-    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig, work: int
+    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig, work: int, masks: MaskTable
 ) -> dict[int, Outcome | Exception]:
     """One pass: it encodes what `turn` says and denoises its canvases. Grammars do not move.
 
     All constraints together may do `work` units of it. What a constraint raises is its slot's
-    outcome: that canvas stays as it is, and the others do not notice.
+    outcome: that canvas stays as it is, and the others do not notice. `masks` keeps those of all
+    grammars.
     """
     slots, running = list(turn.canvases), list(turn.canvases.values())
     if not running:
         model.encode(list(turn.encode.values()), cache, list(turn.encode))
         return {}
     clock, work = [perf_counter()], max(1, work // len(running))
-    logits = _denoise(model, cache, turn, config)
-    argmax = logits.argmax(-1).tolist()  # waits for the device
+    marginals = _denoise(model, cache, turn, config, masks)
+    scores = [marginals.scores(i) for i in range(len(running))]
     clock.append(perf_counter())
 
-    readings = [_guide(*one, config, work) for one in zip(running, logits, argmax, strict=True)]
+    readings = [
+        _guide(sequence, i, scores[i], marginals, config, work)
+        for i, sequence in enumerate(running)
+    ]
     clock.append(perf_counter())
 
-    entropies = sampling.entropy(logits)
+    marginals.mask()
+    entropies = marginals.entropies
     accepted = sampling.accept(entropies, config.entropy_bound)
-    soft_embeddings = model.soft_embedding(logits)
+    for accept, read in zip(accepted, readings, strict=True):
+        if isinstance(read, Guidance):
+            accept[read.suspect :] = False
+    (kept,) = marginals.link.to_device(torch.where(accepted, marginals.draws, -1))
+    soft_embeddings = model.expected_embedding(marginals.distributions()).unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
     for i, slot in enumerate(slots):
-        each = running[i], readings[i], logits[i], entropies[i], accepted[i], soft_embeddings[i]
-        outcomes[slot] = _settle(*each, config)
+        each = running[i], readings[i], entropies[i], accepted[i], kept[i], soft_embeddings[i]
+        outcomes[slot] = _settle(*each, model.vocab_size, config)
     clock.append(perf_counter())
-    for sequence in running:
+    for sequence, asked in zip(running, scores, strict=True):
         sequence.stats.spend(clock)
+        sequence.stats.copies += marginals.link.copies + asked.copies
+        sequence.stats.fetched_rows += asked.rows
     return outcomes
 
 
 def _denoise(
-    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig
-) -> Float[Tensor, "B L V"]:
-    """Logits of all canvases, scaled by each one's temperature: it has so many passes left."""
-    canvases, N = [sequence.canvas for sequence in turn.canvases.values()], config.max_steps
+    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig, masks: MaskTable
+) -> Marginals:
+    """What the model says of all canvases; the temperature of each follows from its passes."""
+    running, N = list(turn.canvases.values()), config.max_steps
+    canvases = [sequence.canvas for sequence in running]
     tokens = torch.stack([canvas.tokens for canvas in canvases])
     soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
+    uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
     heat = [sampling.temperature(N - c.steps, N, config.t_min, config.t_max) for c in canvases]
-    return logits / torch.tensor(heat, device=logits.device)[:, None, None]
+    return Marginals(logits, heat, uniform, model.softcap, masks)
+
+
+def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, "L"]:
+    """Numbers to draw by. A pass that its constraint did not finish is made again with the same."""
+    canvas = sequence.canvas
+    if canvas.uniform is None:
+        L, device = len(canvas.tokens), model.device
+        canvas.uniform = torch.rand(L, generator=sequence.rng, device=device)
+    return canvas.uniform
 
 
 def _guide(
     sequence: Sequence,
-    logits: Float[Tensor, "L V"],
-    argmax: list[int],
+    i: int,
+    scores: Logits,
+    marginals: Marginals,
     config: DecodeConfig,
     work: int,
 ) -> Guidance | Exception:
-    """Ask the constraint, and forbid in `logits` what it forbids."""
+    """Ask the constraint of canvas `i`, and forbid in `marginals` what it forbids."""
+    L = len(scores.argmax)
     try:
         sequence.constraint.work = work
         fixed = sequence.canvas.fixed(config.max_steps)
-        read = sequence.constraint.guide(Logits(logits, argmax), fixed)
-        if len(read.guess) != len(argmax):
-            raise ValueError(f"a guess of {len(read.guess)} tokens for {len(argmax)} positions")
-        if read.bitmask is not None:
-            mask_logits_(logits[: len(read.rows)], read.bitmask, read.rows)
+        read = sequence.constraint.guide(scores, fixed)
+        if len(read.guess) != L:
+            raise ValueError(f"a guess of {len(read.guess)} tokens for {L} positions")
+        if not 0 <= read.suspect <= L:
+            raise ValueError(f"position {read.suspect} of {L} is suspect")
+        marginals.restrict(i, read)
     except Exception as error:
         return error
     return read
@@ -138,33 +177,26 @@ def _guide(
 def _settle(
     sequence: Sequence,
     read: Guidance | Exception,
-    logits: Float[Tensor, "L V"],
     entropies: Float[Tensor, "L"],
     accepted: Bool[Tensor, "L"],
+    kept: Int[Tensor, "L"],
     soft_embedding: Float[Tensor, "L hidden"],
+    vocab_size: int,
     config: DecodeConfig,
 ) -> Outcome | Exception:
-    """Accept sure positions, noise the others, and see whether the guess is ready."""
+    """Keep sure positions, noise the others, and see whether the guess is ready.
+
+    All randomness is the request's own.
+    """
     if isinstance(read, Exception):
         return read
     try:
-        accepted[read.suspect :] = False
-        canvas = sequence.canvas
-        canvas.tokens = _renoised(logits, accepted, sequence.rng)
-        canvas.soft_embedding = soft_embedding
+        canvas, rng = sequence.canvas, sequence.rng
+        noise = torch.randint(vocab_size, kept.shape, generator=rng, device=kept.device)
+        canvas.tokens = sampling.renoise(noise, kept)
+        canvas.soft_embedding, canvas.uniform = soft_embedding, None
         entropy = entropies[: read.scored].mean().item()
         settled = canvas.settle(read, entropy, config)
     except Exception as error:
         return error
     return Outcome(guidance=read, entropy=entropy, accepted=accepted.tolist(), settled=settled)
-
-
-def _renoised(
-    logits: Float[Tensor, "L V"], accepted: Bool[Tensor, "L"], rng: torch.Generator
-) -> Int[Tensor, "L"]:
-    """Draws where positions are accepted, noise elsewhere; all randomness is the request's own."""
-    L, V = logits.shape
-    uniform = torch.rand(L, generator=rng, device=logits.device)
-    noise = torch.randint(V, (L,), generator=rng, device=logits.device)
-    drawn = sampling.draw(logits[accepted], uniform[accepted])
-    return sampling.renoise(noise, accepted, drawn)

@@ -25,7 +25,9 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
+from dlm.mask_table import MaskTable
 from dlm.models import checkpoint
+from dlm.models.backends import Kernels
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
@@ -77,7 +79,10 @@ class Engine:
         self._reasoning = Reasoning.of(self.vocabulary)
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
+        # Who computes what: "triton" or "torch" by operation. Models that are no Gemma may not say.
+        self.backends: abc.Mapping[str, str] = getattr(model, "backends", {})
         self._cache = model.new_cache(slots) if cache is None else cache
+        self._masks = MaskTable(-(-model.vocab_size // 32))
         self._decoder = Decoder(
             model, self._cache, self.config, self.policy, self.vocabulary, self._compiler
         )
@@ -95,16 +100,22 @@ class Engine:
         device: str | torch.device | None = None,
         slots: int = 8,
         policy: Policy | None = None,
+        kernels: Kernels = "auto",
+        activation_bits: int = 16,
         kv: str = "auto",
         cache_tokens: int | None = None,
     ) -> "Engine":
         """The engine for a DiffusionGemma directory in Hugging Face layout; None: the built-in one.
 
-        By default on the GPU in bf16 if there is one, else on the CPU in fp32. Keys and values are
-        stored as `kv` says, one of `KV_TYPES`, or "auto": as they are computed. The cache grows, or
-        has memory for `cache_tokens` of all requests together: further ones wait.
+        By default on the GPU in bf16 if there is one, else on the CPU in fp32. `kernels` asks for
+        Triton's or for plain torch, "auto" for Triton's wherever they run; `backends` tells what
+        was chosen. `activation_bits=4` quantises activations of linear layers in NVFP4 too, on GPUs
+        that multiply four bits. Keys and values are stored as `kv` says, one of `KV_TYPES`, or
+        "auto": as they are computed. The cache grows, or has memory for `cache_tokens` of all
+        requests together: further ones wait.
 
-        Raises `CheckpointError` or `DlmError` for a directory that is none.
+        Raises `CheckpointError` or `DlmError` for a directory that is none, `BackendError` for
+        kernels that cannot be had.
         """
         directory = BUILT_IN if directory is None else Path(directory)
         if device is None:
@@ -116,7 +127,7 @@ class Engine:
         stored = _kv_type(kv, dtype, torch.device(device))
         if cache_tokens is not None and cache_tokens < 1:
             raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
-        model = checkpoint.load(directory, dtype, device)
+        model = checkpoint.load(directory, dtype, device, kernels, activation_bits)
         cache = model.new_cache(slots, stored, cache_tokens, CHUNK)
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
@@ -199,7 +210,7 @@ class Engine:
         turn = turn_of(self._scheduler.running, self._cache, self.policy.encode_tokens)
         if turn:
             work = self.policy.step_work
-            outcomes = denoise_step(self.model, self._cache, turn, self.config, work)
+            outcomes = denoise_step(self.model, self._cache, turn, self.config, work, self._masks)
             for slot, outcome in outcomes.items():
                 self._alone(slot, self._decoder.advance, outcome)
         elif not self._events:

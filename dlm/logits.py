@@ -1,70 +1,121 @@
 """One canvas's logits, as a constraint on the host may ask about them."""
 
-import math
+from math import log
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from dlm.grammar import Candidates
 from dlm.grammar.masks.bits import unpacked
+from dlm.kernels.vocab_rows import VocabPass, heated
+from dlm.link import Link
 
-_NEAR = 1e-3  # of the best candidate's probability: what is less likely is none
-_REACH = 25.0  # nats below the likeliest token: even a quarter of a million of these are none
+CANDIDATES = 128  # tokens of a row that the host gets to see, at most
+THRESHOLD = 2.0**-20  # probability of the least of them: 128 of what is left out have 1e-4 together
+_NEAR = log(1e3)  # nats below the best candidate: what is less likely is none
+_UNSEEN = 1e-3  # of the mass of what is allowed: so much may be missing in it
+_REACH = 30.0  # nats: a quarter of a million tokens that are less likely have 2e-8 together
 _FAR = np.float32(3e38)  # below any logit that is worth a thought
+_AHEAD = 4  # rows that are fetched at once, at least: a search for a repair looks at as many
 
 
 class Logits:
-    """`logits [L, V]` stay where they are: the argmax comes to the host, other rows on demand.
+    """What the vocabulary pass lists of each row answers most questions; other rows are fetched.
+
+    Answers are exact but for the mass of what is allowed, of which a thousandth may be missing.
 
     A row has a quarter of a million logits. What is forbidden is subtracted or multiplied away: to
-    select by a mask takes ten times as long.
+    select by a mask takes ten times as long. Neighbours are fetched along with a row, and more of
+    them each time, since a constraint asks along a text.
     """
 
-    def __init__(self, logits: Float[Tensor, "L V"], argmax: list[int]):
-        self._logits = logits
-        self.argmax = argmax
+    def __init__(
+        self,
+        found: VocabPass,
+        logits: Float[Tensor, "L V"],
+        inverse_temperature: float,
+        softcap: float | None,
+        link: Link,
+    ):
+        """`found` is of `logits`, unmasked, and on the host; rows of these come over `link`.
+
+        It lists the tokens of probability `THRESHOLD` or more, `CANDIDATES` at most."""
+        self.argmax: list[int] = found.argmax.tolist()
+        self.rows = 0  # that were fetched
+        self._above, self._tail = found.above.tolist(), found.tail.tolist()
+        self._lse = found.lse.nan_to_num(neginf=0).tolist()  # of a row of -inf alone
+        self._ids, self._theirs = found.ids.numpy(), found.logits.numpy()
+        self._logits, self._link, self._fetched = logits, link, dict[int, Tensor]()
+        self._heat = torch.tensor([inverse_temperature]), softcap
+
+    @property
+    def copies(self) -> int:
+        """Those that it took to answer."""
+        return self._link.copies
 
     def best(self, position: int, allowed: np.ndarray) -> int:
         """The likeliest token at `position` whose bit is set in `allowed [words]`."""
-        row = self._row(position)
-        return int((row - _FAR * unpacked(~allowed)[: len(row)]).argmax())
+        tokens, logits = self._listed(position, allowed)
+        if len(tokens):
+            return int(tokens[logits.argmax()])
+        row, forbidden = self._row(position).float().numpy(), unpacked(~allowed)
+        token = int((row - _FAR * forbidden[: len(row)]).argmax())
+        return int(forbidden.argmin()) if forbidden[token] else token  # of equals at -inf, any
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
         """The likeliest `count` tokens of `allowed [words]` at `position`, best first."""
-        row = self._row(position)
-        tokens, odds, total = _odds(row)
-        odds *= unpacked(allowed)[: len(row)] if tokens is None else _bits(allowed, tokens)
-        top = odds.max()
-        if top < np.finfo(np.float32).tiny:  # all of it underflows
-            ranked = [(self.best(position, allowed), -math.inf)] if allowed.any() else []
-            return Candidates(ranked=ranked, mass=0.0)
-        near = np.flatnonzero(odds >= top * _NEAR)  # cheaper than to sort a vocabulary
-        order = near[np.argsort(-odds[near], kind="stable")][:count]
-        shares = (np.log(odds[order]) - math.log(total)).tolist()
-        chosen = (order if tokens is None else tokens[order]).tolist()
-        ranked = list(zip(chosen, shares, strict=True))
-        return Candidates(ranked=ranked, mass=float(odds.sum() / total))
+        tokens, logits = self._listed(position, allowed)
+        logp = self._logp(position, torch.from_numpy(logits))
+        if not self._suffices(position, logp, count):
+            tokens, logp = self._looked_up(position, allowed)
+        if not len(tokens):
+            return Candidates(ranked=[], mass=0.0)
+        near = np.flatnonzero(logp >= logp.max() - _NEAR)  # cheaper than to sort a vocabulary
+        order = near[np.argsort(-logp[near], kind="stable")][:count]
+        ranked = list(zip(tokens[order].tolist(), logp[order].tolist(), strict=True))
+        return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
 
-    def _row(self, position: int) -> np.ndarray:
-        return self._logits[position].float().cpu().numpy()
+    def _listed(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The listed tokens that are allowed, ascending, and their logits: no other one is
+        likelier. None where a list would be too long."""
+        above = self._above[position]
+        above = above if above <= self._ids.shape[1] else 0
+        tokens = self._ids[position, :above]
+        here = np.flatnonzero(_bits(allowed, tokens))
+        return tokens[here], self._theirs[position, here]
+
+    def _suffices(self, position: int, logp: np.ndarray, count: int) -> bool:
+        """What is not listed is no candidate, and changes the mass by little."""
+        tail, mass = self._tail[position], float(np.exp(logp).sum())
+        if not len(logp) or tail > _UNSEEN * mass:
+            return False
+        least = log(max(min(THRESHOLD, tail), 1e-300))  # no other token is likelier
+        return len(logp) >= count or least < float(logp.max()) - _NEAR
+
+    def _looked_up(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Allowed tokens of the whole row, and their log-probabilities; of those that are less
+        likely than `_REACH`, either none or all."""
+        logp, bits = self._logp(position, self._row(position)), unpacked(allowed)
+        bits = bits[: len(logp)]
+        tokens = np.flatnonzero(bits & (logp > -_REACH))
+        if not len(tokens) or logp[tokens].max() < _NEAR - _REACH:
+            tokens = np.flatnonzero(bits)
+        return tokens, logp[tokens]
+
+    def _logp(self, position: int, logits: Tensor) -> np.ndarray:
+        return heated(logits[None], *self._heat)[0].numpy() - self._lse[position]
+
+    def _row(self, position: int) -> Tensor:
+        if position not in self._fetched:
+            end = min(position + max(_AHEAD, self.rows), len(self.argmax))
+            rows = self._link.to_host(self._logits[position:end])
+            self._fetched |= dict(enumerate(rows, start=position))
+            self.rows += len(rows)
+        return self._fetched[position]
 
 
 def _bits(words: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """The bits of some tokens."""
     return words[tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
-
-
-def _odds(row: np.ndarray) -> tuple[np.ndarray | None, np.ndarray, float]:
-    """Tokens, None for all; their probabilities, but for a factor; the sum of all of these.
-
-    Most models give all but a few tokens next to nothing, and these are all that is looked at.
-    """
-    top = row.max()
-    near = row > top - _REACH
-    tokens = None
-    if np.count_nonzero(near) < len(row) // 16:
-        tokens = np.flatnonzero(near)
-        row = row[tokens]
-    odds = np.exp(row - top)
-    return tokens, odds, float(odds.sum())

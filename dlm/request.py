@@ -66,6 +66,8 @@ class Stats:
     repairs: int = 0  # passes in which the grammar refused the model's own choice
     pins: int = 0  # times that positions were fixed because the guess was stuck
     rollbacks: int = 0  # choices taken back: they led nowhere, or to a value that was refused
+    copies: int = 0  # between host and device, but for the model's own; shared ones count for each
+    fetched_rows: int = 0  # rows of logits that the constraint could not do without
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(_PASS, 0.0)
     )  # wall-clock by phase; a pass shared by several requests counts in full for each

@@ -55,15 +55,16 @@ def moe_reference(
     y = x.new_zeros(*expert.shape, x.shape[1], dtype=torch.float32)
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
-        gate, up = (x[token].float() @ _matrix(gate_up, e).T).chunk(2, -1)
+        gate, up = (x[token].float() @ matrix(gate_up, e).float().T).chunk(2, -1)
         inner = (F.gelu(gate, approximate="tanh") * up).to(x.dtype).float()
-        y[token, choice] = inner @ _matrix(down, e).T * weight[token, choice, None]
+        y[token, choice] = inner @ matrix(down, e).float().T * weight[token, choice, None]
     return y.sum(1).to(x.dtype)
 
 
-def _matrix(stack: Stack, e: int) -> Float32[Tensor, "R C"]:
+def matrix(stack: Stack, e: int) -> Float[Tensor, "R C"]:
+    """Expert e's of a stack, in the stack's own type; of an NVFP4, its numbers in fp32."""
     if isinstance(stack, Tensor):
-        return stack[e].float()
+        return stack[e]
     packed, scale, scale_2 = (part[e] for part in stack)
     return dequantize(
         NVFP4(packed, scale, scale_2.repeat_interleave(len(packed) // len(scale_2))[:, None])

@@ -38,13 +38,11 @@ class NVFP4(NamedTuple):
 def quantize_reference(x: Float[Tensor, "M K"], scale_2: Tensor | None = None) -> NVFP4:
     """The nearest NVFP4 matrix, ties to even: bit for bit that of ModelOpt's `NVFP4QTensor`.
 
-    Without `scale_2`, blocks whose largest number is that of all get the largest scale, 448. A
-    block of zeros has the scale 1, and a tensor of zeros, where ModelOpt has NaNs, that `scale_2`.
+    Without `scale_2`, it is that of `tensor_scale`. A block of zeros has the scale 1.
     """
     x = x.float()
     if scale_2 is None:
-        highest = x.abs().amax() if x.numel() else x.new_zeros(())
-        scale_2 = (highest / (_MOST * _MOST_SCALE)).where(highest > 0, torch.ones_like(highest))
+        scale_2 = tensor_scale(x)
     blocks = x.unflatten(-1, (-1, 16))
     scale = blocks.abs().amax(-1) / (_MOST * scale_2)
     scale = scale.where(scale != 0, torch.ones_like(scale))
@@ -55,6 +53,13 @@ def quantize_reference(x: Float[Tensor, "M K"], scale_2: Tensor | None = None) -
         code += size >= middle if up else size > middle  # the even one is above or below
     code = code.flatten(-2)
     return NVFP4(code[..., 1::2] << 4 | code[..., ::2], scale, scale_2)
+
+
+def tensor_scale(x: Float[Tensor, "*shape"]) -> Float32[Tensor, ""]:
+    """The `scale_2` under which blocks that hold the largest number of all get the largest scale,
+    448. For zeros alone it is 1, where ModelOpt's makes NaNs."""
+    highest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
+    return (highest / (_MOST * _MOST_SCALE)).where(highest > 0, torch.ones_like(highest))
 
 
 def dequantize(w: NVFP4, dtype: torch.dtype = torch.float32) -> Float[Tensor, "M K"]:

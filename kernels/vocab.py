@@ -9,63 +9,43 @@ Nothing is known here of grammars, canvases or random generators: masks, tempera
 number per row to draw by are arguments. The kernels are tested in Triton's interpreter and
 compiled for GPUs; no GPU has run them yet.
 
-Shapes: `n` rows of `V` logits, `M` masks of `W` words, W * 32 >= V; `K` candidates at most.
+Shapes: `N` rows of `V` logits, of which `n` are looked at; `M` masks of `W` words, W * 32 >= V;
+`K` candidates at most.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, Float32, Int32, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dlm.kernels.vocab_cpu import mask_words, pass_rows
+from dlm.kernels.vocab_rows import Masks, VocabPass
 
 _CHUNK = 1 << 12  # tokens; 262,144 are 64 chunks, which one block merges
 _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
 
 
-class Masks(NamedTuple):
-    """Which tokens each of n rows may take; a `bitmask` is packed as grammar_mask.py's are."""
-
-    bitmask: Int32[Tensor, "M W"]
-    rows: Sequence[int]  # the row of `bitmask` that counts, or -1: any token
-    only: Sequence[int]  # the one token allowed, whatever `rows` says; or -1: none is named
-
-
-class VocabPass(NamedTuple):
-    """Of a row that may take no token: lse -inf, argmax and draw -1, and all else 0."""
-
-    lse: Float[Tensor, "n"]  # log of the sum of e^x over allowed tokens; x is a heated logit
-    entropy: Float[Tensor, "n"]  # nats
-    argmax: Int64[Tensor, "n"]  # of the allowed logits; of equals, the lowest token
-    draw: Int64[Tensor, "n"]  # the first token up to which there is more mass than `uniform`
-    above: Int64[Tensor, "n"]  # tokens of probability `threshold` or more; may exceed K
-    ids: Int64[Tensor, "n K"]  # the first K of them, ascending; then -1
-    probs: Float[Tensor, "n K"]  # theirs; then 0
-    tail: Float[Tensor, "n"]  # probability of all tokens that are not in `ids`
-
-
 def vocab_pass_reference(
-    logits: Float[Tensor, "n V"],
+    logits: Float[Tensor, "N V"],
     inverse_temperature: Float32[Tensor, "n"],
     uniform: Float32[Tensor, "n"],
     masks: Masks | None = None,
+    rows: Int64[Tensor, "n"] | None = None,
     *,
     softcap: float | None = None,
     threshold: float = 1e-4,
     k: int = 256,
 ) -> VocabPass:
     """What `vocab_pass` means: in fp64, with as many copies as it takes."""
+    logits = logits if rows is None else logits[rows]
     n, V = logits.shape
     token = torch.arange(V, device=logits.device)
     allowed = ~logits.isneginf()
-    for i, (row, only) in enumerate(zip(masks.rows, masks.only, strict=True) if masks else ()):
-        if only >= 0:
-            allowed[i] &= token == only
-        elif masks and row >= 0:
+    for i, row in enumerate(masks.rows.tolist() if masks else ()):
+        if masks and row >= 0:
             allowed[i] &= (masks.bitmask[row, token // 32] >> token % 32 & 1).bool()
     x = logits.double()
     if softcap is not None:
@@ -76,24 +56,28 @@ def vocab_pass_reference(
     mass = p.cumsum(-1)
 
     best, drawn = torch.full_like(lse, -1).long(), torch.full_like(lse, -1).long()
-    ids, probs, rest = p.new_full((n, k), -1).long(), p.new_zeros(n, k), p.clone()
+    ids, listed_logits, rest = p.new_full((n, k), -1).int(), p.new_zeros(n, k), p.clone()
     above = (p >= threshold) & allowed
+    counts = above.sum(-1).clamp(max=k + 1)
     for i in range(n):
         if allowed[i].any():
             best[i] = logits[i].masked_fill(~allowed[i], -torch.inf).argmax()
             drawn[i] = (mass[i] > uniform[i].double() * mass[i, -1]).nonzero()[0, 0]
-        listed = above[i].nonzero()[:k, 0]
-        ids[i, : len(listed)], probs[i, : len(listed)] = listed, p[i, listed]
-        rest[i, listed] = 0
-    entropy = torch.special.entr(p).sum(-1)
-    return VocabPass(lse, entropy, best, drawn, above.sum(-1), ids, probs, rest.sum(-1))
+        if counts[i] <= k:
+            listed = above[i].nonzero()[:, 0]
+            ids[i, : len(listed)] = listed
+            listed_logits[i, : len(listed)] = logits[i, listed].double()
+            rest[i, listed] = 0
+    entropy, tail = torch.special.entr(p).sum(-1), rest.sum(-1)
+    return VocabPass(lse, entropy, best, drawn, counts, tail, ids, listed_logits)
 
 
 def vocab_pass(
-    logits: Float[Tensor, "n V"],
+    logits: Float[Tensor, "N V"],
     inverse_temperature: Float32[Tensor, "n"],
     uniform: Float32[Tensor, "n"],
     masks: Masks | None = None,
+    rows: Int64[Tensor, "n"] | None = None,
     *,
     softcap: float | None = None,
     threshold: float = 1e-4,
@@ -105,7 +89,8 @@ def vocab_pass(
     A logit l counts as x = softcap * tanh(l / softcap) * inverse_temperature, or without a softcap
     as l * inverse_temperature. Both keep the order, so the argmax is that of the logits, even where
     two of them round to one x. A token is allowed if its logit is not -inf and `masks` allows it.
-    `inverse_temperature` is above 0 and finite.
+    `inverse_temperature` is above 0 and finite. With `rows`, those rows of `logits` are looked at,
+    and everything else has a number for each of them.
 
     `uniform`, in [0, 1), is all the randomness: the same numbers give the same draws. CPU, kernel
     and reference round their sums differently, so where the mass up to a token equals `uniform` to
@@ -113,22 +98,24 @@ def vocab_pass(
 
     A logit of NaN or +inf that is allowed makes lse, entropy and tail of its row NaN, and the rest
     arbitrary. Raises `ValueError` for shapes, dtypes, devices and masks that do not fit; what is in
-    tensors is not checked, which would take a wait for the device.
+    tensors on a GPU is not checked, which would take a wait for it.
 
     `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
     `TRITON_INTERPRET=1` is in the environment before this file is imported.
     """
-    _check(logits, inverse_temperature, uniform, masks, softcap, threshold, k)
+    _check(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
     if logits.device.type != "cpu" if by_kernel is None else by_kernel:
-        return _launch(logits, inverse_temperature, uniform, masks, softcap, threshold, k)
-    n, V = logits.shape
+        return _launch(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
+    n, V = len(inverse_temperature), logits.shape[1]
     size = max(1, _CPU_BLOCK // max(1, V))
     parts = []
     for begin in range(0, max(1, n), size):
         some = slice(begin, begin + size)
-        words = masks and mask_words(masks.bitmask, masks.rows[some], masks.only[some])
-        rows = logits[some], inverse_temperature[some], uniform[some], words
-        parts.append(pass_rows(*rows, softcap, threshold, k))
+        block = logits[some] if rows is None else logits[rows[some]]
+        words = masks and mask_words(masks.bitmask, masks.rows[some])
+        parts.append(
+            pass_rows(block, inverse_temperature[some], uniform[some], words, softcap, threshold, k)
+        )
     return VocabPass(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -137,29 +124,31 @@ def _launch(
     inverse_temperature: Tensor,
     uniform: Tensor,
     masks: Masks | None,
+    rows: Tensor | None,
     softcap: float | None,
     threshold: float,
     k: int,
 ) -> VocabPass:
-    (n, V), device = logits.shape, logits.device
+    (N, V), n, device = logits.shape, len(inverse_temperature), logits.device
     chunks = max(1, -(-V // _CHUNK))
-    numbers = [masks.rows, masks.only] if masks else [[-1] * n] * 2
-    numbers = torch.tensor(numbers, dtype=torch.int32, device=device)
-    bitmask = masks.bitmask if masks else numbers
-    source = (logits, logits.stride(0), bitmask, bitmask.stride(0), numbers, inverse_temperature)
+    rows = torch.arange(N, device=device) if rows is None else rows
+    any_token = torch.full((n,), -1, device=device)
+    bitmask, chosen = masks or (any_token[:, None].int(), any_token)
+    source = (logits, logits.stride(0), bitmask, bitmask.stride(0), rows, chosen)
+    source = (*source, inverse_temperature)
     parts = torch.empty(3, n, chunks, device=device)
     best = torch.empty(n, chunks, dtype=torch.int32, device=device)
     floats = torch.empty(3, n, device=device)
     ints = torch.empty(3, n, dtype=torch.int64, device=device)
-    ids = torch.full((n, k), -1, device=device)
-    probs = torch.zeros(n, k, device=device)
+    ids = torch.full((n, k), -1, dtype=torch.int32, device=device)
+    listed = torch.zeros(n, k, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "CHUNK": _CHUNK, "num_warps": 8}
-    _chunk_kernel[n, chunks](*source, parts, best, n, V, **constants)
+    _chunk_kernel[n, chunks](*source, parts, best, V, **constants)
     constants["CHUNKS"] = triton.next_power_of_2(chunks)
-    outputs = uniform, floats, ints, ids, probs
+    outputs = uniform, floats, ints, ids, listed
     _merge_kernel[(n,)](*source, parts, best, *outputs, n, V, threshold, k, chunks, **constants)
     (lse, entropy, tail), (argmax, draw, count) = floats, ints
-    return VocabPass(lse, entropy, argmax, draw, count, ids, probs, tail)
+    return VocabPass(lse, entropy, argmax, draw, count, tail, ids, listed)
 
 
 def _check(
@@ -167,6 +156,7 @@ def _check(
     inverse_temperature: Tensor,
     uniform: Tensor,
     masks: Masks | None,
+    rows: Tensor | None,
     softcap: float | None,
     threshold: float,
     k: int,
@@ -175,29 +165,27 @@ def _check(
         raise ValueError(
             f"logits are [n, V] of fp32, bf16 or fp16, got {[*logits.shape]} of {logits.dtype}"
         )
-    n, V = logits.shape
-    for name, tensor in (("inverse_temperature", inverse_temperature), ("uniform", uniform)):
-        if tensor.shape != (n,) or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-            raise ValueError(
-                f"{name} is one fp32 number for each of {n} rows, adjacent; "
-                f"got {[*tensor.shape]} of {tensor.dtype}"
-            )
-        if tensor.device != logits.device:
-            raise ValueError(f"logits are on {logits.device} but {name} is on {tensor.device}")
+    (N, V), device = logits.shape, logits.device
+    if V > 1 and logits.stride(1) != 1:
+        raise ValueError(f"a row of logits must be adjacent, got strides {logits.stride()}")
+    if rows is not None:
+        _check_numbers("rows", rows, rows.shape, torch.int64, device)
+        _check_range("rows", rows, 0, N)
+    n = N if rows is None else len(rows)
+    _check_numbers("inverse_temperature", inverse_temperature, (n,), torch.float32, device)
+    _check_numbers("uniform", uniform, (n,), torch.float32, device)
     if softcap is not None and not softcap > 0:
         raise ValueError(f"a softcap is above 0, or None, got {softcap}")
     if not 0 < threshold <= 1:
         raise ValueError(f"a threshold is a probability above 0, got {threshold}")
     if k < 0:
         raise ValueError(f"k is a number of candidates, got {k}")
-    if V > 1 and logits.stride(1) != 1:
-        raise ValueError(f"a row of logits must be adjacent, got strides {logits.stride()}")
     if masks:
-        _check_masks(masks, n, V, logits.device)
+        _check_masks(masks, n, V, device)
 
 
 def _check_masks(masks: Masks, n: int, V: int, device: torch.device) -> None:
-    bitmask, rows, only = masks
+    bitmask, rows = masks
     if bitmask.ndim != 2 or bitmask.dtype != torch.int32:
         raise ValueError(f"a bitmask is [M, W] of int32, got {[*bitmask.shape]} of {bitmask.dtype}")
     if bitmask.device != device:
@@ -207,29 +195,46 @@ def _check_masks(masks: Masks, n: int, V: int, device: torch.device) -> None:
         raise ValueError(f"{W} words of 32 bits are too few for {V} tokens: {-(-V // 32)} needed")
     if W > 1 and bitmask.stride(1) != 1:
         raise ValueError(f"a row of bitmask must be adjacent, got strides {bitmask.stride()}")
-    for name, numbers, bound in (("rows", rows, M), ("only", only, V)):
-        if len(numbers) != n:
-            raise ValueError(f"{name} has a number for each of {n} rows, got {len(numbers)}")
-        if n and not (min(numbers) >= -1 and max(numbers) < bound):
-            raise ValueError(f"{name} are -1 to {bound - 1}, got {min(numbers)} to {max(numbers)}")
+    _check_numbers("masks.rows", rows, (n,), torch.int64, device)
+    _check_range("masks.rows", rows, -1, M)
+
+
+def _check_numbers(
+    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    if tensor.shape != shape or tensor.ndim != 1 or tensor.dtype != dtype:
+        raise ValueError(
+            f"{name} is one {dtype} for each of {shape[0] if shape else 0} rows; "
+            f"got {[*tensor.shape]} of {tensor.dtype}"
+        )
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} must be adjacent, got strides {tensor.stride()}")
+    if tensor.device != device:
+        raise ValueError(f"logits are on {device} but {name} is on {tensor.device}")
+
+
+def _check_range(name: str, numbers: Tensor, first: int, end: int) -> None:
+    """On the CPU, where a look costs nothing."""
+    if numbers.device.type == "cpu" and len(numbers):
+        low, high = numbers.min().item(), numbers.max().item()
+        if low < first or high >= end:
+            raise ValueError(f"{name} are {first} to {end - 1}, got {low} to {high}")
 
 
 @triton.jit
 def _allowed_logits(
-    logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, numbers_ptr, n, vocab, row, chunk,
+    logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row, chunk,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Of one chunk, in fp32: -inf where a token is forbidden, or past the vocabulary."""
-    mask = tl.load(numbers_ptr + row).to(tl.int64)
-    only = tl.load(numbers_ptr + n + row)
+    source = tl.load(rows_ptr + row)  # times the stride it overflows int32: 8k rows of 256k tokens
+    mask = tl.load(masks_ptr + row)
     word = chunk * (CHUNK // 32) + tl.arange(0, CHUNK // 32)
-    named = tl.where(word == only // 32, 1 << (only % 32), 0)
     start = bitmask_ptr + tl.maximum(mask, 0) * bitmask_stride
-    bits = tl.load(start + word, mask=(word * 32 < vocab) & (mask >= 0) & (only < 0), other=-1)
-    bits = tl.where(only >= 0, named, bits)
+    bits = tl.load(start + word, mask=(word * 32 < vocab) & (mask >= 0), other=-1)
     allowed = tl.reshape((bits[:, None] >> tl.arange(0, 32)[None, :]) & 1, [CHUNK]) != 0
     token = chunk * CHUNK + tl.arange(0, CHUNK)
-    logit = tl.load(logits_ptr + row * logits_stride + token, mask=token < vocab, other=0.0)
+    logit = tl.load(logits_ptr + source * logits_stride + token, mask=token < vocab, other=0.0)
     return tl.where(allowed & (token < vocab), logit.to(tl.float32), float("-inf")), token
 
 
@@ -244,24 +249,24 @@ def _heated(logit, inverse_temperature, CAP: tl.constexpr):
 
 @triton.jit
 def _chunk_kernel(
-    logits_ptr,  # [n, vocab] any float
+    logits_ptr,  # [N, vocab] any float
     logits_stride,  # elements from row to row
     bitmask_ptr,  # [masks, words] int32
     bitmask_stride,
-    numbers_ptr,  # [2, n] int32: a mask or -1; a token or -1
+    rows_ptr,  # [n] int64: which row of the logits
+    masks_ptr,  # [n] int64: which row of the bitmask, or -1
     inverse_ptr,  # [n] fp32: 1 / temperature
     parts_ptr,  # [3, n, chunks] fp32: top logit, sum of e = exp(x - x_top), sum of e * (x - x_top)
     best_ptr,  # [n, chunks] int32: the first token with the top logit
-    n,
     vocab,
     CAP: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)  # row * vocab overflows int32 at 8k rows of 256k tokens
+    row = tl.program_id(0).to(tl.int64)
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
     logit, token = _allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
-        logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, numbers_ptr, n, vocab, row, chunk,
-        CHUNK,
+        logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
+        chunk, CHUNK,
     )  # fmt: skip
     inverse = tl.load(inverse_ptr + row)
     top = tl.max(logit, 0)
@@ -282,15 +287,16 @@ def _merge_kernel(
     logits_stride,
     bitmask_ptr,
     bitmask_stride,
-    numbers_ptr,
+    rows_ptr,
+    masks_ptr,
     inverse_ptr,
     parts_ptr,
     best_ptr,
     uniform_ptr,  # [n] fp32
     floats_ptr,  # [3, n] fp32: lse, entropy, tail
     ints_ptr,  # [3, n] int64: argmax, draw, count
-    ids_ptr,  # [n, k] int64, all -1
-    probs_ptr,  # [n, k] fp32, all 0
+    ids_ptr,  # [n, k] int32, all -1
+    listed_ptr,  # [n, k] fp32, all 0
     n,
     vocab,
     threshold,
@@ -330,8 +336,8 @@ def _merge_kernel(
     chunk = tl.where(first < CHUNKS, first, last)  # rounding may leave less mass than the aim
     aim -= tl.sum(tl.where(index < chunk, mass, 0.0), 0)
     logit, token = _allowed_logits(
-        logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, numbers_ptr, n, vocab, row, chunk,
-        CHUNK,
+        logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
+        chunk, CHUNK,
     )  # fmt: skip
     e = tl.exp(_heated(logit, inverse, CAP) - shift)
     passed = (tl.cumsum(e, 0) > aim) & (e > 0)  # a sum of other terms may exceed it a token early
@@ -343,22 +349,22 @@ def _merge_kernel(
     tail = 0.0
     for chunk in range(chunks):
         top = tl.load(parts_ptr + row * chunks + chunk)
-        if top > float("-inf"):
+        if (count <= k) & (top > float("-inf")):
             highest = tl.exp(_heated(top, inverse, CAP) - shift)
             if highest / total >= threshold:
                 logit, token = _allowed_logits(
-                    logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, numbers_ptr, n, vocab,
-                    row, chunk, CHUNK,
+                    logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr,
+                    vocab, row, chunk, CHUNK,
                 )  # fmt: skip
                 p = tl.exp(_heated(logit, inverse, CAP) - shift) / total
                 above = p >= threshold
                 place = count + tl.cumsum(above.to(tl.int32), 0) - 1
                 listed = above & (place < k)
                 tl.store(ids_ptr + row * k + place, token, mask=listed)
-                tl.store(probs_ptr + row * k + place, p, mask=listed)
-                tail += tl.sum(tl.where(listed, 0.0, p), 0)
+                tl.store(listed_ptr + row * k + place, logit, mask=listed)
+                tail += tl.sum(tl.where(above, 0.0, p), 0)
                 count += tl.sum(above.to(tl.int32), 0)
             else:
                 tail += tl.load(parts_ptr + part + row * chunks + chunk) * highest / total
-    tl.store(floats_ptr + 2 * n + row, tail)
-    tl.store(ints_ptr + 2 * n + row, count)
+    tl.store(floats_ptr + 2 * n + row, tl.where(count > k, 1.0, tail))
+    tl.store(ints_ptr + 2 * n + row, tl.minimum(count, k + 1))

@@ -2,7 +2,14 @@
 
 from dlm.models.cache import KVCache
 from dlm.models.config import ModelConfig
-from dlm.models.errors import CheckpointError, ModelError
+from dlm.models.errors import BackendError, CheckpointError, ModelError
 from dlm.models.model import DiffusionGemma
 
-__all__ = ["CheckpointError", "DiffusionGemma", "KVCache", "ModelConfig", "ModelError"]
+__all__ = [
+    "BackendError",
+    "CheckpointError",
+    "DiffusionGemma",
+    "KVCache",
+    "ModelConfig",
+    "ModelError",
+]

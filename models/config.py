@@ -60,9 +60,6 @@ class ModelConfig:
             raise CheckpointError(
                 f"config.json: model_type is {config.get('model_type')!r}, not 'diffusion_gemma'"
             )
-        if quantised := config.get("quantization_config"):
-            method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
-            raise CheckpointError(f"config.json: weights quantised by {method!r} are not read yet")
         try:
             return cls._from_text(config["text_config"], int(config.get("canvas_length", 256)))
         except KeyError as missing:

@@ -9,5 +9,9 @@ class CheckpointError(ModelError):
     """A model directory that cannot be used: what is wrong, where, and what would be right."""
 
 
+class BackendError(ModelError):
+    """Kernels were asked for that cannot run here: which, and what is in the way."""
+
+
 class CacheFullError(ModelError):
     """The cache has too few pages for what is asked of it."""

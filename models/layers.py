@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dlm.kernels.moe import matrix, moe
+from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
+from dlm.models.quantised import NVFP4Weight
 
 # Queries [..., heads, D], keys and values [..., kv_heads, D] -> [..., heads, D].
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -67,6 +70,9 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(D, config.eps)
         self.k_norm = RMSNorm(D, config.eps)
         self.v_norm = RMSNorm(D, config.eps, gain=False)
+        # What numbers of an fp8 cache are multiplied by. A file has them only beside such a cache.
+        self.k_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
+        self.v_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         heads = (*x.shape[:-1], -1, self.head_dim)
@@ -108,26 +114,41 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """Gated MLPs, each run on the tokens that chose it."""
+    """Gated MLPs, each run on the tokens that chose it.
+
+    Gate and up of an expert are one matrix, gate's rows first. Those in NVFP4 are decoded, without
+    a kernel, one expert at a time, and multiplied in fp32.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         E, H, M = config.experts, config.hidden_size, config.expert_size
-        self.gate_up_proj = nn.Parameter(torch.empty(E, 2 * M, H))
-        self.down_proj = nn.Parameter(torch.empty(E, H, M))
+        self.experts = E
+        self.gate_up_proj: nn.Parameter | NVFP4Weight = nn.Parameter(torch.empty(E, 2 * M, H))
+        self.down_proj: nn.Parameter | NVFP4Weight = nn.Parameter(torch.empty(E, H, M))
+        self.backend: Backend = "torch"
 
     def forward(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
         """Tokens `[N, hidden]`, weights and expert ids `[N, k]` -> `[N, hidden]`."""
+        gate_up, down = (
+            stack.value if isinstance(stack, NVFP4Weight) else stack
+            for stack in (self.gate_up_proj, self.down_proj)
+        )
+        if self.backend == "triton":
+            return moe(x, weight, expert, gate_up, down, by_kernel=True)
         out = torch.zeros_like(x)
         by_expert = expert.flatten().argsort(stable=True)
-        counts = expert.flatten().bincount(minlength=len(self.down_proj)).tolist()
+        counts = expert.flatten().bincount(minlength=self.experts).tolist()
         for e, chosen in enumerate(by_expert.split(counts)):
             if len(chosen) == 0:
                 continue
             token = chosen // expert.shape[-1]
             rows = F.pad(x[token], (0, 0, 0, max(0, _MIN_ROWS - len(token))))
-            gate, up = F.linear(rows, self.gate_up_proj[e]).chunk(2, dim=-1)
-            y = F.linear(F.gelu(gate, approximate="tanh") * up, self.down_proj[e])
+            w = matrix(gate_up, e)
+            gate, up = F.linear(rows.type_as(w), w).chunk(2, dim=-1)
+            inner = F.gelu(gate, approximate="tanh") * up
+            w = matrix(down, e)
+            y = F.linear(inner.type_as(w), w)
             y = y[: len(token)] * weight.flatten()[chosen, None]
             out = out.index_add(0, token, y.type_as(out))
         return out

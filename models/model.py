@@ -15,6 +15,8 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dlm.kernels.expectation import Distributions
+from dlm.models.backends import TORCH_ONLY, Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
@@ -28,6 +30,7 @@ class DiffusionGemma(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
+        self.backends: dict[str, Backend] = {"experts": "torch", **TORCH_ONLY}
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.eps)
@@ -44,6 +47,10 @@ class DiffusionGemma(nn.Module):
     @property
     def max_positions(self) -> int:
         return self.config.max_positions
+
+    @property
+    def softcap(self) -> float:
+        return self.config.softcap
 
     @property
     def device(self) -> torch.device:
@@ -88,7 +95,7 @@ class DiffusionGemma(nn.Module):
         cache: KVCache,
         slots: Sequence[int],
         encode: Mapping[int, Sequence[int]] = MappingProxyType({}),
-    ) -> Float32[Tensor, "B L V"]:
+    ) -> Float[Tensor, "B L V"]:
         """Logits of one pass over the canvases of `slots`; it also appends `encode[slot]` to slots.
 
         `soft_embedding` is that of the previous step's logits, zeros at the first step. Each
@@ -104,18 +111,27 @@ class DiffusionGemma(nn.Module):
         """Embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
         return self._scaled(self.embed_tokens(tokens))
 
-    def soft_embedding(self, logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch hidden"]:
-        """The embedding expected under `softmax(logits)`.
+    def expected_embedding(self, tokens: Distributions) -> Float[Tensor, "n hidden"]:
+        """The embeddings expected under distributions of tokens.
 
-        This is what is carried between steps, instead of `[L, V]` of probabilities a slot.
+        They are what is carried between steps, instead of `[L, V]` of probabilities a slot.
         """
-        weight = self.embed_tokens.weight
-        return self._scaled(logits.softmax(-1, dtype=torch.float32).type_as(weight) @ weight)
+        return self._scaled(tokens.expected(self.embed_tokens.weight))
 
-    def logits(self, states: Float[Tensor, "*batch hidden"]) -> Float32[Tensor, "*batch V"]:
-        """Softcapped logits of normed states."""
+    def soft_embedding(
+        self, probabilities: Float[Tensor, "*batch V"]
+    ) -> Float[Tensor, "*batch hidden"]:
+        """The same of probabilities that are there already."""
+        weight = self.embed_tokens.weight
+        return self._scaled(probabilities.type_as(weight) @ weight)
+
+    def logits(self, states: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch V"]:
+        """Logits of normed states, before the softcap."""
+        return F.linear(states, self.embed_tokens.weight)
+
+    def softcapped(self, logits: Float[Tensor, "*batch V"]) -> Float32[Tensor, "*batch V"]:
         cap = self.config.softcap
-        return torch.tanh(F.linear(states, self.embed_tokens.weight).float() / cap) * cap
+        return torch.tanh(logits.float() / cap) * cap
 
     def run_layers(
         self,
@@ -154,7 +170,10 @@ class DiffusionGemma(nn.Module):
         padding = -len(x) % _ROWS
         positions = F.pad(plan.positions, (0, padding))
         causal = torch.arange(len(positions), device=self.device)[:, None] < len(new)
-        attends = [partial(cache.attend, index, plan=plan) for index in range(len(self.layers))]
+        attends = [
+            partial(cache.attend, index, plan=plan, k_scale=each.k_scale, v_scale=each.v_scale)
+            for index, each in enumerate(layer.self_attn for layer in self.layers)
+        ]
         scalars = [
             torch.where(causal, one, other)
             for one, other in zip(self.scalars("encoder"), self.scalars("decoder"), strict=True)

@@ -59,7 +59,8 @@ def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.G
     if self_condition:
         with torch.no_grad():
             _, canvas_states = layout.states(noisy, belief)
-            belief = model.soft_embedding(model.logits(canvas_states))
+            logits = model.softcapped(model.logits(canvas_states))
+            belief = model.soft_embedding(logits.softmax(-1))
     token_states, canvas_states = layout.states(noisy, belief)
 
     column = torch.arange(batch.tokens.shape[1], device=device)
@@ -67,10 +68,10 @@ def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.G
     next_tokens, answered = batch.tokens[:, 1:], answered[:, 1:]
     return Loss(
         diffusion=F.cross_entropy(
-            model.logits(canvas_states).flatten(0, -2), batch.canvases.flatten()
+            model.softcapped(model.logits(canvas_states)).flatten(0, -2), batch.canvases.flatten()
         ),
         next_token=F.cross_entropy(
-            model.logits(token_states[:, :-1][answered]), next_tokens[answered]
+            model.softcapped(model.logits(token_states[:, :-1][answered])), next_tokens[answered]
         ),
     )
 

@@ -28,7 +28,9 @@ from stress import STOPS, L, read_schemas, vocabulary_of
 
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
 from dlm.grammar.canvas.warmup import Warmup
-from dlm.logits import Logits
+from dlm.kernels.vocab import vocab_pass
+from dlm.link import Link
+from dlm.logits import CANDIDATES, THRESHOLD, Logits
 
 _BUDGET = 4096  # tokens
 _REPEATS = 8  # steps of a kind for each schema
@@ -147,7 +149,8 @@ def steps(
     """Time all situations for one schema; `canvas` is what the model would rather say."""
     plain = logits[range(L), canvas].clone()
     logits[range(L), canvas] = 30.0
-    scores = Logits(logits, canvas)
+    found = vocab_pass(logits, torch.ones(L), torch.zeros(L), threshold=THRESHOLD, k=CANDIDATES)
+    scores = Logits(found, logits, 1.0, None, Link(logits.device))
     clock(times, "warmup", lambda: Warmup(compiled).go_on(maxsize))
     for situation in ("first", "warm"):
         constraint = Frontier(compiled, _BUDGET)
@@ -155,9 +158,9 @@ def steps(
     for _ in range(_REPEATS):
         clock(times, "agree", lambda: constraint.guide(scores))
     for _ in range(_REPEATS):
-        wrong = list(canvas)
-        wrong[rng.randrange(L)] = STOPS[0]  # nothing can end before the array does
-        clock(times, "repair", lambda: constraint.guide(Logits(logits, wrong)))  # noqa: B023
+        wrong = Logits(found, logits, 1.0, None, Link(logits.device))
+        wrong.argmax[rng.randrange(L)] = STOPS[0]  # nothing can end before the array does
+        clock(times, "repair", lambda: constraint.guide(wrong))  # noqa: B023
     logits[range(L), canvas] = plain
     matcher = Matcher(compiled)
     compiled.masks.clear()

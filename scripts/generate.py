@@ -76,9 +76,10 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     finally:
         engine.close()
     value, problem = judge(result, constraint, args)
-    write(report(result, value, loaded) if args.json else told(result), args)
+    backends = dict(engine.backends)
+    write(report(result, value, loaded, backends) if args.json else told(result), args)
     if args.stats:
-        print(summary(result, loaded), file=sys.stderr)
+        print(summary(result, loaded, backends), file=sys.stderr)
     if problem:
         fail(1, problem)
     return 0
@@ -244,7 +245,9 @@ def write(said: str | list[Any] | dict[str, Any], args: argparse.Namespace) -> N
         fail(1, f"cannot write the result: {error.strerror}")
 
 
-def report(result: "dlm.Result", value: Any, loaded: float) -> dict[str, Any]:
+def report(
+    result: "dlm.Result", value: Any, loaded: float, backends: dict[str, str]
+) -> dict[str, Any]:
     stats = result.stats
     return {
         "text": result.text,
@@ -263,18 +266,20 @@ def report(result: "dlm.Result", value: Any, loaded: float) -> dict[str, Any]:
         "repairs": stats.repairs,
         "pins": stats.pins,
         "rollbacks": stats.rollbacks,
+        "backends": backends,
         "seconds": {k: round(v, 4) for k, v in {"load": loaded, **stats.seconds}.items()},
     }
 
 
-def summary(result: "dlm.Result", loaded: float) -> str:
+def summary(result: "dlm.Result", loaded: float, backends: dict[str, str]) -> str:
     stats = result.stats
+    computed = ", ".join(f"{name} by {who}" for name, who in backends.items())
     phases = ", ".join(f"{name} {spent:.3f}" for name, spent in stats.seconds.items())
     return (
         f"{stats.tokens} tokens in {stats.denoiser_calls} denoiser calls "
         f"({stats.tokens_per_call:.1f} a call), {stats.canvases} canvases, "
         f"{stats.repairs} repairs, {stats.pins} pins, {stats.rollbacks} rollbacks; "
-        f"finish: {result.finish_reason}; seconds: load {loaded:.3f}, {phases}"
+        f"finish: {result.finish_reason}; {computed}; seconds: load {loaded:.3f}, {phases}"
     )
 
 

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 import dlm
 from dlm.chat import Chat
+from dlm.kernels.expectation import Distributions
 
 L, STEPS = 4, 24  # positions of a canvas; steps that a hostile request gets
 _DEEP = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"]}
@@ -115,7 +116,7 @@ class Noise:
     def __init__(self, vocab_size: int):
         self.vocab_size, self.canvas_length = vocab_size, L
         self.max_positions, self.device = 1_000_000, torch.device("cpu")
-        self.capacity = None
+        self.softcap = self.capacity = None
         self._lengths: dict[int, int] = {}
         self._logits = 3 * torch.randn(L, vocab_size, generator=torch.Generator().manual_seed(0))
 
@@ -155,8 +156,8 @@ class Noise:
     def no_soft_embedding(self) -> torch.Tensor:
         return torch.zeros(L, 1)
 
-    def soft_embedding(self, logits: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(*logits.shape[:-1], 1)
+    def expected_embedding(self, tokens: Distributions) -> torch.Tensor:
+        return torch.zeros(tokens.n, 1)
 
 
 class Words(Chat):

@@ -25,10 +25,11 @@ def prepare(model: DiffusionGemma, compiled: bool) -> None:
 
 def all_experts(experts: Experts, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
     """`Experts.forward`: tokens `[N, hidden]`, weights and expert ids `[N, k]`."""
-    E, twice, _ = experts.gate_up_proj.shape
+    stack, down = experts.get_parameter("gate_up_proj"), experts.get_parameter("down_proj")
+    E, twice, _ = stack.shape
     chosen = torch.zeros(x.shape[0], E, dtype=weight.dtype, device=x.device)
     chosen = chosen.scatter(1, expert, weight)
-    gate_up = F.linear(x, experts.gate_up_proj.flatten(0, 1)).view(-1, E, 2, twice // 2)
+    gate_up = F.linear(x, stack.flatten(0, 1)).view(-1, E, 2, twice // 2)
     inner = F.gelu(gate_up[:, :, 0], approximate="tanh") * gate_up[:, :, 1]
     inner = inner * chosen[:, :, None].type_as(inner)
-    return F.linear(inner.flatten(1), experts.down_proj.permute(1, 0, 2).flatten(1))
+    return F.linear(inner.flatten(1), down.permute(1, 0, 2).flatten(1))

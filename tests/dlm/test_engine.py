@@ -8,6 +8,7 @@ from specs import checked
 from values import PROMPT, V
 
 from dlm import (
+    BackendError,
     Committed,
     DlmError,
     Draft,
@@ -320,3 +321,11 @@ def test_bf16_runs_too(built_in):
     result = engine.generate(Request(prompt=ASKED[0], constraint=PERSON, max_tokens=96))
     assert result.finish_reason == "stop"
     assert result.parsed.keys() == {"name", "age"}
+
+
+def test_kernels_that_are_asked_for_are_told_of_or_refused(built_in):
+    assert built_in.backends["experts"] == "torch"
+    engine = Engine.load(device="cpu", dtype=torch.bfloat16, kernels="triton")  # interpreted
+    assert engine.backends["experts"] == "triton"
+    with pytest.raises(BackendError, match=r"experts: activations are torch.float32"):
+        Engine.load(device="cpu", kernels="triton")

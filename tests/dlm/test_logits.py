@@ -1,14 +1,16 @@
-"""A canvas's logits, as they are asked about, against the definition."""
-
-import math
+"""A canvas's logits, as they are asked about, against the definition over whole rows."""
 
 import numpy as np
 import pytest
 import torch
+from full_rows import FullRows
 from hypothesis import given
 from hypothesis import strategies as st
+from scores import scores_of
 
-from dlm.logits import Logits
+from dlm.kernels.vocab import vocab_pass
+from dlm.link import Link
+from dlm.logits import CANDIDATES, THRESHOLD, Logits
 
 SIZE = 3000
 
@@ -19,48 +21,110 @@ def packed(allowed):
     return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
+def only(*tokens):
+    return packed(np.isin(np.arange(SIZE), tokens))
+
+
 @given(
     seed=st.integers(0, 2**32),
-    scale=st.sampled_from([0.1, 3.0, 20.0, 500.0]),
+    scale=st.sampled_from([0.1, 3.0, 7.0, 20.0, 500.0]),
     share=st.sampled_from([1.0, 0.5, 0.01, 1 / SIZE]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    softcap=st.sampled_from([None, 30.0]),
+    heat=st.sampled_from([1.0, 1.25, 2.5]),
+    count=st.sampled_from([1, 3, 200]),
 )
-def test_candidates_are_the_likeliest_of_what_is_allowed(seed, scale, share, dtype):
-    """From a flat row to one where a single token has all of the mass."""
+def test_answers_are_those_of_whole_rows(seed, scale, share, dtype, softcap, heat, count):
+    """From a flat row to one where a single token has all of the mass; some that many allow, some
+    that allow one token. Of equally likely tokens, any may be named."""
     rng = np.random.default_rng(seed)
-    logits = torch.tensor(scale * rng.normal(size=(2, SIZE))).to(dtype)
+    logits = torch.tensor(scale * rng.normal(size=(3, SIZE))).to(dtype)
     allowed = rng.random(SIZE) < share
     allowed[rng.integers(SIZE)] = True
-    row = logits[1].double().numpy()
-    logp = row - row.max() - math.log(np.exp(row - row.max()).sum())
-    best = float(logp[allowed].max())
-    scores = Logits(logits, [0, 0])
+    inverse, uniform = torch.full((3,), heat), torch.zeros(3)
+    found = vocab_pass(logits, inverse, uniform, softcap=softcap, threshold=THRESHOLD, k=CANDIDATES)
+    ours = Logits(found, logits, heat, softcap, Link(torch.device("cpu")))
+    x = logits.double() if softcap is None else softcap * torch.tanh(logits.double() / softcap)
+    rows = FullRows(x * heat)
 
-    found = scores.candidates(1, packed(allowed), 3)
+    best, answer = ours.best(1, packed(allowed)), ours.candidates(1, packed(allowed), count)
 
-    assert row[scores.best(1, packed(allowed))] == row[allowed].max()
-    assert found.mass == pytest.approx(np.exp(logp[allowed]).sum(), rel=1e-4, abs=1e-7)
-    tokens = [token for token, _ in found.ranked]
-    assert allowed[tokens].all()
-    assert len({*tokens}) == len(tokens)
-    likeliest = sorted((p for p in logp[allowed] if p > best + math.log(2e-3)), reverse=True)[:3]
-    if best < -26:  # nats: beyond what is looked at
-        assert len(tokens) == 1
-    else:  # those next to the best one may be
-        assert len(tokens) >= (len(likeliest) if best > -18 else 1)
-    for (token, said), expected in zip(found.ranked, likeliest, strict=False):
-        assert logp[token] == pytest.approx(expected)
-        assert said == pytest.approx(expected, abs=1e-3) or (said == -math.inf and best < -25)
+    assert ours.argmax == logits.argmax(-1).tolist()
+    assert allowed[best]
+    assert logits[1, best] == logits[1, torch.tensor(allowed)].max()
+    expected = rows.candidates(1, packed(allowed), count)
+    assert answer.mass == pytest.approx(expected.mass, rel=1.1e-3, abs=1e-7)
+    assert answer.mass <= expected.mass * (1 + 1e-4) + 1e-7
+    logp = (x * heat).log_softmax(-1)[1].numpy()
+    border = np.abs(logp - expected.ranked[0][1] + np.log(1e3)) < 1e-3
+    assert abs(len(answer.ranked) - len(expected.ranked)) <= border.sum()
+    for (token, said), (_, p) in zip(answer.ranked, expected.ranked, strict=False):
+        assert said == pytest.approx(p, abs=1e-3)
+        assert allowed[token]
+        assert logp[token] == pytest.approx(p, abs=1e-3)
+    assert len({token for token, _ in answer.ranked}) == len(answer.ranked)
 
 
 def test_where_nothing_is_allowed_there_is_no_candidate():
-    found = Logits(torch.zeros(1, SIZE), [0]).candidates(0, packed(np.zeros(SIZE, dtype=bool)), 3)
+    found = scores_of(torch.zeros(1, SIZE)).candidates(0, only(), 3)
     assert (found.ranked, found.mass) == ([], 0.0)
 
 
 def test_logits_that_a_model_rules_out_are_no_candidates():
     logits = torch.full((1, SIZE), -torch.inf)
     logits[0, [7, 9]] = torch.tensor([1.0, 2.0])
-    found = Logits(logits, [9]).candidates(0, packed(np.ones(SIZE, dtype=bool)), 5)
+    found = scores_of(logits).candidates(0, packed(np.ones(SIZE, dtype=bool)), 5)
     assert [token for token, _ in found.ranked] == [9, 7]
     assert found.mass == pytest.approx(1.0)
+
+
+def test_where_a_model_rules_out_all_that_is_allowed_it_is_still_that_which_is_taken():
+    logits = torch.full((2, SIZE), -torch.inf)
+    logits[0, 7] = 1.0
+    for position in (0, 1):
+        scores = scores_of(logits)
+        assert scores.best(position, only(40, 90)) in (40, 90)
+        found = scores.candidates(position, only(40, 90), 1)
+        assert [token for token, _ in found.ranked] in ([40], [90])
+        assert found.mass == 0.0
+
+
+def test_a_row_is_fetched_only_where_its_list_cannot_answer():
+    """Five tokens are likely, and the rest of the row is 40 nats below."""
+    logits = torch.full((6, SIZE), -40.0)
+    logits[:, [10, 20, 30, 40, 50]] = torch.tensor([0.0, -1, -2, -3, -12])
+    scores = scores_of(logits)
+
+    assert scores.best(0, only(20, 30, 700)) == 20
+    found = scores.candidates(0, only(20, 30, 40, 700), 3)
+    assert [token for token, _ in found.ranked] == [20, 30, 40]
+    found = scores.candidates(0, only(20, 700), 3)  # the others are less likely by over 1e3
+    assert [token for token, _ in found.ranked] == [20]
+    assert (scores.copies, scores.rows) == (0, 0)
+
+    assert scores.best(0, only(700, 800)) == 700
+    assert (scores.copies, scores.rows) == (1, 4)
+
+
+def test_candidates_that_are_not_listed_are_looked_up_if_they_come_near():
+    """Of two that are allowed, one is just below what is listed, and one above."""
+    logits = torch.full((1, SIZE), -60.0)
+    logits[0, [10, 20, 30]] = torch.tensor([0.0, -13.5, -14.5])
+    scores = scores_of(logits)
+
+    found = scores.candidates(0, only(20, 30), 3)
+
+    assert [token for token, _ in found.ranked] == [20, 30]
+    assert found.mass == pytest.approx(np.exp(-13.5) + np.exp(-14.5), rel=1e-4)
+    assert scores.copies == 1
+
+
+def test_along_a_text_rows_come_in_ever_larger_copies():
+    logits = torch.randn(256, SIZE, generator=torch.Generator().manual_seed(0))
+    scores = scores_of(logits)
+
+    said = [scores.best(position, only(5, 6)) for position in range(256)]
+
+    assert said == [5 if row[5] >= row[6] else 6 for row in logits]
+    assert scores.rows == 256
+    assert scores.copies == 7  # 4, 4, 8, 16, 32, 64, 128

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from doubles import Dreamer, Random
+from full_rows import FullRows
 from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Regex, Request, sampling
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
 from dlm.grammar.masks.bits import unpacked
-from dlm.logits import Logits
 from dlm.retry import turning_point, untried
 
 CONFIG = DecodeConfig(max_steps=7, confidence=0.5, patience=2, lost=0.2, entropy_bound=2.0)
@@ -65,8 +65,7 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
             logits = model.denoise(canvas[None], soft_embedding[None], cache, [0])[0]
             logits = logits / torch.tensor(heat)
             bans = barred if last else banned | barred
-            scores = Logits(logits.clone(), logits.argmax(-1).tolist())
-            read = constraint.guide(scores, Fixed(pinned=pinned, banned=bans, last=last))
+            read = constraint.guide(FullRows(logits), Fixed(pinned=pinned, banned=bans, last=last))
             for position, row in enumerate(read.rows):
                 allowed = torch.zeros(V, dtype=torch.bool)
                 if row >= 0:
@@ -75,13 +74,16 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
                 else:
                     allowed[~row] = True
                 logits[position, ~allowed] = -torch.inf
-            entropies = sampling.entropy(logits)
+            p = logits.softmax(-1)
+            entropies = torch.special.entr(p).sum(-1)
             accepted = sampling.accept(entropies, config.entropy_bound)
             accepted[read.suspect :] = False
             uniform = torch.rand(L, generator=rng)
             canvas = torch.randint(V, (L,), generator=rng)
-            canvas[accepted] = sampling.draw(logits[accepted], uniform[accepted])
-            soft_embedding = model.soft_embedding(logits)
+            mass = p.cumsum(-1)
+            drawn = torch.searchsorted(mass, uniform[:, None] * mass[:, -1:], right=True)[:, 0]
+            canvas[accepted] = drawn[accepted]
+            soft_embedding = p @ model.table
             step, out.calls, out.repairs = step + 1, out.calls + 1, out.repairs + read.repaired
             stable, guess, late = read.guess == guess, read.guess, step - N
             sure = entropies[: read.scored].mean().item() < config.confidence
@@ -227,15 +229,14 @@ def test_a_soft_embedding_that_is_lost_or_stale_would_show(engine_of, wrong):
     model = Dreamer(V, 0)
     request = Request(token_ids=PROMPT, seed=0, max_tokens=40)
     right = decoded(model, Free(CONFIG.stops), request, CONFIG)
-    original, kept = model.soft_embedding, [model.no_soft_embedding()]
+    original, kept = model.denoise, [model.no_soft_embedding()[None]]
 
-    def soft_embedding(logits):
-        if wrong == "lost":
-            return torch.zeros_like(original(logits))
-        kept.append(original(logits))
-        return kept[-2].expand_as(kept[-1])
+    def denoise(canvas, soft_embedding, cache, slots):
+        kept.append(soft_embedding)
+        shown = torch.zeros_like(soft_embedding) if wrong == "lost" else kept[-2]
+        return original(canvas, shown, cache, slots)
 
-    model.soft_embedding = soft_embedding
+    model.denoise = denoise
     assert decoded(model, Free(CONFIG.stops), request, CONFIG) != right
 
 

@@ -16,10 +16,10 @@ from dlm.kernels.nvfp4 import W4A4_TILES, W4A16_TILES
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
 TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a", 120: "sm_120a"}
 
-LOGITS = "{}:16 i32:16 *i32:16 i32:16 *i32:16 *fp32:16 *fp32:16 *i32:16"
-CHUNK = LOGITS + " i32:16 i32:16 {} 4096 num_warps=8"
+LOGITS = "{}:16 i32:16 *i32:16 i32:16 *i64:16 *i64:16 *fp32:16 *fp32:16 *i32:16"
+CHUNK = LOGITS + " i32:16 {} 4096 num_warps=8"
 MERGE = (
-    LOGITS + " *fp32:16 *fp32:16 *i64:16 *i64:16 *fp32:16 i32:16 i32:16 fp32 i32:16 i32:16"
+    LOGITS + " *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 i32:16 i32:16 fp32 i32:16 i32:16"
     " {} 64 4096 num_warps=8"
 )
 W4A16 = "{}:16 *u8:16 *i32:16 *fp32 {}:16 i32:16 i32 i32:16 i32 "
@@ -46,14 +46,6 @@ def tile(options: dict[str, int]) -> str:
 
 # Signatures as offline.py reads them; GPUs, and what instruction there must be.
 KERNELS: list[tuple[str, str, dict[int, str]]] = [
-    *(
-        ("grammar_mask._mask_logits_kernel", signature, dict.fromkeys(SHARED, ""))
-        for signature in (
-            "*bf16:16 *i32:16 *i32:16 i32:16 i32:16 i32:16 4096",
-            "*fp32:16 *i32:16 *i32:16 i32:16 i32:16 i32:16 4096",
-            "*fp16 *i32 *i32 i32 i32 i32 4096",
-        )
-    ),
     *(
         (f"vocab.{kernel}", signature.format(logits, cap), dict.fromkeys(sms, ""))
         for kernel, signature in (("_chunk_kernel", CHUNK), ("_merge_kernel", MERGE))

@@ -1,11 +1,10 @@
 """Errors of fp32 are derived, not tuned. With u = 2^-24 and |x| <= X over the allowed tokens:
 
 x is a few roundings of relative error u away from its value, or with a softcap, whose tanh is
-2 s(2y) - 1, of as much of the softcap over T, which is X then: all in all `ROUNDINGS` * u * (X + 1)
-=: d at most. A difference d of
-every x moves log-sum-exp by d at most, a probability by the factor e^(2d), and the entropy by
-2d * sum p |x - mean|, which for n tokens is no more than 2d * (1 + log n). Sums of V terms add less
-than log2(V) * u of themselves, as they are made in trees.
+1 - 2 / (e^2y + 1), of as much of the softcap over T, which is X then: all in all `ROUNDINGS` * u *
+(X + 1) =: d at most. A difference d of every x moves log-sum-exp by d at most, a probability by the
+factor e^(2d), and the entropy by 2d * sum p |x - mean|, which for n tokens is no more than 2d * (1
++ log n). Sums of V terms add less than log2(V) * u of themselves, as they are made in trees.
 """
 
 import math
@@ -17,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dlm.kernels import vocab
-from dlm.kernels.vocab import Masks, VocabPass, vocab_pass, vocab_pass_reference
+from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
+from dlm.kernels.vocab_rows import Masks, VocabPass, heated
 
 ROUNDINGS = 16
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -26,10 +26,15 @@ BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "ker
 
 
 def close(actual: VocabPass, logits: Tensor, *args, threshold: float = 1e-4, k: int = 256, **kw):
-    """Whether `actual` is what the reference says, up to the errors derived above."""
+    """Whether `actual` is what the reference says, up to the errors derived above.
+
+    Rows may have more or fewer than `k` candidates; which of the two, must be beyond rounding.
+    """
     expected = vocab_pass_reference(logits, *args, threshold=threshold, k=k, **kw)
     V = logits.shape[1]
     every = vocab_pass_reference(logits, *args, threshold=1e-30, k=V, **kw)
+    rows = args[3] if len(args) > 3 else torch.arange(len(logits))
+    logits = logits[rows]
     biggest = logits.double().nan_to_num(0, 0, 0).abs().amax(-1) if V else expected.lse * 0
     biggest = (biggest * 0 + kw["softcap"] if kw.get("softcap") else biggest) * args[0]
     d = 2**-24 * (ROUNDINGS * (biggest + 1) + math.log2(V + 2))
@@ -39,38 +44,44 @@ def close(actual: VocabPass, logits: Tensor, *args, threshold: float = 1e-4, k: 
     assert ((actual.lse - expected.lse).abs()[~nothing] <= d[~nothing]).all()
     assert ((actual.entropy - expected.entropy).abs() <= 4 * d * (1 + math.log(V + 1))).all()
     assert torch.equal(actual.argmax, expected.argmax)
-    assert ((actual.tail - expected.tail).abs() <= 2 * d + border(actual, every, threshold)).all()
     for i in range(len(logits)):
         error = float(4 * d[i])
-        sure = {t: p for t, p in listed(every, i).items() if p >= threshold * (1 + error)}
-        maybe = {t: p for t, p in listed(every, i).items() if p >= threshold * (1 - error)}
-        assert len(sure) <= actual.above[i] <= len(maybe)
-        found = listed(actual, i)
-        assert len(found) == min(k, int(actual.above[i]))
-        assert list(found) == sorted(found)
-        assert found.keys() <= maybe.keys()
-        assert len(found) == k or sure.keys() <= found.keys()
-        assert all(abs(p - maybe[t]) <= error * maybe[t] for t, p in found.items())
-        assert (actual.probs[i, len(found) :] == 0).all()
+        likely = probabilities(every, i, logits, args[0], kw.get("softcap"))
+        sure = {t for t, p in likely.items() if p >= threshold * (1 + error)}
+        maybe = {t: p for t, p in likely.items() if p >= threshold * (1 - error)}
+        assert min(len(sure), k + 1) <= actual.above[i] <= min(len(maybe), k + 1)
+        if actual.above[i] <= k:
+            count = int(actual.above[i])
+            found = actual.ids[i, :count].tolist()
+            assert sure <= set(found) <= maybe.keys()
+            assert found == sorted(found)
+            assert (actual.ids[i, count:] == -1).all()
+            assert actual.logits[i, :count].tolist() == logits[i, found].float().tolist()
+            assert (actual.logits[i, count:] == 0).all()
+            border = sum(p for t, p in maybe.items() if t not in sure)
+            rest = sum(p for t, p in likely.items() if t not in maybe)
+            assert rest - 2 * d[i] <= actual.tail[i] <= rest + border + 2 * d[i]
+        else:
+            assert actual.tail[i] == 1
         reached, drawn = 0.0, int(actual.draw[i])
         assert (drawn < 0) == bool(nothing[i])
         if drawn >= 0:
-            for token, p in listed(every, i).items():
+            for token, p in likely.items():
                 if token == drawn:
                     assert reached - error <= args[1][i] <= reached + p + error
                 reached += p if token < drawn else 0
-            assert drawn in listed(every, i)
+            assert drawn in likely
 
 
-def listed(result: VocabPass, i: int) -> dict[int, float]:
-    here = result.ids[i] >= 0
-    return dict(zip(result.ids[i][here].tolist(), result.probs[i][here].tolist(), strict=True))
-
-
-def border(actual: VocabPass, every: VocabPass, threshold: float) -> Tensor:
-    """The mass that `tail` may have or lack because a token is as likely as the threshold."""
-    near = (every.probs / threshold - 1).abs() < 1e-3
-    return every.probs.where(near, 0).sum(-1)
+def probabilities(
+    every: VocabPass, i: int, logits: Tensor, inverse_temperature: Tensor, softcap: float | None
+) -> dict[int, float]:
+    """Of the tokens that `every` lists in row i, in fp64."""
+    tokens = every.ids[i][every.ids[i] >= 0]
+    x = logits[i, tokens].double()
+    x = softcap * torch.tanh(x / softcap) if softcap else x
+    p = (x * inverse_temperature[i].double() - every.lse[i]).exp()
+    return dict(zip(tokens.tolist(), p.tolist(), strict=True))
 
 
 def random_logits(n: int, V: int, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
@@ -81,13 +92,12 @@ def random_logits(n: int, V: int, dtype: torch.dtype, rng: torch.Generator) -> T
 
 
 def random_masks(n: int, V: int, rng: torch.Generator) -> Masks:
-    """Five masks: of half of all tokens, all, none, two of random words; and named tokens."""
-    words = torch.randint(-(2**31), 2**31, (5, -(-V // 32) + 1), generator=rng)
-    words[1], words[2] = -1, 0
-    rows = torch.randint(-1, 5, (n,), generator=rng)
-    only = torch.randint(V, (n,), generator=rng)
-    only[torch.rand(n, generator=rng) < 0.7] = -1
-    return Masks(words.int(), rows.tolist(), only.tolist())
+    """Six masks: of half of all tokens, all, none, one token, two of random words."""
+    words = torch.randint(-(2**31), 2**31, (6, -(-V // 32) + 1), generator=rng)
+    words[1], words[2:4] = -1, 0
+    token = int(torch.randint(V, (), generator=rng))
+    words[3, token // 32] = 1 << token % 32
+    return Masks(words.int(), torch.randint(-1, 6, (n,), generator=rng))
 
 
 def heat(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -130,9 +140,60 @@ def test_without_masks_every_token_is_allowed(by_kernel, rng):
     actual = vocab_pass(logits, *args, by_kernel=by_kernel)
 
     close(actual, logits, *args)
-    every = Masks(torch.zeros(0, 32, dtype=torch.int32), [-1] * 3, [-1] * 3)
+    every = Masks(torch.zeros(0, 32, dtype=torch.int32), torch.full((3,), -1))
     masked = vocab_pass(logits, *args, every, by_kernel=by_kernel)
-    assert all(torch.equal(a, b) for a, b in zip(actual, masked, strict=True))
+    assert torch.equal(actual.packed(), masked.packed())
+
+
+@BY_KERNEL
+def test_some_rows_are_looked_at_as_if_they_were_all(by_kernel, rng):
+    """In any order, one of them twice; masks and numbers are theirs."""
+    logits, masks = random_logits(6, 5000, torch.bfloat16, rng), random_masks(4, 5000, rng)
+    rows = torch.tensor([4, 1, 1, 5])
+    args = (*heat(4, rng), masks)
+
+    actual = vocab_pass(logits, *args, rows, by_kernel=by_kernel)
+
+    close(actual, logits, *args, rows)
+    alone = vocab_pass(logits[rows], *args, by_kernel=by_kernel)
+    assert torch.equal(actual.packed(), alone.packed())
+
+
+def test_what_is_packed_is_unpacked(rng):
+    """Bit for bit; into one tensor, which is one copy from a GPU."""
+    logits, args = random_logits(5, 900, torch.float32, rng), heat(5, rng)
+    found = vocab_pass(logits, *args, k=7)
+
+    packed = found.packed()
+
+    assert (packed.shape, packed.dtype) == ((5, 6 + 2 * 7), torch.int32)
+    for one, again in zip(found, VocabPass.unpacked(packed), strict=True):
+        assert one.dtype == again.dtype
+        assert torch.equal(one, again)
+
+
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_a_heated_logit_is_what_the_pass_takes_it_for(softcap, rng):
+    logits, (inverse, uniform) = random_logits(6, 700, torch.bfloat16, rng), heat(6, rng)
+    expected = logits.double()
+    expected = expected if softcap is None else softcap * torch.tanh(expected / softcap)
+
+    expected = expected.masked_fill(logits.isneginf(), -torch.inf) * inverse.double()[:, None]
+
+    x = heated(logits, inverse, softcap)
+
+    torch.testing.assert_close(x.double(), expected, atol=1e-4, rtol=1e-6)
+    found = vocab_pass(logits, inverse, uniform, softcap=softcap)
+    torch.testing.assert_close(x.logsumexp(-1), found.lse)
+
+
+def test_a_nan_beside_it_makes_no_forbidden_logit_count(rng):
+    logits = torch.randn(2, 40, generator=rng)
+    logits[0, 3], logits[1, 5:] = torch.nan, -torch.inf
+
+    x = heated(logits, torch.ones(2), 30.0)
+
+    assert x[1, 5:].isneginf().all()
 
 
 @BY_KERNEL
@@ -141,7 +202,7 @@ def test_masks_may_leave_only_the_worst_of_saturated_logits(sign, by_kernel):
     """75 nats and more below the best: e to that is no fp32 number if the best counts."""
     logits = torch.full((2, 5000), 1000.0 * sign).bfloat16()
     logits[:, [7, 4500]] = torch.tensor([-1000.0, -900.0]).bfloat16()
-    masks = Masks(torch.zeros(1, 157, dtype=torch.int32), [0, 0], [-1, -1])
+    masks = Masks(torch.zeros(1, 157, dtype=torch.int32), torch.tensor([0, 0]))
     masks.bitmask[0, 7 // 32] = 1 << 7
     masks.bitmask[0, 4500 // 32] = 1 << (4500 % 32)
     args = torch.full((2,), 2.5), torch.tensor([0.1, 0.9]), masks
@@ -175,11 +236,12 @@ def test_the_lowest_of_equal_tokens_wins_across_chunks(by_kernel):
 
 @BY_KERNEL
 def test_a_row_that_may_take_nothing_says_so_and_harms_no_other(by_kernel, rng):
-    """Its mask is empty; or every token that it allows is -inf; or the named one is."""
+    """Its mask is empty; or every token that it allows is -inf, be it one or many."""
     logits, (inverse, uniform) = torch.randn(4, 5000, generator=rng), heat(4, rng)
     logits[1, ::2], logits[2, 4999] = -torch.inf, -torch.inf
-    bitmask = torch.tensor([[0], [0x55555555]], dtype=torch.int32).repeat(1, 157)
-    masks = Masks(bitmask, [0, 1, -1, -1], [-1, -1, 4999, -1])
+    bitmask = torch.tensor([[0], [0x55555555], [0]], dtype=torch.int32).repeat(1, 157)
+    bitmask[2, 4999 // 32] = 1 << 4999 % 32
+    masks = Masks(bitmask, torch.tensor([0, 1, 2, -1]))
     args = inverse, uniform, masks
 
     actual = vocab_pass(logits, *args, k=4, by_kernel=by_kernel)
@@ -188,7 +250,7 @@ def test_a_row_that_may_take_nothing_says_so_and_harms_no_other(by_kernel, rng):
     assert actual.lse[:3].tolist() == [-math.inf] * 3
     assert actual.argmax[:3].tolist() == actual.draw[:3].tolist() == [-1] * 3
     assert actual.ids[:3].eq(-1).all()
-    for zero in (actual.entropy, actual.above, actual.probs, actual.tail):
+    for zero in (actual.entropy, actual.above, actual.logits, actual.tail):
         assert not zero[:3].any()
     assert actual.argmax[3] >= 0
 
@@ -205,7 +267,7 @@ def test_memory_around_the_arguments_is_not_read(dtype, by_kernel, rng):
     wide = torch.full((4, 132 + 9), -1, dtype=torch.int32)
     wide[2, 5:-4] = torch.randint(2**31, (132,), generator=rng).int()
     wide[2, 5] = 1
-    masks = Masks(wide[1:3, 5:-4], [-1, 1, 1], [-1, -1, 4199])
+    masks = Masks(wide[1:3, 5:-4], torch.tensor([-1, 1, 1]))
     inverse, uniform = (torch.full((9,), torch.nan)[3:6].copy_(x) for x in heat(3, rng))
 
     actual = vocab_pass(logits, inverse, uniform, masks, by_kernel=by_kernel)
@@ -276,16 +338,20 @@ def test_the_same_numbers_draw_the_same_tokens(by_kernel, rng):
 
 
 @BY_KERNEL
-def test_what_does_not_fit_among_the_candidates_is_counted_and_in_the_tail(by_kernel):
-    logits = torch.zeros(1, 8000)
+@pytest.mark.parametrize("likely", [99, 100, 101, 102, 8000])
+def test_a_row_with_too_many_candidates_says_so(likely, by_kernel):
+    """In one chunk, or in many; its neighbour has one."""
+    logits = torch.full((2, 8000), -40.0)
+    logits[0, torch.linspace(0, 7999, likely).long()] = 0
+    logits[1, 7] = 0
 
     actual = vocab_pass(
-        logits, torch.ones(1), torch.zeros(1), threshold=1e-4, k=100, by_kernel=by_kernel
+        logits, torch.ones(2), torch.zeros(2), threshold=1e-4, k=100, by_kernel=by_kernel
     )
 
-    assert actual.above.item() == 8000
-    assert actual.ids[0].tolist() == list(range(100))
-    assert actual.tail.item() == pytest.approx(7900 / 8000, rel=1e-5)
+    assert actual.above.tolist() == [min(likely, 101), 1]
+    assert actual.tail[0] == 1 if likely > 100 else actual.tail[0] < 1e-10
+    assert actual.ids[1, :2].tolist() == [7, -1]
 
 
 @BY_KERNEL
@@ -307,7 +373,7 @@ def test_nothing_to_pass_over_is_no_error(shape, by_kernel):
 
     assert actual.lse.tolist() == [-math.inf] * n
     assert actual.draw.tolist() == actual.argmax.tolist() == [-1] * n
-    assert actual.ids.shape == actual.probs.shape == (n, 256)
+    assert actual.ids.shape == actual.logits.shape == (n, 256)
 
 
 def test_the_kernels_reach_rows_further_than_an_int32_counts():
@@ -342,7 +408,7 @@ def test_a_whole_vocabulary_on_the_gpu_is_what_the_cpu_says(dtype, rng):
     masks = random_masks(64, 262_144, rng)
     expected = vocab_pass(logits, inverse, uniform, masks, softcap=30.0)
 
-    sent = Masks(masks.bitmask.cuda(), *masks[1:])
+    sent = Masks(masks.bitmask.cuda(), masks.rows.cuda())
     args = logits.cuda(), inverse.cuda(), uniform.cuda(), sent
     actual = VocabPass(*(x.cpu() for x in vocab_pass(*args, softcap=30.0)))
 

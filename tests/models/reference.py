@@ -15,6 +15,8 @@ from torch import Tensor
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
 from transformers.utils import logging
 
+from dlm.marginals import Marginals
+from dlm.mask_table import MaskTable
 from dlm.models import DiffusionGemma, KVCache, checkpoint
 
 logging.disable_progress_bar()
@@ -131,6 +133,15 @@ def cached(cache: KVCache, slot: int, layer: int) -> tuple[Tensor, Tensor]:
         for pool in cache._pools[kind].layer(index)
     )
     return keys, values
+
+
+@torch.inference_mode()
+def soft_embedding(model: DiffusionGemma, logits: Tensor) -> Tensor:
+    """What the engine shows `model` of its `logits [B, L, V]` at a temperature of 1."""
+    B, L, V = logits.shape
+    table, uniform = MaskTable(-(-V // 32)), torch.zeros(B, L)
+    marginals = Marginals(logits, [1.0] * B, uniform, model.softcap, table)
+    return model.expected_embedding(marginals.distributions()).view(B, L, -1).clone()
 
 
 def no_soft_embedding(*shape: int) -> Tensor:

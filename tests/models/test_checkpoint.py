@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dlm.models import CheckpointError, checkpoint
+from dlm.models import CheckpointError, checkpoint, layout
 
 Q_PROJ = "model.decoder.layers.1.self_attn.q_proj.weight"
 ENCODER_SCALAR = "model.encoder.language_model.layers.1.layer_scalar"
@@ -86,7 +86,7 @@ def test_a_checkpoint_that_fits_another_config_is_refused(saved, reference):
 
 def test_vision_tensors_are_there_and_not_read(pair, saved):
     names = [*load_file(saved / "model.safetensors")]
-    vision = [name for name in names if checkpoint.parameter_name(name) is None]
+    vision = [name for name in names if layout.parameter_name(name) is None]
     assert {name.split(".")[2] for name in vision} == {"vision_tower", "embed_vision"}
     edit_tensors(saved, lambda tensors: [tensors.pop(name) for name in vision])
     without = checkpoint.load(saved).state_dict()
@@ -96,10 +96,10 @@ def test_vision_tensors_are_there_and_not_read(pair, saved):
 
 def test_every_text_tensor_has_one_name_here_and_one_on_disk(pair):
     names = load_file(pair.directory / "model.safetensors").keys()
-    text = {name for name in names if checkpoint.parameter_name(name) is not None}
-    assert {checkpoint.tensor_name(name) for name in pair.ours.state_dict()} == text
+    text = {name for name in names if layout.parameter_name(name) is not None}
+    assert {layout.tensor_name(name) for name in pair.ours.state_dict()} == text
     for name in text:
-        assert checkpoint.tensor_name(str(checkpoint.parameter_name(name))) == name
+        assert layout.tensor_name(str(layout.parameter_name(name))) == name
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
@@ -150,13 +150,6 @@ def test_a_variant_that_is_not_computed_here_is_refused_by_name(saved, reference
 def test_layers_of_an_unknown_kind_are_refused(saved, reference, layer_types):
     reference.edit_config(saved, layer_types=layer_types)
     assert "config.json: " in refusal(saved)
-
-
-def test_quantised_weights_are_refused_by_name(saved):
-    config = json.loads((saved / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
-    (saved / "config.json").write_text(json.dumps(config))
-    assert "quantised by 'modelopt' are not read yet" in refusal(saved)
 
 
 def test_a_text_config_that_is_none_is_refused(saved):
@@ -222,7 +215,7 @@ def test_a_tensor_in_two_shards_is_named(sharded):
 def written(pair, tmp_path) -> Path:
     """What `save` makes of the pair's own model, its vision tower passed through."""
     original = load_file(pair.directory / "model.safetensors")
-    vision = {name: t for name, t in original.items() if checkpoint.parameter_name(name) is None}
+    vision = {name: t for name, t in original.items() if layout.parameter_name(name) is None}
     config = json.loads((pair.directory / "config.json").read_text())
     checkpoint.save(pair.ours, tmp_path / "new" / "written", config, vision)
     return tmp_path / "new" / "written"

@@ -54,14 +54,16 @@ def denoised(model, batch, noisy, belief):
         for k, start in enumerate(batch.starts[b].tolist()):
             cache = model.new_cache(1)
             model.encode([batch.tokens[b, :start].tolist()], cache, [0])
-            rows.append(model.denoise(noisy[b, k, None], belief[b, k, None], cache, [0]))
+            logits = model.denoise(noisy[b, k, None], belief[b, k, None], cache, [0])
+            rows.append(model.softcapped(logits))
     return torch.cat(rows).unflatten(0, noisy.shape[:2]).clone()
 
 
 def test_canvases_in_one_pass_equal_canvases_denoised_apart(pair, batch, noisy, belief):
     _, canvases = states(pair.ours, batch, noisy, belief)
     expected = denoised(pair.ours, batch, noisy, belief)
-    torch.testing.assert_close(pair.ours.logits(canvases), expected, **CLOSE)
+    actual = pair.ours.softcapped(pair.ours.logits(canvases))
+    torch.testing.assert_close(actual, expected, **CLOSE)
 
 
 def test_tokens_in_one_pass_equal_tokens_encoded_apart(pair, batch, noisy, belief):
@@ -141,7 +143,7 @@ def test_the_loss_is_the_cross_entropy_of_what_the_model_says_apart(
     logits, targets = [], []
     for row, length, answer in zip(batch.tokens, batch.lengths, batch.answers, strict=True):
         encoded = pair.ours.encode([row[:length].tolist()], pair.ours.new_cache(1), [0])
-        logits.append(pair.ours.logits(encoded)[answer - 1 : length - 1])
+        logits.append(pair.ours.softcapped(pair.ours.logits(encoded[answer - 1 : length - 1])))
         targets.append(row[answer:length])
     next_token = F.cross_entropy(torch.cat(logits).clone(), torch.cat(targets))
     torch.testing.assert_close(loss.next_token, next_token, **CLOSE)
@@ -153,7 +155,8 @@ def test_self_conditioning_shows_the_belief_of_a_first_pass(pair, batch, referen
     assert torch.equal(noisy, again)
     assert not nothing.any()
     first = denoised(pair.ours, batch, noisy, nothing)
-    torch.testing.assert_close(belief, pair.ours.soft_embedding(first), **CLOSE)
+    embedding = pair.ours.embed_tokens.weight * reference.HIDDEN**0.5
+    torch.testing.assert_close(belief, first.softmax(-1) @ embedding, **CLOSE)
     second = denoised(pair.ours, batch, noisy, belief)
     diffusion = F.cross_entropy(second.flatten(0, 2), batch.canvases.flatten())
     torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)

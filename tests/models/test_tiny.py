@@ -26,10 +26,8 @@ def test_it_is_at_most_16_megabytes():
     assert sum(path.stat().st_size for path in TINY.iterdir()) <= 16 * 2**20
 
 
-def test_transformers_loads_it_and_gives_the_same_logits(rng, tokenizer):
-    reference, info = DiffusionGemmaForBlockDiffusion.from_pretrained(
-        TINY, output_loading_info=True
-    )
+def test_transformers_loads_it_and_gives_the_same_logits(reference, rng, tokenizer):
+    theirs, info = DiffusionGemmaForBlockDiffusion.from_pretrained(TINY, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert not info["mismatched_keys"]
@@ -39,17 +37,18 @@ def test_transformers_loads_it_and_gives_the_same_logits(rng, tokenizer):
     cache = model.new_cache(1)
     model.encode([prompt], cache, [0])
     first = model.denoise(canvas, model.no_soft_embedding()[None], cache, [0])
-    second = model.denoise(canvas, model.soft_embedding(first), cache, [0])
+    soft_embedding = reference.soft_embedding(model, first)
+    second = model.denoise(canvas, soft_embedding, cache, [0])
     with torch.no_grad():
-        past = DynamicCache(config=reference.config.get_text_config())
-        expected = reference(
+        past = DynamicCache(config=theirs.config.get_text_config())
+        expected = theirs(
             input_ids=torch.tensor([prompt]), decoder_input_ids=canvas, past_key_values=past
         ).logits
-        again = reference(
+        again = theirs(
             decoder_input_ids=canvas, past_key_values=past, self_conditioning_logits=expected
         ).logits
-    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(second, again, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.softcapped(first), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.softcapped(second), again, rtol=1e-4, atol=1e-4)
 
 
 def test_it_has_every_part_of_the_architecture():

@@ -6,6 +6,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from dlm.kernels.expectation import Distributions
+
 CANVAS = 16
 
 
@@ -40,9 +42,12 @@ class Ledger:
 class Double:
     """A denoiser whose logits are `wish(committed tokens of the slot, canvas, soft embedding)`."""
 
+    softcap: float | None = None
+
     def __init__(self, vocab_size: int, canvas_length: int = CANVAS):
         self.vocab_size, self.canvas_length = vocab_size, canvas_length
         self.max_positions, self.device = 100_000, torch.device("cpu")
+        self.table = torch.zeros(vocab_size, 1)
 
     def new_cache(self, slots: int) -> Ledger:
         return Ledger(slots)
@@ -71,10 +76,10 @@ class Double:
         )
 
     def no_soft_embedding(self) -> Tensor:
-        return torch.zeros(self.canvas_length, 1)
+        return torch.zeros(self.canvas_length, self.table.shape[1])
 
-    def soft_embedding(self, logits: Tensor) -> Tensor:
-        return torch.zeros(*logits.shape[:-1], 1)
+    def expected_embedding(self, tokens: Distributions) -> Tensor:
+        return tokens.expected(self.table)
 
     def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
         raise NotImplementedError
@@ -131,18 +136,12 @@ class Dreamer(Double):
         super().__init__(vocab_size, **shape)
         rng = torch.Generator().manual_seed(seed)
         shapes = (vocab_size, self.WIDTH), (self.WIDTH, self.WIDTH), (self.WIDTH, self.WIDTH)
-        self._table, self._carry, self._mix = (torch.randn(s, generator=rng) for s in shapes)
+        self.table, self._carry, self._mix = (torch.randn(s, generator=rng) for s in shapes)
         self._scale = scale
 
-    def no_soft_embedding(self) -> Tensor:
-        return torch.zeros(self.canvas_length, self.WIDTH)
-
-    def soft_embedding(self, logits: Tensor) -> Tensor:
-        return logits.softmax(-1) @ self._table
-
     def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
-        seen = self._table[canvas]
-        context = self._table[committed[-3:]].mean(0) + len(committed) % 7 / 7
+        seen = self.table[canvas]
+        context = self.table[committed[-3:]].mean(0) + len(committed) % 7 / 7
         places = torch.linspace(-1, 1, self.canvas_length)[:, None]
         mixed = (seen + context + places + seen.roll(1, 0)) @ self._mix
-        return self._scale * torch.tanh(mixed + 3 * soft_embedding @ self._carry) @ self._table.T
+        return self._scale * torch.tanh(mixed + 3 * soft_embedding @ self._carry) @ self.table.T

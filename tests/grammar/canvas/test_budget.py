@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked import rows_of
 from oracle import judge
+from scores import scores_of
 
 from dlm.grammar import (
     BudgetError,
@@ -19,7 +20,6 @@ from dlm.grammar import (
     Vocabulary,
 )
 from dlm.grammar.canvas.warmup import Warmup
-from dlm.logits import Logits
 
 L, AMPLE = 12, 1000
 PAIRS = {"type": "array", "items": {"type": "array", "maxItems": 3}, "minItems": 2}
@@ -42,12 +42,12 @@ SPECS = [
 
 def random_scores(seed, size, scale=4.0):
     logits = scale * torch.randn(L, size, generator=torch.Generator().manual_seed(seed))
-    return Logits(logits, logits.argmax(-1).tolist())
+    return scores_of(logits)
 
 
 def wanting(tokens, size, pad):
     row = (list(tokens) + [pad] * L)[:L]
-    return Logits(50.0 * torch.nn.functional.one_hot(torch.tensor(row), size).float(), row)
+    return scores_of(50.0 * torch.nn.functional.one_hot(torch.tensor(row), size).float(), row)
 
 
 def answer(frontier, canvases):
@@ -174,7 +174,7 @@ def test_what_is_too_long_to_be_spelled_closes_within_as_many_tokens_as_bytes(
     logits = torch.zeros(canvas, len(vocabulary))
     logits[:, vocabulary.encode("a")[0]] = 9.0
     while not said or said[-1] not in vocabulary.stops:
-        guidance = frontier.guide(Logits(logits, logits.argmax(-1).tolist()))
+        guidance = frontier.guide(scores_of(logits))
         said += guidance.guess[: guidance.stop + 1]
         frontier.commit(guidance.guess[: guidance.stop + 1])
     assert len(said) <= needed

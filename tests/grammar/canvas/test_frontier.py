@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
 from oracle import judge
+from scores import scores_of
 
 from dlm.grammar import (
     Compiler,
@@ -21,7 +22,6 @@ from dlm.grammar import (
     Unfinished,
     Vocabulary,
 )
-from dlm.logits import Logits
 
 L, BUDGET = 12, 1000
 SCHEMA = {
@@ -41,11 +41,14 @@ def encode(vocabulary, text):
     return vocabulary.encode(text)
 
 
-def wanting(vocabulary, tokens, sure=50.0):
-    """Scores of a model that is sure of `tokens`, then of padding."""
+def logits_of(vocabulary, tokens, sure=50.0):
+    """Logits of a model that is sure of `tokens`, then of padding."""
     wanted = torch.tensor(list(tokens) + [vocabulary.pad] * (L - len(tokens)))[:L]
-    logits = sure * torch.nn.functional.one_hot(wanted, len(vocabulary)).float()
-    return Logits(logits, wanted.tolist())
+    return sure * torch.nn.functional.one_hot(wanted, len(vocabulary)).float()
+
+
+def wanting(vocabulary, tokens, sure=50.0):
+    return scores_of(logits_of(vocabulary, tokens, sure))
 
 
 def allowed(guidance, position, size):
@@ -85,10 +88,10 @@ def test_what_the_grammar_dictates_is_all_that_is_allowed(frontier, vocabulary):
 
 def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontier, vocabulary):
     fence = encode(vocabulary, "```json")
-    scores = wanting(vocabulary, [*fence, *encode(vocabulary, '{"invoice')])
+    logits = logits_of(vocabulary, [*fence, *encode(vocabulary, '{"invoice')])
     brace = encode(vocabulary, '{"')[0]
-    scores._logits[0, brace] = 40.0
-    guidance = frontier.guide(scores)
+    logits[0, brace] = 40.0
+    guidance = frontier.guide(scores_of(logits))
     assert guidance.guess[0] == brace
     assert brace in allowed(guidance, 0, len(vocabulary))
     key = encode(vocabulary, "invoice_id")
@@ -230,7 +233,7 @@ def test_a_literal_that_reads_like_a_control_token_is_spelled_out(compiler, voca
     """The tokenizer would write the control token, which is no text and ends the answer."""
     compiled = compiler.compile(JsonSchema({"const": text}))
     frontier = Frontier(compiled, BUDGET)
-    scores = Logits(torch.zeros(60, len(vocabulary)), [vocabulary.pad] * 60)
+    scores = scores_of(torch.zeros(60, len(vocabulary)), [vocabulary.pad] * 60)
     guidance = frontier.guide(scores)
     said = guidance.guess[: guidance.stop]
     assert json.loads(vocabulary.text(said)) == text
@@ -293,4 +296,4 @@ def test_a_vocabulary_that_cannot_end_the_text_is_told_of_at_once():
 def random_scores(vocabulary, seed):
     rng = torch.Generator().manual_seed(seed)
     logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
-    return Logits(logits, logits.argmax(-1).tolist())
+    return scores_of(logits)

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
+from scores import scores_of
 
 from dlm.grammar import (
     Choice,
@@ -19,7 +20,6 @@ from dlm.grammar import (
 )
 from dlm.grammar.canvas.repair import best_repair
 from dlm.grammar.parse.matcher import Matcher
-from dlm.logits import Logits
 
 LETTERS = "abcdefgqxyz"
 SIZE = 2 + len(LETTERS)
@@ -47,7 +47,7 @@ def believing(*rows):
         for letter, share in shares.items():
             odds[position, 1 if letter == "." else tokens(letter)[0]] = share
     logits = (odds / odds.sum(-1, keepdim=True)).log()
-    return Logits(logits, logits.argmax(-1).tolist())
+    return scores_of(logits)
 
 
 def repair(compiled, scores, position=0, text=""):
@@ -115,7 +115,7 @@ def test_a_repair_is_always_a_token_that_the_grammar_takes(letters, spec, seed, 
     rng = torch.Generator().manual_seed(seed)
     logits = scale * torch.randn(length, SIZE, generator=rng)
     logits[:, 1] -= 1000.0  # no text is empty
-    repair(letters.compile(spec), Logits(logits, logits.argmax(-1).tolist()))
+    repair(letters.compile(spec), scores_of(logits))
 
 
 def guide(compiled, scores, **fixed):
@@ -184,7 +184,7 @@ def test_what_the_grammar_dictates_is_no_choice(compiler, vocabulary):
     begun, key = vocabulary.encode('{"'), vocabulary.encode("invoice_id")
     wanted = [*begun, *key, vocabulary.encode("x")[0]]
     logits = 50.0 * torch.nn.functional.one_hot(torch.tensor(wanted), len(vocabulary)).float()
-    guidance = guide(compiler.compile(spec), Logits(logits, wanted))
+    guidance = guide(compiler.compile(spec), scores_of(logits, wanted))
     assert guidance.repaired
     assert guidance.choice == len(begun) - 1
     assert guidance.mass < 1e-6
@@ -199,7 +199,7 @@ def test_a_repair_behind_reasoning_looks_ahead_in_the_answer(compiler, vocabular
     for position, shares in enumerate(rows):
         for token, share in shares.items():
             odds[position, token] = share
-    scores = Logits(odds.log(), odds.argmax(-1).tolist())
+    scores = scores_of(odds.log(), odds.argmax(-1).tolist())
     compiled = compiler.compile(Choice(["ab", "xy", "cd"]))
     guidance = Frontier(compiled, 50, Reasoning.of(vocabulary)).guide(scores)
     assert guidance.guess == [opened, closed, a, b, 106]

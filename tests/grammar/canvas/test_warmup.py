@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked import rows_of
+from scores import scores_of
 
 from dlm.grammar import (
     Choice,
@@ -20,7 +21,6 @@ from dlm.grammar import (
     Tools,
 )
 from dlm.grammar.canvas.warmup import Warmup
-from dlm.logits import Logits
 
 L, BUDGET = 48, 200
 ORDER = {
@@ -69,7 +69,7 @@ def warm(vocabulary):
 def wanting(vocabulary, text):
     """Scores of a model that wants `text`, and to stop behind it."""
     wanted = [*vocabulary.encode(text), vocabulary.stops[1]]
-    return Logits(torch.zeros(len(wanted), len(vocabulary)), wanted)
+    return scores_of(torch.zeros(len(wanted), len(vocabulary)), wanted)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -77,7 +77,7 @@ def wanting(vocabulary, text):
 @given(seed=st.integers(0, 2**32), budget=st.sampled_from([60, BUDGET]))
 def test_a_warmup_changes_nothing(compiler, warm, vocabulary, spec, seed, budget):
     logits = 3 * torch.randn(L, len(vocabulary), generator=torch.Generator().manual_seed(seed))
-    scores = Logits(logits, logits.argmax(-1).tolist())
+    scores = scores_of(logits)
     one, two = (Frontier(by(spec), budget).guide(scores) for by in (compiler.compile, warm))
     assert (one.guess, one.suspect, one.stop) == (two.guess, two.suspect, two.stop)
     assert (one.repaired, one.choice, one.mass) == (two.repaired, two.choice, two.mass)

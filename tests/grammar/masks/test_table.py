@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from masked import rows_of, tokens_in
+from scores import scores_of
 
 from dlm.grammar import Compiler, Frontier, JsonSchema
 from dlm.grammar.masks import table as masks
 from dlm.grammar.masks.table import Masks
-from dlm.logits import Logits
 
 SIZE, L = 100, 12
 
@@ -76,7 +76,7 @@ def test_how_many_masks_are_kept_changes_nothing(compiler, vocabulary, monkeypat
     rng = torch.Generator().manual_seed(0)
     for step in range(12):
         logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
-        scores = Logits(logits, logits.argmax(-1).tolist())
+        scores = scores_of(logits)
         for one, other in zip(plenty, short, strict=True):
             for _ in range(2):
                 ample, little = one.guide(scores), other.guide(scores)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scores import scores_of
 
 from dlm.grammar import (
     BudgetError,
@@ -17,7 +18,6 @@ from dlm.grammar import (
     Regex,
     Vocabulary,
 )
-from dlm.logits import Logits
 
 L = 8
 WORDS = st.lists(
@@ -70,7 +70,7 @@ def test_a_budget_for_the_fewest_tokens_is_enough(words, spec, needed, text):
     for seed in range(20):
         logits = 9 * torch.randn(L, len(words), generator=torch.Generator().manual_seed(seed))
         frontier = Frontier(compiled, needed)
-        guidance = frontier.guide(Logits(logits, logits.argmax(-1).tolist()))
+        guidance = frontier.guide(scores_of(logits))
         assert words.text(guidance.guess) == text
         assert guidance.stop == needed - 1
 

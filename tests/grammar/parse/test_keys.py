@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scores import scores_of
 
 from dlm.grammar import BudgetError, Frontier, JsonObject, JsonSchema, Matcher
 from dlm.grammar.constraint import Fixed
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.quotes import QuotedTokens
-from dlm.logits import Logits
 
 L = 24
 VALUES = st.recursive(
@@ -69,7 +69,7 @@ def obsessed(vocabulary, text):
     tokens = (vocabulary.encode(text) * L)[:L]
     logits = torch.zeros(L, len(vocabulary))
     logits[range(L), tokens] = 50.0
-    return Logits(logits, tokens)
+    return scores_of(logits, tokens)
 
 
 SPECS = {
@@ -140,9 +140,7 @@ def test_keys_that_begin_alike_fit_the_tightest_budget(compiler, vocabulary, see
         pinned: tuple[int, ...] = ()
         for _ in range(4):  # each pass pins what the last one repaired
             logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
-            guidance = frontier.guide(
-                Logits(logits, logits.argmax(-1).tolist()), Fixed(pinned=pinned)
-            )
+            guidance = frontier.guide(scores_of(logits), Fixed(pinned=pinned))
             repaired = (guidance.suspect or 0) if guidance.repaired else 0
             pinned = tuple(guidance.guess[: max(len(pinned), repaired)])
         tokens = guidance.guess[: guidance.stop + 1]

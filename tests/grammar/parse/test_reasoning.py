@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
+from scores import scores_of
 from transformers import AutoTokenizer
 
 import dlm.models
 from dlm.grammar import Choice, Compiler, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Marker
-from dlm.logits import Logits
 
 L, STOP = 12, 106
 TEXTS = ("<think>", "</think>")  # several tokens each
@@ -110,10 +110,13 @@ def markers(vocabulary):
     return list(vocabulary.thought.open), list(vocabulary.thought.close)
 
 
+def logits_of(vocabulary, tokens):
+    row = torch.tensor((list(tokens) + [vocabulary.pad] * L)[:L])
+    return 50.0 * torch.nn.functional.one_hot(row, len(vocabulary)).float()
+
+
 def wanting(vocabulary, tokens):
-    row = (list(tokens) + [vocabulary.pad] * L)[:L]
-    logits = 50.0 * torch.nn.functional.one_hot(torch.tensor(row), len(vocabulary)).float()
-    return Logits(logits, row)
+    return scores_of(logits_of(vocabulary, tokens))
 
 
 def masks(compiled, tokens):
@@ -200,11 +203,11 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
     rng, so = torch.Generator().manual_seed(seed), vocabulary.encode("so")[0]
     while not said or said[-1] not in vocabulary.stops:
         wanted = [*opened, *[so] * L][len(said) :] if len(said) < len(opened) else [so] * L
-        scores = wanting(vocabulary, wanted)
+        logits = logits_of(vocabulary, wanted)
         if noise:
-            scores._logits += 30 * torch.randn(L, len(vocabulary), generator=rng)
-            scores = Logits(scores._logits, [*wanted[:1], *scores._logits.argmax(-1).tolist()[1:]])
-        guidance = frontier.guide(scores)
+            logits += 30 * torch.randn(L, len(vocabulary), generator=rng)
+        argmax = [*wanted[:1], *logits.argmax(-1).tolist()[1:]]
+        guidance = frontier.guide(scores_of(logits, argmax))
         tokens = guidance.guess[: guidance.stop + 1]
         frontier.commit(tokens)
         said += tokens

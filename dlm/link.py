@@ -1,0 +1,39 @@
+"""The way between the host and the model's device: each copy of a step goes over it, and counts."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_ALIGNED = 8  # bytes: where a tensor of any dtype may begin
+
+
+class Link:
+    """To `device`, which may be the host itself: then copies count all the same."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.copies = 0
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """One copy, for which the host waits."""
+        self.copies += 1
+        return tensor.cpu()
+
+    def to_device(self, *tensors: Tensor) -> list[Tensor]:
+        """One copy for all of them."""
+        self.copies += 1
+        flat = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
+        sizes = [-(-len(each) // _ALIGNED) * _ALIGNED for each in flat]
+        joined = torch.zeros(sum(sizes), dtype=torch.uint8)
+        for each, piece in zip(flat, joined.split(sizes), strict=True):
+            piece[: len(each)] = each
+        return _views(joined.to(self.device), sizes, tensors)
+
+
+def _views(joined: Tensor, sizes: list[int], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Pieces of `joined` with the dtypes and shapes of `tensors`."""
+    return [
+        piece[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for piece, tensor in zip(joined.split(sizes), tensors, strict=True)
+    ]

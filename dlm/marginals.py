@@ -1,0 +1,181 @@
+"""A step's distributions of tokens, position by position: what all decisions of it are made from.
+
+The logits are read once, and what the host must know of them comes to it in one copy. Once the
+constraints have spoken, those rows of which they change something are read again, under their
+masks. A row that may take one token alone is not even read.
+
+Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from dlm.grammar import Guidance
+from dlm.kernels.expectation import Distributions, Flat, Listed
+from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.vocab_rows import Masks, VocabPass, heated
+from dlm.link import Link
+from dlm.logits import CANDIDATES, THRESHOLD, Logits
+from dlm.mask_table import MaskTable
+
+_TAIL = 1e-4  # probability that the list of a row's tokens may lack
+_UNMOVED = 1e-6  # probability that a mask may forbid unnoticed: 3e-5 nats of entropy at the most
+
+
+class Marginals:
+    """Unmasked at first; `restrict` says what constraints allow, and `mask` sees to it."""
+
+    def __init__(
+        self,
+        logits: Float[Tensor, "B L V"],
+        temperatures: list[float],
+        uniform: Float32[Tensor, "B L"],
+        softcap: float | None,
+        table: MaskTable,
+    ):
+        """`logits` are the model's, neither capped nor heated: each canvas has its temperature,
+        and each position a number in [0, 1) to draw by."""
+        (self._B, self._L, self._V), self._softcap = logits.shape, softcap
+        self._logits, self._table = logits, table
+        self._uniform, self.link = uniform.flatten(), Link(logits.device)
+        self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
+        (self._sent_heat,) = self.link.to_device(self._heat)
+        found = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
+        self._found = found
+        self._masks = torch.full((self._B * self._L,), -1)  # of those rows that were read again
+        self._wanted: dict[int, tuple[Tensor, int]] = {}  # masks of the rows to be read again
+
+    @property
+    def entropies(self) -> Float32[Tensor, "B L"]:
+        """Nats; infinite where nothing is possible."""
+        impossible = self._found.argmax < 0
+        return self._found.entropy.masked_fill(impossible, torch.inf).view(self._B, self._L)
+
+    @property
+    def draws(self) -> Int64[Tensor, "B L"]:
+        """A token of every position; any one where nothing is possible."""
+        return self._found.draw.clamp(0, self._V - 1).view(self._B, self._L)
+
+    def scores(self, i: int) -> Logits:
+        """What the constraint of canvas `i` may ask, before it is masked."""
+        rows = slice(i * self._L, (i + 1) * self._L)
+        found = VocabPass(*(column[rows] for column in self._found))
+        heat = float(self._heat[rows.start])
+        return Logits(found, self._logits[i], heat, self._softcap, Link(self._logits.device))
+
+    def restrict(self, i: int, read: Guidance) -> None:
+        """Let the leading positions of canvas `i` take what `read` allows them.
+
+        Raises `ValueError`, and does nothing, for masks that do not fit the canvas.
+        """
+        if read.bitmask is None:
+            return
+        bitmask, masks = read.bitmask, np.asarray(read.rows, dtype=np.int64)
+        self._check(bitmask, masks)
+        rows = i * self._L + np.arange(len(masks))
+        named = masks < 0
+        certain = VocabPass.certain(torch.from_numpy(~masks[named]), CANDIDATES)
+        self._replace(torch.from_numpy(rows[named]), certain)
+        rows, masks = rows[~named], masks[~named]
+        moved = self._moved(rows, bitmask.numpy().view(np.uint32), masks)
+        for row, mask in zip(rows[moved].tolist(), masks[moved].tolist(), strict=True):
+            self._wanted[row] = bitmask, mask
+
+    def mask(self) -> None:
+        """Read again the rows that masks change, and let that take the place of what was known."""
+        if not self._wanted:
+            return
+        rows = torch.tensor(list(self._wanted))
+        masks = torch.tensor(self._table.place(list(self._wanted.values()), self.link))
+        sent_rows, sent_masks = self.link.to_device(rows, masks)
+        chosen = Masks(self._table.bitmask, sent_masks)
+        numbers = self._sent_heat[sent_rows], self._uniform[sent_rows]
+        self._replace(rows, self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows))
+        self._masks[rows] = masks
+
+    def distributions(self) -> Distributions:
+        """Of all `B * L` rows, for the model to take the expectation of its embedding under.
+
+        What is left out of a list has a probability of 1e-4 at most.
+        """
+        found, heat = self._found, self._heat
+        short = found.tail <= _TAIL
+        rows = short.nonzero()[:, 0]
+        above = found.above[rows]
+        most = int(above.max()) if len(rows) else 0
+        logp = heated(found.logits[rows, :most], heat[rows], self._softcap)
+        probs = (logp - found.lse[rows, None]).exp()
+        there = torch.arange(most) < above[:, None]
+        offsets = (above.cumsum(0) - above).int()
+        flat = (~short).nonzero()[:, 0]
+        masked = bool((self._masks[flat] >= 0).any())
+        here = [rows, offsets, found.ids[rows, :most][there], probs[there]]
+        there = self.link.to_device(*here, flat, self._masks[flat], heat[flat], found.lse[flat])
+        rows, offsets, tokens, probs, flat, masks, heat, lse = there
+        return Distributions(
+            n=self._B * self._L,
+            listed=Listed(rows=rows, offsets=offsets, tokens=tokens, probs=probs),
+            flat=Flat(
+                rows=flat,
+                logits=self._logits.flatten(0, 1),
+                inverse_temperature=heat,
+                lse=lse,
+                masks=Masks(self._table.bitmask, masks) if masked else None,
+                softcap=self._softcap,
+            ),
+        )
+
+    def _passed(
+        self,
+        logits: Tensor,
+        heat: Tensor,
+        uniform: Tensor,
+        masks: Masks | None,
+        rows: Tensor | None,
+    ) -> VocabPass:
+        """The vocabulary pass, and its results on the host."""
+        found = vocab_pass(
+            logits,
+            heat,
+            uniform,
+            masks,
+            rows,
+            softcap=self._softcap,
+            threshold=THRESHOLD,
+            k=CANDIDATES,
+        )
+        return VocabPass.unpacked(self.link.to_host(found.packed()))
+
+    def _replace(self, rows: Tensor, found: VocabPass) -> None:
+        for column, new in zip(self._found, found, strict=True):
+            column[rows] = new
+
+    def _check(self, bitmask: Tensor, masks: np.ndarray) -> None:
+        (M, words), least = bitmask.shape, -(-self._V // 32)
+        if bitmask.dtype != torch.int32 or words < least:
+            raise ValueError(
+                f"a bitmask has {least} words of int32 for {self._V} tokens; "
+                f"got {words} of {bitmask.dtype}"
+            )
+        if len(masks) > self._L:
+            raise ValueError(f"{len(masks)} masks for {self._L} positions")
+        if len(masks) and not (masks.min() >= -self._V and masks.max() < M):
+            raise ValueError(
+                f"rows are 0 to {M - 1}, or ~token down to {-self._V}, "
+                f"got {masks.min()} to {masks.max()}"
+            )
+
+    def _moved(self, rows: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
+        """Whether masks forbid what was drawn, or more than some have any probability of."""
+        above, tail, draw, ids = (
+            column[rows].numpy()
+            for column in (self._found.above, self._found.tail, self._found.draw, self._found.ids)
+        )
+        few = above <= CANDIDATES
+        most = int(above[few].max(initial=0))
+        tokens = np.concatenate((draw[:, None], ids[:, :most]), axis=1)
+        allowed = words[masks[:, None], tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
+        there = np.arange(most + 1) <= above[:, None]
+        return ~few | (tail > _UNMOVED) | ((allowed == 0) & there).any(1)

@@ -1,0 +1,106 @@
+"""Expectations of a table's rows under the distributions that a vocabulary pass has found.
+
+Most rows give nearly all of their mass to a few tokens: for these, the few are gathered and summed.
+For flat rows the vocabulary is walked in pieces: probabilities are made again from the logits and
+the log-sum-exp, and multiplied with a piece of the table. Nothing of the size of the logits is
+made.
+
+The result of a row is the same, bit for bit, whatever rows are beside it (CPU, fp32): pieces and
+blocks have fixed sizes, and a product of few rows, which may round otherwise, is padded.
+
+Shapes: `n` distributions over `V` tokens, `s` of them listed, with `t` tokens in all, and `f` flat;
+`N` rows of logits; a table of `D` columns.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float32, Int32, Int64
+from torch import Tensor
+from torch.nn import functional as F
+
+from dlm.kernels.vocab_cpu import forbid_
+from dlm.kernels.vocab_rows import Masks, heated
+
+_PIECE = {"cpu": 1 << 12, "cuda": 1 << 14}  # tokens
+_BLOCK = {"cpu": 1 << 6, "cuda": 1 << 10}  # rows; with _PIECE, 1 MiB of fp32 and 64 MiB
+_MIN_ROWS = 16  # a product of fewer may round otherwise
+_LEAST = -80.0  # nats: torch's exp is slow where it underflows, and nothing of this size counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """Distributions that are a few tokens each, one behind another."""
+
+    rows: Int64[Tensor, "s"]  # which of the n
+    offsets: Int32[Tensor, "s"]  # where the tokens of each begin
+    tokens: Int32[Tensor, "t"]
+    probs: Float32[Tensor, "t"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flat:
+    """Distributions that are all of `logits`."""
+
+    rows: Int64[Tensor, "f"]  # which of the n, and of `logits`
+    logits: Float[Tensor, "N V"]
+    inverse_temperature: Float32[Tensor, "f"]
+    lse: Float32[Tensor, "f"]
+    masks: Masks | None
+    softcap: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distributions:
+    """`n` distributions of tokens. One that is neither listed nor flat is nothing at all."""
+
+    n: int
+    listed: Listed
+    flat: Flat
+
+    def expected(self, table: Float[Tensor, "V D"]) -> Float[Tensor, "n D"]:
+        """The mean of the table's rows under each distribution, in the table's dtype.
+
+        Sums are made in fp32, of probabilities that are rounded to the table's dtype. What a list
+        leaves out is left out of the mean, which is not scaled up: it is off by that mass times
+        the longest row of the table at most.
+        """
+        listed, out = self.listed, table.new_zeros(self.n, table.shape[1])
+        if len(listed.rows):
+            out[listed.rows] = F.embedding_bag(
+                listed.tokens,
+                table,
+                listed.offsets,
+                mode="sum",
+                per_sample_weights=listed.probs.type_as(table),
+            )
+        size = _BLOCK[table.device.type]
+        for begin in range(0, len(self.flat.rows), size):
+            some = slice(begin, begin + size)
+            out[self.flat.rows[some]] = _walk(self.flat, some, table).type_as(table)
+        return out
+
+
+def _walk(flat: Flat, some: slice, table: Float[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
+    """The means of some flat rows, a piece of the vocabulary at a time."""
+    rows, (V, D) = flat.rows[some], table.shape
+    few = max(0, _MIN_ROWS - len(rows))
+    out = torch.zeros(len(rows) + few, D, device=table.device)
+    size = _PIECE[table.device.type]
+    for begin in range(0, V, size):
+        piece = slice(begin, min(begin + size, V))
+        p = F.pad(_probabilities(flat, some, piece), (0, 0, 0, few))
+        out += p.type_as(table) @ table[piece]
+    return out[: len(rows)]
+
+
+def _probabilities(flat: Flat, some: slice, piece: slice) -> Float32[Tensor, "m tokens"]:
+    """Of a piece of the vocabulary, in some flat rows; 2e-35 where there is nothing."""
+    x = flat.logits[flat.rows[some], piece].float()
+    if flat.masks:
+        bitmask, masks = flat.masks
+        words = bitmask[:, piece.start // 32 : -(-piece.stop // 32)][masks[some]]
+        words[masks[some] < 0] = -1
+        forbid_(x, words)
+    x = heated(x, flat.inverse_temperature[some], flat.softcap)
+    return x.sub_(flat.lse[some, None]).clamp_(min=_LEAST).exp_()

@@ -1,0 +1,97 @@
+"""Who computes what: a Triton kernel or plain torch, decided once, when a model is loaded.
+
+What is asked for and cannot run is refused; nothing falls back without saying so.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import triton
+from triton import knobs
+
+from dlm.models.errors import BackendError
+
+Backend = Literal["triton", "torch"]
+Kernels = Literal["auto", "triton", "torch"]
+
+# Operations that no kernel of ours is called for.
+TORCH_ONLY: dict[str, Backend] = {"attention": "torch", "vocabulary": "torch"}
+_OLDEST_SM = (8, 0)
+_OLDEST_TRITON = (3, 6)
+_FOUR_BIT_SMS = ((10, 0), (12, 0))  # whose tensor cores multiply NVFP4, by Triton from 3.6 on
+_GROUP = 64  # numbers of a row that kernels decode at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """Where a model runs, and what its user wants. Raises `BackendError` for what cannot be."""
+
+    device: torch.device = torch.device("cpu")  # noqa: RUF009  # it cannot change
+    dtype: torch.dtype = torch.float32  # of activations and of weights that are not quantised
+    kernels: Kernels = "auto"  # on GPUs, kernels where nothing keeps them from running
+    activation_bits: int = 16  # or 4: quantised for products with NVFP4 matrices (not in experts)
+
+    def __post_init__(self) -> None:
+        if self.kernels not in get_args(Kernels):
+            raise BackendError(f"kernels is {self.kernels!r}: it takes one of {get_args(Kernels)}")
+        if self.activation_bits not in (4, 16):
+            raise BackendError(f"activation_bits is {self.activation_bits!r}: it takes 4 or 16")
+
+    def backends(self, rows: Mapping[str, Collection[int]]) -> dict[str, Backend]:
+        """Who computes each operation, of which `rows` has the lengths of its weights' rows."""
+        obstacles = {name: self._obstacle(sizes) for name, sizes in rows.items()}
+        found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
+        if self.kernels == "triton" and found:
+            raise BackendError(f"kernels='triton' cannot be had here: {'; '.join(found)}")
+        kernels = self.kernels == "triton" or (self.kernels == "auto" and self.device.type != "cpu")
+        chosen: dict[str, Backend] = {
+            name: "triton" if kernels and why is None else "torch"
+            for name, why in obstacles.items()
+        }
+        if self.activation_bits == 4 and chosen.get("nvfp4") == "triton":
+            self._check_four_bits()
+        return {**chosen, **TORCH_ONLY}
+
+    def _obstacle(self, sizes: Collection[int]) -> str | None:
+        """What keeps products with rows of these sizes from kernels, if anything does."""
+        if (why := device_obstacle(self.device)) is not None:
+            return why
+        if self.dtype not in (torch.bfloat16, torch.float16):
+            return f"activations are {self.dtype}, and kernels take bfloat16 or float16"
+        if odd := [size for size in sizes if size % _GROUP]:
+            return f"rows of {odd[0]} numbers are no multiple of {_GROUP}"
+        return None
+
+    def _check_four_bits(self) -> None:
+        if self.device.type == "cpu":
+            return
+        sm = torch.cuda.get_device_capability(self.device)
+        if sm not in _FOUR_BIT_SMS:
+            able = " and ".join(map(_dotted, _FOUR_BIT_SMS))
+            raise BackendError(
+                f"activation_bits=4 takes a GPU of SM {able}, this one is of SM {_dotted(sm)}"
+            )
+
+
+def device_obstacle(device: torch.device) -> str | None:
+    """What keeps `device` from running any of the kernels. A CPU runs them if interpreted."""
+    version = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    if version < _OLDEST_TRITON:
+        return f"Triton is {triton.__version__}, older than {_dotted(_OLDEST_TRITON)}"
+    if device.type == "cpu":
+        return None if knobs.runtime.interpret else "there is no GPU, and no TRITON_INTERPRET=1"
+    if device.type != "cuda":
+        return f"{device.type} is no CUDA device"
+    sm = torch.cuda.get_device_capability(device)
+    return f"SM {_dotted(sm)} is older than {_dotted(_OLDEST_SM)}" if sm < _OLDEST_SM else None
+
+
+def padded(size: int) -> int:
+    """The fewest numbers, `size` or more, that are whole groups of a kernel."""
+    return -(-size // _GROUP) * _GROUP
+
+
+def _dotted(version: Iterable[int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,220 @@
+"""Which tensor of a file fills what of a model: names, shapes, types, and several in one.
+
+Files store experts one by one where the model holds a stack, and gate and up apart where it holds
+one matrix. The text stack lies under `model.decoder.`; the encoder shares its weights and adds one
+scalar a layer. A vision tower may be present and is not read.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+
+from dlm.models.backends import Dispatch, padded
+from dlm.models.config import ModelConfig
+from dlm.models.formats import MODELOPT, Format
+from dlm.models.layers import Attention, Experts
+from dlm.models.model import DiffusionGemma
+from dlm.models.quantised import NVFP4Linear, NVFP4Weight
+
+_DECODER = "model.decoder."
+_ENCODER_SCALAR = re.compile(r"model\.encoder\.language_model\.layers\.(\d+)\.layer_scalar")
+_VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
+
+
+def parameter_name(tensor: str) -> str | None:
+    """Our name of a tensor on disk; None for one that the text stack does not need."""
+    if tensor.startswith(_VISION):
+        return None
+    if scalar := _ENCODER_SCALAR.fullmatch(tensor):
+        return f"layers.{scalar[1]}.encoder_scalar"
+    return tensor.removeprefix(_DECODER)
+
+
+def tensor_name(parameter: str) -> str:
+    """The inverse of `parameter_name`."""
+    if scalar := re.fullmatch(r"layers\.(\d+)\.encoder_scalar", parameter):
+        return f"model.encoder.language_model.layers.{scalar[1]}.layer_scalar"
+    return _DECODER + parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What of a model a tensor of a file fills."""
+
+    parameter: str | None  # or buffer, by its name in the model; None: nothing reads the tensor
+    shape: tuple[int, ...]  # of the tensor; () is one number, which some write as [1]
+    stored: torch.dtype | None = None  # type of the tensor; None: any float
+    held: torch.dtype | None = None  # type in the model; None: that which it is loaded in
+    part: Callable[[Tensor], Tensor] = lambda whole: whole  # the view of it that is filled
+    divisor: bool = False  # the file has one over the number
+    default: float | None = None  # where a file lacks it; None: no file may lack it
+
+
+def adapt(
+    model: DiffusionGemma, names: Collection[str], form: Format | None, dispatch: Dispatch
+) -> None:
+    """Make `model`, whose weights are floats without data, hold what a file with `names` has, and
+    run as `dispatch` says.
+
+    A layer is in NVFP4 if a tensor has its name and one of the format's marks. Experts that kernels
+    run get an inner size of whole groups: zeros there change no result.
+    """
+    marks = form.marks if form else ()
+    quantised = {name.rpartition(".")[0] for name in names if name.rpartition(".")[2] in marks}
+    for name, module in [*model.named_modules()]:
+        if isinstance(module, nn.Linear) and _DECODER + name in quantised:
+            model.set_submodule(name, NVFP4Linear(module.in_features, module.out_features))
+    linear = [module for module in model.modules() if isinstance(module, NVFP4Linear)]
+    rows = {"experts": [model.config.hidden_size]}
+    if linear:
+        rows["nvfp4"] = [module.in_features for module in linear]
+    model.backends = dispatch.backends(rows)
+    for module in linear:
+        module.backend, module.activation_bits = model.backends["nvfp4"], dispatch.activation_bits
+    for name, module in model.named_modules():
+        if isinstance(module, Experts):
+            module.backend = model.backends["experts"]
+            prefix = f"{_DECODER}{name}."
+            of = {path.rpartition(".")[2] for path in quantised if path.startswith(prefix)}
+            _restack(module, model.config, of)
+
+
+def _restack(experts: Experts, config: ModelConfig, quantised: Collection[str]) -> None:
+    """Give experts the stacks that they will hold; `quantised` names projections in NVFP4."""
+    E, H, inner = config.experts, config.hidden_size, config.expert_size
+    if experts.backend == "triton":
+        inner = padded(inner)
+    gate_up = "gate_proj" in quantised or "up_proj" in quantised
+    del experts.gate_up_proj, experts.down_proj  # torch lets no module take a parameter's name
+    experts.gate_up_proj = _stack(gate_up, E, 2 * inner, H, parts=2)
+    experts.down_proj = _stack("down_proj" in quantised, E, H, inner, parts=1)
+
+
+def _stack(four_bit: bool, *shape: int, parts: int) -> nn.Parameter | NVFP4Weight:
+    if four_bit:
+        return NVFP4Weight(*shape, parts=parts)
+    return nn.Parameter(torch.empty(shape))
+
+
+def places(model: DiffusionGemma, form: Format | None) -> dict[str, Place]:
+    """By the name of a tensor, its place: all that a file of `form` holds of the text stack."""
+    found: dict[str, Place] = {}
+    for name, module in model.named_modules():
+        path = _DECODER + name
+        if isinstance(module, Experts):
+            found |= _experts(path, name, module, model.config, form)
+        elif isinstance(module, NVFP4Linear) and form:
+            found |= _linear(path, name, module, form)
+        elif isinstance(module, Attention):
+            scales = form or MODELOPT  # an fp8 cache may have its scales beside float weights
+            for ours, theirs in (("k_scale", scales.k_scale), ("v_scale", scales.v_scale)):
+                found[f"{path}.{theirs}"] = Place(
+                    parameter=f"{name}.{ours}", shape=(), held=torch.float32, default=1.0
+                )
+    claimed = {place.parameter for place in found.values()}
+    for name, tensor in model.state_dict().items():
+        if name not in claimed:
+            found[tensor_name(name)] = Place(parameter=name, shape=tuple(tensor.shape))
+    return found
+
+
+def _linear(path: str, name: str, module: NVFP4Linear, form: Format) -> dict[str, Place]:
+    shape = module.out_features, module.in_features
+    input_scale = Place(
+        parameter=f"{name}.input_scale",
+        shape=(),
+        stored=torch.float32,
+        held=torch.float32,
+        divisor=form.divisors,
+        default=torch.nan if module.activation_bits == 16 else None,
+    )
+    matrix = _nvfp4(path, f"{name}.weight", shape, form, _whole, _whole)
+    return {**matrix, f"{path}.{form.input_scale}": input_scale}
+
+
+def _experts(
+    path: str, name: str, module: Experts, config: ModelConfig, form: Format | None
+) -> dict[str, Place]:
+    """Places of both stacks: of one tensor each, or of a few for each expert and projection."""
+    found: dict[str, Place] = {}
+    H, inner = config.hidden_size, config.expert_size
+    unread = Place(parameter=None, shape=(), stored=torch.float32, default=torch.nan)
+    for stack, projections, (R, C) in (
+        ("gate_up_proj", ("gate_proj", "up_proj"), (inner, H)),
+        ("down_proj", ("down_proj",), (H, inner)),
+    ):
+        parameter, parts = f"{name}.{stack}", len(projections)
+        if form is None or not isinstance(getattr(module, stack), NVFP4Weight):
+            part = partial(_real, parts=parts, R=R, C=C)
+            shape = (config.experts, parts * R, C)
+            found[f"{path}.{stack}"] = Place(parameter=parameter, shape=shape, part=part)
+            continue
+        for e, (index, projection) in product(range(config.experts), enumerate(projections)):
+            one = f"{path}.{e}.{projection}"
+            block = partial(_block, e=e, index=index, parts=parts, R=R)
+            number = partial(_number, e=e, index=index)
+            found |= _nvfp4(one, parameter, (R, C), form, block, number)
+            found[f"{one}.{form.input_scale}"] = unread  # they leave activations as they are
+    return found
+
+
+def _nvfp4(
+    path: str,
+    parameter: str,
+    shape: tuple[int, int],
+    form: Format,
+    block: Callable[..., Tensor],
+    number: Callable[[Tensor], Tensor],
+) -> dict[str, Place]:
+    """Places of the three tensors of a matrix of `shape`. `block` and `number` are where it lies in
+    what the model holds, of blocks' numbers and of tensors' scales."""
+    R, C = shape
+    packed, scale = (R, C // 2), (R, C // 16)
+    u8, e4m3, fp32 = torch.uint8, torch.float8_e4m3fn, torch.float32
+    return {
+        f"{path}.{form.packed}": Place(
+            parameter=f"{parameter}.packed",
+            shape=packed,
+            stored=u8,
+            held=u8,
+            part=partial(block, C=C // 2),
+        ),
+        f"{path}.{form.scale}": Place(
+            parameter=f"{parameter}.scale",
+            shape=scale,
+            stored=e4m3,
+            held=e4m3,
+            part=partial(block, C=C // 16),
+        ),
+        f"{path}.{form.scale_2}": Place(
+            parameter=f"{parameter}.scale_2",
+            shape=(),
+            stored=fp32,
+            held=fp32,
+            part=number,
+            divisor=form.divisors,
+        ),
+    }
+
+
+def _whole(parameter: Tensor, C: int | None = None) -> Tensor:
+    return parameter
+
+
+def _real(stack: Tensor, parts: int, R: int, C: int) -> Tensor:
+    """A stack without what kernels want added to it: `[E, parts, R, C]`."""
+    return stack.unflatten(1, (parts, -1))[:, :, :R, :C]
+
+
+def _block(stack: Tensor, e: int, index: int, parts: int, R: int, C: int) -> Tensor:
+    """One projection of one expert, without what kernels want added to it: `[R, C]`."""
+    return stack[e].unflatten(0, (parts, -1))[index, :R, :C]
+
+
+def _number(scales: Tensor, e: int, index: int) -> Tensor:
+    return scales[e, index]

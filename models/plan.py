@@ -1,0 +1,241 @@
+"""What a model takes before it is there: bytes on a device, and the least time of a step.
+
+All of it is arithmetic on a config. Counted is the text stack, which is all that is loaded: files
+may hold a vision tower beside it. Not counted are what an allocator wastes, pages of a cache that
+are not full, and a grammar's masks. GB are 10^9 bytes, contexts are tokens that a slot has
+committed, prompt and answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from dlm.models.backends import Dispatch
+from dlm.models.config import LayerType, ModelConfig
+from dlm.models.errors import ModelError
+from dlm.models.formats import MODELOPT
+from dlm.models.layout import adapt, tensor_name
+from dlm.models.model import DiffusionGemma
+from dlm.models.quantised import NVFP4Weight
+
+Weights = Literal["nvfp4", "bf16"]  # of experts; all else is bf16
+CacheType = Literal["fp8", "bf16"]
+
+RESERVED = 1_500_000_000  # bytes of a GPU for its context, libraries' workspaces and the allocator
+_FLOAT = torch.bfloat16.itemsize
+_GATHERED = 64  # tokens of a position that its soft embedding is taken to be the sum of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is asked of a model. Raises `ModelError` for what no model could carry."""
+
+    slots: int
+    context: int
+    cache: CacheType = "fp8"
+    weights: Weights = "nvfp4"
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ModelError(f"slots is {self.slots}: it takes at least 1")
+        if self.context < 0:
+            raise ModelError(f"context is {self.context}: it takes 0 or more tokens")
+        for value, kind in ((self.cache, CacheType), (self.weights, Weights)):
+            if value not in get_args(kind):
+                raise ModelError(f"{value!r} is none of {get_args(kind)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """Peak rates as their makers give them: bytes and bf16 operations (summed in fp32) a second."""
+
+    name: str
+    bandwidth: float
+    bf16: float
+
+
+GPUS = (
+    Gpu(name="RTX PRO 6000", bandwidth=1.792e12, bf16=503.8e12),
+    Gpu(name="RTX 5090", bandwidth=1.792e12, bf16=209.5e12),
+    Gpu(name="H200", bandwidth=4.8e12, bf16=989e12),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a part of a step moves and computes; experts of four bits are multiplied in bf16."""
+
+    read: float  # bytes
+    operations: float
+
+    def milliseconds(self, gpu: Gpu) -> dict[str, float]:
+        """By what bounds it: the part takes at least the longer time."""
+        return {
+            "memory": 1e3 * self.read / gpu.bandwidth,
+            "arithmetic": 1e3 * self.operations / gpu.bf16,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What fits a memory: slots at the load's context, and context at the load's slots."""
+
+    slots: int
+    context: int | None  # None: not even an empty one
+
+
+def parameters(config: ModelConfig) -> dict[str, int]:
+    """Numbers that the text stack has, by part: experts, embedding and all else."""
+    model = _model(config, "bf16")
+    return _by_part({name: tensor.numel() for name, tensor in model.state_dict().items()})
+
+
+def weight_bytes(config: ModelConfig, weights: Weights) -> dict[str, int]:
+    """The same in bytes on the device, scales included."""
+    model = _model(config, weights)
+    four_bit = {
+        f"{name}.{part}"
+        for name, module in model.named_modules()
+        if isinstance(module, NVFP4Weight)
+        for part in module.state_dict()
+    }
+    return _by_part(
+        {
+            name: tensor.numel() * (tensor.itemsize if name in four_bit else _FLOAT)
+            for name, tensor in model.state_dict().items()
+        }
+    )
+
+
+def _model(config: ModelConfig, weights: Weights) -> DiffusionGemma:
+    """Without data."""
+    with torch.device("meta"):
+        model = DiffusionGemma(config)
+        if weights == "nvfp4":
+            experts = [tensor_name(f"layers.{i}.experts.0") for i in range(len(config.layers))]
+            names = [f"{e}.{p}.{MODELOPT.scale}" for e in experts for p in ("up_proj", "down_proj")]
+            adapt(model, names, MODELOPT, Dispatch())
+    return model
+
+
+def _by_part(sizes: Mapping[str, int]) -> dict[str, int]:
+    found = {"experts": 0, "dense": 0, "embedding": 0}
+    for name, size in sizes.items():
+        part = "experts" if ".experts." in name else "dense"
+        found["embedding" if name.startswith("embed_tokens") else part] += size
+    return found
+
+
+def cache_per_token(config: ModelConfig, cache: CacheType) -> dict[LayerType, int]:
+    """Bytes of keys and values of a token, in all layers of a kind together."""
+    size = {"fp8": 1, "bf16": 2}[cache]
+    found: dict[LayerType, int] = {}
+    for layer in config.layers:
+        here = 2 * layer.kv_heads * layer.head_dim * size
+        found[layer.kind] = found.get(layer.kind, 0) + here
+    return found
+
+
+def cache_bytes(config: ModelConfig, context: int, cache: CacheType) -> int:
+    """Bytes of a slot's keys and values. Full layers keep all tokens, sliding ones their window and
+    a canvas more, so that a canvas can be taken back."""
+    kept = {kind: _kept(config, kind, context) for kind in get_args(LayerType)}
+    return sum(kept[kind] * size for kind, size in cache_per_token(config, cache).items())
+
+
+def state_bytes(config: ModelConfig) -> int:
+    """Of a slot between steps: its soft embedding and the tokens of its canvas."""
+    return config.canvas_length * (config.hidden_size * _FLOAT + 8)
+
+
+def transient_bytes(config: ModelConfig, slots: int) -> dict[str, int]:
+    """What the largest parts of a step have in memory while they run; no two of them do at once.
+
+    Logits are bf16, as a kernel reads them; without one, fp32 copies of them come on top.
+    """
+    rows = slots * config.canvas_length
+    chosen = rows * config.experts_per_token
+    widest = max(layer.head_dim for layer in config.layers) * config.heads
+    return {
+        "logits": rows * config.vocab_size * _FLOAT,
+        "experts": chosen * (config.expert_size * _FLOAT + config.hidden_size * 4),
+        "attention": rows * widest * _FLOAT * 3,
+        "dense": rows * config.intermediate_size * _FLOAT * 3,
+    }
+
+
+def total_bytes(config: ModelConfig, load: Load) -> int:
+    """Everything on the device at once, without what is reserved."""
+    slot = cache_bytes(config, load.context, load.cache) + state_bytes(config)
+    transient = max(transient_bytes(config, load.slots).values())
+    return sum(weight_bytes(config, load.weights).values()) + load.slots * slot + transient
+
+
+def room(config: ModelConfig, load: Load, memory: int) -> Room:
+    """What fits `memory` bytes, some of which are reserved."""
+    weights = sum(weight_bytes(config, load.weights).values())
+    left = memory - RESERVED - weights
+    transient = max(transient_bytes(config, 1).values())  # each slot has as much
+    state = state_bytes(config)
+    slot = cache_bytes(config, load.context, load.cache) + state + transient
+    cache = left // load.slots - state - transient
+    return Room(slots=max(0, left // slot), context=_longest(config, cache, load.cache))
+
+
+def _longest(config: ModelConfig, size: int, cache: CacheType) -> int | None:
+    """The longest context, up to the model's, whose cache takes `size` bytes at the most."""
+    if size < 0:
+        return None
+    low, high = 0, config.max_positions
+    while low < high:
+        middle = (low + high + 1) // 2
+        if cache_bytes(config, middle, cache) <= size:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def step_work(config: ModelConfig, load: Load) -> dict[str, Work]:
+    """What one denoising pass over the canvases of all slots reads and computes, by part."""
+    rows, held = load.slots * config.canvas_length, weight_bytes(config, load.weights)
+    count = parameters(config)
+    k, E, V, H = config.experts_per_token, config.experts, config.vocab_size, config.hidden_size
+    hit = 1 - (1 - k / E) ** rows  # share of experts that some token chooses, if all are as likely
+    logits = transient_bytes(config, load.slots)["logits"]
+    gathered = rows * _GATHERED * H * _FLOAT
+    return {
+        "experts": Work(read=held["experts"] * hit, operations=2 * rows * count["experts"] * k / E),
+        "dense": Work(read=held["dense"], operations=2 * rows * count["dense"]),
+        "vocabulary": Work(
+            read=held["embedding"] + 2 * logits + gathered,
+            operations=2 * rows * H * (V + _GATHERED),
+        ),
+        "attention": Work(
+            read=load.slots * cache_bytes(config, load.context, load.cache),
+            operations=sum(_attention(config, index, load) for index in range(len(config.layers))),
+        ),
+    }
+
+
+def step_times(config: ModelConfig, load: Load, gpu: Gpu) -> dict[str, dict[str, float] | float]:
+    """Least milliseconds of each part, and of the step: parts run one after another."""
+    parts = {name: work.milliseconds(gpu) for name, work in step_work(config, load).items()}
+    return {**parts, "step": sum(max(times.values()) for times in parts.values())}
+
+
+def _attention(config: ModelConfig, index: int, load: Load) -> int:
+    """Operations of a layer: each position of a canvas sees all of it, and what is cached."""
+    layer, L = config.layers[index], config.canvas_length
+    seen = load.context
+    if layer.kind == "sliding_attention":
+        seen = min(seen, config.window - 1)
+    return 4 * load.slots * L * (seen + L) * config.heads * layer.head_dim
+
+
+def _kept(config: ModelConfig, kind: LayerType, context: int) -> int:
+    if kind == "full_attention":
+        return context
+    return min(context, config.window + config.canvas_length)

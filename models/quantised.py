@@ -1,0 +1,62 @@
+"""Weights in NVFP4 as parts of a model. Which tensors of a file fill them is not known here."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dlm.kernels.nvfp4 import NVFP4, dequantize, matmul_w4a4, matmul_w4a16, quantize_reference
+from dlm.models.backends import Backend
+from dlm.models.errors import CheckpointError
+
+
+class NVFP4Weight(nn.Module):
+    """A matrix `[R, C]` of four bits a number, or a stack `[E, R, C]` of one for each expert.
+
+    A matrix has one tensor scale; in a stack each has `parts` of them, for as many equal parts of
+    its rows. Raises `CheckpointError` if rows are not whole blocks of 16 numbers.
+    """
+
+    def __init__(self, *shape: int, parts: int = 1):
+        super().__init__()
+        *stack, R, C = shape
+        if C % 16:
+            raise CheckpointError(f"NVFP4 has blocks of 16 numbers, and rows of {C} are none")
+        scales = (*stack, parts) if stack else ()
+        self.packed = nn.Buffer(torch.empty(*stack, R, C // 2, dtype=torch.uint8))
+        self.scale = nn.Buffer(torch.empty(*stack, R, C // 16, dtype=torch.float8_e4m3fn))
+        self.scale_2 = nn.Buffer(torch.empty(scales, dtype=torch.float32))
+
+    @property
+    def value(self) -> NVFP4:
+        return NVFP4(self.packed, self.scale, self.scale_2)
+
+
+class NVFP4Linear(nn.Module):
+    """A linear layer without bias. Its activations stay as they are (W4A16), or are quantised by
+    `input_scale` as the weights are (W4A4).
+
+    In torch the matrix is decoded for each product, which is computed in fp32.
+    """
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = NVFP4Weight(out_features, in_features)
+        self.input_scale = nn.Buffer(
+            torch.empty((), dtype=torch.float32)
+        )  # NaN if the file has none
+        self.backend: Backend = "torch"
+        self.activation_bits = 16  # or 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, w = x.flatten(0, -2), self.weight.value
+        if self.backend == "triton" and self.activation_bits == 4:
+            y = matmul_w4a4(rows, w, self.input_scale, by_kernel=True)
+        elif self.backend == "triton":
+            y = matmul_w4a16(rows, w, by_kernel=True)
+        else:
+            rows = rows.float()
+            if self.activation_bits == 4:
+                rows = dequantize(quantize_reference(rows, self.input_scale))
+            y = F.linear(rows, dequantize(w)).type_as(x)
+        return y.view(*x.shape[:-1], self.out_features)

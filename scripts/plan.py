@@ -1,0 +1,122 @@
+"""What a model takes before it is there: memory by part, what fits which GPU, the least time of a
+step. From a config alone: no weight is read.
+
+    python scripts/plan.py --model DIR --slots 4 --context 8192 --kv fp8 --weights nvfp4
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dlm.models import ModelConfig, ModelError, plan
+from dlm.models.checkpoint import read_json
+
+MEMORIES = (24, 32, 96, 141)  # GB: RTX 4090, RTX 5090, RTX PRO 6000, H200
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", required=True, metavar="DIR|FILE", help="or its config.json")
+    parser.add_argument("--slots", type=int, default=8, metavar="N", help="requests at once; 8")
+    parser.add_argument("--context", type=int, default=8192, metavar="T", help="tokens each; 8192")
+    parser.add_argument("--kv", choices=("fp8", "bf16"), default="fp8", help="type of the cache")
+    parser.add_argument("--weights", choices=("nvfp4", "bf16"), default="nvfp4", help="of experts")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    try:
+        path = Path(args.model)
+        config = ModelConfig.from_hf(read_json(path / "config.json" if path.is_dir() else path))
+        load = plan.Load(
+            slots=args.slots, context=args.context, cache=args.kv, weights=args.weights
+        )
+        found = report(config, load)
+    except ModelError as error:
+        print(f"plan.py: {error}", file=sys.stderr)
+        sys.exit(2)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        show(found)
+
+
+def report(config: ModelConfig, load: plan.Load) -> dict[str, Any]:
+    """All that is told. Bytes, milliseconds, tokens."""
+    return {
+        "counted": "the text stack; a vision tower is not loaded, and a file has it on top",
+        "load": asdict(load),
+        "parameters": plan.parameters(config),
+        "weights": plan.weight_bytes(config, load.weights),
+        "cache_per_token": plan.cache_per_token(config, load.cache),
+        "cache_per_slot": plan.cache_bytes(config, load.context, load.cache),
+        "state_per_slot": plan.state_bytes(config),
+        "transient": plan.transient_bytes(config, load.slots),
+        "total": plan.total_bytes(config, load),
+        "reserved": plan.RESERVED,
+        "fits": {f"{gb} GB": asdict(plan.room(config, load, gb * 10**9)) for gb in MEMORIES},
+        "step": {gpu.name: plan.step_times(config, load, gpu) for gpu in plan.GPUS},
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    console, load = Console(width=100), found["load"]
+    console.print(
+        f"Slots: {load['slots']}, of {load['context']:,} tokens each. Cache: {load['cache']}. "
+        f"Experts: {load['weights']}. Counted: {found['counted']}.",
+        highlight=False,
+    )
+    memory = Table(title="Memory", title_justify="left")
+    memory.add_column("what")
+    memory.add_column("GB", justify="right")
+    for part, size in found["weights"].items():
+        count = found["parameters"][part] / 1e9
+        memory.add_row(f"weights: {part}, {count:.2f} billion", gigabytes(size))
+    count = sum(found["parameters"].values()) / 1e9
+    memory.add_row(f"weights: all, {count:.2f} billion", gigabytes(sum(found["weights"].values())))
+    for kind, size in found["cache_per_token"].items():
+        memory.add_row(f"cache of a token, {kind}: {size:,} bytes", "")
+    memory.add_row("cache of a slot", gigabytes(found["cache_per_slot"]))
+    memory.add_row("soft embedding and canvas of a slot", gigabytes(found["state_per_slot"]))
+    largest = max(found["transient"], key=found["transient"].__getitem__)
+    memory.add_row(f"largest transient: {largest}", gigabytes(found["transient"][largest]))
+    memory.add_row("total", gigabytes(found["total"]))
+    console.print(memory)
+
+    fits = Table(title="What fits", title_justify="left")
+    for column in (
+        "GPU",
+        f"slots of {load['context']:,} tokens",
+        f"tokens, slots: {load['slots']}",
+    ):
+        fits.add_column(column, justify="right")
+    for memory_size, room in found["fits"].items():
+        context = "none" if room["context"] is None else f"{room['context']:,}"
+        fits.add_row(memory_size, f"{room['slots']:,}", context)
+    console.print(fits)
+
+    step = Table(title="Least milliseconds of a step: memory / arithmetic", title_justify="left")
+    step.add_column("GPU")
+    for part in next(iter(found["step"].values())):
+        step.add_column(part, justify="right")
+    for gpu, parts in found["step"].items():
+        step.add_row(gpu, *(told(times) for times in parts.values()))
+    console.print(step)
+
+
+def told(times: dict[str, float] | float) -> str:
+    if isinstance(times, dict):
+        return f"{times['memory']:.2f} / {times['arithmetic']:.2f}"
+    return f"{times:.2f}"
+
+
+def gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3f}"
+
+
+if __name__ == "__main__":
+    main()

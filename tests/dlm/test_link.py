@@ -1,0 +1,32 @@
+"""What goes over the link arrives as it was, in one copy, and is counted."""
+
+import torch
+
+from dlm.link import Link
+
+
+def test_tensors_of_all_kinds_arrive_in_one_copy():
+    link = Link(torch.device("cpu"))
+    sent = [
+        torch.tensor([True, False, True]),
+        torch.arange(5),
+        torch.zeros(0, 7),
+        torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
+        torch.arange(12).view(3, 4).T.int(),
+        torch.tensor(2.5).double(),
+        torch.tensor([1.5, -2.0]).bfloat16(),
+    ]
+
+    arrived = link.to_device(*sent)
+
+    assert link.copies == 1
+    for one, other in zip(sent, arrived, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def test_each_copy_to_the_host_counts():
+    link = Link(torch.device("cpu"))
+    for _ in range(3):
+        assert link.to_host(torch.ones(2)).tolist() == [1, 1]
+    assert link.copies == 3

@@ -1,0 +1,234 @@
+"""A step's distributions against the definition, over whole rows in fp64; and what they cost."""
+
+import numpy as np
+import pytest
+import torch
+from doubles import Dreamer, Scripted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from values import PROMPT, V
+
+from dlm import JsonSchema, Regex, Request
+from dlm.grammar import Guidance
+from dlm.link import Link
+from dlm.marginals import Marginals
+from dlm.mask_table import MaskTable
+
+B, L, SIZE = 3, 5, 700
+WORDS = -(-SIZE // 32)
+
+
+def guidance(bitmask, rows) -> Guidance:
+    return Guidance(
+        guess=[0] * L, bitmask=bitmask, rows=rows, suspect=L, repaired=False, stop=L, scored=L
+    )
+
+
+def marginals_of(logits: Tensor, heat: list[float], uniform: Tensor, softcap) -> Marginals:
+    return Marginals(logits, heat, uniform, softcap, MaskTable(WORDS))
+
+
+def random_step(seed: int, scale: float, dtype: torch.dtype):
+    """Logits from flat to peaked, temperatures, numbers to draw by, and masks of each canvas."""
+    rng = torch.Generator().manual_seed(seed)
+    logits = (scale * torch.randn(B, L, SIZE, generator=rng)).to(dtype)
+    heat = (torch.rand(B, generator=rng) * 0.4 + 0.4).tolist()
+    bitmask = torch.randint(-(2**31), 2**31, (4, WORDS + 1), generator=rng).int()
+    bitmask[1] = -1
+    masks = [
+        torch.randint(-SIZE, 4, (L,), generator=rng)
+        .where(torch.rand(L, generator=rng) < 0.4, torch.randint(4, (L,), generator=rng))
+        .tolist()[: L - i]
+        for i in range(B)
+    ]
+    return logits, heat, torch.rand(B, L, generator=rng), bitmask, masks
+
+
+def probabilities(logits: Tensor, heat: list[float], softcap, bitmask: Tensor, masks) -> Tensor:
+    """Under the masks, in fp64."""
+    x = logits.double()
+    x = x if softcap is None else softcap * torch.tanh(x / softcap)
+    x = x / torch.tensor(heat).double()[:, None, None]
+    token = torch.arange(SIZE)
+    for i, rows in enumerate(masks):
+        for position, row in enumerate(rows):
+            allowed = token == ~row if row < 0 else bitmask[row, token // 32] >> token % 32 & 1 == 1
+            x[i, position, ~allowed] = -torch.inf
+    return x.softmax(-1)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.1, 2.0, 5.0, 40.0]),
+    softcap=st.sampled_from([None, 30.0]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+@settings(max_examples=60)
+def test_entropies_draws_and_expectations_are_those_of_masked_rows(seed, scale, softcap, dtype):
+    """The table is longer than any: of a list's tail, 1e-4 of a row may be missing."""
+    logits, heat, uniform, bitmask, masks = random_step(seed, scale, dtype)
+    marginals = marginals_of(logits, heat, uniform, softcap)
+    for i, rows in enumerate(masks):
+        marginals.restrict(i, guidance(bitmask, rows))
+    marginals.mask()
+
+    p = probabilities(logits, heat, softcap, bitmask, masks)
+    expected = torch.special.entr(p).sum(-1).float()
+    torch.testing.assert_close(marginals.entropies, expected, atol=2e-4, rtol=1e-4)
+    mass = p.cumsum(-1)
+    drawn = marginals.draws[..., None]
+    reached = mass.gather(-1, drawn)[..., 0]
+    assert (uniform - 1e-5 <= reached).all()
+    assert (uniform + 1e-5 >= reached - p.gather(-1, drawn)[..., 0]).all()
+    assert (p.gather(-1, drawn) > 0).all()
+    table = torch.randn(SIZE, 7, generator=torch.Generator().manual_seed(1))
+    means = marginals.distributions().expected(table)
+    far = table.norm(dim=1).max() * 1e-4 + 1e-3
+    assert ((means.double() - p.flatten(0, 1) @ table.double()).norm(dim=1) <= far).all()
+
+
+def test_a_token_that_is_named_is_certain_whatever_the_model_says():
+    logits = torch.zeros(1, L, SIZE)
+    logits[0, 1, 9] = -torch.inf
+    marginals = marginals_of(logits, [0.5], torch.full((1, L), 0.99), None)
+    marginals.restrict(0, guidance(torch.zeros(1, WORDS, dtype=torch.int32), [~7, ~9]))
+    marginals.mask()
+    assert marginals.entropies[0, :2].tolist() == [0, 0]
+    assert marginals.draws[0, :2].tolist() == [7, 9]
+    table = torch.randn(SIZE, 3)
+    assert torch.equal(marginals.distributions().expected(table)[:2], table[[7, 9]])
+    assert marginals.link.copies == 3  # temperatures, statistics, what is expected: no second pass
+
+
+def test_where_nothing_is_possible_entropy_is_infinite_and_nothing_is_expected():
+    logits = torch.zeros(1, L, SIZE)
+    logits[0, 1] = -torch.inf
+    logits[0, 2, :32] = -torch.inf
+    bitmask = torch.zeros(1, WORDS, dtype=torch.int32)
+    bitmask[0, 0] = -1
+    marginals = marginals_of(logits, [0.5], torch.zeros(1, L), 30.0)
+    marginals.restrict(0, guidance(bitmask, [0, 0, 0]))
+    marginals.mask()
+    assert marginals.entropies[0].isinf().tolist() == [False, True, True, False, False]
+    assert ((marginals.draws >= 0) & (marginals.draws < SIZE)).all()
+    means = marginals.distributions().expected(torch.ones(SIZE, 2))
+    torch.testing.assert_close(means[:, 0], torch.tensor([1.0, 0, 0, 1, 1]))
+
+
+def test_a_nan_harms_no_other_canvas():
+    logits, heat, uniform, bitmask, masks = random_step(0, 5.0, torch.float32)
+    outcomes = []
+    for spoilt in (False, True):
+        logits[1, 2, 3] = torch.nan if spoilt else 1.0
+        marginals = marginals_of(logits, heat, uniform, 30.0)
+        for i, rows in enumerate(masks):
+            marginals.restrict(i, guidance(bitmask, rows))
+        marginals.mask()
+        means = marginals.distributions().expected(torch.ones(SIZE, 2)).view(B, L, 2)
+        assert ((marginals.draws >= 0) & (marginals.draws < SIZE)).all()
+        outcomes.append((marginals.entropies[::2], marginals.draws[::2], means[::2]))
+    for one, other in zip(*outcomes, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("bitmask", "rows", "message"),
+    [
+        ((2, WORDS - 1), [0], f"{WORDS} words of int32 for {SIZE} tokens; got {WORDS - 1}"),
+        ((2, WORDS), [0, 2], f"rows are 0 to 1, or ~token down to -{SIZE}, got 0 to 2"),
+        ((2, WORDS), [-SIZE - 1], f"got -{SIZE + 1} to -{SIZE + 1}"),
+        ((2, WORDS), [0] * (L + 1), f"{L + 1} masks for {L} positions"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(bitmask, rows, message):
+    marginals = marginals_of(torch.zeros(1, L, SIZE), [1.0], torch.zeros(1, L), None)
+    before = marginals.entropies.clone()
+    with pytest.raises(ValueError, match=message):
+        marginals.restrict(0, guidance(torch.zeros(bitmask, dtype=torch.int32), rows))
+    marginals.mask()
+    assert torch.equal(marginals.entropies, before)
+
+
+def test_rows_are_read_again_only_where_a_mask_changes_something(monkeypatch):
+    """Of rows that are sure of token 5: one whose mask forbids others, one whose mask forbids 5;
+    and a flat row, whose mask forbids a token that is as likely as any."""
+    logits = torch.zeros(1, L, SIZE)
+    logits[0, :2, 5] = 60.0
+    words = np.full((2, WORDS), 0xFFFFFFFF, dtype=np.uint32)
+    words[0, 3] = 0
+    words[1, 0] = ~np.uint32(1 << 5)
+    marginals = marginals_of(logits, [1.0], torch.zeros(1, L), None)
+    read, original = [], marginals._passed
+
+    def passed(logits, heat, uniform, masks, rows):
+        read.append(rows.tolist())
+        return original(logits, heat, uniform, masks, rows)
+
+    monkeypatch.setattr(marginals, "_passed", passed)
+    marginals.restrict(0, guidance(torch.from_numpy(words.view(np.int32)), [0, 1, 0]))
+    marginals.mask()
+    assert read == [[1, 2]]
+    assert marginals.draws[0, 1] == 0
+    assert marginals.entropies[0, 0] < 1e-20
+
+
+@pytest.fixture
+def to_host(monkeypatch):
+    """The shapes of what has come to the host."""
+    shapes, original = [], Link.to_host
+    monkeypatch.setattr(
+        Link, "to_host", lambda link, x: shapes.append([*x.shape]) or original(link, x)
+    )
+    return shapes
+
+
+def steps(engine, requests):
+    """The stats of all after each step, until they have ended."""
+    for request in requests:
+        engine.add(request)
+    while engine.busy:
+        engine.step()
+        yield [s.stats for s in engine._scheduler.running.values() if s.stats.denoiser_calls]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_step_with_nothing_to_repair_makes_one_copy_to_the_host(
+    engine_of, tokens_of, to_host, slots
+):
+    """For all slots: what is known of every row, and no row itself."""
+    spec, text = Regex('[{]"a": [0-9]{1,3}[}]'), tokens_of('{"a": 12}')
+    engine = engine_of(Scripted(V, len(PROMPT), [*text, 106]), slots=slots)
+    requests = [Request(token_ids=PROMPT, constraint=spec, seed=i) for i in range(slots)]
+    seen = 0
+    for stats in steps(engine, requests):
+        if len(to_host) > seen:
+            assert len(to_host) == seen + 1
+            assert to_host[-1][0] == slots * engine.model.canvas_length
+            assert all(one.fetched_rows == 0 for one in stats)
+            seen += 1
+    assert seen > 1
+
+
+def test_copies_and_rows_are_counted(engine_of, to_host):
+    """Of a model that wants what is forbidden and is sure of nothing: all that comes to the host
+    is in its stats, and little is fetched."""
+    spec = JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}})
+    engine = engine_of(Dreamer(V, 0, scale=3.0), slots=1)
+    result = engine.generate(Request(token_ids=PROMPT, constraint=spec, seed=1, max_tokens=40))
+    stats = result.stats
+    assert stats.copies > len(to_host) > stats.denoiser_calls
+    fetched = [shape for shape in to_host if shape[1] == V]
+    assert stats.fetched_rows == sum(shape[0] for shape in fetched) > 0
+    sent = stats.copies - len(to_host)
+    assert sent <= 5 * stats.denoiser_calls  # temperatures, masks, their rows, tokens, embeddings
+
+
+def test_masks_that_were_sent_stay_there(engine_of):
+    """A second request of the same kind sends hardly any."""
+    engine = engine_of(Dreamer(V, 0, scale=3.0), slots=1)
+    request = Request(token_ids=PROMPT, constraint=Regex("[a-f]{3,40}-[0-9]{1,9}"), max_tokens=40)
+    engine.generate(request)
+    first = engine._masks.count
+    engine.generate(request)
+    assert 0 < first == engine._masks.count

@@ -1,0 +1,145 @@
+"""Expectations against their definition in fp64.
+
+A probability p is off by the factor e^(2d) at most, d as in test_vocab.py, and for a table in bf16
+rounded by 2^-9 of itself; products of fp32 add a rounding for each of the terms that are summed in
+a row, 2^-24 of the largest row, in trees of far fewer levels than 64.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dlm.kernels import expectation
+from dlm.kernels.expectation import Distributions, Flat, Listed
+from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.vocab_rows import Masks
+
+NOTHING = Listed(
+    rows=torch.zeros(0, dtype=torch.int64),
+    offsets=torch.zeros(0, dtype=torch.int32),
+    tokens=torch.zeros(0, dtype=torch.int32),
+    probs=torch.zeros(0),
+)
+
+
+def flat_of(logits: Tensor, rows: Tensor, inverse: Tensor, masks: Masks | None, softcap) -> Flat:
+    """`rows` of `logits`, with numbers and masks for each of these."""
+    found = vocab_pass(logits, inverse, torch.zeros(len(rows)), masks, rows, softcap=softcap)
+    return Flat(
+        rows=rows,
+        logits=logits,
+        inverse_temperature=inverse,
+        lse=found.lse,
+        masks=masks,
+        softcap=softcap,
+    )
+
+
+def probabilities(logits: Tensor, inverse: Tensor, masks: Masks | None, softcap) -> Tensor:
+    """In fp64."""
+    x = logits.double()
+    if softcap is not None:
+        x = (softcap * torch.tanh(x / softcap)).masked_fill(logits.isneginf(), -torch.inf)
+    x = x * inverse.double()[:, None]
+    for i, mask in enumerate(masks.rows.tolist() if masks else ()):
+        if masks and mask >= 0:
+            token = torch.arange(logits.shape[1])
+            x[i, masks.bitmask[mask, token // 32] >> token % 32 & 1 == 0] = -torch.inf
+    return x.softmax(-1).nan_to_num(0)
+
+
+@given(
+    f=st.integers(1, 70),
+    V=st.integers(2, 90) | st.sampled_from([4096, 4097, 9000]),
+    scale=st.sampled_from([0.1, 4.0, 30.0]),
+    softcap=st.sampled_from([None, 30.0]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    masked=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40)
+def test_flat_rows_have_the_mean_of_all_of_the_table(f, V, scale, softcap, dtype, masked, seed):
+    rng = torch.Generator().manual_seed(seed)
+    N = f + 2
+    logits = (scale * torch.randn(N, V, generator=rng)).to(dtype)
+    logits[:, 1:][torch.rand(N, V - 1, generator=rng) < 0.1] = -torch.inf
+    table = torch.randn(V, 5, generator=rng).to(dtype)
+    rows, inverse = torch.randperm(N, generator=rng)[:f], torch.rand(f, generator=rng) + 1
+    bitmask = torch.randint(-(2**31), 2**31, (3, -(-V // 32)), generator=rng).int() | 1
+    masks = Masks(bitmask, torch.randint(-1, 3, (f,), generator=rng)) if masked else None
+
+    flat = flat_of(logits, rows, inverse, masks, softcap)
+    actual = Distributions(n=N, listed=NOTHING, flat=flat).expected(table)
+
+    p = probabilities(logits[rows], inverse, masks, softcap)
+    X = 75 if softcap else 2 * float(logits[logits.isfinite()].abs().max())
+    d, u = 2**-24 * (16 * (X + 1) + 20), {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}[dtype]
+    error = (2.1 * d + 64 * u) * (p @ table.double().abs()) + u
+    assert actual.dtype == dtype
+    assert ((actual[rows].double() - p @ table.double()).abs() <= error).all()
+    others = torch.ones(N, dtype=torch.bool).index_fill(0, rows, False)
+    assert not actual[others].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_listed_rows_have_the_mean_of_what_is_listed(dtype, rng):
+    """The rows come in any order, and one has an empty list; what is left out is left out."""
+    table = torch.randn(50, 6, generator=rng).to(dtype)
+    listed = Listed(
+        rows=torch.tensor([3, 0, 2]),
+        offsets=torch.tensor([0, 2, 2]).int(),
+        tokens=torch.tensor([7, 49, 7, 8, 9]).int(),
+        probs=torch.tensor([0.5, 0.25, 0.125, 0.125, 0.75]),
+    )
+    flat = flat_of(torch.zeros(4, 50), torch.zeros(0).long(), torch.zeros(0), None, None)
+
+    actual = Distributions(n=4, listed=listed, flat=flat).expected(table)
+
+    wide = table.double()
+    expected = torch.zeros(4, 6).double()
+    expected[3] = 0.5 * wide[7] + 0.25 * wide[49]
+    expected[2] = 0.125 * (wide[7] + wide[8]) + 0.75 * wide[9]
+    torch.testing.assert_close(actual, expected.to(dtype))
+
+
+@pytest.mark.parametrize(("V", "D"), [(1536, 128), (5000, 12), (9000, 40)])
+def test_a_row_comes_out_the_same_whatever_is_beside_it(V, D, rng):
+    """Bit for bit, alone or among many, flat or listed."""
+    N = 150
+    logits, table = torch.randn(N, V, generator=rng), torch.randn(V, D, generator=rng)
+    counts = torch.randint(1, 100, (N,), generator=rng)
+    tokens, probs = torch.randint(V, (N, 100), generator=rng).int(), torch.rand(N, 100)
+
+    def expected(flat: Tensor, few: Tensor) -> Tensor:
+        there = torch.arange(100) < counts[few][:, None]
+        listed = Listed(
+            rows=few,
+            offsets=(counts[few].cumsum(0) - counts[few]).int(),
+            tokens=tokens[few][there],
+            probs=probs[few][there],
+        )
+        flat = flat_of(logits, flat, torch.ones(len(flat)), None, 30.0)
+        return Distributions(n=N, listed=listed, flat=flat).expected(table)
+
+    order = torch.randperm(N, generator=rng)
+    together = expected(order[:100], order[100:])
+    for count in (1, 2, 15, 16, 17, 33, 63, 64, 65, 99):
+        some = torch.randperm(100, generator=rng)[:count]
+        apart = expected(order[:100][some], order[100:][: count // 2 + 1])
+        assert torch.equal(apart[order[:100][some]], together[order[:100][some]])
+        few = order[100:][: count // 2 + 1]
+        assert torch.equal(apart[few], together[few])
+
+
+def test_nothing_of_the_size_of_the_logits_is_made(monkeypatch, rng):
+    sizes, made = [], expectation.heated
+    monkeypatch.setattr(expectation, "heated", lambda x, *a: sizes.append(x.numel()) or made(x, *a))
+    logits, V = torch.randn(200, 20_000, generator=rng), 20_000
+    flat = flat_of(logits, torch.arange(200), torch.ones(200), None, None)
+
+    Distributions(n=200, listed=NOTHING, flat=flat).expected(torch.randn(V, 4, generator=rng))
+
+    assert sum(sizes) == 200 * V
+    assert max(sizes) <= 1 << 18

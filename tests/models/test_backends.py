@@ -1,0 +1,96 @@
+"""Who computes what is decided once, told, and never other than was asked for."""
+
+import pytest
+import torch
+
+from dlm.models import BackendError, backends
+from dlm.models.backends import Dispatch, device_obstacle, padded
+
+ROWS = {"experts": [128], "nvfp4": [128, 192]}
+OTHERS = {"attention": "torch", "vocabulary": "torch"}
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Pretend that there is a GPU of some kind."""
+
+    def pretend(major: int, minor: int) -> torch.device:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, minor))
+        return GPU
+
+    return pretend
+
+
+def chosen(device=CPU, dtype=torch.bfloat16, rows=ROWS, **wanted):
+    return Dispatch(device=device, dtype=dtype, **wanted).backends(rows)
+
+
+@pytest.mark.parametrize("sm", [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)])
+def test_a_gpu_runs_kernels_unless_told_otherwise(gpu, sm):
+    device = gpu(*sm)
+    assert chosen(device) == {"experts": "triton", "nvfp4": "triton", **OTHERS}
+    assert chosen(device, kernels="triton") == chosen(device)
+    assert set(chosen(device, kernels="torch").values()) == {"torch"}
+
+
+def test_a_cpu_runs_torch_even_where_kernels_could_be_interpreted():
+    assert device_obstacle(CPU) is None
+    assert set(chosen().values()) == {"torch"}
+    assert chosen(kernels="triton")["experts"] == "triton"
+
+
+def test_one_operation_may_lack_what_another_has(gpu):
+    rows = {"experts": [128], "nvfp4": [128, 96]}
+    assert chosen(gpu(9, 0), rows=rows) == {"experts": "triton", "nvfp4": "torch", **OTHERS}
+
+
+@pytest.mark.parametrize(
+    ("sm", "dtype", "rows", "why"),
+    [
+        ((7, 5), torch.bfloat16, ROWS, "experts: SM 7.5 is older than 8.0; nvfp4: SM 7.5"),
+        ((9, 0), torch.float32, ROWS, "activations are torch.float32, and kernels take bfloat16"),
+        ((9, 0), torch.bfloat16, {"experts": [96]}, "experts: rows of 96 numbers are no multiple"),
+    ],
+)
+def test_kernels_that_cannot_run_are_refused_if_asked_for_and_left_out_if_not(
+    gpu, sm, dtype, rows, why
+):
+    device = gpu(*sm)
+    with pytest.raises(BackendError, match=r"kernels='triton' cannot be had here: ") as error:
+        chosen(device, dtype, rows, kernels="triton")
+    assert why in str(error.value)
+    assert set(chosen(device, dtype, rows).values()) == {"torch"}
+
+
+def test_an_old_triton_and_a_cpu_without_an_interpreter_are_named(monkeypatch):
+    monkeypatch.setattr(backends.knobs.runtime, "interpret", False)
+    with pytest.raises(BackendError, match="there is no GPU, and no TRITON_INTERPRET=1"):
+        chosen(kernels="triton")
+    monkeypatch.setattr(backends.triton, "__version__", "3.5.1")
+    assert device_obstacle(GPU) == "Triton is 3.5.1, older than 3.6"
+    assert device_obstacle(torch.device("mps")) is not None
+
+
+def test_four_bit_activations_are_for_gpus_that_multiply_them(gpu):
+    for sm in ((10, 0), (12, 0)):
+        assert chosen(gpu(*sm), activation_bits=4)["nvfp4"] == "triton"
+    with pytest.raises(BackendError, match=r"a GPU of SM 10.0 and 12.0, this one is of SM 9.0"):
+        chosen(gpu(9, 0), activation_bits=4)
+    assert chosen(gpu(9, 0), activation_bits=4, kernels="torch")["nvfp4"] == "torch"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"kernels": "cuda"}, "kernels is 'cuda': it takes one of"),
+        ({"activation_bits": 8}, "activation_bits is 8: it takes 4 or 16"),
+    ],
+)
+def test_what_there_is_not_is_refused(wanted, message):
+    with pytest.raises(BackendError, match=message):
+        Dispatch(**wanted)
+
+
+def test_sizes_are_padded_to_whole_groups():
+    assert [padded(size) for size in (1, 48, 64, 96, 704)] == [64, 64, 64, 128, 704]

@@ -1,0 +1,75 @@
+"""Which quantised checkpoints are read, and by whose names."""
+
+import pytest
+
+from dlm.models import CheckpointError
+from dlm.models.formats import COMPRESSED_TENSORS, MODELOPT, format_of
+
+GROUP = {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}
+PACKED = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}
+
+
+@pytest.mark.parametrize(
+    ("told", "form"),
+    [
+        (None, None),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, MODELOPT),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, MODELOPT),
+        (
+            {
+                "quant_method": "modelopt",
+                "quant_algo": "NVFP4",
+                "config_groups": {"group_0": GROUP},
+                "kv_cache_scheme": {"num_bits": 8, "type": "float"},
+            },
+            MODELOPT,
+        ),
+        (PACKED, COMPRESSED_TENSORS),
+        ({**PACKED, "config_groups": {"group_0": GROUP}}, COMPRESSED_TENSORS),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "mixed-precision",
+                "config_groups": {"group_0": {**GROUP, "format": "nvfp4-pack-quantized"}},
+            },
+            COMPRESSED_TENSORS,
+        ),
+    ],
+)
+def test_a_config_says_by_whose_names_its_tensors_are_called(told, form):
+    assert format_of({} if told is None else {"quantization_config": told}) == form
+
+
+def test_older_files_of_modelopt_say_it_beside_the_config():
+    older = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}
+    assert format_of({}, older) == MODELOPT
+    assert format_of({"quantization_config": PACKED}, older) == COMPRESSED_TENSORS
+    with pytest.raises(CheckpointError, match="quant_algo 'FP8' are not read"):
+        format_of({}, {"quantization": {"quant_algo": "FP8"}})
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        ({"quant_method": "awq"}, "quant_method 'awq'"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "quant_algo 'FP8'"),
+        ({"quant_method": "modelopt"}, "quant_algo None"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "group_size 32"),
+        ({**PACKED, "format": "pack-quantized"}, "format 'pack-quantized'"),
+        (
+            {**PACKED, "config_groups": {"a": GROUP, "b": {"format": "float-quantized"}}},
+            "format 'float-quantized'",
+        ),
+        ({**PACKED, "config_groups": {"a": {"weights": {"group_size": 128}}}}, "group_size 128"),
+    ],
+)
+def test_another_quantisation_is_refused_by_name(told, what):
+    with pytest.raises(CheckpointError, match=f"quantised with {what} are not read") as error:
+        format_of({"quantization_config": told})
+    assert "what is: 'modelopt' with NVFP4" in str(error.value)
+
+
+@pytest.mark.parametrize("told", ["nvfp4", {**PACKED, "config_groups": ["a"]}])
+def test_what_is_no_object_is_named(told):
+    with pytest.raises(CheckpointError, match="is no JSON object"):
+        format_of({"quantization_config": told})

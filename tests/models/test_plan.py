@@ -1,0 +1,166 @@
+"""What a plan says is held against real models, and against the published 26B."""
+
+import pytest
+import torch
+
+from dlm.models import ModelConfig, ModelError, checkpoint, plan
+from dlm.models.plan import GPUS, Load
+from dlm.models.quantise import quantise
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+CONFIG_26B = {  # google/diffusiongemma-26B-A4B-it
+    "model_type": "diffusion_gemma",
+    "canvas_length": 256,
+    "text_config": {
+        "vocab_size": 262_144,
+        "hidden_size": 2816,
+        "intermediate_size": 2112,
+        "moe_intermediate_size": 704,
+        "num_experts": 128,
+        "top_k_experts": 8,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "layer_types": ([SLIDING] * 5 + [FULL]) * 5,
+        "sliding_window": 1024,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+            FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        },
+        "max_position_embeddings": 262_144,
+    },
+}
+BIG = ModelConfig.from_hf(CONFIG_26B)
+FILE = 18_818_050_776  # bytes of nvidia/diffusiongemma-26B-A4B-it-NVFP4
+TOWER = 1.15e9  # of which its vision tower has so many
+GB = 10**9
+
+
+def test_the_26b_has_25_2_billion_numbers_and_takes_what_its_file_takes():
+    count = plan.parameters(BIG)
+    assert sum(count.values()) / 1e9 == pytest.approx(25.2, abs=0.06)
+    assert count["experts"] == 30 * 128 * 3 * 704 * 2816
+    four_bit, half = plan.weight_bytes(BIG, "nvfp4"), plan.weight_bytes(BIG, "bf16")
+    assert sum(four_bit.values()) + TOWER == pytest.approx(FILE, rel=2e-3)
+    assert half == {part: 2 * numbers for part, numbers in count.items()}
+    assert four_bit["experts"] == count["experts"] * 9 / 16 + 30 * 128 * 3 * 4
+    assert {**four_bit, "experts": 0} == {**half, "experts": 0}
+
+
+@pytest.mark.parametrize("weights", ["bf16", "nvfp4"])
+def test_weights_are_counted_as_they_are_loaded(weights, reference, tmp_path):
+    reference.make(tmp_path / "floats", moe_intermediate_size=48)
+    directory = tmp_path / "floats"
+    if weights == "nvfp4":
+        directory = tmp_path / "quantised"
+        quantise(tmp_path / "floats", directory, canvases=0)
+    model = checkpoint.load(directory, dtype=torch.bfloat16)
+    tensors = model.state_dict().values()
+    told = plan.weight_bytes(model.config, weights)
+    assert sum(told.values()) == sum(tensor.nbytes for tensor in tensors)
+    assert told["embedding"] == model.embed_tokens.weight.nbytes
+    numbers = sum(
+        parameter.numel() for parameter in checkpoint.load(tmp_path / "floats").parameters()
+    )
+    scalars = 2 * len(model.layers)  # buffers
+    assert sum(plan.parameters(model.config).values()) == numbers + scalars
+
+
+def test_a_token_s_keys_and_values_are_counted_by_kind_of_layer():
+    assert plan.cache_per_token(BIG, "bf16") == {SLIDING: 25 * 8 * 256 * 4, FULL: 5 * 2 * 512 * 4}
+    assert plan.cache_per_token(BIG, "fp8") == {SLIDING: 25 * 8 * 256 * 2, FULL: 5 * 2 * 512 * 2}
+
+
+@pytest.mark.parametrize(
+    ("context", "kept"), [(0, 0), (1, 1), (1280, 1280), (1281, 1280), (100_000, 1280)]
+)
+def test_sliding_layers_keep_their_window_and_a_canvas(context, kept):
+    assert plan.cache_bytes(BIG, context, "fp8") == 102_400 * kept + 10_240 * context
+
+
+def test_a_slot_s_state_is_an_embedding_and_a_token_for_each_position():
+    assert plan.state_bytes(BIG) == 256 * (2816 * 2 + 8)
+
+
+def test_logits_are_the_largest_transient_of_a_vocabulary_of_262_144():
+    found = plan.transient_bytes(BIG, 3)
+    assert max(found, key=found.__getitem__) == "logits"
+    assert found["logits"] == 3 * 256 * 262_144 * 2
+
+
+@pytest.mark.parametrize("memory", [24 * GB, 32 * GB, 96 * GB])
+@pytest.mark.parametrize(("slots", "context"), [(1, 0), (4, 8192), (8, 200_000)])
+@pytest.mark.parametrize("cache", ["fp8", "bf16"])
+def test_what_is_said_to_fit_does_and_no_more(memory, slots, context, cache):
+    load = {"cache": cache, "weights": "nvfp4"}
+    room = plan.room(BIG, Load(slots=slots, context=context, **load), memory)
+    left = memory - plan.RESERVED
+
+    def takes(slots: int, context: int) -> int:
+        return plan.total_bytes(BIG, Load(slots=slots, context=context, **load))
+
+    assert takes(room.slots + 1, context) > left
+    if room.slots:
+        assert takes(room.slots, context) <= left
+    if room.context is None:
+        assert takes(slots, 0) > left
+    else:
+        assert takes(slots, room.context) <= left
+        assert room.context == BIG.max_positions or takes(slots, room.context + 1) > left
+
+
+def test_what_is_too_large_does_not_fit_at_all():
+    room = plan.room(BIG, Load(slots=1, context=0, weights="bf16"), 32 * GB)
+    assert (room.slots, room.context) == (0, None)
+
+
+def test_a_step_of_one_canvas_takes_what_its_products_take():
+    """Operations in 10^12 by hand: two for each weight and row, four for each pair in attention."""
+    work = plan.step_work(BIG, Load(slots=1, context=2048))
+    trillions = {name: part.operations / 1e12 for name, part in work.items()}
+    assert trillions["experts"] == pytest.approx(256 * 8 * 30 * 3 * 704 * 2816 * 2 / 1e12)
+    assert trillions["dense"] == pytest.approx(0.86, rel=0.01)
+    assert trillions["vocabulary"] == pytest.approx(0.378, rel=0.01)
+    seen = 25 * 256 * (1023 + 256) + 5 * 512 * (2048 + 256)  # keys times their numbers
+    assert trillions["attention"] == pytest.approx(4 * 16 * 256 * seen / 1e12)
+    far = plan.step_work(BIG, Load(slots=1, context=131_072))["attention"]
+    assert far.operations / 1e12 == pytest.approx(5.6, rel=0.02)
+    assert work["experts"].read == pytest.approx(12.85e9, rel=1e-3)
+    assert work["dense"].read == pytest.approx(3.35e9, rel=1e-3)
+
+
+def test_slots_share_weights_and_nothing_else():
+    one, four = (plan.step_work(BIG, Load(slots=n, context=4096)) for n in (1, 4))
+    for name, part in one.items():
+        assert four[name].operations == 4 * part.operations
+    assert four["dense"].read == one["dense"].read
+    assert four["attention"].read == 4 * one["attention"].read
+    assert one["vocabulary"].read < four["vocabulary"].read < 4 * one["vocabulary"].read
+
+
+def test_a_step_takes_its_parts_longer_bounds_one_after_another():
+    load = Load(slots=1, context=2048)
+    for gpu, experts, dense in zip(GPUS, (7.17, 7.17, 2.68), (1.87, 4.09, 0.87), strict=True):
+        times = plan.step_times(BIG, load, gpu)
+        step = times.pop("step")
+        longer = {name: max(part.values()) for name, part in times.items()}
+        assert longer["experts"] == pytest.approx(experts, rel=2e-3)
+        assert longer["dense"] == pytest.approx(dense, rel=5e-3)
+        assert step == pytest.approx(sum(longer.values()))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"slots": 0}, "slots is 0: it takes at least 1"),
+        ({"context": -1}, "context is -1: it takes 0 or more"),
+        ({"cache": "fp4"}, "'fp4' is none of"),
+        ({"weights": "int4"}, "'int4' is none of"),
+    ],
+)
+def test_what_no_model_could_carry_is_refused(wrong, message):
+    with pytest.raises(ModelError, match=message):
+        Load(**{"slots": 1, "context": 1, **wrong})

@@ -1,0 +1,380 @@
+"""Checkpoints with weights in NVFP4: they mean what transformers' model means with the numbers that
+they stand for, and they are read as strictly as those of floats."""
+
+import shutil
+import weakref
+from pathlib import Path
+
+import interpreter
+import nvfp4_files
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import DiffusionGemmaForBlockDiffusion
+
+from dlm.kernels.moe import matrix
+from dlm.kernels.nvfp4 import dequantize, quantize_reference
+from dlm.models import BackendError, CheckpointError, DiffusionGemma, checkpoint
+from dlm.models.quantised import NVFP4Linear, NVFP4Weight
+
+TOOLS = {"modelopt": nvfp4_files.MODELOPT, "compressed-tensors": nvfp4_files.COMPRESSED}
+SIZES = {"hidden_size": 64, "moe_intermediate_size": 48, "intermediate_size": 128}
+EXPERT = "model.decoder.layers.1.experts.2"
+ATTENTION = "model.decoder.layers.0.self_attn"
+
+
+class File:
+    """A directory, and the numbers that its quantised tensors stand for."""
+
+    def __init__(self, directory: Path, meant: dict[str, torch.Tensor]):
+        self.directory, self.meant = directory, meant
+
+
+@pytest.fixture(scope="module")
+def floats(reference, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("floats")
+    reference.make(directory, **SIZES)
+    return directory
+
+
+@pytest.fixture(scope="module", params=TOOLS)
+def written(request, floats, tmp_path_factory) -> File:
+    """Not to be changed."""
+    directory = shutil.copytree(floats, tmp_path_factory.mktemp("written") / "it")
+    return File(directory, nvfp4_files.write(directory, TOOLS[request.param]))
+
+
+@pytest.fixture
+def spoilt(floats, tmp_path) -> Path:
+    """ModelOpt's, to be changed."""
+    directory = Path(shutil.copytree(floats, tmp_path / "spoilt"))
+    nvfp4_files.write(directory, nvfp4_files.MODELOPT)
+    return directory
+
+
+def edit(directory: Path, change) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def refusal(directory: Path, **options) -> str:
+    with pytest.raises(CheckpointError) as error:
+        checkpoint.load(directory, **options)
+    return str(error.value)
+
+
+def decoded(model: DiffusionGemma, floats: Path) -> DiffusionGemma:
+    """A model of floats with the numbers that a quantised one has."""
+    plain = checkpoint.load(floats)
+    for name, module in model.named_modules():
+        path, _, last = name.rpartition(".")
+        if isinstance(module, NVFP4Weight) and path.endswith("experts"):
+            stack = [matrix(module.value, e) for e in range(len(module.packed))]
+            plain.get_submodule(path).get_parameter(last).copy_(torch.stack(stack))
+        elif isinstance(module, NVFP4Weight):
+            plain.get_submodule(path).get_parameter("weight").copy_(dequantize(module.value))
+    return plain
+
+
+def logits_of(model: DiffusionGemma, reference) -> torch.Tensor:
+    """Of a few passes over two canvases behind a prompt each."""
+    rng = torch.Generator().manual_seed(3)
+    cache = model.new_cache(2)
+    model.encode([reference.draw(rng, n).tolist() for n in (20, 3)], cache, [0, 1])
+    canvas = reference.draw(rng, 2, reference.CANVAS)
+    soft = torch.stack([model.no_soft_embedding()] * 2)
+    logits = model.denoise(canvas, soft, cache, [0, 1])
+    return model.denoise(canvas, model.soft_embedding(logits), cache, [0, 1])
+
+
+def test_logits_are_those_of_the_decoded_weights_to_the_bit(written, floats, reference):
+    model = checkpoint.load(written.directory)
+    plain = decoded(model, floats)
+    assert torch.equal(logits_of(model, reference), logits_of(plain, reference))
+    assert not torch.equal(
+        logits_of(plain, reference), logits_of(checkpoint.load(floats), reference)
+    )
+
+
+def test_logits_are_those_of_transformers_with_the_numbers_that_files_stand_for(
+    written, floats, reference, rng
+):
+    theirs = DiffusionGemmaForBlockDiffusion.from_pretrained(floats)
+    assert len(written.meant) >= 2 * len(reference.KINDS)  # gate and up, down, in each layer
+    assert not theirs.load_state_dict(written.meant, strict=False).unexpected_keys
+    model = checkpoint.load(written.directory)
+    prompt, canvas = reference.draw(rng, 30), reference.draw(rng, reference.CANVAS)
+    cache, conversation = model.new_cache(1), reference.Theirs(theirs)
+    states = model.encode([prompt.tolist()], cache, [0])
+    torch.testing.assert_close(states, conversation.encode(prompt.tolist()), **reference.CLOSE)
+    logits = model.denoise(canvas[None], model.no_soft_embedding()[None], cache, [0])
+    torch.testing.assert_close(logits[0], conversation.denoise(canvas), **reference.CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_compressor_of_compressed_tensors_writes_is_read(floats, tmp_path):
+    """Optional: `pip install compressed-tensors loguru psutil`."""
+    base = pytest.importorskip("compressed_tensors.compressors.nvfp4.base")
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
+    from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
+
+    scheme = preset_name_to_scheme("NVFP4", targets=["Linear"])
+    meant, new = {}, {}
+
+    def compress(path: str, matrix: torch.Tensor) -> torch.Tensor:
+        """Add what the compressor makes of a matrix; what its own decoder says that this means."""
+        divisor = generate_gparam(matrix.min(), matrix.max())
+        blocks = matrix.unflatten(-1, (-1, 16))
+        ranges = blocks.amin(-1), blocks.amax(-1)
+        scale, _ = calculate_qparams(*ranges, scheme.weights, global_scale=divisor)
+        tensors = {"weight": matrix, "weight_scale": scale, "weight_global_scale": divisor}
+        made = base.NVFP4PackedCompressor.compress(tensors, scheme)
+        new.update({f"{path}.{name}": tensor for name, tensor in made.items()})
+        numbers = unpack_fp4_from_uint8(made["weight_packed"], *matrix.shape, dtype=torch.float32)
+        return numbers * (made["weight_scale"].float() / divisor).repeat_interleave(16, 1)
+
+    for name, tensor in load_file(floats / "model.safetensors").items():
+        path, _, last = name.rpartition(".")
+        if ".experts." not in name:
+            new[name] = tensor
+            continue
+        names = ("gate_proj", "up_proj") if last == "gate_up_proj" else ("down_proj",)
+        halves = [
+            compress(f"{path}.{e}.{part}", half)
+            for e, whole in enumerate(tensor)
+            for part, half in zip(names, whole.chunk(len(names)), strict=True)
+        ]
+        meant[name] = torch.cat(halves).view(tensor.shape)
+    directory = Path(shutil.copytree(floats, tmp_path / "compressed"))
+    save_file(new, directory / "model.safetensors", metadata={"format": "pt"})
+    nvfp4_files.edit_config(directory, nvfp4_files.COMPRESSED)
+
+    model = checkpoint.load(directory)
+    for name, numbers in meant.items():
+        stack = model.get_submodule(name.removeprefix("model.decoder.")).value
+        decoded = torch.stack([matrix(stack, e) for e in range(len(numbers))])
+        torch.testing.assert_close(decoded, numbers, rtol=3e-7, atol=0)  # a few roundings apart
+
+
+def test_dense_layers_are_four_bits_only_where_the_file_has_them(written):
+    model = checkpoint.load(written.directory)
+    linear = [module for module in model.modules() if isinstance(module, NVFP4Linear)]
+    dense = any("mlp" in name for name in written.meant)
+    assert len(linear) == (12 if dense else 0)
+    assert ("nvfp4" in model.backends) == dense
+    assert all(isinstance(layer.experts.gate_up_proj, NVFP4Weight) for layer in model.layers)
+
+
+def test_a_layer_that_was_left_in_floats_is_read_as_such(floats, tmp_path, reference):
+    directory = Path(shutil.copytree(floats, tmp_path / "mixed"))
+    nvfp4_files.write(directory, nvfp4_files.MODELOPT, skip="model.decoder.layers.1.")
+    model = checkpoint.load(directory)
+    four_bit = [isinstance(layer.experts.down_proj, NVFP4Weight) for layer in model.layers]
+    assert four_bit == [True, False, True, True]
+    assert torch.equal(logits_of(model, reference), logits_of(decoded(model, floats), reference))
+
+
+def test_only_floats_take_the_type_that_is_asked_for(written):
+    model = checkpoint.load(written.directory, dtype=torch.bfloat16)
+    kinds = {name: tensor.dtype for name, tensor in model.state_dict().items()}
+    for name, dtype in kinds.items():
+        last = name.rpartition(".")[2]
+        expected = {"packed": torch.uint8, "scale_2": torch.float32, "input_scale": torch.float32}
+        if last == "scale" and "router" not in name:
+            expected["scale"] = torch.float8_e4m3fn
+        assert dtype == expected.get(last, torch.bfloat16), name
+    assert model.layers[0].self_attn.k_scale.dtype == torch.float32
+
+
+@pytest.mark.parametrize("suffix", ["weight", "weight_scale", "weight_scale_2"])
+@pytest.mark.parametrize("projection", ["gate_proj", "up_proj", "down_proj"])
+def test_each_tensor_of_a_matrix_is_missed_by_name(spoilt, projection, suffix):
+    name = f"{EXPERT}.{projection}.{suffix}"
+    edit(spoilt, lambda tensors: tensors.pop(name))
+    assert refusal(spoilt).endswith(f"config.json: {name} is missing")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.decoder.layers.1.experts.4.up_proj.weight",  # one expert too many
+        f"{EXPERT}.gate_proj.bias",
+        f"{EXPERT}.gate_up_proj.weight",
+        f"{EXPERT}.up_proj.weight_packed",  # the other tool's name
+        f"{EXPERT}.up_proj.input_global_scale",
+        "model.decoder.layers.1.experts.gate_up_proj",  # floats of what is in four bits
+        f"{ATTENTION}.k_scale",
+        f"{ATTENTION}.q_proj.k_scale",
+    ],
+)
+def test_a_tensor_without_a_place_is_named(spoilt, name):
+    edit(spoilt, lambda tensors: tensors.update({name: torch.ones(())}))
+    assert refusal(spoilt).endswith(f"config.json: {name} is no tensor of this architecture")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "tensor", "message"),
+    [
+        ("weight", torch.zeros(48, 64).byte(), "has shape [48, 64], expected [48, 32]"),
+        ("weight", torch.zeros(48, 32), "is of torch.float32, expected torch.uint8"),
+        ("weight_scale", torch.zeros(48, 4), "is of torch.float32, expected torch.float8_e4m3fn"),
+        ("weight_scale", torch.zeros(4, 48).to(torch.float8_e4m3fn), "has shape [4, 48], expected"),
+        ("weight_scale_2", torch.ones(2), "has shape [2], expected []"),
+        ("weight_scale_2", torch.ones(()).half(), "is of torch.float16, expected torch.float32"),
+        ("weight_scale_2", torch.tensor(torch.nan), "cannot be a scale: it is nan"),
+        ("input_scale", torch.ones(4), "has shape [4], expected []"),
+    ],
+)
+def test_a_tensor_of_another_shape_or_type_is_named_with_both(spoilt, suffix, tensor, message):
+    name = f"{EXPERT}.gate_proj.{suffix}"
+    edit(spoilt, lambda tensors: tensors.update({name: tensor}))
+    assert f"{name} {message}" in refusal(spoilt)
+
+
+def test_a_tensor_in_two_files_is_named(spoilt):
+    tensors = load_file(spoilt / "model.safetensors")
+    name = f"{EXPERT}.up_proj.weight_scale"
+    save_file(tensors, spoilt / "a.safetensors")
+    save_file({name: tensors[name]}, spoilt / "b.safetensors")
+    (spoilt / "model.safetensors").unlink()
+    index = '{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}'
+    (spoilt / "model.safetensors.index.json").write_text(index)
+    assert refusal(spoilt).endswith(f"config.json: {name} is there twice")
+
+
+def test_a_divisor_of_zero_is_no_scale(floats, tmp_path):
+    directory = Path(shutil.copytree(floats, tmp_path / "zero"))
+    nvfp4_files.write(directory, nvfp4_files.COMPRESSED)
+    name = f"{EXPERT}.up_proj.weight_global_scale"
+    edit(directory, lambda tensors: tensors.update({name: torch.zeros(1)}))
+    assert f"{name} cannot be a scale: one over it is inf" in refusal(directory)
+
+
+def test_a_config_without_quantisation_makes_its_tensors_unknown(spoilt):
+    nvfp4_files.edit_config(spoilt, None)
+    first = "model.decoder.layers.0.experts.0.down_proj.input_scale"
+    assert f"{first} is no tensor of this architecture" in refusal(spoilt)
+
+
+def test_rows_that_are_no_whole_blocks_are_refused(spoilt, reference):
+    reference.edit_config(spoilt, moe_intermediate_size=40)
+    assert "NVFP4 has blocks of 16 numbers, and rows of 40 are none" in refusal(spoilt)
+
+
+def test_the_older_file_of_modelopt_serves_as_well(spoilt):
+    nvfp4_files.edit_config(spoilt, None)
+    (spoilt / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    model = checkpoint.load(spoilt)
+    assert isinstance(model.layers[0].experts.down_proj, NVFP4Weight)
+
+
+def test_scales_of_an_fp8_cache_are_read_and_are_one_where_a_file_has_none(spoilt, floats):
+    full = "model.decoder.layers.1.self_attn"
+    scales = {
+        f"{ATTENTION}.k_proj.k_scale": torch.tensor(0.25),
+        f"{ATTENTION}.v_proj.v_scale": torch.tensor([3.0]),
+        f"{full}.k_proj.k_scale": torch.tensor(0.5).half(),  # it has no projection of values
+    }
+    for directory in (spoilt, floats):
+        model = checkpoint.load(directory, dtype=torch.bfloat16)
+        assert [float(s) for layer in model.layers for s in scales_of(layer)] == [1.0] * 8
+    edit(spoilt, lambda tensors: tensors.update(scales))
+    model = checkpoint.load(spoilt)
+    assert [scales_of(layer) for layer in model.layers[:3]] == [(0.25, 3.0), (0.5, 1.0), (1.0, 1.0)]
+    assert not any("k_scale" in name for name in model.state_dict())
+
+
+def scales_of(layer) -> tuple[float, float]:
+    return float(layer.self_attn.k_scale), float(layer.self_attn.v_scale)
+
+
+def test_compressed_tensors_names_scales_of_a_cache_after_the_attention(floats, tmp_path):
+    directory = Path(shutil.copytree(floats, tmp_path / "kv"))
+    nvfp4_files.write(directory, nvfp4_files.COMPRESSED)
+    edit(directory, lambda tensors: tensors.update({f"{ATTENTION}.v_scale": torch.tensor([0.5])}))
+    assert scales_of(checkpoint.load(directory).layers[0]) == (1.0, 0.5)
+
+
+def test_one_tensor_of_a_file_is_in_memory_at_a_time(written, monkeypatch):
+    alive: list[weakref.ref] = []
+    put = checkpoint._put
+
+    def watched(name, tensor, *more):
+        assert not [ref for ref in alive if ref() is not None]
+        alive.append(weakref.ref(tensor))
+        put(name, tensor, *more)
+
+    monkeypatch.setattr(checkpoint, "_put", watched)
+    checkpoint.load(written.directory)
+    assert len(alive) > 50
+
+
+def test_nothing_is_read_of_a_file_that_does_not_fit(spoilt, monkeypatch):
+    edit(spoilt, lambda tensors: tensors.pop(f"{EXPERT}.up_proj.weight"))
+    monkeypatch.setattr(checkpoint, "_fill", lambda *_: pytest.fail("weights were read"))
+    assert "is missing" in refusal(spoilt)
+    with pytest.raises(BackendError):
+        checkpoint.load(spoilt, kernels="triton")  # in fp32: refused before the file is
+
+
+def test_four_bit_activations_round_what_meets_dense_matrices(floats, tmp_path, reference):
+    directory = Path(shutil.copytree(floats, tmp_path / "w4a4"))
+    nvfp4_files.write(directory, nvfp4_files.COMPRESSED)
+    model = checkpoint.load(directory, activation_bits=4)
+    layer = model.layers[0].mlp.gate_proj
+    x = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(0))
+    rounded = dequantize(quantize_reference(x.flatten(0, 1), layer.input_scale))
+    expected = (rounded @ dequantize(layer.weight.value).T).view(3, 5, 128)
+    torch.testing.assert_close(layer(x), expected)
+    assert (layer(x) - x @ dequantize(layer.weight.value).T).abs().max() > 0.01
+    name = "model.decoder.layers.0.mlp.gate_proj.input_global_scale"
+    edit(directory, lambda tensors: tensors.pop(name))
+    assert f"{name} is missing" in refusal(directory, activation_bits=4)
+    assert torch.isnan(checkpoint.load(directory).layers[0].mlp.gate_proj.input_scale)
+
+
+def test_a_quantised_model_is_not_written_as_one_of_floats(written, tmp_path):
+    with pytest.raises(CheckpointError, match="only models of floats"):
+        checkpoint.save(checkpoint.load(written.directory), tmp_path / "out", {}, {})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("four_bit", [False, True], ids=["floats", "nvfp4"])
+def test_experts_by_kernels_say_what_they_say_in_torch(four_bit, written, floats, rng):
+    """In bf16, with experts of 48 numbers padded to 64. Each rounding is off by 2^-9 at the most,
+    and there are two in a row. (Whole models may differ more: a router's choice may flip.)"""
+    interpreter.install()
+    directory = written.directory if four_bit else floats
+    by_torch, by_triton = (
+        checkpoint.load(directory, dtype=torch.bfloat16, kernels=kernels)
+        for kernels in ("torch", "triton")
+    )
+    assert by_torch.backends["experts"] == "torch"
+    assert by_triton.backends["experts"] == "triton"
+    x = torch.randn(40, 64, generator=rng).bfloat16()
+    exact = checkpoint.load(directory)
+    for some in zip(by_torch.layers, by_triton.layers, exact.layers, strict=True):
+        chosen = some[0].router(x)
+        one, other = (layer.experts(x, *chosen) for layer in some[:2])
+        y = some[2].experts(x.float(), *chosen)
+        assert (other - y).norm() < 2**-8 * y.norm()
+        assert not torch.equal(one, other)
+
+
+def test_a_whole_model_runs_by_kernels(written, reference, tmp_path):
+    """All experts are chosen, so that no choice can flip. Observed: both are 4 % off fp32."""
+    interpreter.install()
+    directory = Path(shutil.copytree(written.directory, tmp_path / "all"))
+    reference.edit_config(directory, top_k_experts=4)
+    half = {"dtype": torch.bfloat16}
+    model = checkpoint.load(directory, **half, kernels="triton")
+    linear = [module for module in model.modules() if isinstance(module, NVFP4Linear)]
+    assert {module.backend for module in linear} <= {"triton"}
+    exact, by_torch, by_triton = (
+        logits_of(each, reference)
+        for each in (checkpoint.load(directory), checkpoint.load(directory, **half), model)
+    )
+    assert 0 < (by_triton - exact).norm() < 1.5 * (by_torch - exact).norm()
+    assert (by_torch - exact).norm() < 0.1 * exact.norm()

@@ -1,0 +1,55 @@
+"""The command that plans: from a directory or a config alone, as tables or as data."""
+
+import json
+import sys
+from pathlib import Path
+
+import plan
+import pytest
+
+import dlm.models
+
+TINY = Path(dlm.models.__file__).parent / "tiny"
+
+
+def run(monkeypatch, capsys, *args: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["plan.py", *args])
+    plan.main()
+    return capsys.readouterr().out
+
+
+def test_a_directory_and_its_config_give_the_same_data(monkeypatch, capsys, tmp_path):
+    (tmp_path / "config.json").write_text((TINY / "config.json").read_text())
+    one, other = (
+        json.loads(run(monkeypatch, capsys, "--model", str(path), "--slots", "2", "--json"))
+        for path in (tmp_path, TINY / "config.json")
+    )
+    assert one == other
+    assert one["load"] == {"slots": 2, "context": 8192, "cache": "fp8", "weights": "nvfp4"}
+    assert sum(one["weights"].values()) < one["total"]
+    assert one["fits"].keys() == {"24 GB", "32 GB", "96 GB", "141 GB"}
+    assert "vision tower" in one["counted"]
+
+
+def test_tables_tell_the_same_to_people(monkeypatch, capsys):
+    out = run(monkeypatch, capsys, "--model", str(TINY), "--kv", "bf16", "--weights", "bf16")
+    assert "Slots: 8, of 8,192 tokens each. Cache: bf16. Experts: bf16." in out
+    for words in ("weights: experts, 0.00 billion", "largest transient: logits", "RTX 5090"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["--model", "/no/such/place"], "holds no place: not a model directory"),
+        (["--model", str(TINY), "--slots", "0"], "slots is 0: it takes at least 1"),
+        (["--model", str(TINY / "generation_config.json")], "model_type is None"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_code_2(monkeypatch, capsys, args, problem):
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, capsys, *args)
+    err = capsys.readouterr().err
+    assert end.value.code == 2
+    assert problem in err
+    assert err.count("\n") == 1

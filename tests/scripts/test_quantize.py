@@ -1,0 +1,46 @@
+"""The command that quantises: what it writes is a model for `generate.py`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import quantize
+
+import dlm.models
+
+ROOT = Path(__file__).parents[2]
+TINY = Path(dlm.models.__file__).parent / "tiny"
+SCHEMA = ROOT / "examples" / "invoice.json"
+PROMPT = (
+    "Extract invoice_id, customer, total, paid as JSON. "
+    "Invoice AK-4071, billed to Silver Robotics, the total is 218.5, payment was received."
+)
+
+
+def run(monkeypatch, *args: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["quantize.py", *args])
+    quantize.main()
+
+
+def test_a_quantised_model_generates_what_a_schema_asks_for(tmp_path, monkeypatch, capsys):
+    out = str(tmp_path / "out")
+    run(monkeypatch, "--model", str(TINY), "--out", out, "--canvases", "1")
+    assert f"{out}: 4,150,896 bytes of weights, 67% of 6,156,096" in capsys.readouterr().out
+    command = [sys.executable, str(ROOT / "scripts" / "generate.py"), "--model", out, "--stats"]
+    done = subprocess.run(
+        [*command, "--schema", str(SCHEMA), PROMPT], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    jsonschema.validate(json.loads(done.stdout), json.loads(SCHEMA.read_text()))
+    assert "experts by torch" in done.stderr
+
+
+def test_what_cannot_be_quantised_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, "--model", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert end.value.code == 2
+    problem = f"quantize.py: {tmp_path} holds no config.json: not a model directory\n"
+    assert capsys.readouterr().err == problem

@@ -1,0 +1,20 @@
+"""What a constraint may ask of logits, for tests that have no engine."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dlm.kernels.vocab import vocab_pass
+from dlm.link import Link
+from dlm.logits import CANDIDATES, THRESHOLD, Logits
+
+
+def scores_of(logits: Tensor, argmax: Sequence[int] | None = None) -> Logits:
+    """Of `logits [L, V]` at a temperature of 1; a test may say what is to pass for their argmax."""
+    L = len(logits)
+    found = vocab_pass(logits, torch.ones(L), torch.zeros(L), threshold=THRESHOLD, k=CANDIDATES)
+    scores = Logits(found, logits, 1.0, None, Link(logits.device))
+    if argmax is not None:
+        scores.argmax = list(argmax)
+    return scores
