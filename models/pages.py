@@ -119,7 +119,6 @@ class PagePool:
         old = len(self._holders)
         for pools in (self._keys, self._values):
             for i, pool in enumerate(pools):
-                pools[i] = pool.new_empty(total, *pool.shape[1:])
-                pools[i][:old] = pool
+                pools[i] = torch.cat((pool, pool.new_empty(total - old, *pool.shape[1:])))
         self._free += range(total - 1, old - 1, -1)
         self._holders += [0] * (total - old)

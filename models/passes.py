@@ -84,7 +84,7 @@ def _paging(
 
 
 def _tensor(numbers: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-    tensor = torch.tensor(numbers, dtype=dtype)
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    pinned = device.type == "cuda" and torch.cuda.is_available()  # not while a pass is traced
+    return torch.tensor(numbers, dtype=dtype, pin_memory=pinned, device="cpu").to(
+        device, non_blocking=True
+    )
