@@ -8,12 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from dlm.models.pages import CHUNK
 from dlm.sequence import Sequence
-
-# Tokens of a slot that one pass encodes at most. Prompts are cut at its multiples, whatever else
-# the pass has to do: attention over other pieces may round otherwise, and what runs beside a
-# request must not show in its output.
-CHUNK = 512
 
 
 @runtime_checkable
@@ -59,7 +55,9 @@ class Turn:
 def turn_of(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Turn:
     """What the next pass does for the requests that are `running`, by slot, the oldest first.
 
-    Finished canvases are encoded at once. Of prompts, about `budget` tokens are, and at least one
+    Prompts are cut at multiples of `CHUNK`, whatever else the pass has to do: other pieces may
+    round otherwise, and what runs beside a request must not show in its output. Finished canvases
+    are encoded at once. Of prompts, about `budget` tokens are, and at least one
     chunk: a long prompt takes several passes, and holds up no one.
     """
     turn, prompts = Turn(), 0

@@ -32,8 +32,8 @@ from dlm.kernels.paging import Pages, Paging, Segment, check_pages, decoded
 # cached keys and keys of the canvas at a time, numbers of a value that a program sums up.
 TILES: dict[tuple[int, int], dict[str, int]] = {
     **{
-        (D, size): {"BLOCK_M": 64, "BLOCK_N": 64, "OWN_N": 64, "DV": D, "num_warps": 8}
-        for D in (16, 32, 64, 128)
+        (D, size): {"BLOCK_M": 64, "BLOCK_N": 64, "OWN_N": 64, "DV": D, "num_warps": warps}
+        for D, warps in ((16, 4), (32, 8), (64, 8), (128, 8))
         for size in (1, 2)
     },
     (256, 1): {"BLOCK_M": 64, "BLOCK_N": 64, "OWN_N": 32, "DV": 256, "num_warps": 8},

@@ -11,17 +11,19 @@ import torch
 import triton
 from triton import knobs
 
+from dlm.kernels import attention
 from dlm.models.errors import BackendError
 
 Backend = Literal["triton", "torch"]
 Kernels = Literal["auto", "triton", "torch"]
 
 # Operations that no kernel of ours is called for.
-TORCH_ONLY: dict[str, Backend] = {"attention": "torch", "vocabulary": "torch"}
+TORCH_ONLY: dict[str, Backend] = {"vocabulary": "torch"}
 _OLDEST_SM = (8, 0)
 _OLDEST_TRITON = (3, 6)
 _FOUR_BIT_SMS = ((10, 0), (12, 0))  # whose tensor cores multiply NVFP4, by Triton from 3.6 on
 _GROUP = 64  # numbers of a row that kernels decode at a time
+_HEAD_DIMS = {D for D, _ in attention.TILES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +41,13 @@ class Dispatch:
         if self.activation_bits not in (4, 16):
             raise BackendError(f"activation_bits is {self.activation_bits!r}: it takes 4 or 16")
 
-    def backends(self, rows: Mapping[str, Collection[int]]) -> dict[str, Backend]:
-        """Who computes each operation, of which `rows` has the lengths of its weights' rows."""
+    def backends(
+        self, rows: Mapping[str, Collection[int]], head_dims: Collection[int]
+    ) -> dict[str, Backend]:
+        """Who computes each operation. Of products, `rows` has the lengths of their weights' rows;
+        `head_dims` are those of attention."""
         obstacles = {name: self._obstacle(sizes) for name, sizes in rows.items()}
+        obstacles["attention"] = self._attention_obstacle(head_dims)
         found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
         if self.kernels == "triton" and found:
             raise BackendError(f"kernels='triton' cannot be had here: {'; '.join(found)}")
@@ -56,12 +62,23 @@ class Dispatch:
 
     def _obstacle(self, sizes: Collection[int]) -> str | None:
         """What keeps products with rows of these sizes from kernels, if anything does."""
+        odd = [size for size in sizes if size % _GROUP]
+        if (why := self._any_obstacle()) is None and odd:
+            return f"rows of {odd[0]} numbers are no multiple of {_GROUP}"
+        return why
+
+    def _attention_obstacle(self, head_dims: Collection[int]) -> str | None:
+        odd = sorted({*head_dims} - _HEAD_DIMS)
+        if (why := self._any_obstacle()) is None and odd:
+            return f"heads of {odd[0]} numbers are none of {sorted(_HEAD_DIMS)}"
+        return why
+
+    def _any_obstacle(self) -> str | None:
+        """What keeps everything from kernels."""
         if (why := device_obstacle(self.device)) is not None:
             return why
         if self.dtype not in (torch.bfloat16, torch.float16):
             return f"activations are {self.dtype}, and kernels take bfloat16 or float16"
-        if odd := [size for size in sizes if size % _GROUP]:
-            return f"rows of {odd[0]} numbers are no multiple of {_GROUP}"
         return None
 
     def _check_four_bits(self) -> None:

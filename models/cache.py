@@ -8,80 +8,26 @@ whose prompts begin alike share the pages of that beginning (`prefix.py`).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dlm.kernels.attention import attention
-from dlm.kernels.paging import Pages, Paging, Segment, append_
+from dlm.kernels.paging import Pages, append_
+from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, LayerType, ModelConfig
 from dlm.models.errors import CacheFullError
-from dlm.models.pages import PagePool
+from dlm.models.pages import PAGE, PagePool, capacity_of, pages_of
+from dlm.models.passes import Held, Pass, Stretch, lay_out
 from dlm.models.prefix import Node, PrefixIndex
-
-PAGE = 16
-"""Tokens of a page. A request's last page is half empty on average, which costs 8 tokens; a tile of
-the attention kernel reads at least 16 keys; what is shared is cut to a multiple of it."""
-
-
-class Plan(NamedTuple):
-    """One pass: which tokens are encoded, and where in the cache everything of it is."""
-
-    encode: list[tuple[int, list[int]]]  # slots and tokens, packed in this order
-    positions: Int64[Tensor, "N"]  # of all tokens; those of canvases come last
-    paging: Mapping[str, Paging]  # by kind of layer
-
-
-@dataclass(slots=True)
-class _Held:
-    """The pages of one slot in one pool."""
-
-    first: int = 0  # page of the slot that `pages` begins with; those before it are given back
-    pages: list[int] = field(default_factory=list)
-    reserved: int = 0
-
-    @property
-    def end(self) -> int:
-        return self.first + len(self.pages)
 
 
 @dataclass(slots=True)
 class _Slot:
-    held: dict[LayerType, _Held]
+    held: dict[LayerType, Held]
     tokens: list[int] = field(default_factory=list)  # committed
     prompt: list[int] = field(default_factory=list)  # to be shared as soon as it is encoded
-
-
-def pages_of(
-    config: ModelConfig, kind: LayerType, tokens: int, segment: int | None, page: int = PAGE
-) -> int:
-    """Pages that a slot of `tokens` holds at the most in layers of a kind, if no pass encodes more
-    than `segment` of them; None: any number."""
-    every = -(-tokens // page)
-    if kind == "full_attention" or segment is None:
-        return every
-    return min(every, -(-(config.window - 1 + config.canvas_length + segment) // page) + 1)
-
-
-def cache_bytes(
-    config: ModelConfig, dtype: torch.dtype, capacity: int, slots: int, segment: int | None
-) -> int:
-    """What a `KVCache` of these takes on its device."""
-    total = 0
-    for layer in config.layers:
-        pages = _capacity(config, layer.kind, capacity, slots, segment, PAGE)
-        total += pages * PAGE * layer.kv_heads * layer.head_dim * 2 * dtype.itemsize
-    return total
-
-
-def _capacity(
-    config: ModelConfig, kind: LayerType, tokens: int, slots: int, segment: int | None, page: int
-) -> int:
-    """Pages for `tokens` of all slots together."""
-    most = slots * pages_of(config, kind, tokens, segment, page)
-    return min(pages_of(config, kind, tokens, None, page), most)
 
 
 class KVCache:
@@ -101,6 +47,7 @@ class KVCache:
         capacity: int | None = None,  # tokens of all slots together; None: the cache grows
         segment: int | None = None,  # tokens that a pass encodes of a slot at the most
         page: int = PAGE,
+        backend: Backend = "torch",  # of attention
     ):
         self._config, self._page, self._segment, self._device = config, page, segment, device
         kinds: dict[LayerType, list[LayerConfig]] = {}
@@ -116,11 +63,11 @@ class KVCache:
         self._index = PrefixIndex(page, spans)
         self._pools: dict[LayerType, PagePool] = {}
         for kind, layers in kinds.items():
-            pages = capacity and _capacity(config, kind, capacity, slots, segment, page)
+            pages = capacity and capacity_of(config, kind, capacity, slots, segment, page)
             forget = partial(self._index.forget, kind)
             self._pools[kind] = PagePool(layers, page, dtype, device, pages, forget)
-        self._capacity = capacity
-        self._slots = [_Slot({kind: _Held() for kind in kinds}) for _ in range(slots)]
+        self._capacity, self._kernels = capacity, backend == "triton"
+        self._slots = [_Slot({kind: Held() for kind in kinds}) for _ in range(slots)]
         self._one = torch.ones((), device=device)
 
     @property
@@ -170,7 +117,7 @@ class KVCache:
 
     def plan(
         self, encode: Mapping[int, Sequence[int]], canvases: Sequence[int], length: int
-    ) -> Plan:
+    ) -> Pass:
         """A pass that encodes `encode[slot]` behind what slots hold, and denoises a canvas of
         `length` positions behind each slot of `canvases`.
 
@@ -183,19 +130,14 @@ class KVCache:
         after = {slot: self.length(slot) for slot in canvases}
         after |= {slot: self.length(slot) + len(tokens) for slot, tokens in rows}
         self._reserve({slot: after[slot] for slot, _ in rows}, extend=True)
-        segments, row = [], 0
-        for slot, tokens in rows:
-            segments.append((slot, Segment(row, len(tokens), self.length(slot), True, 0)))
-            row += len(tokens)
+        for slot, _ in rows:
             for kind, held in self._slots[slot].held.items():
                 missing = -(-after[slot] // self._page) - held.end
                 held.pages += [self._pools[kind].take() for _ in range(missing)]
-        for slot in canvases:
-            segments.append((slot, Segment(row, length, after[slot], False, 0)))
-            row += length
-        positions = [s.position + i for _, s in segments for i in range(s.tokens)]
-        paging = {kind: self._paging(kind, segments) for kind in self._pools}
-        return Plan(rows, self._tensor(positions, torch.int64), paging)
+        stretches = [Stretch(slot, self.length(slot), len(tokens), True) for slot, tokens in rows]
+        stretches += [Stretch(slot, after[slot], length, False) for slot in canvases]
+        held = {kind: [slot.held[kind] for slot in self._slots] for kind in self._pools}
+        return lay_out(rows, stretches, held, self._page, self._device)
 
     def attend(
         self,
@@ -203,7 +145,7 @@ class KVCache:
         q: Float[Tensor, "N H D"],
         k: Float[Tensor, "N h D"],
         v: Float[Tensor, "N h D"],
-        plan: Plan,
+        plan: Pass,
         k_scale: Float32[Tensor, ""] | None = None,
         v_scale: Float32[Tensor, ""] | None = None,
     ) -> Float[Tensor, "N H D"]:
@@ -215,10 +157,10 @@ class KVCache:
         scales = (self._one if scale is None else scale for scale in (k_scale, v_scale))
         pages, paging = Pages(*self._pools[kind].layer(index), *scales), plan.paging[kind]
         if len(paging.rows):
-            append_(pages, k, v, paging)
-        return attention(q, k, v, pages, paging, self._windows[kind])
+            append_(pages, k, v, paging, self._kernels)
+        return attention(q, k, v, pages, paging, self._windows[kind], self._kernels)
 
-    def advance(self, plan: Plan) -> None:
+    def advance(self, plan: Pass) -> None:
         """Commit what a pass encoded."""
         for slot, tokens in plan.encode:
             mine = self._slots[slot]
@@ -323,14 +265,14 @@ class KVCache:
             }
             node = self._index.add(node, mine.tokens[i * self._page :][: self._page], pages)
 
-    def _give_back(self, kind: LayerType, held: _Held, first: int) -> None:
+    def _give_back(self, kind: LayerType, held: Held, first: int) -> None:
         """Release the pages in front of `first`."""
         gone = max(0, first - held.first)
         for page in held.pages[:gone]:
             self._pools[kind].release(page, idle=(kind, page) in self._index)
         held.first, held.pages = held.first + gone, held.pages[gone:]
 
-    def _cut(self, kind: LayerType, held: _Held, end: int) -> None:
+    def _cut(self, kind: LayerType, held: Held, end: int) -> None:
         """Release the pages from `end` on, the last first: of idle ones it is the first to go."""
         while held.pages and held.end > end:
             page = held.pages.pop()
@@ -341,36 +283,6 @@ class KVCache:
         for kind, held in mine.held.items():
             self._cut(kind, held, 0)
             held.first = 0
-
-    def _paging(self, kind: LayerType, segments: Sequence[tuple[int, Segment]]) -> Paging:
-        held = [self._slots[slot].held[kind] for slot, _ in segments]
-        each = tuple(
-            segment._replace(page=one.first)
-            for (_, segment), one in zip(segments, held, strict=True)
-        )
-        width = max((len(one.pages) for one in held), default=0)
-        table = [one.pages + [0] * (width - len(one.pages)) for one in held]
-        rows, places = [], []
-        for segment, one in zip(each, held, strict=True):
-            if segment.causal:
-                rows += range(segment.row, segment.row + segment.tokens)
-                for at in range(segment.position, segment.position + segment.tokens):
-                    page = one.pages[at // self._page - one.first]
-                    places.append(page * self._page + at % self._page)
-        return Paging(
-            each,
-            self._tensor(each, torch.int32).view(len(each), len(Segment._fields)).T.contiguous(),
-            self._tensor(table, torch.int32).view(len(each), width),
-            self._tensor(rows, torch.int64),
-            self._tensor(places, torch.int64),
-        )
-
-    def _tensor(self, numbers: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        """On the device, without waiting for it."""
-        tensor = torch.tensor(numbers, dtype=dtype)
-        if self._device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

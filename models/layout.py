@@ -73,7 +73,8 @@ def adapt(
     rows = {"experts": [model.config.hidden_size]}
     if linear:
         rows["nvfp4"] = [module.in_features for module in linear]
-    model.backends = dispatch.backends(rows)
+    head_dims = {layer.head_dim for layer in model.config.layers}
+    model.backends = dispatch.backends(rows, head_dims)
     for module in linear:
         module.backend, module.activation_bits = model.backends["nvfp4"], dispatch.activation_bits
     for name, module in model.named_modules():

@@ -30,7 +30,7 @@ class DiffusionGemma(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
-        self.backends: dict[str, Backend] = {"experts": "torch", **TORCH_ONLY}
+        self.backends: dict[str, Backend] = {"experts": "torch", "attention": "torch", **TORCH_ONLY}
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.eps)
@@ -68,7 +68,9 @@ class DiffusionGemma(nn.Module):
         segment: int | None = None,
     ) -> KVCache:
         """`dtype` of what is stored, by default the model's; for the rest see `KVCache`."""
-        return KVCache(self.config, slots, dtype or self.dtype, self.device, capacity, segment)
+        rest = self.device, capacity, segment
+        backend = self.backends["attention"]
+        return KVCache(self.config, slots, dtype or self.dtype, *rest, backend=backend)
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]:
         """The soft embedding of a canvas's first step: nothing."""
@@ -170,10 +172,10 @@ class DiffusionGemma(nn.Module):
         padding = -len(x) % _ROWS
         positions = F.pad(plan.positions, (0, padding))
         causal = torch.arange(len(positions), device=self.device)[:, None] < len(new)
-        attends = [
-            partial(cache.attend, index, plan=plan, k_scale=each.k_scale, v_scale=each.v_scale)
-            for index, each in enumerate(layer.self_attn for layer in self.layers)
-        ]
+        attends = []
+        for index, layer in enumerate(self.layers):
+            scales = {n: layer.get_buffer(f"self_attn.{n}") for n in ("k_scale", "v_scale")}
+            attends.append(partial(cache.attend, index, plan=plan, **scales))
         scalars = [
             torch.where(causal, one, other)
             for one, other in zip(self.scalars("encoder"), self.scalars("decoder"), strict=True)

@@ -1,4 +1,4 @@
-"""A pool of pages for the keys and values of layers that keep the same tokens.
+"""A pool of pages for the keys and values of layers that keep the same tokens, and its size.
 
 A page is a number, and has the same one in each of the layers. It is held by so many requests, or
 idle (held by none, but what it stores may be wanted again), or free. What is stored is not known
@@ -11,9 +11,44 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dlm.models.config import LayerConfig
+from dlm.models.config import LayerConfig, LayerType, ModelConfig
 
+PAGE = 16
+"""Tokens of a page. A request's last page is half empty on average, which costs 8 tokens; a tile of
+the attention kernel reads at least 16 keys; what is shared is cut to a multiple of it."""
+CHUNK = 512
+"""Tokens of a slot that one pass encodes at the most."""
 _FIRST = 16  # pages that a growing pool begins with
+
+
+def pages_of(
+    config: ModelConfig, kind: LayerType, tokens: int, segment: int | None, page: int = PAGE
+) -> int:
+    """Pages that a slot of `tokens` holds at the most in layers of a kind, if no pass encodes more
+    than `segment` of them; None: any number."""
+    every = -(-tokens // page)
+    if kind == "full_attention" or segment is None:
+        return every
+    return min(every, -(-(config.window - 1 + config.canvas_length + segment) // page) + 1)
+
+
+def cache_bytes(
+    config: ModelConfig, dtype: torch.dtype, capacity: int, slots: int, segment: int | None
+) -> int:
+    """What a `KVCache` of these takes on its device."""
+    total = 0
+    for layer in config.layers:
+        pages = capacity_of(config, layer.kind, capacity, slots, segment, PAGE)
+        total += pages * PAGE * layer.kv_heads * layer.head_dim * 2 * dtype.itemsize
+    return total
+
+
+def capacity_of(
+    config: ModelConfig, kind: LayerType, tokens: int, slots: int, segment: int | None, page: int
+) -> int:
+    """Pages for `tokens` of all slots together."""
+    most = slots * pages_of(config, kind, tokens, segment, page)
+    return min(pages_of(config, kind, tokens, None, page), most)
 
 
 class PagePool:

@@ -1,9 +1,8 @@
 """What a model takes before it is there: bytes on a device, and the least time of a step.
 
 All of it is arithmetic on a config. Counted is the text stack, which is all that is loaded: files
-may hold a vision tower beside it. Not counted are what an allocator wastes, pages of a cache that
-are not full, and a grammar's masks. GB are 10^9 bytes, contexts are tokens that a slot has
-committed, prompt and answer.
+may hold a vision tower beside it. Not counted are what an allocator wastes and a grammar's masks.
+GB are 10^9 bytes, contexts are tokens that a slot has committed, prompt and answer.
 """
 
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from dlm.models.errors import ModelError
 from dlm.models.formats import MODELOPT
 from dlm.models.layout import adapt, tensor_name
 from dlm.models.model import DiffusionGemma
+from dlm.models.pages import CHUNK, PAGE, pages_of
 from dlm.models.quantised import NVFP4Weight
 
 Weights = Literal["nvfp4", "bf16"]  # of experts; all else is bf16
@@ -139,10 +139,12 @@ def cache_per_token(config: ModelConfig, cache: CacheType) -> dict[LayerType, in
 
 
 def cache_bytes(config: ModelConfig, context: int, cache: CacheType) -> int:
-    """Bytes of a slot's keys and values. Full layers keep all tokens, sliding ones their window and
-    a canvas more, so that a canvas can be taken back."""
-    kept = {kind: _kept(config, kind, context) for kind in get_args(LayerType)}
-    return sum(kept[kind] * size for kind, size in cache_per_token(config, cache).items())
+    """Bytes of the most pages that a slot comes to hold. Full layers keep all tokens; sliding ones
+    their window, a canvas more, so that it can be taken back, and what a pass encodes."""
+    return sum(
+        pages_of(config, kind, context, CHUNK) * PAGE * size
+        for kind, size in cache_per_token(config, cache).items()
+    )
 
 
 def state_bytes(config: ModelConfig) -> int:
@@ -233,9 +235,3 @@ def _attention(config: ModelConfig, index: int, load: Load) -> int:
     if layer.kind == "sliding_attention":
         seen = min(seen, config.window - 1)
     return 4 * load.slots * L * (seen + L) * config.heads * layer.head_dim
-
-
-def _kept(config: ModelConfig, kind: LayerType, context: int) -> int:
-    if kind == "full_attention":
-        return context
-    return min(context, config.window + config.canvas_length)

@@ -7,7 +7,7 @@ from dlm.models import BackendError, backends
 from dlm.models.backends import Dispatch, device_obstacle, padded
 
 ROWS = {"experts": [128], "nvfp4": [128, 192]}
-OTHERS = {"attention": "torch", "vocabulary": "torch"}
+OTHERS = {"vocabulary": "torch"}
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
@@ -22,14 +22,15 @@ def gpu(monkeypatch):
     return pretend
 
 
-def chosen(device=CPU, dtype=torch.bfloat16, rows=ROWS, **wanted):
-    return Dispatch(device=device, dtype=dtype, **wanted).backends(rows)
+def chosen(device=CPU, dtype=torch.bfloat16, rows=ROWS, heads=(64, 512), **wanted):
+    return Dispatch(device=device, dtype=dtype, **wanted).backends(rows, heads)
 
 
 @pytest.mark.parametrize("sm", [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)])
 def test_a_gpu_runs_kernels_unless_told_otherwise(gpu, sm):
     device = gpu(*sm)
-    assert chosen(device) == {"experts": "triton", "nvfp4": "triton", **OTHERS}
+    everything = {"experts": "triton", "nvfp4": "triton", "attention": "triton", **OTHERS}
+    assert chosen(device) == everything
     assert chosen(device, kernels="triton") == chosen(device)
     assert set(chosen(device, kernels="torch").values()) == {"torch"}
 
@@ -42,7 +43,13 @@ def test_a_cpu_runs_torch_even_where_kernels_could_be_interpreted():
 
 def test_one_operation_may_lack_what_another_has(gpu):
     rows = {"experts": [128], "nvfp4": [128, 96]}
-    assert chosen(gpu(9, 0), rows=rows) == {"experts": "triton", "nvfp4": "torch", **OTHERS}
+    found = chosen(gpu(9, 0), rows=rows, heads=[64, 24])
+    assert found == {"experts": "triton", "nvfp4": "torch", "attention": "torch", **OTHERS}
+
+
+def test_attention_takes_heads_of_known_sizes(gpu):
+    with pytest.raises(BackendError, match=r"attention: heads of 24 numbers are none of \[16, 32"):
+        chosen(gpu(12, 0), heads=[64, 24], kernels="triton")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,8 @@ def test_kernels_that_cannot_run_are_refused_if_asked_for_and_left_out_if_not(
     with pytest.raises(BackendError, match=r"kernels='triton' cannot be had here: ") as error:
         chosen(device, dtype, rows, kernels="triton")
     assert why in str(error.value)
-    assert set(chosen(device, dtype, rows).values()) == {"torch"}
+    left_out = chosen(device, dtype, rows)
+    assert {left_out[name] for name in rows} == {"torch"}
 
 
 def test_an_old_triton_and_a_cpu_without_an_interpreter_are_named(monkeypatch):

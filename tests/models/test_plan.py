@@ -75,10 +75,12 @@ def test_a_token_s_keys_and_values_are_counted_by_kind_of_layer():
 
 
 @pytest.mark.parametrize(
-    ("context", "kept"), [(0, 0), (1, 1), (1280, 1280), (1281, 1280), (100_000, 1280)]
+    ("context", "full", "sliding"),
+    [(0, 0, 0), (1, 16, 16), (1808, 1808, 1808), (1809, 1824, 1808), (100_000, 100_000, 1808)],
 )
-def test_sliding_layers_keep_their_window_and_a_canvas(context, kept):
-    assert plan.cache_bytes(BIG, context, "fp8") == 102_400 * kept + 10_240 * context
+def test_sliding_layers_keep_their_window_a_canvas_and_what_a_pass_encodes(context, full, sliding):
+    """1,023 + 256 + 512 tokens in pages of 16, the first and the last of which may be cut."""
+    assert plan.cache_bytes(BIG, context, "fp8") == 102_400 * sliding + 10_240 * full
 
 
 def test_a_slot_s_state_is_an_embedding_and_a_token_for_each_position():

@@ -10,8 +10,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from dlm.models.cache import KVCache, Plan
+from dlm.models.cache import KVCache
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
+from dlm.models.passes import Pass
 
 PAGE, WINDOW, CANVAS, SLOTS, DIM = 4, 6, 8, 4, 16
 
@@ -51,7 +52,7 @@ def _next(last: tuple[int, int], token: int) -> tuple[int, int]:
 def run(
     cache: KVCache, tokens: Mapping[int, Sequence[int]], encode: Mapping[int, Sequence[int]],
     canvases: Sequence[int] = (),
-) -> Plan:  # fmt: skip
+) -> Pass:  # fmt: skip
     """One pass; `tokens` are what each slot holds. Whatever a token is to see must be there."""
     plan = cache.plan(encode, canvases, CANVAS)
     after = {slot: [*tokens[slot], *encode.get(slot, ())] for slot in tokens}

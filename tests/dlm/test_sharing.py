@@ -1,0 +1,155 @@
+"""Requests that begin alike share what is encoded; and none runs that memory is missing for."""
+
+import pytest
+from doubles import Dreamer, Ledger
+from values import V
+
+from dlm import Choice, DlmError, Engine, Failed, Finished, Policy, Regex, Request, RequestError
+from dlm.engine import BUILT_IN
+from dlm.models import KVCache
+
+SYSTEM = [2] + [20 + i * i % 1000 for i in range(399)]  # 400 tokens
+DIRECTIONS = Choice(["north", "south", "east", "west"])
+
+
+def asking(i: int) -> Request:
+    end = [200 + i % 50, 300 + i // 50]
+    return Request(token_ids=SYSTEM + end, constraint=DIRECTIONS, max_tokens=8, seed=i)
+
+
+class Counting(KVCache):
+    """Counts what is encoded into it; `sharing` or not."""
+
+    sharing, encoded = True, 0
+
+    def attach(self, slot, tokens):
+        return super().attach(slot, tokens) if self.sharing else 0
+
+    def advance(self, plan):
+        self.encoded += sum(len(tokens) for _, tokens in plan.encode)
+        super().advance(plan)
+
+
+def outcome(
+    engine: Engine, requests: list[Request], sharing: bool, monkeypatch
+) -> tuple[list, int]:
+    model = engine.model
+    cache = Counting(model.config, 8, model.dtype, model.device)
+    cache.sharing = sharing
+    served = Engine(model, engine.chat, engine.config, 8, cache=cache)
+    monkeypatch.setattr(served, "_compiler", engine._compiler)
+    return served.generate(requests), cache.encoded
+
+
+def test_a_hundred_requests_encode_their_system_prompt_once(built_in, monkeypatch):
+    """And answer as if each had encoded it for itself, token for token."""
+    requests = [asking(i) for i in range(100)]
+    shared, few = outcome(built_in, requests, True, monkeypatch)
+    alone, many = outcome(built_in, requests[::10], False, monkeypatch)
+    assert [r.token_ids for r in shared[::10]] == [r.token_ids for r in alone]
+    assert [r.stats.denoiser_calls for r in shared[::10]] == [r.stats.denoiser_calls for r in alone]
+    assert sorted(r.stats.cached for r in shared) == [0] + [400] * 99
+    assert {r.stats.cached for r in alone} == {0}
+    assert few == 402 + 99 * 2
+    assert many == 10 * 402
+
+
+def test_the_next_turn_of_a_conversation_finds_the_last_one(built_in):
+    first = built_in.generate(Request(token_ids=SYSTEM, constraint=Regex("[a-z]{40}")))
+    said = [*SYSTEM, *first.token_ids]
+    second = built_in.generate(Request(token_ids=[*said, 5], constraint=DIRECTIONS))
+    assert second.stats.cached >= len(said) // 32 * 32 - 32
+    assert second.prompt_tokens == len(said) + 1
+
+
+def test_requests_wait_until_the_cache_has_memory_for_them(built_in, monkeypatch):
+    engine = Engine.load(device="cpu", slots=4, cache_tokens=1000)
+    requests = [asking(i) for i in range(6)]
+    expected = built_in.generate(requests)
+    numbers, most, ends = [engine.add(request) for request in requests], 0, {}
+    while engine.busy:
+        for event in engine.step():
+            if isinstance(event, Finished | Failed):
+                ends[event.request] = event
+        most = max(most, len(engine._scheduler.running))
+    engine.close()
+    assert most == 2, "410 tokens each"
+    assert [ends[n].result.token_ids for n in numbers] == [r.token_ids for r in expected]
+
+
+def test_a_request_that_no_memory_could_hold_is_refused_when_it_is_added():
+    engine = Engine.load(device="cpu", cache_tokens=400)
+    with pytest.raises(RequestError, match=r"402 prompt tokens and max_tokens 8 .* holds: 400"):
+        engine.add(asking(0))
+    assert not engine.busy
+    engine.close()
+
+
+class Small(Ledger):
+    """With memory for so many tokens; it remembers who was given a reservation."""
+
+    capacity = 30
+
+    def __init__(self, slots: int):
+        super().__init__(slots)
+        self.reserved, self.served = [0] * slots, []
+
+    def fits(self, tokens):
+        return sum(self.reserved) + tokens <= self.capacity
+
+    def reserve(self, slot, tokens):
+        assert self.fits(tokens)
+        self.reserved[slot] = tokens
+        self.served.append(tokens)
+
+    def release(self, slot):
+        super().release(slot)
+        self.reserved[slot] = 0
+
+
+def test_a_large_request_is_not_overtaken_for_ever_by_small_ones(engine_of):
+    engine = engine_of(Dreamer(V, 3, canvas_length=4), slots=3, cache=(cache := Small(3)))
+    sizes = [12, 26, 5, 6]
+    engine.generate([Request(token_ids=[2], max_tokens=size - 1) for size in sizes])
+    assert cache.served == sizes
+
+
+class Reluctant(Ledger):
+    """Somebody else encodes the same prompt, for three passes."""
+
+    def attach(self, slot, tokens):
+        self.asked = getattr(self, "asked", 0) + 1
+        return None if self.asked <= 3 else 0
+
+
+def test_who_waits_for_another_ones_prompt_is_served_as_ever(engine_of):
+    request = Request(token_ids=[2, 5], constraint=DIRECTIONS)
+    model = Dreamer(V, 3, canvas_length=4)
+    waiting = engine_of(model, slots=1, cache=Reluctant(1)).generate(request)
+    at_once = engine_of(model, slots=1).generate(request)
+    assert waiting.token_ids == at_once.token_ids
+    assert waiting.stats.denoiser_calls == at_once.stats.denoiser_calls
+
+
+@pytest.mark.parametrize("kv", ["fp8", "bf16"])
+def test_what_is_stored_may_be_smaller(kv, built_in):
+    engine = Engine.load(device="cpu", slots=2, kv=kv, policy=Policy())
+    results = engine.generate([asking(i) for i in range(4)])
+    engine.close()
+    sizes = {"fp8": 1, "bf16": 2}
+    assert engine._cache._pools["full_attention"]._keys[0].itemsize == sizes[kv]
+    assert all(r.text in {"north", "south", "east", "west"} for r in results)
+    assert [r.stats.cached for r in results].count(400) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"kv": "int4"}, "kv is 'int4': it takes auto or one of fp8, bf16, fp16, fp32"),
+        ({"kv": "fp32", "device": "cuda"}, "on cuda, torch.bfloat16 takes auto or fp8"),
+        ({"cache_tokens": 0}, "cache_tokens is 0: it takes at least 1"),
+    ],
+)
+def test_a_cache_that_cannot_be_made_is_refused_before_weights_are_read(more, message):
+    with pytest.raises(DlmError, match=message):
+        Engine.load(BUILT_IN, **{"device": "cpu"} | more)
