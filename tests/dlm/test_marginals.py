@@ -150,6 +150,19 @@ def test_masks_that_do_not_fit_are_refused(bitmask, rows, message):
     assert torch.equal(marginals.entropies, before)
 
 
+def test_a_token_that_is_drawn_although_its_row_is_all_but_sure_is_an_allowed_one():
+    """Token 600 has a probability of 5e-7, and the number to draw by is the last below 1."""
+    logits = torch.full((1, L, SIZE), -100.0)
+    logits[0, :, 5], logits[0, :, 600] = 0, -14.5
+    words = np.full((2, WORDS), 0xFFFFFFFF, dtype=np.uint32)
+    words[0, 600 // 32] = 0
+    bitmask = torch.from_numpy(words.view(np.int32))
+    marginals = marginals_of(logits, [1.0], torch.full((1, L), 1 - 2.0**-24), None)
+    marginals.restrict(0, guidance(bitmask, [0, 1]))
+    marginals.mask()
+    assert marginals.draws[0, :2].tolist() == [5, 600]
+
+
 def test_rows_are_read_again_only_where_a_mask_changes_something(monkeypatch):
     """Of rows that are sure of token 5: one whose mask forbids others, one whose mask forbids 5;
     and a flat row, whose mask forbids a token that is as likely as any."""
