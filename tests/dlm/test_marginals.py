@@ -1,5 +1,7 @@
 """A step's distributions against the definition, over whole rows in fp64; and what they cost."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from values import PROMPT, V
 
+import dlm.marginals
 from dlm import JsonSchema, Regex, Request
 from dlm.grammar import Guidance
+from dlm.kernels.vocab import vocab_pass
 from dlm.link import Link
 from dlm.marginals import Marginals
 from dlm.mask_table import MaskTable
@@ -86,6 +90,23 @@ def test_entropies_draws_and_expectations_are_those_of_masked_rows(seed, scale, 
     means = marginals.distributions().expected(table)
     far = table.norm(dim=1).max() * 1e-4 + 1e-3
     assert ((means.double() - p.flatten(0, 1) @ table.double()).norm(dim=1) <= far).all()
+
+
+@pytest.mark.parametrize("scale", [0.1, 5.0, 40.0])
+def test_by_the_kernels_it_is_the_same(scale, monkeypatch):
+    """In the interpreter, where there is no GPU; as far as fp32 goes."""
+    outcomes = []
+    for by_kernel in (False, True):
+        monkeypatch.setattr(dlm.marginals, "vocab_pass", partial(vocab_pass, by_kernel=by_kernel))
+        logits, heat, uniform, bitmask, masks = random_step(1, scale, torch.bfloat16)
+        marginals = marginals_of(logits, heat, uniform, 30.0)
+        for i, rows in enumerate(masks):
+            marginals.restrict(i, guidance(bitmask, rows))
+        marginals.mask()
+        means = marginals.distributions().expected(torch.eye(SIZE))
+        outcomes.append((marginals.entropies, marginals.draws, means))
+    for one, other in zip(*outcomes, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
 def test_a_token_that_is_named_is_certain_whatever_the_model_says():
