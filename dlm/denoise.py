@@ -64,10 +64,10 @@ class Denoiser(Protocol):
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
 
-    def expected_embedding(self, tokens: Distributions) -> Float[Tensor, "n hidden"]:
+    def expected_embedding(self, distributions: Distributions) -> Float[Tensor, "n hidden"]:
         """The soft embeddings that the next pass is shown.
 
-        With a table of embeddings, `tokens.expected(table)` is all there is to it.
+        With a table of embeddings, `distributions.expected(table)` is all there is to it.
         """
         ...
 

@@ -45,7 +45,9 @@ class Marginals:
         found = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
         self._found = found
         self._masks = torch.full((self._B * self._L,), -1)  # of those rows that were read again
-        self._wanted: dict[int, tuple[Tensor, int]] = {}  # masks of the rows to be read again
+        # By canvas: rows and the tokens that they name; rows to be read again, and their masks.
+        self._named: list[tuple[np.ndarray, np.ndarray]] = []
+        self._moved: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
 
     @property
     def entropies(self) -> Float32[Tensor, "B L"]:
@@ -76,19 +78,27 @@ class Marginals:
         self._check(bitmask, masks)
         rows = i * self._L + np.arange(len(masks))
         named = masks < 0
-        certain = VocabPass.certain(torch.from_numpy(~masks[named]), CANDIDATES)
-        self._replace(torch.from_numpy(rows[named]), certain)
+        self._named.append((rows[named], ~masks[named]))
         rows, masks = rows[~named], masks[~named]
-        moved = self._moved(rows, bitmask.numpy().view(np.uint32), masks)
-        for row, mask in zip(rows[moved].tolist(), masks[moved].tolist(), strict=True):
-            self._wanted[row] = bitmask, mask
+        moved = self._moves(rows, bitmask.numpy().view(np.uint32), masks)
+        if moved.any():
+            self._moved.append((rows[moved], bitmask, masks[moved]))
 
     def mask(self) -> None:
-        """Read again the rows that masks change, and let that take the place of what was known."""
-        if not self._wanted:
+        """Let what is known of rows that are restricted take the place of what was.
+
+        Those that masks change are read again.
+        """
+        if self._named:
+            rows, tokens = (
+                torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
+            )
+            self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
+        if not self._moved:
             return
-        rows = torch.tensor(list(self._wanted))
-        masks = torch.tensor(self._table.place(list(self._wanted.values()), self.link))
+        rows = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
+        wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._moved]
+        masks = torch.tensor(self._table.place(wanted, self.link))
         sent_rows, sent_masks = self.link.to_device(rows, masks)
         chosen = Masks(self._table.bitmask, sent_masks)
         numbers = self._sent_heat[sent_rows], self._uniform[sent_rows]
@@ -167,7 +177,7 @@ class Marginals:
                 f"got {masks.min()} to {masks.max()}"
             )
 
-    def _moved(self, rows: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    def _moves(self, rows: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
         """Whether masks forbid what was drawn, or more than some have any probability of."""
         above, tail, draw, ids = (
             column[rows].numpy()

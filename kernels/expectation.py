@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from dlm.kernels.vocab_cpu import forbid_
 from dlm.kernels.vocab_rows import Masks, heated
 
-_PIECE = {"cpu": 1 << 12, "cuda": 1 << 14}  # tokens
-_BLOCK = {"cpu": 1 << 6, "cuda": 1 << 10}  # rows; with _PIECE, 1 MiB of fp32 and 64 MiB
+_CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32
+_GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB
 _MIN_ROWS = 16  # a product of fewer may round otherwise
 _LEAST = -80.0  # nats: torch's exp is slow where it underflows, and nothing of this size counts
 
@@ -74,19 +74,20 @@ class Distributions:
                 mode="sum",
                 per_sample_weights=listed.probs.type_as(table),
             )
-        size = _BLOCK[table.device.type]
+        size, tokens = _CPU_PIECE if table.device.type == "cpu" else _GPU_PIECE
         for begin in range(0, len(self.flat.rows), size):
             some = slice(begin, begin + size)
-            out[self.flat.rows[some]] = _walk(self.flat, some, table).type_as(table)
+            out[self.flat.rows[some]] = _walked(self.flat, some, table, tokens).type_as(table)
         return out
 
 
-def _walk(flat: Flat, some: slice, table: Float[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
-    """The means of some flat rows, a piece of the vocabulary at a time."""
+def _walked(
+    flat: Flat, some: slice, table: Float[Tensor, "V D"], size: int
+) -> Float32[Tensor, "m D"]:
+    """The means of some flat rows, by `size` tokens at a time."""
     rows, (V, D) = flat.rows[some], table.shape
     few = max(0, _MIN_ROWS - len(rows))
     out = torch.zeros(len(rows) + few, D, device=table.device)
-    size = _PIECE[table.device.type]
     for begin in range(0, V, size):
         piece = slice(begin, min(begin + size, V))
         p = F.pad(_probabilities(flat, some, piece), (0, 0, 0, few))

@@ -52,7 +52,7 @@ def pass_rows(
         p.masked_fill_(nothing[:, None], 0)
     shift, depth = x[row, at].masked_fill(nothing, 0), p[row, at].log()
     x.sub_(shift[:, None]).clamp_(min=-_HUGE)  # 0 * -inf would be NaN
-    entropy = -depth - torch.linalg.vecdot(p, x)
+    entropy = -depth - x.mul_(p).sum(-1)
 
     p = p.unflatten(1, (-1, chunk))
     chunk_mass = p.sum(-1)

@@ -113,12 +113,12 @@ class DiffusionGemma(nn.Module):
         """Embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
         return self._scaled(self.embed_tokens(tokens))
 
-    def expected_embedding(self, tokens: Distributions) -> Float[Tensor, "n hidden"]:
+    def expected_embedding(self, distributions: Distributions) -> Float[Tensor, "n hidden"]:
         """The embeddings expected under distributions of tokens.
 
         They are what is carried between steps, instead of `[L, V]` of probabilities a slot.
         """
-        return self._scaled(tokens.expected(self.embed_tokens.weight))
+        return self._scaled(distributions.expected(self.embed_tokens.weight))
 
     def soft_embedding(
         self, probabilities: Float[Tensor, "*batch V"]

@@ -156,8 +156,8 @@ class Noise:
     def no_soft_embedding(self) -> torch.Tensor:
         return torch.zeros(L, 1)
 
-    def expected_embedding(self, tokens: Distributions) -> torch.Tensor:
-        return torch.zeros(tokens.n, 1)
+    def expected_embedding(self, distributions: Distributions) -> torch.Tensor:
+        return torch.zeros(distributions.n, 1)
 
 
 class Words(Chat):
