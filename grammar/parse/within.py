@@ -21,6 +21,7 @@ from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
 _FEW = 1024  # tokens that are set one by one
+_NODE = 16  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
 Words = UInt32[np.ndarray, " words"]
@@ -39,8 +40,9 @@ class Branch:
         self._ends = final[trie.children[reached.nodes[final]] > 0]
 
     @property
-    def nbytes(self) -> int:
-        return 16 * len(self._reached.nodes)
+    def size(self) -> int:
+        """Nodes of the trie."""
+        return len(self._reached.nodes)
 
     @cached_property
     def most(self) -> int:
@@ -123,6 +125,11 @@ class Within:
         """Characters to the nearest end by way of any token."""
         return max((branch.most + first for branch, first in self._branches), default=0)
 
+    @cached_property
+    def size(self) -> int:
+        """Nodes of the trie."""
+        return sum(branch.size for branch, _ in self._branches)
+
     def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
         """Those that leave a way to the end."""
         return _joined([branch.tokens(behind) for branch, behind in self._behind(bounds)])
@@ -173,7 +180,9 @@ class TerminalTokens:
         """The tokens that stay within, as packed bits."""
         key = state, bounds
         if key not in self._words:
-            tokens = self._at(state, bounds).tokens(bounds)
+            within = self._at(state, bounds)
+            tokens = within.tokens(bounds)
+            self._all.walked += within.size
             self._words[key] = token_words(tokens, self._size)
             self._all.hold(self._words[key].nbytes)
         return self._words[key]
@@ -217,8 +226,8 @@ class TerminalTokens:
         new = [root for root, _ in roots if (*root, counting) not in self._branches]
         for root, reached in zip(new, self._table.walk(self._trie, new, counting), strict=True):
             branch = self._branches[*root, counting] = Branch(scanner, reached, self._trie)
-            self._all.walked += len(reached.nodes)
-            self._all.hold(branch.nbytes)
+            self._all.walked += branch.size
+            self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])
 
 
