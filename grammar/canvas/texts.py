@@ -14,8 +14,11 @@ from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
-_LOOKS = 8  # threads that are looked at in a unit of work
+_LOOK, _THREADS = 5, 4  # units for a look at a state; threads of it that a further one is for
+_DEEP = 3  # objects within each other
 _LONGEST = 1024  # bytes of a text behind its last control token
+
+_ANY = {b"{", b"[", b'"', b"t", b"n", b"1"}  # how a value of any type begins
 
 # What is written where there is a choice; escapes and other alphabets only where there is none.
 _USUAL = b'a1"0,:[{.-]}' + bytes(byte for byte in range(33, 127) if byte != ord("\\"))
@@ -84,7 +87,7 @@ def _ways(compiled: Compiled, state: State, text: Text, indented: bool) -> dict[
     for token in sorted(parser.named(state)):
         tokens = (*text.spelled(compiled.vocabulary), token)
         found.setdefault(parser.after(state, token, b""), Text(tokens))
-    compiled.meter.add(1 + (len(state.threads) + len(found)) // _LOOKS)
+    compiled.meter.add(_LOOK + len(state.threads) // _THREADS)
     return {at: longer for at, longer in found.items() if at is not None and at.cost is not None}
 
 
@@ -97,7 +100,8 @@ def _behind(parser: Parser, state: State | None, text: bytes) -> State | None:
 def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
     """What may follow: a name before other text, but the end of a word before more of it.
 
-    Names come in the order in which the grammar says them.
+    Names come in the order in which the grammar says them. A value of any type is an object, and
+    far within, a string.
     """
     ranges = parser.ranges(state)
     usual = {byte for low, high in ranges if (byte := _first(low, high))}
@@ -106,12 +110,15 @@ def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
         for place, (low, high) in reversed([*enumerate(ranges)])
         if low == high and ((byte := bytes([low])).isalpha() or byte == b"_")
     }
+    deep = said.count(b"{") - said.count(b"}") >= _DEEP
+    value = (b'"' if deep else b"{") if usual >= _ANY else None
     digits = said[-1:].isdigit()  # an exponent may follow, which is unusual
     word = len(said) > 1 and said[-2:].isalnum()
 
     return sorted(
         usual,
         key=lambda byte: (
+            byte != value,
             digits or byte not in names,
             word and byte.isalnum(),
             names.get(byte, 0),

@@ -17,7 +17,7 @@ from dlm.grammar.errors import GrammarError, Unfinished
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 
-_MOST_WORK = 30_000  # units for all of it: about 0.3 s
+_MOST_WORK = 150_000  # units for all of it: about 1.5 s
 _STATES, _MASKS = 4096, 512  # enough is known then
 _READ, _CANVAS = 256, 16  # tokens of a text that are read, and at a time
 _BUDGET = 1 << 30  # tokens: it refuses nothing

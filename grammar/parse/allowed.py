@@ -19,8 +19,8 @@ from dlm.grammar.parse.within import Bounds, Terminals, Words, token_words
 from dlm.grammar.vocabulary import Vocabulary
 
 _FAR = 1 << 40  # bytes: beyond any budget
-_NODES, _DENSE_NODES = 20, 500  # of the trie that a unit of work is spent on, one by one or not
-_MASK = 20  # units for a mask
+_NODES = 20  # of the trie that a unit of work is spent on
+_MASK = 50  # units for a mask
 
 
 class Allowed:
@@ -42,11 +42,13 @@ class Allowed:
         """A row of the table, which states that allow the same for the same reasons share."""
         known = self._masks.known.get(state)
         if known is None:
+            before = self._terminals.work
             key = self._key(state)
             known = self._masks.known.get(key)
             if known is None:
                 known = self._masks.kept(key, self._words(state))
             self._masks.known[state] = known
+            self._meter.add(1 + self._terminals.work - before)
         return known
 
     def costs(self, state: State) -> tuple[np.ndarray, np.ndarray]:
@@ -68,13 +70,12 @@ class Allowed:
 
     def _words(self, state: State) -> Words:
         self._terminals.trim()
-        before = self._terminals.walked
         reached, _ = self._leaving(state)
         leaving = self._vocabulary.trie.tokens_at(reached.nodes)[0]
         words = token_words(leaving, len(self._vocabulary))
         for thread in state.threads:
             words |= self._tokens[thread.terminal].words(thread.at, self._bounds(thread))
-        self._meter.add(_MASK + (self._terminals.walked - before) // _DENSE_NODES)
+        self._meter.add(_MASK)
         for token in self._control(state):
             bits.add(words, token)
         return words

@@ -10,7 +10,7 @@ from functools import cached_property
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
-from jaxtyping import Bool, Int32, UInt32
+from jaxtyping import Bool, Int32, Int64, UInt32
 
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.walk import Nodes, Reached, Table
@@ -21,6 +21,7 @@ from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
 _FEW = 1024  # tokens that are set one by one
+_WALKED, _LOOKED = 150, 1000  # nodes of the trie that a unit of work is spent on
 _NODE = 16  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
@@ -51,11 +52,15 @@ class Branch:
 
     def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
         """Those that leave a way to the end."""
+        tokens, at = self._tokens
+        return tokens if self.all_fit(bounds) else tokens[self._fitting(bounds)[at]]
+
+    def all_fit(self, bounds: Bounds) -> bool:
+        """All nodes leave a way to the end."""
         low, high = bounds
-        free = low <= 0 and high is None
-        if free or (low <= self._least and (high is None or self.most <= high)):
-            return self._tokens
-        return self._trie.tokens_at(self._reached.nodes[self._fitting(bounds)])[0]
+        if low <= 0 and high is None:
+            return True
+        return low <= self._least and (high is None or self.most <= high)
 
     def ends(self, bounds: Bounds) -> Nodes:
         """The nodes that go on where the terminal may have ended."""
@@ -68,18 +73,14 @@ class Branch:
 
     def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
         """The nodes that leave a way to the end, and the fewest bytes of one from each."""
-        at = self._reached.states.astype(np.int64) << 32
-        if len(self._reached.counts):
-            at |= self._reached.counts
-        pairs, which = np.unique(at, return_inverse=True)
-        found = [self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) for pair in pairs.tolist()]
-        costs = np.array([-1 if cost is None else cost for cost in found], np.int64)[which]
+        costs = self._costs(np.arange(self.size), bounds)
         fit = costs >= 0
         return self._reached.nodes[fit], costs[fit]
 
     @cached_property
-    def _tokens(self) -> Int32[np.ndarray, " tokens"]:
-        return self._trie.tokens_at(self._reached.nodes)[0]
+    def _tokens(self) -> tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]:
+        """All tokens, and for each at which of the nodes it ends."""
+        return self._trie.tokens_at(self._reached.nodes)
 
     @cached_property
     def _needs(self) -> Nodes:
@@ -99,18 +100,24 @@ class Branch:
         fit = np.ones(len(needs), bool) if high is None else needs <= high
         doubtful = np.flatnonzero(fit & (needs < low))  # longer ends are asked for
         if len(doubtful):
-            at = self._reached.states[doubtful].astype(np.int64) << 32
-            pairs, which = np.unique(at | self._reached.counts[doubtful], return_inverse=True)
-            ways = [
-                self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) is not None
-                for pair in pairs.tolist()
-            ]
-            fit[doubtful] = np.array(ways)[which]
+            fit[doubtful] = self._costs(doubtful, bounds) >= 0
         return fit
 
-    def _cost(self, state: int, count: int, bounds: Bounds) -> int | None:
-        low, high = bounds
-        return self._scanner.cost(state, low - count, None if high is None else high - count)
+    def _costs(self, which: Int64[np.ndarray, " n"], bounds: Bounds) -> Int64[np.ndarray, " n"]:
+        """The fewest bytes to the end from some of the nodes; -1: there is no way."""
+        (low, high), counts = bounds, self._reached.counts
+        most = int(counts.max()) + 1 if len(counts) else 1
+        at = self._reached.states[which] * most  # few numbers: states and counts are small
+        if len(counts):
+            at += counts[which]
+        found = np.flatnonzero(np.bincount(at))
+        costs = np.zeros(found[-1] + 1 if len(found) else 0, np.int64)
+        for place in found.tolist():
+            state, count = divmod(place, most)
+            rest = None if high is None else high - count
+            cost = self._scanner.cost(state, low - count, rest)
+            costs[place] = -1 if cost is None else cost
+        return costs[at]
 
 
 class Within:
@@ -125,10 +132,10 @@ class Within:
         """Characters to the nearest end by way of any token."""
         return max((branch.most + first for branch, first in self._branches), default=0)
 
-    @cached_property
-    def size(self) -> int:
-        """Nodes of the trie."""
-        return sum(branch.size for branch, _ in self._branches)
+    def doubtful(self, bounds: Bounds) -> int:
+        """Nodes of the trie of which some may leave no way to the end."""
+        behind = self._behind(bounds)
+        return sum(branch.size for branch, each in behind if not branch.all_fit(each))
 
     def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
         """Those that leave a way to the end."""
@@ -182,7 +189,7 @@ class TerminalTokens:
         if key not in self._words:
             within = self._at(state, bounds)
             tokens = within.tokens(bounds)
-            self._all.walked += within.size
+            self._all.work += (within.doubtful(bounds) + len(tokens)) // _LOOKED
             self._words[key] = token_words(tokens, self._size)
             self._all.hold(self._words[key].nbytes)
         return self._words[key]
@@ -216,7 +223,7 @@ class TerminalTokens:
         return Within([(Branch(self._scanner, Reached(nodes, states, nodes[:0]), self._trie), 0)])
 
     def _walked(self, state: int, counting: bool) -> Within:
-        scanner, children = self._scanner, dict(self._trie.each_child(0))
+        scanner, children = self._scanner, self._trie.first_bytes
         roots = [
             ((children[byte], to), int(scanner.counts(state, to)))
             for low, high, to in scanner.moves(state)
@@ -226,7 +233,7 @@ class TerminalTokens:
         new = [root for root, _ in roots if (*root, counting) not in self._branches]
         for root, reached in zip(new, self._table.walk(self._trie, new, counting), strict=True):
             branch = self._branches[*root, counting] = Branch(scanner, reached, self._trie)
-            self._all.walked += branch.size
+            self._all.work += branch.size // _WALKED
             self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])
 
@@ -236,7 +243,7 @@ class Terminals:
 
     def __init__(self, trie: Trie, size: int):
         self._trie, self._size = trie, size
-        self.walked = 0  # nodes of the trie so far
+        self.work = 0  # units so far
         self._held = 0  # bytes
         self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
         self._scanners = WeakValueDictionary()
