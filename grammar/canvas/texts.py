@@ -5,9 +5,10 @@ states repeat. Knows no masks.
 """
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
+from itertools import count, islice
 
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.parser import Parser
@@ -15,8 +16,9 @@ from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
 _LOOK, _THREADS = 5, 4  # units for a look at a state; threads of it that a further one is for
+_WAYS = 2  # from a state that are remembered: the first is taken, the others where it ends
 _DEEP = 3  # objects within each other
-_LONGEST = 1024  # bytes of a text behind its last control token
+_LONGEST = 2048  # bytes of a text behind its last control token
 
 _ANY = {b"{", b"[", b'"', b"t", b"n", b"1"}  # how a value of any type begins
 
@@ -45,6 +47,7 @@ class Texts:
         self._seen: set[State] = set()
         self._begun = count(1)  # numbers the texts: they go to their ends one by one
         self._todo = [(0, 0, compiled.parser.start, Text())]  # turns, number, where it leads
+        self._missed: list[tuple[State, Text]] = []  # the second best ways of the text at hand
 
     def __bool__(self) -> bool:
         """There may be more of them."""
@@ -56,39 +59,60 @@ class Texts:
         What raises `Unfinished` has changed nothing, and is to be done again.
         """
         turned, number, state, text = self._todo[0]
-        known = state in self._seen
-        ends = known or len(text.said) >= _LONGEST
-        ways = {} if ends else _ways(self._compiled, state, text, self._indented)
+        last, known = turned == self._turns, state in self._seen
+        fresh = [] if known else [*islice(self._fresh(state, text), _WAYS if last else None)]
+        self._compiled.meter.add(_LOOK + len(state.threads) // _THREADS)
         heapq.heappop(self._todo)
         if known:
             return None
         self._seen.add(state)
-        fresh = [(at, longer) for at, longer in ways.items() if at not in self._seen]
-        for i, (at, longer) in enumerate(fresh[: 1 if turned == self._turns else None]):
+        if last:
+            self._missed += fresh[1:]
+            fresh = fresh[:1] or (self._back() if state.cost else [])
+        for i, (at, longer) in enumerate(fresh):
             place = turned + bool(i), next(self._begun) if i else number
             heapq.heappush(self._todo, (*place, at, longer))
+        if not fresh:
+            self._missed.clear()
         return None if fresh else text
 
+    def _fresh(self, state: State, text: Text) -> Iterator[tuple[State, Text]]:
+        """The ways on that lead to states which are new, one to each."""
+        if len(text.said) >= _LONGEST:
+            return
+        met = {state}
+        for at, longer in _ways(self._compiled, state, text, self._indented):
+            if at is not None and at.cost is not None and at not in met and at not in self._seen:
+                met.add(at)
+                yield at, longer
 
-def _ways(compiled: Compiled, state: State, text: Text, indented: bool) -> dict[State, Text]:
-    """How `text` may go on at `state`, the usual first: where it leads to, one way to each."""
+    def _back(self) -> list[tuple[State, Text]]:
+        """Where a text that leads nowhere new goes on: the last way that it did not take."""
+        while self._missed:
+            at, text = self._missed.pop()
+            if at not in self._seen:
+                return [(at, text)]
+        return []
+
+
+def _ways(
+    compiled: Compiled, state: State, text: Text, indented: bool
+) -> Iterator[tuple[State | None, Text]]:
+    """How `text` may go on at `state`, the usual first, and where that leads to."""
     parser, said = compiled.parser, text.said
-    found: dict[State | None, Text] = {}
     for byte in _bytes(parser, state, said):
         spaced = _space(said, byte, indented) + byte
         at = _behind(parser, state, spaced)
         if at is None:
             spaced, at = byte, _behind(parser, state, byte)
-        found.setdefault(at, Text(text.tokens, said + spaced))
+        yield at, Text(text.tokens, said + spaced)
     for space in (b" ", b"\n"):
         if at := _behind(parser, state, space):
             for byte in _bytes(parser, at, space):
-                found.setdefault(_behind(parser, at, byte), Text(text.tokens, said + space + byte))
+                yield _behind(parser, at, byte), Text(text.tokens, said + space + byte)
     for token in sorted(parser.named(state)):
         tokens = (*text.spelled(compiled.vocabulary), token)
-        found.setdefault(parser.after(state, token, b""), Text(tokens))
-    compiled.meter.add(_LOOK + len(state.threads) // _THREADS)
-    return {at: longer for at, longer in found.items() if at is not None and at.cost is not None}
+        yield parser.after(state, token, b""), Text(tokens)
 
 
 def _behind(parser: Parser, state: State | None, text: bytes) -> State | None:

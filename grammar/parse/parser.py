@@ -81,7 +81,7 @@ class Parser:
         """The ranges of bytes that may follow, in the order in which the grammar tells them."""
         return [
             (low, high)
-            for thread in sorted(state.threads, key=lambda thread: thread.terminal)
+            for thread in sorted(state.threads, key=lambda t: (t.behind.state, t.terminal))
             for low, high, to in self.scanners[thread.terminal].moves(thread.at)
             if self._moved(thread, to) is not None
         ]
