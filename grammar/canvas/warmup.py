@@ -18,7 +18,7 @@ from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 
 _MOST_WORK = 150_000  # units for all of it: about 1.5 s
-_STATES, _MASKS = 8192, 512  # enough is known then
+_STATES, _MASKS = 6144, 512  # enough is known then
 _READ, _CANVAS = 1024, 16  # tokens of a text that are read, and at a time
 _BUDGET = 1 << 30  # tokens: it refuses nothing
 

@@ -12,6 +12,7 @@ from jaxtyping import Bool
 from dlm.grammar.masks import bits
 from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.masks.walk import Reached, walk
+from dlm.grammar.parse.made import Made
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State, Thread
@@ -36,7 +37,8 @@ class Allowed:
     ):
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
         self._terminals = terminals
-        self._tokens = [terminals.tokens(scanner) for scanner in parser.scanners]
+        scanners = parser.scanners
+        self._tokens = Made(lambda terminal: terminals.tokens(scanners[terminal]))
 
     def mask(self, state: State) -> Mask:
         """A row of the table, which states that allow the same for the same reasons share."""

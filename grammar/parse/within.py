@@ -7,7 +7,7 @@ many states of a terminal: what follows such a byte is walked once for all of th
 
 from collections.abc import Iterator
 from functools import cached_property
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64, UInt32
@@ -247,8 +247,8 @@ class Terminals:
         self._held = 0  # bytes
         self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
         self._scanners = WeakValueDictionary()
-        self._tokens: WeakKeyDictionary[Scanner | LiteralScanner, TerminalTokens]
-        self._tokens = WeakKeyDictionary()
+        self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
+        self._tokens = WeakValueDictionary()
 
     def scanner(self, terminal: Terminal | bytes) -> Scanner | LiteralScanner:
         scanner = self._scanners.get(terminal)
