@@ -14,7 +14,6 @@ from dlm.grammar.canvas.frontier import Frontier
 from dlm.grammar.canvas.texts import Text, Texts
 from dlm.grammar.constraint import Candidates
 from dlm.grammar.errors import GrammarError, Unfinished
-from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 
 _MOST_WORK = 150_000  # units for all of it: about 1.5 s
@@ -23,17 +22,21 @@ _READ, _CANVAS = 1024, 16  # tokens of a text that are read, and at a time
 _BUDGET = 1 << 30  # tokens: it refuses nothing
 
 
+class _Refused(Exception):  # noqa: N818  # it reports
+    """The grammar does not go on as a text does: a key of it is there already."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The scores of a model that wants one text."""
+    """The scores of a model that wants one text and knows no other."""
 
     argmax: list[int]
 
     def best(self, position: int, allowed: np.ndarray) -> int:
-        return int(tokens_in(allowed)[0])
+        raise _Refused
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
-        return Candidates(ranked=[], mass=0.0)
+        raise _Refused
 
 
 class Warmup:
@@ -121,12 +124,13 @@ class _Reading:
 
     def _guide(self, work: int) -> None:
         """A few tokens, as a canvas."""
-        frontier = self._frontier
         canvas = [*islice(self._tokens, _CANVAS)]
-        frontier.work = work
-        if frontier.guide(_Wanted(canvas)).repaired:
+        self._frontier.work = work
+        try:
+            self._frontier.guide(_Wanted(canvas))
+            self._frontier.commit(canvas)
+        except _Refused:
             self._tokens.clear()
-            return
-        frontier.commit(canvas)
-        for _ in canvas:
-            self._tokens.popleft()
+        else:
+            for _ in canvas:
+                self._tokens.popleft()

@@ -44,39 +44,43 @@ class Allowed:
         """A row of the table, which states that allow the same for the same reasons share."""
         known = self._masks.known.get(state)
         if known is None:
-            before = self._terminals.work
             key = self._key(state)
             known = self._masks.known.get(key)
             if known is None:
                 known = self._masks.kept(key, self._words(state))
             self._masks.known[state] = known
-            self._meter.add(1 + self._terminals.work - before)
+            self._meter.add(1)
         return known
 
     def costs(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of text that may follow, and the fewest bytes to the end behind each."""
         costs = np.full(len(self._vocabulary), _FAR, dtype=np.int64)
+        for thread in state.threads:
+            rest = self._parser.behind_terminal(thread).cost
+            if rest is not None:
+                known, bounds = self._tokens[thread.terminal], (thread.needed, thread.remaining)
+                nodes, bytes_ = known.costs(thread.at, bounds, self._meter)
+                tokens, owner = self._vocabulary.trie.tokens_at(nodes)
+                np.minimum.at(costs, tokens, bytes_[owner] + rest)
         reached, states = self._leaving(state)
         ends = np.array([_FAR if s.cost is None else s.cost for s in states] or [_FAR])
         tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
         np.minimum.at(costs, tokens, np.minimum(ends, _FAR)[reached.states[owner]])
-        for thread in state.threads:
-            rest = self._parser.behind_terminal(thread).cost
-            if rest is not None:
-                known = self._tokens[thread.terminal]
-                nodes, bytes_ = known.costs(thread.at, (thread.needed, thread.remaining))
-                tokens, owner = self._vocabulary.trie.tokens_at(nodes)
-                np.minimum.at(costs, tokens, bytes_[owner] + rest)
         tokens = np.flatnonzero(costs < _FAR)
         return tokens, costs[tokens]
 
     def _words(self, state: State) -> Words:
+        """What can be cut short comes first, and is not done again."""
         self._terminals.trim()
+        within = [
+            self._tokens[thread.terminal].words(thread.at, self._bounds(thread), self._meter)
+            for thread in state.threads
+        ]
         reached, _ = self._leaving(state)
         leaving = self._vocabulary.trie.tokens_at(reached.nodes)[0]
         words = token_words(leaving, len(self._vocabulary))
-        for thread in state.threads:
-            words |= self._tokens[thread.terminal].words(thread.at, self._bounds(thread))
+        for each in within:
+            words |= each
         self._meter.add(_MASK)
         for token in self._control(state):
             bits.add(words, token)
@@ -86,7 +90,8 @@ class Allowed:
         """Where tokens lead that leave the terminals of the state's threads."""
         begin = []
         for thread in state.threads:
-            ends = self._tokens[thread.terminal].ends(thread.at, self._bounds(thread))
+            known, bounds = self._tokens[thread.terminal], self._bounds(thread)
+            ends = known.ends(thread.at, bounds, self._meter)
             if len(ends):
                 begin.append((ends, self._parser.behind_terminal(thread)))
         reached, states = walk(self._vocabulary.trie, self, begin)
@@ -112,7 +117,8 @@ class Allowed:
         return tokens | {*self._vocabulary.stops} if state.cost == 0 else tokens
 
     def _bounds(self, thread: Thread) -> Bounds:
-        return self._tokens[thread.terminal].clamped(thread.at, (thread.needed, thread.remaining))
+        bounds = thread.needed, thread.remaining
+        return self._tokens[thread.terminal].clamped(thread.at, bounds, self._meter)
 
     def _key(self, state: State) -> Hashable:
         """What the mask depends on."""

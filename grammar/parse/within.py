@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int32, Int64, UInt32
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.walk import Nodes, Reached, Table
 from dlm.grammar.parse.literal import LiteralScanner
+from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.rules.nodes import Terminal
@@ -22,7 +23,8 @@ from dlm.grammar.trie import Trie
 
 _FEW = 1024  # tokens that are set one by one
 _WALKED, _LOOKED = 150, 1000  # nodes of the trie that a unit of work is spent on
-_NODE = 16  # bytes of a node that is remembered
+_AT_ONCE = 32  # branches
+_NODE = 20  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
 Words = UInt32[np.ndarray, " words"]
@@ -36,7 +38,8 @@ class Branch:
     """
 
     def __init__(self, scanner: Scanner | LiteralScanner, reached: Reached, trie: Trie):
-        self._scanner, self._trie, self._reached = scanner, trie, reached
+        self._scanner, self._reached = scanner, reached
+        self._tokens = trie.tokens_at(reached.nodes)  # and for each at which of the nodes it ends
         final = np.flatnonzero(np.array(scanner.final)[reached.states])
         self._ends = final[trie.children[reached.nodes[final]] > 0]
 
@@ -76,11 +79,6 @@ class Branch:
         costs = self._costs(np.arange(self.size), bounds)
         fit = costs >= 0
         return self._reached.nodes[fit], costs[fit]
-
-    @cached_property
-    def _tokens(self) -> tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]:
-        """All tokens, and for each at which of the nodes it ends."""
-        return self._trie.tokens_at(self._reached.nodes)
 
     @cached_property
     def _needs(self) -> Nodes:
@@ -177,41 +175,41 @@ class TerminalTokens:
         self._words: dict[tuple[int, Bounds], Words] = {}
         self._ends: dict[tuple[int, Bounds], Nodes] = {}
 
-    def clamped(self, state: int, bounds: Bounds) -> Bounds:
+    def clamped(self, state: int, bounds: Bounds, meter: Meter) -> Bounds:
         """Bounds with the same tokens: there is one mask for all of them."""
         if bounds == (0, None) or isinstance(self._scanner, LiteralScanner):
             return 0, None
-        return self._scanner.clamped(*bounds, self._at(state, bounds).most)
+        return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
 
-    def words(self, state: int, bounds: Bounds) -> Words:
+    def words(self, state: int, bounds: Bounds, meter: Meter) -> Words:
         """The tokens that stay within, as packed bits."""
         key = state, bounds
         if key not in self._words:
-            within = self._at(state, bounds)
+            within = self._at(state, bounds, meter)
+            meter.spend(1 + within.doubtful(bounds) // _LOOKED)
             tokens = within.tokens(bounds)
-            self._all.work += (within.doubtful(bounds) + len(tokens)) // _LOOKED
             self._words[key] = token_words(tokens, self._size)
             self._all.hold(self._words[key].nbytes)
         return self._words[key]
 
-    def costs(self, state: int, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
-        return self._at(state, bounds).costs(bounds)
+    def costs(self, state: int, bounds: Bounds, meter: Meter) -> tuple[Nodes, np.ndarray]:
+        return self._at(state, bounds, meter).costs(bounds)
 
-    def ends(self, state: int, bounds: Bounds) -> Nodes:
+    def ends(self, state: int, bounds: Bounds, meter: Meter) -> Nodes:
         """The nodes of the trie behind which a token goes on outside of the terminal."""
         key = state, bounds
         if key not in self._ends:
-            self._ends[key] = self._at(state, bounds).ends(bounds)
+            self._ends[key] = self._at(state, bounds, meter).ends(bounds)
             self._all.hold(self._ends[key].nbytes)
         return self._ends[key]
 
-    def _at(self, state: int, bounds: Bounds) -> Within:
+    def _at(self, state: int, bounds: Bounds, meter: Meter) -> Within:
         key = state, bounds != (0, None)
         if key not in self._within:
             if isinstance(self._scanner, LiteralScanner):
                 self._within[key] = self._along(state)
             else:
-                self._within[key] = self._walked(*key)
+                self._within[key] = self._walked(*key, meter)
         return self._within[key]
 
     def _along(self, state: int) -> Within:
@@ -222,7 +220,8 @@ class TerminalTokens:
             return Within([])
         return Within([(Branch(self._scanner, Reached(nodes, states, nodes[:0]), self._trie), 0)])
 
-    def _walked(self, state: int, counting: bool) -> Within:
+    def _walked(self, state: int, counting: bool, meter: Meter) -> Within:
+        """Some branches after the other: of a look that is cut short, those that were made stay."""
         scanner, children = self._scanner, self._trie.first_bytes
         roots = [
             ((children[byte], to), int(scanner.counts(state, to)))
@@ -231,10 +230,15 @@ class TerminalTokens:
             if byte in children
         ]
         new = [root for root, _ in roots if (*root, counting) not in self._branches]
-        for root, reached in zip(new, self._table.walk(self._trie, new, counting), strict=True):
-            branch = self._branches[*root, counting] = Branch(scanner, reached, self._trie)
-            self._all.work += branch.size // _WALKED
-            self._all.hold(_NODE * branch.size)
+        for begin in range(0, len(new), _AT_ONCE):
+            meter.spend(1)
+            some = new[begin : begin + _AT_ONCE]
+            for root, reached in zip(
+                some, self._table.walk(self._trie, some, counting), strict=True
+            ):
+                branch = self._branches[*root, counting] = Branch(scanner, reached, self._trie)
+                meter.add(branch.size // _WALKED)
+                self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])
 
 
@@ -243,7 +247,6 @@ class Terminals:
 
     def __init__(self, trie: Trie, size: int):
         self._trie, self._size = trie, size
-        self.work = 0  # units so far
         self._held = 0  # bytes
         self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
         self._scanners = WeakValueDictionary()
