@@ -97,11 +97,17 @@ class Reading:
 
 @torch.inference_mode()
 def denoise(
-    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig, masks: MaskTable
+    model: Denoiser,
+    cache: Cache,
+    turn: Turn,
+    config: DecodeConfig,
+    masks: MaskTable,
+    by_kernel: bool | None = None,
 ) -> Reading | None:
     """One pass: it encodes what `turn` says and reads its canvases, if it has any.
 
-    The temperature of each canvas follows from its passes. `masks` keeps those of all grammars.
+    The temperature of each canvas follows from its passes. `masks` keeps those of all grammars;
+    `by_kernel` says who reads the logits, by default their device.
     """
     running, N, start = list(turn.canvases.values()), config.max_steps, perf_counter()
     if not running:
@@ -113,7 +119,7 @@ def denoise(
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
     heat = [sampling.temperature(N - c.steps, N, config.t_min, config.t_max) for c in canvases]
-    marginals = Marginals(logits, heat, uniform, model.softcap, masks)
+    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel)
     scores = [marginals.scores(i) for i in range(len(running))]
     return Reading(turn, marginals, scores, perf_counter() - start)
 

@@ -27,7 +27,7 @@ from dlm.grammar import (
 )
 from dlm.models import checkpoint
 from dlm.models.backends import Kernels
-from dlm.passes import Passes
+from dlm.pipeline import Pipeline
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
@@ -88,7 +88,8 @@ class Engine:
         decoder = self._decoder
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
         limits = self.policy.encode_tokens, self.policy.step_work
-        self._passes = Passes(model, self._cache, self.config, *limits)
+        vocabulary = self.backends.get("vocabulary")
+        self._pipeline = Pipeline(model, self._cache, self.config, *limits, vocabulary)
         self._events: list[Event] = []  # that no step has told of yet
         self._admitted = 0
 
@@ -210,9 +211,9 @@ class Engine:
         running = self._scheduler.running
         for slot in list(running):
             self._alone(slot, self._decoder.prepare)
-        for slot, outcome in self._passes.step(running):
+        for slot, outcome in self._pipeline.step(running):
             self._alone(slot, self._decoder.advance, outcome)
-        if self._passes.idle and not self._events:
+        if self._pipeline.idle and not self._events:
             self._compiler.warm_up(self.policy.step_work)
             self._scheduler.nap()
         events, self._events = self._events, []
@@ -265,7 +266,7 @@ class Engine:
     def close(self) -> None:
         """End the processes that compile; requests that wait for one fail."""
         self._compiler.close()
-        self._passes.close()
+        self._pipeline.close()
 
     def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
         """Give a request that is about to run its constraint."""

@@ -34,11 +34,12 @@ class Marginals:
         uniform: Float32[Tensor, "B L"],
         softcap: float | None,
         table: MaskTable,
+        by_kernel: bool | None = None,
     ):
         """`logits` are the model's, neither capped nor heated: each canvas has its temperature,
-        and each position a number in [0, 1) to draw by."""
+        and each position a number in [0, 1) to draw by. `by_kernel` is `vocab_pass`'s."""
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
-        self._logits, self._table = logits, table
+        self._logits, self._table, self._by_kernel = logits, table, by_kernel
         self._uniform, self.link = uniform.flatten(), Link(logits.device)
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
         (self._sent_heat,) = self.link.to_device(self._heat)
@@ -155,6 +156,7 @@ class Marginals:
             softcap=self._softcap,
             threshold=THRESHOLD,
             k=CANDIDATES,
+            by_kernel=self._by_kernel,
         )
         return VocabPass.unpacked(self.link.to_host(found.packed()))
 

@@ -19,7 +19,7 @@ from dlm.turn import Cache, Turn, turn_of
 ALTERNATE = 4  # canvases from which there are two groups
 
 
-class Passes:
+class Pipeline:
     """No pass is under way between two calls of `step`: caches and slots may be changed there."""
 
     def __init__(
@@ -29,14 +29,19 @@ class Passes:
         config: DecodeConfig,
         encode_tokens: int,
         work: int,
+        vocabulary: str | None = None,
         alternate: int = ALTERNATE,
     ):
-        """`encode_tokens` of prompts are encoded in a pass, `work` units are done by constraints
+        """`vocabulary` says who reads logits, "triton" or "torch", None: whoever does on their
+        device. `encode_tokens` of prompts are encoded in a pass, `work` units are done by constraints
         in a step; from `alternate` canvases on, two groups take turns."""
         self._model, self._cache, self._config = model, cache, config
         self._encode_tokens, self._work, self._alternate = encode_tokens, work, alternate
-        masks = MaskTable(-(-model.vocab_size // 32))
-        self._denoise = partial(denoise, model, cache, config=config, masks=masks)
+        more = {
+            "masks": MaskTable(-(-model.vocab_size // 32)),
+            "by_kernel": None if vocabulary is None else vocabulary == "triton",
+        }
+        self._denoise = partial(denoise, model, cache, config=config, **more)
         self._reading: Reading | None = None  # of the group whose constraints are asked next
         self._device = futures.ThreadPoolExecutor(1, "dlm-device")
         self.idle = False  # the last step had nothing to do

@@ -7,7 +7,7 @@ from doubles import Dreamer
 from values import PROMPT, V
 
 from dlm import Choice, Draft, Failed, Finished, Policy, Regex, Request
-from dlm.passes import ALTERNATE
+from dlm.pipeline import ALTERNATE
 
 SPECS = [None, Regex("[0-9]{3,9}"), Choice(["north", "south"]), Regex("[a-f]{3,20}"), None]
 
@@ -140,7 +140,7 @@ def test_a_request_that_is_cancelled_between_its_pass_and_its_turn_leaves_no_tra
     engine = engine_of(dreamer(), slots=ALTERNATE)
     numbers = admitted(engine, ALTERNATE)
     engine.step()
-    gone = next(iter(engine._passes._reading.turn.canvases.values())).number
+    gone = next(iter(engine._pipeline._reading.turn.canvases.values())).number
     engine.cancel(gone)
     another = engine.add(requests(ALTERNATE + 1)[-1])
     stay = [number for number in numbers if number != gone]
