@@ -145,9 +145,9 @@ def settle(
     marginals.mask()
     entropies = marginals.entropies
     accepted = sampling.accept(entropies, config.entropy_bound)
-    for accept, read in zip(accepted, readings, strict=True):
+    for row, read in zip(accepted, readings, strict=True):
         if isinstance(read, Guidance):
-            accept[read.suspect :] = False
+            row[read.suspect :] = False
     (kept,) = marginals.link.to_device(torch.where(accepted, marginals.draws, -1))
     soft_embeddings = model.expected_embedding(marginals.distributions()).unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}

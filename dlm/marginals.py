@@ -20,12 +20,13 @@ from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD, Logits
 from dlm.mask_table import MaskTable
 
-_TAIL = 1e-4  # probability that the list of a row's tokens may lack
-_UNMOVED = 1e-6  # probability that a mask may forbid unnoticed: 3e-5 nats of entropy at the most
+_TAIL = 1e-4  # probability that may be missing in the list of a row's tokens
+_UNMOVED = 1e-6  # probability that a mask may forbid unnoticed: at most 3e-5 nats of entropy
 
 
 class Marginals:
-    """Unmasked at first; `restrict` says what constraints allow, and `mask` sees to it."""
+    """Unmasked at first. `restrict` tells what a constraint allows, canvas by canvas; `mask` then
+    makes it count for all."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Marginals:
         (self._sent_heat,) = self.link.to_device(self._heat)
         found = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
         self._found = found
-        self._masks = torch.full((self._B * self._L,), -1)  # of those rows that were read again
+        self._masks = torch.full((self._B * self._L,), -1)  # in `table`, of rows read again
         # By canvas: rows and the tokens that they name; rows to be read again, and their masks.
         self._named: list[tuple[np.ndarray, np.ndarray]] = []
         self._moved: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
@@ -86,10 +87,7 @@ class Marginals:
             self._moved.append((rows[moved], bitmask, masks[moved]))
 
     def mask(self) -> None:
-        """Let what is known of rows that are restricted take the place of what was.
-
-        Those that masks change are read again.
-        """
+        """Let all that was told count: rows that masks change are read again."""
         if self._named:
             rows, tokens = (
                 torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
@@ -113,27 +111,30 @@ class Marginals:
         """
         found, heat = self._found, self._heat
         short = found.tail <= _TAIL
-        rows = short.nonzero()[:, 0]
+        rows, flat = short.nonzero()[:, 0], (~short).nonzero()[:, 0]
         above = found.above[rows]
-        most = int(above.max()) if len(rows) else 0
-        logp = heated(found.logits[rows, :most], heat[rows], self._softcap)
-        probs = (logp - found.lse[rows, None]).exp()
-        there = torch.arange(most) < above[:, None]
-        offsets = (above.cumsum(0) - above).int()
-        flat = (~short).nonzero()[:, 0]
-        masked = bool((self._masks[flat] >= 0).any())
-        here = [rows, offsets, found.ids[rows, :most][there], probs[there]]
-        there = self.link.to_device(*here, flat, self._masks[flat], heat[flat], found.lse[flat])
-        rows, offsets, tokens, probs, flat, masks, heat, lse = there
+        listed = torch.arange(int(above.max()) if len(rows) else 0) < above[:, None]
+        most = listed.shape[1]
+        logp = heated(found.logits[rows, :most], heat[rows], self._softcap) - found.lse[rows, None]
+        rows, offsets, tokens, probs, flat, masks, flat_heat, lse = self.link.to_device(
+            rows,
+            (above.cumsum(0) - above).int(),
+            found.ids[rows, :most][listed],
+            logp[listed].exp(),
+            flat,
+            self._masks[flat],
+            heat[flat],
+            found.lse[flat],
+        )
         return Distributions(
             n=self._B * self._L,
             listed=Listed(rows=rows, offsets=offsets, tokens=tokens, probs=probs),
             flat=Flat(
                 rows=flat,
                 logits=self._logits.flatten(0, 1),
-                inverse_temperature=heat,
+                inverse_temperature=flat_heat,
                 lse=lse,
-                masks=Masks(self._table.bitmask, masks) if masked else None,
+                masks=Masks(self._table.bitmask, masks) if self._moved else None,
                 softcap=self._softcap,
             ),
         )
@@ -180,7 +181,8 @@ class Marginals:
             )
 
     def _moves(self, rows: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        """Whether masks forbid what was drawn, or more than some have any probability of."""
+        """Which rows change under their masks: what was drawn or is listed is forbidden, or too
+        much is not listed."""
         above, tail, draw, ids = (
             column[rows].numpy()
             for column in (self._found.above, self._found.tail, self._found.draw, self._found.ids)

@@ -13,18 +13,14 @@ from torch import Tensor
 
 from dlm.kernels.vocab_rows import heated
 
-_HUGE = 3e38
+_HUGE = 3e38  # nats: 0 times it is 0
 
 
 def mask_words(bitmask: Int32[Tensor, "M W"], rows: Int64[Tensor, "n"]) -> Int32[Tensor, "n W"]:
     """The mask of each row, in full."""
-    words = (
-        bitmask.index_select(0, rows.clamp(min=0))
-        if len(bitmask)
-        else bitmask.new_zeros(len(rows), bitmask.shape[1])
-    )
-    words[rows < 0] = -1
-    return words
+    if not len(bitmask):
+        return bitmask.new_full((len(rows), bitmask.shape[1]), -1)
+    return torch.where(rows[:, None] < 0, -1, bitmask[rows.clamp(min=0)])
 
 
 def pass_rows(
