@@ -32,9 +32,9 @@ class Pipeline:
         vocabulary: str | None = None,
         alternate: int = ALTERNATE,
     ):
-        """`vocabulary` says who reads logits, "triton" or "torch", None: whoever does on their
-        device. `encode_tokens` of prompts are encoded in a pass, `work` units are done by constraints
-        in a step; from `alternate` canvases on, two groups take turns."""
+        """A pass encodes `encode_tokens` of prompts, constraints do `work` units in a step.
+        `vocabulary` says who reads logits, "triton" or "torch"; None: who does on their device.
+        From `alternate` canvases on, two groups take turns."""
         self._model, self._cache, self._config = model, cache, config
         self._encode_tokens, self._work, self._alternate = encode_tokens, work, alternate
         more = {
