@@ -1,4 +1,4 @@
-"""One denoising pass over the canvases of all slots: schedule, denoise, guide, settle.
+"""One denoising pass, in two halves: the model reads canvases, their constraints decide on them.
 
 Knows no text and no queue. What varies from slot to slot, a grammar or none, is an object.
 """
@@ -64,10 +64,10 @@ class Denoiser(Protocol):
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
 
-    def expected_embedding(self, tokens: Distributions) -> Float[Tensor, "n hidden"]:
+    def expected_embedding(self, distributions: Distributions) -> Float[Tensor, "n hidden"]:
         """The soft embeddings that the next pass is shown.
 
-        With a table of embeddings, `tokens.expected(table)` is all there is to it.
+        With a table of embeddings, `distributions.expected(table)` is all there is to it.
         """
         ...
 
@@ -82,63 +82,84 @@ class Outcome:
     settled: bool  # the guess is ready to be committed
 
 
-@torch.inference_mode()
-def denoise_step(
-    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig, work: int, masks: MaskTable
-) -> dict[int, Outcome | Exception]:
-    """One pass: it encodes what `turn` says and denoises its canvases. Grammars do not move.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the model says of the canvases of a turn. Their constraints have not seen it yet.
 
-    All constraints together may do `work` units of it. What a constraint raises is its slot's
-    outcome: that canvas stays as it is, and the others do not notice. `masks` keeps those of all
-    grammars.
+    It may be thrown away: the same pass, made again, says the same.
     """
-    slots, running = list(turn.canvases), list(turn.canvases.values())
+
+    turn: Turn
+    marginals: Marginals
+    scores: list[Logits]  # by canvas
+    seconds: float  # that the pass took
+
+
+@torch.inference_mode()
+def denoise(
+    model: Denoiser,
+    cache: Cache,
+    turn: Turn,
+    config: DecodeConfig,
+    masks: MaskTable,
+    by_kernel: bool | None = None,
+) -> Reading | None:
+    """One pass: it encodes what `turn` says and reads its canvases, if it has any.
+
+    The temperature of each canvas follows from its passes. `masks` keeps those of all grammars;
+    `by_kernel` says who reads the logits, by default their device.
+    """
+    running, N, start = list(turn.canvases.values()), config.max_steps, perf_counter()
     if not running:
         model.encode(list(turn.encode.values()), cache, list(turn.encode))
-        return {}
-    clock, work = [perf_counter()], max(1, work // len(running))
-    marginals = _denoise(model, cache, turn, config, masks)
-    scores = [marginals.scores(i) for i in range(len(running))]
-    clock.append(perf_counter())
-
-    readings = [
-        _guide(sequence, i, scores[i], marginals, config, work)
-        for i, sequence in enumerate(running)
-    ]
-    clock.append(perf_counter())
-
-    marginals.mask()
-    entropies = marginals.entropies
-    accepted = sampling.accept(entropies, config.entropy_bound)
-    for accept, read in zip(accepted, readings, strict=True):
-        if isinstance(read, Guidance):
-            accept[read.suspect :] = False
-    (kept,) = marginals.link.to_device(torch.where(accepted, marginals.draws, -1))
-    soft_embeddings = model.expected_embedding(marginals.distributions()).unflatten(0, kept.shape)
-    outcomes: dict[int, Outcome | Exception] = {}
-    for i, slot in enumerate(slots):
-        each = running[i], readings[i], entropies[i], accepted[i], kept[i], soft_embeddings[i]
-        outcomes[slot] = _settle(*each, model.vocab_size, config)
-    clock.append(perf_counter())
-    for sequence, asked in zip(running, scores, strict=True):
-        sequence.stats.spend(clock)
-        sequence.stats.copies += marginals.link.copies + asked.copies
-        sequence.stats.fetched_rows += asked.rows
-    return outcomes
-
-
-def _denoise(
-    model: Denoiser, cache: Cache, turn: Turn, config: DecodeConfig, masks: MaskTable
-) -> Marginals:
-    """What the model says of all canvases; the temperature of each follows from its passes."""
-    running, N = list(turn.canvases.values()), config.max_steps
+        return None
     canvases = [sequence.canvas for sequence in running]
     tokens = torch.stack([canvas.tokens for canvas in canvases])
     soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
     heat = [sampling.temperature(N - c.steps, N, config.t_min, config.t_max) for c in canvases]
-    return Marginals(logits, heat, uniform, model.softcap, masks)
+    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel)
+    scores = [marginals.scores(i) for i in range(len(running))]
+    return Reading(turn, marginals, scores, perf_counter() - start)
+
+
+@torch.inference_mode()
+def settle(
+    model: Denoiser, reading: Reading, config: DecodeConfig, work: int
+) -> dict[int, Outcome | Exception]:
+    """Ask the constraints, and take each canvas a step further. Grammars do not move.
+
+    All constraints together may do `work` units of it. What a constraint raises is its slot's
+    outcome: that canvas stays as it is, and the others do not notice.
+    """
+    marginals, scores, canvases = reading.marginals, reading.scores, reading.turn.canvases
+    running, start = list(canvases.values()), perf_counter()
+    work = max(1, work // len(running))
+    readings = [
+        _guide(sequence, i, scores[i], marginals, config, work)
+        for i, sequence in enumerate(running)
+    ]
+    guided = perf_counter()
+
+    marginals.mask()
+    entropies = marginals.entropies
+    accepted = sampling.accept(entropies, config.entropy_bound)
+    for row, read in zip(accepted, readings, strict=True):
+        if isinstance(read, Guidance):
+            row[read.suspect :] = False
+    (kept,) = marginals.link.to_device(torch.where(accepted, marginals.draws, -1))
+    soft_embeddings = model.expected_embedding(marginals.distributions()).unflatten(0, kept.shape)
+    outcomes: dict[int, Outcome | Exception] = {}
+    for i, slot in enumerate(canvases):
+        each = running[i], readings[i], entropies[i], accepted[i], kept[i], soft_embeddings[i]
+        outcomes[slot] = _settle(*each, model.vocab_size, config)
+    seconds = reading.seconds, guided - start, perf_counter() - guided
+    for sequence, asked in zip(running, scores, strict=True):
+        sequence.stats.spend(*seconds)
+        sequence.stats.copies += marginals.link.copies + asked.copies
+        sequence.stats.fetched_rows += asked.rows
+    return outcomes
 
 
 def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, "L"]:

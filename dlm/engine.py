@@ -12,7 +12,7 @@ import torch
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
 from dlm.decoder import Decoder
-from dlm.denoise import Denoiser, denoise_step
+from dlm.denoise import Denoiser
 from dlm.errors import DlmError, RequestError, failure
 from dlm.events import Event, Failed, Finished
 from dlm.grammar import (
@@ -25,15 +25,15 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
-from dlm.mask_table import MaskTable
 from dlm.models import checkpoint
 from dlm.models.backends import Kernels
+from dlm.pipeline import Pipeline
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
 from dlm.stream import Stream
-from dlm.turn import CHUNK, Cache, turn_of
+from dlm.turn import CHUNK, Cache
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
 
@@ -82,12 +82,14 @@ class Engine:
         # Who computes what: "triton" or "torch" by operation. Models that are no Gemma may not say.
         self.backends: abc.Mapping[str, str] = getattr(model, "backends", {})
         self._cache = model.new_cache(slots) if cache is None else cache
-        self._masks = MaskTable(-(-model.vocab_size // 32))
         self._decoder = Decoder(
             model, self._cache, self.config, self.policy, self.vocabulary, self._compiler
         )
         decoder = self._decoder
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
+        limits = self.policy.encode_tokens, self.policy.step_work
+        vocabulary = self.backends.get("vocabulary")
+        self._pipeline = Pipeline(model, self._cache, self.config, *limits, vocabulary)
         self._events: list[Event] = []  # that no step has told of yet
         self._admitted = 0
 
@@ -203,17 +205,15 @@ class Engine:
             self._leave(slot)
 
     def step(self) -> list[Event]:
-        """One denoising pass for every running request. What fails in one ends that one alone."""
+        """One denoising pass for all that run, or for half of them where they are many: then tells
+        of the other half. What fails in one request ends that one alone."""
         self._events += self._scheduler.admit()
-        for slot in list(self._scheduler.running):
+        running = self._scheduler.running
+        for slot in list(running):
             self._alone(slot, self._decoder.prepare)
-        turn = turn_of(self._scheduler.running, self._cache, self.policy.encode_tokens)
-        if turn:
-            work = self.policy.step_work
-            outcomes = denoise_step(self.model, self._cache, turn, self.config, work, self._masks)
-            for slot, outcome in outcomes.items():
-                self._alone(slot, self._decoder.advance, outcome)
-        elif not self._events:
+        for slot, outcome in self._pipeline.step(running):
+            self._alone(slot, self._decoder.advance, outcome)
+        if self._pipeline.idle and not self._events:
             self._compiler.warm_up(self.policy.step_work)
             self._scheduler.nap()
         events, self._events = self._events, []
@@ -266,6 +266,7 @@ class Engine:
     def close(self) -> None:
         """End the processes that compile; requests that wait for one fail."""
         self._compiler.close()
+        self._pipeline.close()
 
     def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
         """Give a request that is about to run its constraint."""

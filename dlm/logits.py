@@ -1,6 +1,6 @@
 """One canvas's logits, as a constraint on the host may ask about them."""
 
-from math import log
+from math import exp, log
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ class Logits:
 
     Answers are exact but for the mass of what is allowed, of which a thousandth may be missing.
 
-    A row has a quarter of a million logits. What is forbidden is subtracted or multiplied away: to
-    select by a mask takes ten times as long. Neighbours are fetched along with a row, and more of
+    A row may have a quarter of a million logits. Neighbours are fetched along with it, and more of
     them each time, since a constraint asks along a text.
     """
 
@@ -42,7 +41,8 @@ class Logits:
         """`found` is of `logits`, unmasked, and on the host; rows of these come over `link`.
 
         It lists the tokens of probability `THRESHOLD` or more, `CANDIDATES` at most."""
-        self.argmax: list[int] = found.argmax.tolist()
+        V = logits.shape[1]
+        self.argmax: list[int] = found.argmax.clamp(0, V - 1).tolist()  # there may be none
         self.rows = 0  # that were fetched
         self._above, self._tail = found.above.tolist(), found.tail.tolist()
         self._lse = found.lse.nan_to_num(neginf=0).tolist()  # of a row of -inf alone
@@ -61,7 +61,7 @@ class Logits:
         if len(tokens):
             return int(tokens[logits.argmax()])
         row, forbidden = self._row(position).float().numpy(), unpacked(~allowed)
-        token = int((row - _FAR * forbidden[: len(row)]).argmax())
+        token = int((row - _FAR * forbidden[: len(row)]).argmax())  # faster than a choice by a mask
         return int(forbidden.argmin()) if forbidden[token] else token  # of equals at -inf, any
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
@@ -91,8 +91,8 @@ class Logits:
         tail, mass = self._tail[position], float(np.exp(logp).sum())
         if not len(logp) or tail > _UNSEEN * mass:
             return False
-        least = log(max(min(THRESHOLD, tail), 1e-300))  # no other token is likelier
-        return len(logp) >= count or least < float(logp.max()) - _NEAR
+        likeliest = min(THRESHOLD, tail)  # of what is not listed, at most
+        return len(logp) >= count or likeliest < exp(float(logp.max()) - _NEAR)
 
     def _looked_up(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Allowed tokens of the whole row, and their log-probabilities; of those that are less

@@ -20,12 +20,13 @@ from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD, Logits
 from dlm.mask_table import MaskTable
 
-_TAIL = 1e-4  # probability that the list of a row's tokens may lack
-_UNMOVED = 1e-6  # probability that a mask may forbid unnoticed: 3e-5 nats of entropy at the most
+_TAIL = 1e-4  # probability that may be missing in the list of a row's tokens
+_UNMOVED = 1e-6  # probability that a mask may forbid unnoticed: at most 3e-5 nats of entropy
 
 
 class Marginals:
-    """Unmasked at first; `restrict` says what constraints allow, and `mask` sees to it."""
+    """Unmasked at first. `restrict` tells what a constraint allows, canvas by canvas; `mask` then
+    makes it count for all."""
 
     def __init__(
         self,
@@ -34,18 +35,21 @@ class Marginals:
         uniform: Float32[Tensor, "B L"],
         softcap: float | None,
         table: MaskTable,
+        by_kernel: bool | None = None,
     ):
         """`logits` are the model's, neither capped nor heated: each canvas has its temperature,
-        and each position a number in [0, 1) to draw by."""
+        and each position a number in [0, 1) to draw by. `by_kernel` is `vocab_pass`'s."""
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
-        self._logits, self._table = logits, table
+        self._logits, self._table, self._by_kernel = logits, table, by_kernel
         self._uniform, self.link = uniform.flatten(), Link(logits.device)
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
         (self._sent_heat,) = self.link.to_device(self._heat)
         found = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
         self._found = found
-        self._masks = torch.full((self._B * self._L,), -1)  # of those rows that were read again
-        self._wanted: dict[int, tuple[Tensor, int]] = {}  # masks of the rows to be read again
+        self._masks = torch.full((self._B * self._L,), -1)  # in `table`, of rows read again
+        # By canvas: rows and the tokens that they name; rows to be read again, and their masks.
+        self._named: list[tuple[np.ndarray, np.ndarray]] = []
+        self._moved: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
 
     @property
     def entropies(self) -> Float32[Tensor, "B L"]:
@@ -76,19 +80,24 @@ class Marginals:
         self._check(bitmask, masks)
         rows = i * self._L + np.arange(len(masks))
         named = masks < 0
-        certain = VocabPass.certain(torch.from_numpy(~masks[named]), CANDIDATES)
-        self._replace(torch.from_numpy(rows[named]), certain)
+        self._named.append((rows[named], ~masks[named]))
         rows, masks = rows[~named], masks[~named]
-        moved = self._moved(rows, bitmask.numpy().view(np.uint32), masks)
-        for row, mask in zip(rows[moved].tolist(), masks[moved].tolist(), strict=True):
-            self._wanted[row] = bitmask, mask
+        moved = self._moves(rows, bitmask.numpy().view(np.uint32), masks)
+        if moved.any():
+            self._moved.append((rows[moved], bitmask, masks[moved]))
 
     def mask(self) -> None:
-        """Read again the rows that masks change, and let that take the place of what was known."""
-        if not self._wanted:
+        """Let all that was told count: rows that masks change are read again."""
+        if self._named:
+            rows, tokens = (
+                torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
+            )
+            self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
+        if not self._moved:
             return
-        rows = torch.tensor(list(self._wanted))
-        masks = torch.tensor(self._table.place(list(self._wanted.values()), self.link))
+        rows = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
+        wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._moved]
+        masks = torch.tensor(self._table.place(wanted, self.link))
         sent_rows, sent_masks = self.link.to_device(rows, masks)
         chosen = Masks(self._table.bitmask, sent_masks)
         numbers = self._sent_heat[sent_rows], self._uniform[sent_rows]
@@ -102,27 +111,30 @@ class Marginals:
         """
         found, heat = self._found, self._heat
         short = found.tail <= _TAIL
-        rows = short.nonzero()[:, 0]
+        rows, flat = short.nonzero()[:, 0], (~short).nonzero()[:, 0]
         above = found.above[rows]
-        most = int(above.max()) if len(rows) else 0
-        logp = heated(found.logits[rows, :most], heat[rows], self._softcap)
-        probs = (logp - found.lse[rows, None]).exp()
-        there = torch.arange(most) < above[:, None]
-        offsets = (above.cumsum(0) - above).int()
-        flat = (~short).nonzero()[:, 0]
-        masked = bool((self._masks[flat] >= 0).any())
-        here = [rows, offsets, found.ids[rows, :most][there], probs[there]]
-        there = self.link.to_device(*here, flat, self._masks[flat], heat[flat], found.lse[flat])
-        rows, offsets, tokens, probs, flat, masks, heat, lse = there
+        listed = torch.arange(int(above.max()) if len(rows) else 0) < above[:, None]
+        most = listed.shape[1]
+        logp = heated(found.logits[rows, :most], heat[rows], self._softcap) - found.lse[rows, None]
+        rows, offsets, tokens, probs, flat, masks, flat_heat, lse = self.link.to_device(
+            rows,
+            (above.cumsum(0) - above).int(),
+            found.ids[rows, :most][listed],
+            logp[listed].exp(),
+            flat,
+            self._masks[flat],
+            heat[flat],
+            found.lse[flat],
+        )
         return Distributions(
             n=self._B * self._L,
             listed=Listed(rows=rows, offsets=offsets, tokens=tokens, probs=probs),
             flat=Flat(
                 rows=flat,
                 logits=self._logits.flatten(0, 1),
-                inverse_temperature=heat,
+                inverse_temperature=flat_heat,
                 lse=lse,
-                masks=Masks(self._table.bitmask, masks) if masked else None,
+                masks=Masks(self._table.bitmask, masks) if self._moved else None,
                 softcap=self._softcap,
             ),
         )
@@ -145,6 +157,7 @@ class Marginals:
             softcap=self._softcap,
             threshold=THRESHOLD,
             k=CANDIDATES,
+            by_kernel=self._by_kernel,
         )
         return VocabPass.unpacked(self.link.to_host(found.packed()))
 
@@ -167,8 +180,9 @@ class Marginals:
                 f"got {masks.min()} to {masks.max()}"
             )
 
-    def _moved(self, rows: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        """Whether masks forbid what was drawn, or more than some have any probability of."""
+    def _moves(self, rows: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
+        """Which rows change under their masks: what was drawn or is listed is forbidden, or too
+        much is not listed."""
         above, tail, draw, ids = (
             column[rows].numpy()
             for column in (self._found.above, self._found.tail, self._found.draw, self._found.ids)

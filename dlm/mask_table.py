@@ -26,29 +26,35 @@ class MaskTable:
         # By a grammar's table, and by the row of it: dict[Tensor, dict[int, int]].
         self._places: Any = WeakIdKeyDictionary()
 
-    def place(self, wanted: Sequence[tuple[Tensor, int]], link: Link) -> list[int]:
+    def place(self, wanted: Sequence[tuple[Tensor, Sequence[int]]], link: Link) -> list[int]:
         """The rows here of rows of grammars' tables; new ones are sent, in one copy."""
         new = self._new(wanted)
-        if self.count + len(new) > len(self.bitmask):
-            self._places.clear()
-            self.count, new = 0, self._new(wanted)
-            rows = max(self._rows, len(new))
-            if rows > len(self.bitmask):
-                self.bitmask = torch.empty(rows, self._words, dtype=torch.int32, device=link.device)
+        if self.count + sum(map(len, new.values())) > len(self.bitmask):
+            self._begin_anew(sum(len(rows) for _, rows in wanted), link.device)
+            new = self._new(wanted)
         if new:
-            end = self.count + len(new)
-            words = torch.stack([table[row, : self._words] for table, row in new])
-            (self.bitmask[self.count : end],) = link.to_device(words)
-            for place, (table, row) in enumerate(new, start=self.count):
-                self._places.setdefault(table, {})[row] = place
-            self.count = end
-        return [self._places[table][row] for table, row in wanted]
+            words = [table[list(rows), : self._words] for table, rows in new.items()]
+            (sent,) = link.to_device(torch.cat(words))
+            self.bitmask[self.count : self.count + len(sent)] = sent
+        for table, rows in new.items():
+            places = self._places.setdefault(table, {})
+            places.update((row, self.count + i) for i, row in enumerate(rows))
+            self.count += len(rows)
+        return [place for table, rows in wanted for place in map(self._places[table].get, rows)]
 
-    def _new(self, wanted: Sequence[tuple[Tensor, int]]) -> list[tuple[Tensor, int]]:
-        """Those that have no place, each once."""
-        found = {
-            (id(table), row): (table, row)
-            for table, row in wanted
-            if row not in self._places.get(table, ())
-        }
-        return list(found.values())
+    def _new(self, wanted: Sequence[tuple[Tensor, Sequence[int]]]) -> dict[Tensor, dict[int, None]]:
+        """Rows that have no place, each once, by their table."""
+        new: dict[Tensor, dict[int, None]] = {}
+        for table, rows in wanted:
+            known = self._places.get(table, ())
+            here = {row: None for row in rows if row not in known}
+            if here:
+                new.setdefault(table, {}).update(here)
+        return new
+
+    def _begin_anew(self, rows: int, device: torch.device) -> None:
+        """Forget all masks; there is room for as many as `rows`."""
+        self._places.clear()
+        self.count, rows = 0, max(self._rows, rows)
+        if rows > len(self.bitmask):
+            self.bitmask = torch.empty(rows, self._words, dtype=torch.int32, device=device)

@@ -72,10 +72,10 @@ class Stats:
         default_factory=lambda: dict.fromkeys(_PASS, 0.0)
     )  # wall-clock by phase; a pass shared by several requests counts in full for each
 
-    def spend(self, clock: Sequence[float]) -> None:
-        """Add a pass, from its times (seconds): its start, then the ends of its three phases."""
-        for phase, start, end in zip(_PASS, clock, clock[1:], strict=False):
-            self.seconds[phase] += end - start
+    def spend(self, *seconds: float) -> None:
+        """Add a pass, by its three phases."""
+        for phase, each in zip(_PASS, seconds, strict=True):
+            self.seconds[phase] += each
 
     @property
     def tokens_per_call(self) -> float:

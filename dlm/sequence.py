@@ -77,6 +77,11 @@ class Sequence:
         self.stats.rollbacks += 1
         self.stats.tokens = len(self.tokens)
 
+    @property
+    def ready(self) -> bool:
+        """A pass can go on with it."""
+        return self.attached and self.checking is None
+
     def unencoded(self, encoded: int) -> list[int]:
         """Tokens of the prompt and of finished canvases behind the first `encoded` of them."""
         return self.prompt[encoded:] + self.tokens[max(0, encoded - len(self.prompt)) :]

@@ -62,7 +62,7 @@ def turn_of(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Turn:
     """
     turn, prompts = Turn(), 0
     for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):
-        if sequence.checking is not None or not sequence.attached:
+        if not sequence.ready:
             continue
         encoded = cache.length(slot)
         rest = sequence.unencoded(encoded)

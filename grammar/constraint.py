@@ -40,7 +40,8 @@ class Guidance:
     """How a constraint wants one denoising step of a canvas of `L` positions to be read.
 
     Each of the leading positions, the trusted ones, allows the tokens of a row of `bitmask`, or one
-    token alone. None: all are allowed everywhere.
+    token alone. None: all are allowed everywhere. A row that has been told of never changes while
+    its `bitmask` lives: it is sent to the model's device once.
     """
 
     guess: list[int]  # [L] what would be committed now: valid as a whole, padding after its stop

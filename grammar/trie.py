@@ -50,6 +50,7 @@ class Trie:
         self.token_count: Int32[np.ndarray, " nodes"] = held.astype(np.int32)
         self._first, self._children = self.first.data, self.children.data
         self._bytes = self.byte.tobytes()
+        self.first_bytes = dict(self.each_child(0))  # the root's children, by byte
 
     def __len__(self) -> int:
         """Nodes."""
@@ -82,8 +83,9 @@ class Trie:
         self, nodes: Int32[np.ndarray, " n"]
     ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
         """The tokens that end at `nodes`, and for each at which of them."""
-        places, owner = _ranges(self.token_first[nodes], self.token_count[nodes])
-        return self.tokens[places], owner
+        held = np.flatnonzero(self.token_count[nodes]).astype(np.int32)
+        places, owner = _ranges(self.token_first[nodes[held]], self.token_count[nodes[held]])
+        return self.tokens[places], held[owner]
 
 
 def _ranges(

@@ -6,7 +6,7 @@ the log-sum-exp, and multiplied with a piece of the table. Nothing of the size o
 made.
 
 The result of a row is the same, bit for bit, whatever rows are beside it (CPU, fp32): pieces and
-blocks have fixed sizes, and a product of few rows, which may round otherwise, is padded.
+blocks have fixed sizes, and products are padded to numbers of rows that round alike.
 
 Shapes: `n` distributions over `V` tokens, `s` of them listed, with `t` tokens in all, and `f` flat;
 `N` rows of logits; a table of `D` columns.
@@ -19,12 +19,12 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from dlm.kernels.vocab_cpu import forbid_
+from dlm.kernels.vocab_cpu import forbid_, mask_words
 from dlm.kernels.vocab_rows import Masks, heated
 
-_PIECE = {"cpu": 1 << 12, "cuda": 1 << 14}  # tokens
-_BLOCK = {"cpu": 1 << 6, "cuda": 1 << 10}  # rows; with _PIECE, 1 MiB of fp32 and 64 MiB
-_MIN_ROWS = 16  # a product of fewer may round otherwise
+_CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32
+_GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB
+_ROWS = 16  # a product of rows that are no multiple of it may round otherwise
 _LEAST = -80.0  # nats: torch's exp is slow where it underflows, and nothing of this size counts
 
 
@@ -61,9 +61,9 @@ class Distributions:
     def expected(self, table: Float[Tensor, "V D"]) -> Float[Tensor, "n D"]:
         """The mean of the table's rows under each distribution, in the table's dtype.
 
-        Sums are made in fp32, of probabilities that are rounded to the table's dtype. What a list
-        leaves out is left out of the mean, which is not scaled up: it is off by that mass times
-        the longest row of the table at most.
+        Probabilities are rounded to that dtype, and so is each piece's product; pieces are added in
+        fp32. What a list leaves out is left out of the mean, which is not scaled up: it is off by
+        that mass times the longest row of the table at most.
         """
         listed, out = self.listed, table.new_zeros(self.n, table.shape[1])
         if len(listed.rows):
@@ -74,22 +74,23 @@ class Distributions:
                 mode="sum",
                 per_sample_weights=listed.probs.type_as(table),
             )
-        size = _BLOCK[table.device.type]
+        size, tokens = _CPU_PIECE if table.device.type == "cpu" else _GPU_PIECE
         for begin in range(0, len(self.flat.rows), size):
             some = slice(begin, begin + size)
-            out[self.flat.rows[some]] = _walk(self.flat, some, table).type_as(table)
+            out[self.flat.rows[some]] = _walked(self.flat, some, table, tokens).type_as(table)
         return out
 
 
-def _walk(flat: Flat, some: slice, table: Float[Tensor, "V D"]) -> Float32[Tensor, "m D"]:
-    """The means of some flat rows, a piece of the vocabulary at a time."""
+def _walked(
+    flat: Flat, some: slice, table: Float[Tensor, "V D"], size: int
+) -> Float32[Tensor, "m D"]:
+    """The means of some flat rows, by `size` tokens at a time."""
     rows, (V, D) = flat.rows[some], table.shape
-    few = max(0, _MIN_ROWS - len(rows))
-    out = torch.zeros(len(rows) + few, D, device=table.device)
-    size = _PIECE[table.device.type]
+    more = -len(rows) % _ROWS
+    out = torch.zeros(len(rows) + more, D, device=table.device)
     for begin in range(0, V, size):
         piece = slice(begin, min(begin + size, V))
-        p = F.pad(_probabilities(flat, some, piece), (0, 0, 0, few))
+        p = F.pad(_probabilities(flat, some, piece), (0, 0, 0, more))
         out += p.type_as(table) @ table[piece]
     return out[: len(rows)]
 
@@ -98,9 +99,8 @@ def _probabilities(flat: Flat, some: slice, piece: slice) -> Float32[Tensor, "m 
     """Of a piece of the vocabulary, in some flat rows; 2e-35 where there is nothing."""
     x = flat.logits[flat.rows[some], piece].float()
     if flat.masks:
-        bitmask, masks = flat.masks
-        words = bitmask[:, piece.start // 32 : -(-piece.stop // 32)][masks[some]]
-        words[masks[some] < 0] = -1
-        forbid_(x, words)
+        bitmask, rows = flat.masks
+        words = bitmask[:, piece.start // 32 : -(-piece.stop // 32)]
+        forbid_(x, mask_words(words, rows[some]))
     x = heated(x, flat.inverse_temperature[some], flat.softcap)
     return x.sub_(flat.lse[some, None]).clamp_(min=_LEAST).exp_()

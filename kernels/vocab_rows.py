@@ -69,11 +69,11 @@ def heated(
     The tanh is 1 - 2 / (e^2x + 1). On a CPU torch's takes twice as long, and its sigmoid rounds the
     last numbers of a tensor otherwise than the rest: what a row is must not depend on others.
     """
-    x = logits.float()
-    if softcap is not None:
-        capped = x.mul(2 / softcap).clamp_(min=_LEAST).exp_().add_(1).reciprocal_()
-        capped.mul_(-2 * softcap).add_(softcap)
-        if x.device.type != "cpu" or (x.numel() and x.amin(-1).isneginf().any()):
-            capped = torch.minimum(capped, x + _HUGE)  # -inf stays; costs more than a look
-        x = capped
-    return x * inverse_temperature[:, None]
+    x, heat = logits.float(), inverse_temperature[:, None]
+    if softcap is None:
+        return x * heat
+    capped = x.mul(2 / softcap).clamp_(min=_LEAST).exp_().add_(1).reciprocal_()
+    capped.mul_(-2 * softcap).add_(softcap)
+    if x.device.type != "cpu" or (x.numel() and x.amin(-1).isneginf().any()):
+        capped = torch.minimum(capped, x + _HUGE)  # -inf stays; costs more than a look
+    return capped.mul_(heat)

@@ -17,8 +17,6 @@ from dlm.models.errors import BackendError
 Backend = Literal["triton", "torch"]
 Kernels = Literal["auto", "triton", "torch"]
 
-# Operations that no kernel of ours is called for.
-TORCH_ONLY: dict[str, Backend] = {"vocabulary": "torch"}
 _OLDEST_SM = (8, 0)
 _OLDEST_TRITON = (3, 6)
 _FOUR_BIT_SMS = ((10, 0), (12, 0))  # whose tensor cores multiply NVFP4, by Triton from 3.6 on
@@ -48,6 +46,7 @@ class Dispatch:
         `head_dims` are those of attention."""
         obstacles = {name: self._obstacle(sizes) for name, sizes in rows.items()}
         obstacles["attention"] = self._attention_obstacle(head_dims)
+        obstacles["vocabulary"] = device_obstacle(self.device)
         found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
         if self.kernels == "triton" and found:
             raise BackendError(f"kernels='triton' cannot be had here: {'; '.join(found)}")
@@ -58,7 +57,7 @@ class Dispatch:
         }
         if self.activation_bits == 4 and chosen.get("nvfp4") == "triton":
             self._check_four_bits()
-        return {**chosen, **TORCH_ONLY}
+        return chosen
 
     def _obstacle(self, sizes: Collection[int]) -> str | None:
         """What keeps products with rows of these sizes from kernels, if anything does."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.expectation import Distributions
-from dlm.models.backends import TORCH_ONLY, Backend
+from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
@@ -25,12 +25,14 @@ from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_a
 # many, and what else is in a pass must not show in a token's result.
 _ROWS = 16
 
+_OPERATIONS = "experts", "attention", "vocabulary"  # that kernels may compute
+
 
 class DiffusionGemma(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
-        self.backends: dict[str, Backend] = {"experts": "torch", "attention": "torch", **TORCH_ONLY}
+        self.backends: dict[str, Backend] = dict.fromkeys(_OPERATIONS, "torch")
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.eps)
@@ -113,12 +115,12 @@ class DiffusionGemma(nn.Module):
         """Embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
         return self._scaled(self.embed_tokens(tokens))
 
-    def expected_embedding(self, tokens: Distributions) -> Float[Tensor, "n hidden"]:
+    def expected_embedding(self, distributions: Distributions) -> Float[Tensor, "n hidden"]:
         """The embeddings expected under distributions of tokens.
 
         They are what is carried between steps, instead of `[L, V]` of probabilities a slot.
         """
-        return self._scaled(tokens.expected(self.embed_tokens.weight))
+        return self._scaled(distributions.expected(self.embed_tokens.weight))
 
     def soft_embedding(
         self, probabilities: Float[Tensor, "*batch V"]

@@ -11,7 +11,6 @@ token somewhere, elsewhere each time; and each `mask` along the canvas, made ane
 """
 
 import argparse
-import gc
 import json
 import random
 import time
@@ -26,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from stress import STOPS, L, read_schemas, vocabulary_of
 
+from dlm.collector import collect_seldom
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.kernels.vocab import vocab_pass
@@ -86,8 +86,7 @@ def measure(args: argparse.Namespace) -> Times:
     vocabulary = vocabulary_of(Path(args.tokenizer))
     compiler = Compiler(vocabulary)
     start(compiler, JsonSchema({"type": "string"}))  # what all grammars share
-    gc.collect()
-    gc.freeze()  # as a server would: to look through all that is imported takes 0.2 s
+    collect_seldom()  # as a server would
     entries = read_schemas(Path(args.schemas))
     random.Random(args.seed).shuffle(entries)
     names = ("compile", "mask", "warmup", "first", "warm", "agree", "repair")

@@ -5,15 +5,22 @@
 Unconstrained, one prompt at a time on both sides and in turns, so that a noisy machine is noisy for
 both. Prints exact-match rates, which have to agree within their error, and seconds a denoising
 step. The random streams differ; the distribution has to be the same.
+
+    python scripts/compare_transformers.py --vocab 262144 --json
+
+What one step of 256 positions takes on both sides, of time and memory, ours under a JSON schema.
 """
 
 import argparse
 import json
 import math
 import time
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import compare_steps
 import torch
 from evaluate import is_exact
 from tiny_data import extract
@@ -23,6 +30,8 @@ import dlm
 from dlm.engine import BUILT_IN
 from dlm.grammar import Reasoning
 
+_SCHEMA = Path(__file__).parent.parent / "examples" / "invoice.json"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -30,7 +39,20 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=96)
+    steps = parser.add_argument_group("one step at a large vocabulary instead")
+    steps.add_argument("--vocab", type=int, metavar="V", help="tokens of a random model")
+    steps.add_argument("--steps", type=int, default=4)
+    steps.add_argument("--schema", type=Path, default=_SCHEMA, metavar="FILE")
+    steps.add_argument("--tokenizer", type=Path, metavar="FILE", help="the built-in model's")
+    steps.add_argument("--json", action="store_true", help="on one line")
     args = parser.parse_args()
+    if args.vocab:
+        with TemporaryDirectory() as folder:
+            found = compare_steps.compare(
+                args.vocab, args.steps, args.schema, args.tokenizer, Path(folder)
+            )
+        print(json.dumps(found, indent=None if args.json else 2))
+        return
     print(json.dumps(compare(args.model, args.prompts, args.seed, args.max_tokens), indent=2))
 
 

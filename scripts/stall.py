@@ -5,11 +5,11 @@
 An innocent request runs on a denoiser without weights, on short canvases, so that a step is quick.
 Beside it hostile requests come, one after the other: each is read from its HTTP body, admitted,
 compiled, decoded for some steps and cancelled. For each, the worst of the calls that somebody else
-waits for is told: `request_of` and `add`, and `step`, less what a step takes when nobody is there.
+waits for is told: `request_of` and `add`; `step`, less what a step takes when nobody is there; and
+the longest of the steps behind that, when nobody runs: a request that comes in one waits for it.
 """
 
 import argparse
-import gc
 import json
 import time
 from pathlib import Path
@@ -24,9 +24,11 @@ from transformers import PreTrainedTokenizerFast
 
 import dlm
 from dlm.chat import Chat
+from dlm.collector import collect_seldom
 from dlm.kernels.expectation import Distributions
 
 L, STEPS = 4, 24  # positions of a canvas; steps that a hostile request gets
+IDLE = 80  # steps without a request: enough to warm up one grammar
 _DEEP = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"]}
 
 
@@ -156,8 +158,8 @@ class Noise:
     def no_soft_embedding(self) -> torch.Tensor:
         return torch.zeros(L, 1)
 
-    def expected_embedding(self, tokens: Distributions) -> torch.Tensor:
-        return torch.zeros(tokens.n, 1)
+    def expected_embedding(self, distributions: Distributions) -> torch.Tensor:
+        return torch.zeros(distributions.n, 1)
 
 
 class Words(Chat):
@@ -188,8 +190,7 @@ def main() -> None:
 def measure(tokenizer: Path) -> dict[str, dict[str, float | str]]:
     """Milliseconds, by hostile request."""
     engine = engine_of(tokenizer_of(tokenizer))
-    gc.collect()
-    gc.freeze()  # as a server would: to look through all that is imported takes 0.2 s
+    collect_seldom()  # as a server would
     spec = dlm.JsonSchema({"type": "array", "items": {"type": "string"}})
     rows: dict[str, dict[str, float | str]] = {}
     try:
@@ -198,7 +199,7 @@ def measure(tokenizer: Path) -> dict[str, dict[str, float | str]]:
             alone = steps(engine, 10)
             rows[name] = beside(engine, body, float(np.median(alone[5:])))
             engine.cancel(innocent)
-            engine.step()
+            rows[name]["idle"] = round(max(steps(engine, IDLE)), 1)
     finally:
         engine.close()
     return rows
@@ -248,10 +249,13 @@ def steps(engine: dlm.Engine, count: int) -> list[float]:
     return times
 
 
+_COLUMNS = "admitted", "normal", "stall", "idle", "ended"
+
+
 def show(rows: dict[str, dict[str, Any]]) -> None:
-    table = Table("beside", "admitted/ms", "normal/ms", "stall/ms", "ended")
+    table = Table("beside", "admitted/ms", "normal/ms", "stall/ms", "idle/ms", "ended")
     for name, row in rows.items():
-        table.add_row(name, *(str(row[key]) for key in ("admitted", "normal", "stall", "ended")))
+        table.add_row(name, *(str(row[key]) for key in _COLUMNS))
     Console(width=140).print(table)
 
 

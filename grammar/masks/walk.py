@@ -129,15 +129,34 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
             ]
             nodes, at = np.array(pairs, np.int32).reshape(-1, 2).T
         else:
-            children, parent = trie.children_of(nodes)
-            byte, before = trie.byte[children], at[parent]
             likely = np.stack([machine.likely(state) for state in states])
-            worth = np.flatnonzero(likely[before, byte])
-            moves, which = np.unique(before[worth] << 8 | byte[worth], return_inverse=True)
+            children, before = _likely_children(trie, nodes, at, likely)
+            moves, which = np.unique(before << 8 | trie.byte[children], return_inverse=True)
             behind = [machine.after(states[move >> 8], move & 255) for move in moves.tolist()]
             to = np.array([_NOWHERE if s is None else number(s) for s in behind], np.int32)[which]
             kept = np.flatnonzero(to != _NOWHERE)
-            nodes, at = children[worth][kept], to[kept]
+            nodes, at = children[kept], to[kept]
         found.append((nodes, at))
     nodes, at = (np.concatenate(each) for each in zip(*found, strict=True))
     return Reached(nodes, at, nodes[:0]), states
+
+
+def _likely_children(
+    trie: Trie, nodes: Nodes, at: Nodes, likely: Bool[np.ndarray, "states 256"]
+) -> tuple[Nodes, Nodes]:
+    """Children of `nodes`, reached in the states `at`, by bytes that are likely there; with `at`.
+
+    Where the nodes are most of the trie, and few bytes are likely, these are looked for instead.
+    """
+    if len(nodes) * _DENSE < len(trie):
+        children, parent = trie.children_of(nodes)
+        before = at[parent]
+        worth = np.flatnonzero(likely[before, trie.byte[children]])
+        return children[worth], before[worth]
+    found, present = [], np.flatnonzero(np.bincount(at)).astype(np.int32)
+    for state in present.tolist():
+        reached = np.zeros(len(trie), bool)
+        reached[nodes[at == state]] = True
+        children = np.flatnonzero(likely[state][trie.byte]).astype(np.int32)
+        found.append(children[reached[trie.parent[children]]])
+    return np.concatenate(found), np.repeat(present, [*map(len, found)])

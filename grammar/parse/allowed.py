@@ -12,6 +12,7 @@ from jaxtyping import Bool
 from dlm.grammar.masks import bits
 from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.masks.walk import Reached, walk
+from dlm.grammar.parse.made import Made
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State, Thread
@@ -19,8 +20,8 @@ from dlm.grammar.parse.within import Bounds, Terminals, Words, token_words
 from dlm.grammar.vocabulary import Vocabulary
 
 _FAR = 1 << 40  # bytes: beyond any budget
-_NODES, _DENSE_NODES = 20, 500  # of the trie that a unit of work is spent on, one by one or not
-_MASK = 20  # units for a mask
+_NODES = 20  # of the trie that a unit of work is spent on
+_MASK = 50  # units for a mask
 
 
 class Allowed:
@@ -36,7 +37,8 @@ class Allowed:
     ):
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
         self._terminals = terminals
-        self._tokens = [terminals.tokens(scanner) for scanner in parser.scanners]
+        scanners = parser.scanners
+        self._tokens = Made(lambda terminal: terminals.tokens(scanners[terminal]))
 
     def mask(self, state: State) -> Mask:
         """A row of the table, which states that allow the same for the same reasons share."""
@@ -47,34 +49,39 @@ class Allowed:
             if known is None:
                 known = self._masks.kept(key, self._words(state))
             self._masks.known[state] = known
+            self._meter.add(1)
         return known
 
     def costs(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of text that may follow, and the fewest bytes to the end behind each."""
         costs = np.full(len(self._vocabulary), _FAR, dtype=np.int64)
+        for thread in state.threads:
+            rest = self._parser.behind_terminal(thread).cost
+            if rest is not None:
+                known, bounds = self._tokens[thread.terminal], (thread.needed, thread.remaining)
+                nodes, bytes_ = known.costs(thread.at, bounds, self._meter)
+                tokens, owner = self._vocabulary.trie.tokens_at(nodes)
+                np.minimum.at(costs, tokens, bytes_[owner] + rest)
         reached, states = self._leaving(state)
         ends = np.array([_FAR if s.cost is None else s.cost for s in states] or [_FAR])
         tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
         np.minimum.at(costs, tokens, np.minimum(ends, _FAR)[reached.states[owner]])
-        for thread in state.threads:
-            rest = self._parser.behind_terminal(thread).cost
-            if rest is not None:
-                known = self._tokens[thread.terminal]
-                nodes, bytes_ = known.costs(thread.at, (thread.needed, thread.remaining))
-                tokens, owner = self._vocabulary.trie.tokens_at(nodes)
-                np.minimum.at(costs, tokens, bytes_[owner] + rest)
         tokens = np.flatnonzero(costs < _FAR)
         return tokens, costs[tokens]
 
     def _words(self, state: State) -> Words:
+        """What can be cut short comes first, and is not done again."""
         self._terminals.trim()
-        before = self._terminals.walked
+        within = [
+            self._tokens[thread.terminal].words(thread.at, self._bounds(thread), self._meter)
+            for thread in state.threads
+        ]
         reached, _ = self._leaving(state)
         leaving = self._vocabulary.trie.tokens_at(reached.nodes)[0]
         words = token_words(leaving, len(self._vocabulary))
-        for thread in state.threads:
-            words |= self._tokens[thread.terminal].words(thread.at, self._bounds(thread))
-        self._meter.add(_MASK + (self._terminals.walked - before) // _DENSE_NODES)
+        for each in within:
+            words |= each
+        self._meter.add(_MASK)
         for token in self._control(state):
             bits.add(words, token)
         return words
@@ -83,7 +90,8 @@ class Allowed:
         """Where tokens lead that leave the terminals of the state's threads."""
         begin = []
         for thread in state.threads:
-            ends = self._tokens[thread.terminal].ends(thread.at, self._bounds(thread))
+            known, bounds = self._tokens[thread.terminal], self._bounds(thread)
+            ends = known.ends(thread.at, bounds, self._meter)
             if len(ends):
                 begin.append((ends, self._parser.behind_terminal(thread)))
         reached, states = walk(self._vocabulary.trie, self, begin)
@@ -109,7 +117,8 @@ class Allowed:
         return tokens | {*self._vocabulary.stops} if state.cost == 0 else tokens
 
     def _bounds(self, thread: Thread) -> Bounds:
-        return self._tokens[thread.terminal].clamped(thread.at, (thread.needed, thread.remaining))
+        bounds = thread.needed, thread.remaining
+        return self._tokens[thread.terminal].clamped(thread.at, bounds, self._meter)
 
     def _key(self, state: State) -> Hashable:
         """What the mask depends on."""

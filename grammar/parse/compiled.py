@@ -97,17 +97,25 @@ class Compiled:
         Bytes bound it, then the tokens of each rule's rest by themselves; seldom is more needed.
         What takes more than `_SPELLED` bytes is not spelled: it wants as many tokens as bytes.
         """
-        if state.cost is None or not self._may_close(state, tokens):
-            return False
-        if state.cost <= tokens and self.vocabulary.spells_every_byte:
-            return True
-        if not self.spells(state):
-            return False
+        told = self.bytes_tell(state, tokens, state.cost or 0)
+        if told is not None:
+            return told
         by_rules = self._by_rules(state)
         if by_rules is not None and by_rules <= tokens:
             return True
         shortest = self.shortest_completion(state, tokens)
         return shortest is not None and len(shortest) <= tokens
+
+    def bytes_tell(self, state: State, tokens: int, most: int) -> bool | None:
+        """The same by the bytes that it takes, of at most so many tokens; None: they do not tell.
+
+        What is too long to be spelled is taken not to fit.
+        """
+        if state.cost is None or self.least_tokens(state) > tokens:
+            return False
+        if most <= tokens and self.vocabulary.spells_every_byte:
+            return True
+        return None if self.spells(state) else False
 
     def shortest_completion(self, state: State, tokens: int = maxsize) -> list[int] | None:
         """The tokens of a shortest text to the end, its stop not counted; None: there is none.
@@ -135,9 +143,6 @@ class Compiled:
     def least_tokens(self, state: State) -> int:
         """No completion takes fewer tokens: each is at most as long as the longest one."""
         return -(-(state.cost or 0) // max(1, self.vocabulary.longest))
-
-    def _may_close(self, state: State, tokens: int) -> bool:
-        return self.least_tokens(state) <= tokens
 
     def _of_fewest_bytes(self, state: State) -> list[int] | None:
         if state not in self._completions:

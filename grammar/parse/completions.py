@@ -32,11 +32,10 @@ class Completions:
         compiled = self._compiled
         if keys is None:
             return compiled.closes_within(state, tokens)
-        if state.cost is None or compiled.least_tokens(state) > tokens:
-            return False
-        if self._surely_closes(state, tokens):
-            return True
-        shortest = self.shortest(state, keys, tokens) if compiled.spells(state) else None
+        told = compiled.bytes_tell(state, tokens, most_tokens(state.cost or 0))
+        if told is not None:
+            return told
+        shortest = self.shortest(state, keys, tokens)
         return shortest is not None and len(shortest) <= tokens
 
     def shortest(self, state: State, keys: Keys | None, tokens: int) -> list[int] | None:
@@ -60,45 +59,50 @@ class Completions:
         """The first tokens of one, or all; enough to go on with. At most so many in all."""
         if keys is None:
             return self._compiled.completing(state, tokens)
-        if not self._surely_closes(state, tokens):
+        if not self._compiled.bytes_tell(state, tokens, most_tokens(state.cost or 0)):
             return self.shortest(state, keys, tokens)
         text = self._apart(state, keys, BEGUN)
         return None if text is None else self._vocabulary.fewest(text)
 
-    def _surely_closes(self, state: State, tokens: int) -> bool:
-        return most_tokens(state.cost or 0) <= tokens and self._vocabulary.spells_every_byte
-
     def _apart(self, state: State | None, keys: Keys | None, most: int) -> Text | None:
         """A short text to the end, or its first `most` bytes at least; None: none is found."""
-        parser, said = self._compiled.parser, bytearray()
-        whole: Text = []
+        parser, said = self._compiled.parser, Text()
         for _ in range(_LONGEST):
             if state is None or keys is None or state.cost is None:
                 return None
             self._compiled.meter.spend(1 + min(most, state.cost) // 4)
-            for part in parser.completion(state, most):
-                if isinstance(part, int):
-                    whole += [bytes(said), part]
-                    said.clear()
-                    state = state and parser.after(state, part, b"")
-                    continue
-                for byte in part:
-                    behind = keys.after(bytes([byte]))
-                    if behind is None:
-                        break
-                    keys, state = behind, state and parser.behind(state, byte)
-                    said.append(byte)
-                else:
-                    continue
-                break
-            else:
-                return [*whole, bytes(said)]
+            rest = parser.completion(state, most)
+            read, state, keys, doubles = self._read(rest, state, keys)
+            said += read
+            if not doubles:
+                return said
             longer = self._longer(state, keys)
             if longer is None:
                 return None
-            said += longer
+            said.append(longer)
             state, keys = state and parser.behind(state, longer[0]), keys.after(longer)
         return None
+
+    def _read(
+        self, text: Text, state: State | None, keys: Keys
+    ) -> tuple[Text, State | None, Keys, bool]:
+        """`text` up to the byte that ends a key which is there already, if one does, and whether.
+
+        With where that leads to.
+        """
+        parser, read = self._compiled.parser, Text()
+        for part in text:
+            if isinstance(part, int):
+                state = state and parser.after(state, part, b"")
+                read.append(part)
+                continue
+            for place, byte in enumerate(part):
+                behind = keys.after(bytes([byte]))
+                if behind is None:
+                    return [*read, part[:place]], state, keys, True
+                keys, state = behind, state and parser.behind(state, byte)
+            read.append(part)
+        return read, state, keys, False
 
     def _longer(self, state: State | None, keys: Keys) -> bytes | None:
         """What a key that would be a double goes on with; the best if it is none then."""

@@ -1,10 +1,9 @@
-"""The edges of a recursive transition network."""
+"""The edges of a recursive transition network. Tuples: thousands come from another process."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """A text of a terminal, of `low` to `high` characters."""
 
     terminal: int
@@ -13,8 +12,7 @@ class Read:
     high: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadToken:
+class ReadToken(NamedTuple):
     """One control token: one of `ids`, or, not `listed`, one that is none of them."""
 
     ids: frozenset[int]
@@ -25,8 +23,7 @@ class ReadToken:
         return (token in self.ids) is self.listed
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(NamedTuple):
     """A whole rule, at least `low` times; `high` is None without a bound."""
 
     rule: int
@@ -40,8 +37,7 @@ class Follow:
         return self.low == self.high == 1
 
 
-@dataclass(frozen=True, slots=True)
-class Epsilon:
+class Epsilon(NamedTuple):
     to: int
 
 

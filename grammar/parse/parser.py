@@ -9,14 +9,15 @@ from collections.abc import Callable, Collection
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.parse.edges import Follow, Read
 from dlm.grammar.parse.literal import LiteralScanner
+from dlm.grammar.parse.made import Made
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.parse.stacks import Stacks
-from dlm.grammar.parse.state import Item, StackNode, State, Thread
+from dlm.grammar.parse.state import Item, StackNode, State, Thread, order
 from dlm.grammar.rules.nodes import Terminal
 
-_REMEMBERED = 100_000  # states, before sharing begins anew
+_REMEMBERED = 32_768  # states, before sharing begins anew
 _MOST_WORK = 20_000  # items that are reached from one state
 _FORCED = 1024  # bytes of a text that must follow
 
@@ -29,11 +30,16 @@ class Parser:
     def __init__(self, network: Network, scan: Scan, meter: Meter):
         """`scan` gives the scanner of a terminal. Raises `GrammarError` if nothing can be read."""
         self._network, self._meter = network, meter
-        self.scanners = [scan(terminal) for terminal in network.terminals]
+        self.scanners = Made(lambda number: scan(network.terminals[number]))
         self._known: dict[frozenset[Thread | Item], State] = {}
         self._stacks = Stacks(network)
         self._end = StackNode(ends=True)
         self.start = self._state([Item(network.start[network.root], self._end)])
+
+    def __del__(self) -> None:
+        """States lead to each other in circles: without them they are freed at once."""
+        self._stacks.cut()
+        self._forget()
 
     def __len__(self) -> int:
         """How many states are known."""
@@ -81,7 +87,7 @@ class Parser:
         """The ranges of bytes that may follow, in the order in which the grammar tells them."""
         return [
             (low, high)
-            for thread in sorted(state.threads, key=lambda thread: thread.terminal)
+            for thread in sorted(state.threads, key=lambda t: (t.behind.state, t.terminal))
             for low, high, to in self.scanners[thread.terminal].moves(thread.at)
             if self._moved(thread, to) is not None
         ]
@@ -183,11 +189,16 @@ class Parser:
         state = self._known.get(key)
         if state is None:
             if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-                self._stacks.clear()
-                self.start.next.clear()
+                self._forget()
             state = self._known[key] = self._closed(key)
         return state
+
+    def _forget(self) -> None:
+        """Begin sharing anew."""
+        for state in self._known.values():
+            state.next.clear()
+        self._known.clear()
+        self._stacks.clear()
 
     def _closed(self, kernel: frozenset[Thread | Item]) -> State:
         """Predict and complete until nothing is new."""
@@ -246,7 +257,7 @@ class Parser:
         network, entry = self._network, self._network.start[edge.rule]
         passed = network.nullable(edge.rule) and not edge.round
         reached = [Item(edge.to, stack)] if passed else []
-        if network.tail(edge.to):  # its end is the caller's end
+        if network.tail(edge.to):  # its end is the end of who waits for this rule
             return [*reached, Item(entry, stack)]
         own = called.setdefault(edge.rule, StackNode())
         own.waiting.append(Item(edge.to, stack))
@@ -278,16 +289,9 @@ class Parser:
             stack = each.behind.stack if isinstance(each, Thread) else each.stack
             if stack.best is not None or stack.ends:
                 ways.append(each)
-        return least, min(ways, key=_order, default=None)
+        return least, min(ways, key=order, default=None)
 
 
 def _length(said: list[bytes | int]) -> int:
     """Bytes; a control token counts as one."""
     return sum(len(part) if isinstance(part, bytes) else 1 for part in said)
-
-
-def _order(each: Thread | Item) -> tuple[int, ...]:
-    """The same for the same situation, whatever was read before."""
-    if isinstance(each, Item):
-        return each.state, each.stack.order
-    return each.behind.state, each.behind.stack.order, each.terminal, each.at, each.read

@@ -12,10 +12,18 @@ class Stacks:
     def __init__(self, network: Network):
         self._network = network
         self._known: dict[frozenset[Item], StackNode] = {}  # by who waits
+        self._cyclic: list[StackNode] = []  # those that wait for themselves, and who wait for these
 
     def clear(self) -> None:
         """Begin sharing anew."""
         self._known.clear()
+        self._cyclic.clear()
+
+    def cut(self) -> None:
+        """Nobody uses the nodes any more: without their circles they are freed at once."""
+        for node in self._cyclic:
+            node.waiting, node.best = [], None
+        self.clear()
 
     def cost(self, item: Item) -> int | None:
         """Bytes to the end of the text; None: no way."""
@@ -30,11 +38,11 @@ class Stacks:
         own = [node for _, node in sorted(called.items())]
         shared: dict[StackNode, StackNode] = {}
         users: dict[StackNode, list[StackNode]] = {node: [] for node in own}
-        missing: dict[StackNode, int] = {}  # how many of a node's own callers are not settled
+        missing: dict[StackNode, int] = {}  # how many nodes that it waits on are not settled
         for node in own:
-            callers = {on for _, on in node.waiting if on in users}
-            missing[node] = len(callers)
-            for on in callers:
+            below = {on for _, on in node.waiting if on in users}
+            missing[node] = len(below)
+            for on in below:
                 users[on].append(node)
         ready = [node for node in own if not missing[node]]
         for node in ready:  # it grows meanwhile
@@ -50,6 +58,7 @@ class Stacks:
         for node in own:
             if node not in shared:
                 node.wait_for(Item(to, shared.get(on, on)) for to, on in node.waiting)
+                self._cyclic.append(node)
         fresh = (shared.get(node, node) for node in own)
         self._measure([node for node in fresh if node.cost is None])
         return shared

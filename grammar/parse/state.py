@@ -1,8 +1,8 @@
 """A situation within a grammar: what an Earley parser knows of a text.
 
 A state is a set of threads, each of which reads one terminal and knows where in the network it goes
-on behind it; the callers of rules form a graph-structured stack. States and stack nodes are shared:
-a text that comes back to the same situation comes back to the same object.
+on behind it; stack nodes say who waits for a rule to end, and form a graph. States and stack nodes
+are shared: a text that comes back to the same situation comes back to the same object.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class StackNode:
-    """Where a rule goes on when it ends: its callers, which may be cyclic (left recursion)."""
+    """Where a rule goes on when it ends: a node may wait for itself (left recursion)."""
 
     __slots__ = ("best", "cost", "ends", "order", "tokens", "waiting")
 
@@ -71,3 +71,10 @@ class State:
     best: "Thread | Item | None"  # where the shortest way to the end begins
     next: "dict[int, State | None]"  # by the next byte, as far as known
     forced: str | None = None  # the text that must follow, once somebody has asked
+
+
+def order(each: Thread | Item) -> tuple[int, ...]:
+    """To sort by: the same for the same situation, whatever was read before."""
+    if isinstance(each, Item):
+        return each.state, each.stack.order
+    return each.behind.state, each.behind.stack.order, each.terminal, each.at, each.read

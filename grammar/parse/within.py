@@ -7,20 +7,24 @@ many states of a terminal: what follows such a byte is walked once for all of th
 
 from collections.abc import Iterator
 from functools import cached_property
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import numpy as np
-from jaxtyping import Bool, Int32, UInt32
+from jaxtyping import Bool, Int32, Int64, UInt32
 
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.walk import Nodes, Reached, Table
 from dlm.grammar.parse.literal import LiteralScanner
+from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
 _FEW = 1024  # tokens that are set one by one
+_WALKED, _LOOKED = 150, 1000  # nodes of the trie that a unit of work is spent on
+_AT_ONCE = 32  # branches
+_NODE = 20  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
 Words = UInt32[np.ndarray, " words"]
@@ -34,13 +38,15 @@ class Branch:
     """
 
     def __init__(self, scanner: Scanner | LiteralScanner, reached: Reached, trie: Trie):
-        self._scanner, self._trie, self._reached = scanner, trie, reached
+        self._scanner, self._reached = scanner, reached
+        self._tokens = trie.tokens_at(reached.nodes)  # and for each at which of the nodes it ends
         final = np.flatnonzero(np.array(scanner.final)[reached.states])
         self._ends = final[trie.children[reached.nodes[final]] > 0]
 
     @property
-    def nbytes(self) -> int:
-        return 16 * len(self._reached.nodes)
+    def size(self) -> int:
+        """Nodes of the trie."""
+        return len(self._reached.nodes)
 
     @cached_property
     def most(self) -> int:
@@ -49,11 +55,15 @@ class Branch:
 
     def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
         """Those that leave a way to the end."""
+        tokens, at = self._tokens
+        return tokens if self.all_fit(bounds) else tokens[self._fitting(bounds)[at]]
+
+    def all_fit(self, bounds: Bounds) -> bool:
+        """All nodes leave a way to the end."""
         low, high = bounds
-        free = low <= 0 and high is None
-        if free or (low <= self._least and (high is None or self.most <= high)):
-            return self._tokens
-        return self._trie.tokens_at(self._reached.nodes[self._fitting(bounds)])[0]
+        if low <= 0 and high is None:
+            return True
+        return low <= self._least and (high is None or self.most <= high)
 
     def ends(self, bounds: Bounds) -> Nodes:
         """The nodes that go on where the terminal may have ended."""
@@ -66,18 +76,9 @@ class Branch:
 
     def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
         """The nodes that leave a way to the end, and the fewest bytes of one from each."""
-        at = self._reached.states.astype(np.int64) << 32
-        if len(self._reached.counts):
-            at |= self._reached.counts
-        pairs, which = np.unique(at, return_inverse=True)
-        found = [self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) for pair in pairs.tolist()]
-        costs = np.array([-1 if cost is None else cost for cost in found], np.int64)[which]
+        costs = self._costs(np.arange(self.size), bounds)
         fit = costs >= 0
         return self._reached.nodes[fit], costs[fit]
-
-    @cached_property
-    def _tokens(self) -> Int32[np.ndarray, " tokens"]:
-        return self._trie.tokens_at(self._reached.nodes)[0]
 
     @cached_property
     def _needs(self) -> Nodes:
@@ -97,18 +98,24 @@ class Branch:
         fit = np.ones(len(needs), bool) if high is None else needs <= high
         doubtful = np.flatnonzero(fit & (needs < low))  # longer ends are asked for
         if len(doubtful):
-            at = self._reached.states[doubtful].astype(np.int64) << 32
-            pairs, which = np.unique(at | self._reached.counts[doubtful], return_inverse=True)
-            ways = [
-                self._cost(pair >> 32, pair & 0xFFFFFFFF, bounds) is not None
-                for pair in pairs.tolist()
-            ]
-            fit[doubtful] = np.array(ways)[which]
+            fit[doubtful] = self._costs(doubtful, bounds) >= 0
         return fit
 
-    def _cost(self, state: int, count: int, bounds: Bounds) -> int | None:
-        low, high = bounds
-        return self._scanner.cost(state, low - count, None if high is None else high - count)
+    def _costs(self, which: Int64[np.ndarray, " n"], bounds: Bounds) -> Int64[np.ndarray, " n"]:
+        """The fewest bytes to the end from some of the nodes; -1: there is no way."""
+        (low, high), counts = bounds, self._reached.counts
+        most = int(counts.max()) + 1 if len(counts) else 1
+        at = self._reached.states[which] * most  # few numbers: states and counts are small
+        if len(counts):
+            at += counts[which]
+        found = np.flatnonzero(np.bincount(at))
+        costs = np.zeros(found[-1] + 1 if len(found) else 0, np.int64)
+        for place in found.tolist():
+            state, count = divmod(place, most)
+            rest = None if high is None else high - count
+            cost = self._scanner.cost(state, low - count, rest)
+            costs[place] = -1 if cost is None else cost
+        return costs[at]
 
 
 class Within:
@@ -122,6 +129,11 @@ class Within:
     def most(self) -> int:
         """Characters to the nearest end by way of any token."""
         return max((branch.most + first for branch, first in self._branches), default=0)
+
+    def doubtful(self, bounds: Bounds) -> int:
+        """Nodes of the trie of which some may leave no way to the end."""
+        behind = self._behind(bounds)
+        return sum(branch.size for branch, each in behind if not branch.all_fit(each))
 
     def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
         """Those that leave a way to the end."""
@@ -163,39 +175,41 @@ class TerminalTokens:
         self._words: dict[tuple[int, Bounds], Words] = {}
         self._ends: dict[tuple[int, Bounds], Nodes] = {}
 
-    def clamped(self, state: int, bounds: Bounds) -> Bounds:
+    def clamped(self, state: int, bounds: Bounds, meter: Meter) -> Bounds:
         """Bounds with the same tokens: there is one mask for all of them."""
         if bounds == (0, None) or isinstance(self._scanner, LiteralScanner):
             return 0, None
-        return self._scanner.clamped(*bounds, self._at(state, bounds).most)
+        return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
 
-    def words(self, state: int, bounds: Bounds) -> Words:
+    def words(self, state: int, bounds: Bounds, meter: Meter) -> Words:
         """The tokens that stay within, as packed bits."""
         key = state, bounds
         if key not in self._words:
-            tokens = self._at(state, bounds).tokens(bounds)
+            within = self._at(state, bounds, meter)
+            meter.spend(1 + within.doubtful(bounds) // _LOOKED)
+            tokens = within.tokens(bounds)
             self._words[key] = token_words(tokens, self._size)
             self._all.hold(self._words[key].nbytes)
         return self._words[key]
 
-    def costs(self, state: int, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
-        return self._at(state, bounds).costs(bounds)
+    def costs(self, state: int, bounds: Bounds, meter: Meter) -> tuple[Nodes, np.ndarray]:
+        return self._at(state, bounds, meter).costs(bounds)
 
-    def ends(self, state: int, bounds: Bounds) -> Nodes:
+    def ends(self, state: int, bounds: Bounds, meter: Meter) -> Nodes:
         """The nodes of the trie behind which a token goes on outside of the terminal."""
         key = state, bounds
         if key not in self._ends:
-            self._ends[key] = self._at(state, bounds).ends(bounds)
+            self._ends[key] = self._at(state, bounds, meter).ends(bounds)
             self._all.hold(self._ends[key].nbytes)
         return self._ends[key]
 
-    def _at(self, state: int, bounds: Bounds) -> Within:
+    def _at(self, state: int, bounds: Bounds, meter: Meter) -> Within:
         key = state, bounds != (0, None)
         if key not in self._within:
             if isinstance(self._scanner, LiteralScanner):
                 self._within[key] = self._along(state)
             else:
-                self._within[key] = self._walked(*key)
+                self._within[key] = self._walked(*key, meter)
         return self._within[key]
 
     def _along(self, state: int) -> Within:
@@ -206,8 +220,9 @@ class TerminalTokens:
             return Within([])
         return Within([(Branch(self._scanner, Reached(nodes, states, nodes[:0]), self._trie), 0)])
 
-    def _walked(self, state: int, counting: bool) -> Within:
-        scanner, children = self._scanner, dict(self._trie.each_child(0))
+    def _walked(self, state: int, counting: bool, meter: Meter) -> Within:
+        """Some branches after the other: of a look that is cut short, those that were made stay."""
+        scanner, children = self._scanner, self._trie.first_bytes
         roots = [
             ((children[byte], to), int(scanner.counts(state, to)))
             for low, high, to in scanner.moves(state)
@@ -215,10 +230,15 @@ class TerminalTokens:
             if byte in children
         ]
         new = [root for root, _ in roots if (*root, counting) not in self._branches]
-        for root, reached in zip(new, self._table.walk(self._trie, new, counting), strict=True):
-            branch = self._branches[*root, counting] = Branch(scanner, reached, self._trie)
-            self._all.walked += len(reached.nodes)
-            self._all.hold(branch.nbytes)
+        for begin in range(0, len(new), _AT_ONCE):
+            meter.spend(1)
+            some = new[begin : begin + _AT_ONCE]
+            for root, reached in zip(
+                some, self._table.walk(self._trie, some, counting), strict=True
+            ):
+                branch = self._branches[*root, counting] = Branch(scanner, reached, self._trie)
+                meter.add(branch.size // _WALKED)
+                self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])
 
 
@@ -227,12 +247,11 @@ class Terminals:
 
     def __init__(self, trie: Trie, size: int):
         self._trie, self._size = trie, size
-        self.walked = 0  # nodes of the trie so far
         self._held = 0  # bytes
         self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
         self._scanners = WeakValueDictionary()
-        self._tokens: WeakKeyDictionary[Scanner | LiteralScanner, TerminalTokens]
-        self._tokens = WeakKeyDictionary()
+        self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
+        self._tokens = WeakValueDictionary()
 
     def scanner(self, terminal: Terminal | bytes) -> Scanner | LiteralScanner:
         scanner = self._scanners.get(terminal)

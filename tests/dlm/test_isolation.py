@@ -165,7 +165,7 @@ def test_an_error_while_a_constraint_is_made_ends_its_request_alone(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rows": [999] * 4}, "Error"),
+        ({"rows": [9999] * 4}, "ValueError: rows are 0 to 2047, or ~token down to"),
         ({"guess": []}, "ValueError: a guess of 0 tokens for 4 positions"),
         ({"guess": None}, "Error"),
         ({"suspect": "x"}, "Error"),

@@ -89,6 +89,12 @@ def test_where_a_model_rules_out_all_that_is_allowed_it_is_still_that_which_is_t
         assert found.mass == 0.0
 
 
+def test_the_argmax_is_a_token_even_where_a_model_rules_out_everything_or_is_broken():
+    logits = torch.zeros(3, SIZE)
+    logits[0], logits[1], logits[2, 5] = -torch.inf, torch.nan, torch.nan
+    assert all(0 <= token < SIZE for token in scores_of(logits).argmax)
+
+
 def test_a_row_is_fetched_only_where_its_list_cannot_answer():
     """Five tokens are likely, and the rest of the row is 40 nats below."""
     logits = torch.full((6, SIZE), -40.0)

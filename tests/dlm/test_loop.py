@@ -167,7 +167,7 @@ def constraint_of(engine, spec, max_tokens):
 
 
 @pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("slots", [1, 3, 4])
 def test_the_engine_does_what_the_loop_does_whatever_runs_beside_it(engine_of, kind, slots):
     spec = SPECS[kind]
     requests = [

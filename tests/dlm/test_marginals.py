@@ -1,5 +1,7 @@
 """A step's distributions against the definition, over whole rows in fp64; and what they cost."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from values import PROMPT, V
 
+import dlm.marginals
 from dlm import JsonSchema, Regex, Request
 from dlm.grammar import Guidance
+from dlm.kernels.vocab import vocab_pass
 from dlm.link import Link
 from dlm.marginals import Marginals
 from dlm.mask_table import MaskTable
@@ -88,6 +92,23 @@ def test_entropies_draws_and_expectations_are_those_of_masked_rows(seed, scale, 
     assert ((means.double() - p.flatten(0, 1) @ table.double()).norm(dim=1) <= far).all()
 
 
+@pytest.mark.parametrize("scale", [0.1, 5.0, 40.0])
+def test_by_the_kernels_it_is_the_same(scale, monkeypatch):
+    """In the interpreter, where there is no GPU; as far as fp32 goes."""
+    outcomes = []
+    for by_kernel in (False, True):
+        monkeypatch.setattr(dlm.marginals, "vocab_pass", partial(vocab_pass, by_kernel=by_kernel))
+        logits, heat, uniform, bitmask, masks = random_step(1, scale, torch.bfloat16)
+        marginals = marginals_of(logits, heat, uniform, 30.0)
+        for i, rows in enumerate(masks):
+            marginals.restrict(i, guidance(bitmask, rows))
+        marginals.mask()
+        means = marginals.distributions().expected(torch.eye(SIZE))
+        outcomes.append((marginals.entropies, marginals.draws, means))
+    for one, other in zip(*outcomes, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
 def test_a_token_that_is_named_is_certain_whatever_the_model_says():
     logits = torch.zeros(1, L, SIZE)
     logits[0, 1, 9] = -torch.inf
@@ -148,6 +169,19 @@ def test_masks_that_do_not_fit_are_refused(bitmask, rows, message):
         marginals.restrict(0, guidance(torch.zeros(bitmask, dtype=torch.int32), rows))
     marginals.mask()
     assert torch.equal(marginals.entropies, before)
+
+
+def test_a_token_that_is_drawn_although_its_row_is_all_but_sure_is_an_allowed_one():
+    """Token 600 has a probability of 5e-7, and the number to draw by is the last below 1."""
+    logits = torch.full((1, L, SIZE), -100.0)
+    logits[0, :, 5], logits[0, :, 600] = 0, -14.5
+    words = np.full((2, WORDS), 0xFFFFFFFF, dtype=np.uint32)
+    words[0, 600 // 32] = 0
+    bitmask = torch.from_numpy(words.view(np.int32))
+    marginals = marginals_of(logits, [1.0], torch.full((1, L), 1 - 2.0**-24), None)
+    marginals.restrict(0, guidance(bitmask, [0, 1]))
+    marginals.mask()
+    assert marginals.draws[0, :2].tolist() == [5, 600]
 
 
 def test_rows_are_read_again_only_where_a_mask_changes_something(monkeypatch):

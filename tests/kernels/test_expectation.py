@@ -104,7 +104,7 @@ def test_listed_rows_have_the_mean_of_what_is_listed(dtype, rng):
     torch.testing.assert_close(actual, expected.to(dtype))
 
 
-@pytest.mark.parametrize(("V", "D"), [(1536, 128), (5000, 12), (9000, 40)])
+@pytest.mark.parametrize(("V", "D"), [(1536, 128), (5000, 12), (9000, 40), (1000, 1)])
 def test_a_row_comes_out_the_same_whatever_is_beside_it(V, D, rng):
     """Bit for bit, alone or among many, flat or listed."""
     N = 150

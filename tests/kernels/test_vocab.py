@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dlm.kernels import vocab
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
-from dlm.kernels.vocab_rows import Masks, VocabPass, heated
+from dlm.kernels.vocab_rows import Masks, VocabPass
 
 ROUNDINGS = 16
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -157,43 +157,6 @@ def test_some_rows_are_looked_at_as_if_they_were_all(by_kernel, rng):
     close(actual, logits, *args, rows)
     alone = vocab_pass(logits[rows], *args, by_kernel=by_kernel)
     assert torch.equal(actual.packed(), alone.packed())
-
-
-def test_what_is_packed_is_unpacked(rng):
-    """Bit for bit; into one tensor, which is one copy from a GPU."""
-    logits, args = random_logits(5, 900, torch.float32, rng), heat(5, rng)
-    found = vocab_pass(logits, *args, k=7)
-
-    packed = found.packed()
-
-    assert (packed.shape, packed.dtype) == ((5, 6 + 2 * 7), torch.int32)
-    for one, again in zip(found, VocabPass.unpacked(packed), strict=True):
-        assert one.dtype == again.dtype
-        assert torch.equal(one, again)
-
-
-@pytest.mark.parametrize("softcap", [None, 30.0])
-def test_a_heated_logit_is_what_the_pass_takes_it_for(softcap, rng):
-    logits, (inverse, uniform) = random_logits(6, 700, torch.bfloat16, rng), heat(6, rng)
-    expected = logits.double()
-    expected = expected if softcap is None else softcap * torch.tanh(expected / softcap)
-
-    expected = expected.masked_fill(logits.isneginf(), -torch.inf) * inverse.double()[:, None]
-
-    x = heated(logits, inverse, softcap)
-
-    torch.testing.assert_close(x.double(), expected, atol=1e-4, rtol=1e-6)
-    found = vocab_pass(logits, inverse, uniform, softcap=softcap)
-    torch.testing.assert_close(x.logsumexp(-1), found.lse)
-
-
-def test_a_nan_beside_it_makes_no_forbidden_logit_count(rng):
-    logits = torch.randn(2, 40, generator=rng)
-    logits[0, 3], logits[1, 5:] = torch.nan, -torch.inf
-
-    x = heated(logits, torch.ones(2), 30.0)
-
-    assert x[1, 5:].isneginf().all()
 
 
 @BY_KERNEL

@@ -7,7 +7,6 @@ from dlm.models import BackendError, backends
 from dlm.models.backends import Dispatch, device_obstacle, padded
 
 ROWS = {"experts": [128], "nvfp4": [128, 192]}
-OTHERS = {"vocabulary": "torch"}
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
@@ -29,7 +28,7 @@ def chosen(device=CPU, dtype=torch.bfloat16, rows=ROWS, heads=(64, 512), **wante
 @pytest.mark.parametrize("sm", [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)])
 def test_a_gpu_runs_kernels_unless_told_otherwise(gpu, sm):
     device = gpu(*sm)
-    everything = {"experts": "triton", "nvfp4": "triton", "attention": "triton", **OTHERS}
+    everything = dict.fromkeys(("experts", "nvfp4", "attention", "vocabulary"), "triton")
     assert chosen(device) == everything
     assert chosen(device, kernels="triton") == chosen(device)
     assert set(chosen(device, kernels="torch").values()) == {"torch"}
@@ -44,7 +43,12 @@ def test_a_cpu_runs_torch_even_where_kernels_could_be_interpreted():
 def test_one_operation_may_lack_what_another_has(gpu):
     rows = {"experts": [128], "nvfp4": [128, 96]}
     found = chosen(gpu(9, 0), rows=rows, heads=[64, 24])
-    assert found == {"experts": "triton", "nvfp4": "torch", "attention": "torch", **OTHERS}
+    assert found == {
+        "experts": "triton",
+        "nvfp4": "torch",
+        "attention": "torch",
+        "vocabulary": "triton",
+    }
 
 
 def test_attention_takes_heads_of_known_sizes(gpu):

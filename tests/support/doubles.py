@@ -78,8 +78,8 @@ class Double:
     def no_soft_embedding(self) -> Tensor:
         return torch.zeros(self.canvas_length, self.table.shape[1])
 
-    def expected_embedding(self, tokens: Distributions) -> Tensor:
-        return tokens.expected(self.table)
+    def expected_embedding(self, distributions: Distributions) -> Tensor:
+        return distributions.expected(self.table)
 
     def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
         raise NotImplementedError

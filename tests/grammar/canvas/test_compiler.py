@@ -1,5 +1,6 @@
 """From schemas to grammars, and what is refused on the way."""
 
+import gc
 import json
 
 import pytest
@@ -7,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
+from dlm.grammar import Compiler, Grammar, InvalidGrammarError, InvalidValueError, JsonSchema
+from dlm.grammar.canvas.warmup import Warmup
 from dlm.grammar.parse.matcher import Matcher
+from dlm.grammar.parse.scanner import Scanner
+from dlm.grammar.parse.state import StackNode, State
 
 
 class Person(BaseModel):
@@ -151,3 +155,36 @@ def test_a_value_that_python_cannot_hold_is_none():
     assert JsonSchema(True).value("9" * 5000) is None
     assert JsonSchema(True).value("[" * 5000 + "]" * 5000) is None
     assert JsonSchema(True).value("[1]") == [1]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}}),
+        Grammar('root ::= root "a" | "c" root? "d"?'),
+    ],
+    ids=["a schema", "left recursion"],
+)
+def test_a_grammar_is_freed_with_its_last_user(vocabulary, spec):
+    """At once: no collector has to look for its states, which lead to each other in circles."""
+    terminals = []
+
+    def used() -> None:
+        compiler = Compiler(vocabulary)
+        compiled = compiler.compile(spec)
+        Warmup(compiled).go_on(5000)
+        terminals.append(compiler._terminals)
+        assert kept() > before
+
+    def kept() -> int:
+        return sum(type(each) in (State, StackNode, Scanner) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = kept()
+        used()
+        assert kept() == before
+        assert not terminals[0]._tokens
+    finally:
+        gc.enable()

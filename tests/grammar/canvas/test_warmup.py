@@ -20,9 +20,12 @@ from dlm.grammar import (
     Regex,
     Tools,
 )
+from dlm.grammar.canvas import warmup as warmup_module
 from dlm.grammar.canvas.warmup import Warmup
 
 L, BUDGET = 48, 200
+PIECE = 1000  # units: one state or one mask, over this vocabulary
+READINGS = 10_000 + PIECE  # likewise, where the grammar is so ambiguous that it is given up
 ORDER = {
     "type": "object",
     "properties": {
@@ -118,17 +121,53 @@ def test_what_is_learnt_is_bounded_and_kept(warm, vocabulary, spec):
     assert compiled.masks.age == 0
 
 
-def test_a_warmup_comes_in_small_parts(vocabulary):
-    """Each does about what it is asked for, and all of them what one would."""
-    spec, whole, parts = JsonSchema(ORDER), *(Compiler(vocabulary) for _ in range(2))
-    Warmup(whole.compile(spec)).go_on(maxsize)
-    compiled = parts.compile(spec)
-    warmup, asked = Warmup(compiled), 0
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("work", [1, 100])
+def test_a_warmup_that_is_cut_short_anywhere_learns_the_same(vocabulary, name, work, monkeypatch):
+    """Each part does what it is asked for, and at most one piece more."""
+    monkeypatch.setattr(warmup_module, "_MOST_WORK", maxsize)  # what is cut short is begun again
+    whole, parts = (Compiler(vocabulary).compile(SPECS[name]) for _ in range(2))
+    piece = READINGS if name == "recursion" else PIECE
+    Warmup(whole).go_on(maxsize)
+    warmup, asked = Warmup(parts), 0
     while not warmup.done:
-        before = compiled.meter.spent
-        warmup.go_on(100)
+        before = parts.meter.spent
+        warmup.go_on(work)
         asked += 1
-        assert compiled.meter.spent - before < 3000
-        assert asked < 10_000
-    assert asked > 5
-    assert compiled.masks.count == whole.compile(spec).masks.count
+        assert parts.meter.spent <= before + work + piece
+        assert asked < 200_000
+    assert asked > 1
+    assert len(parts.parser) == len(whole.parser)
+    assert parts.masks.count == whole.masks.count
+    assert len(parts.masks.known) == len(whole.masks.known)
+
+
+def test_made_up_texts_go_back_from_where_they_lead_nowhere_new(vocabulary):
+    """A dot in an address has to be followed by what was met before it."""
+    mail = {"mail": {"type": "string", "pattern": r"^[a-z]+([.][a-z]+)*@[a-z]+$"}}
+    spec = JsonSchema(BOX | {"properties": mail | BOX["properties"]})
+    compiled = Compiler(vocabulary).compile(spec)
+    Warmup(compiled).go_on(maxsize)
+    before = compiled.masks.count
+    value = json.dumps({"mail": "jo.hn@example", "size": 12, "of": "tin"})
+    assert not Frontier(compiled, BUDGET).guide(wanting(vocabulary, value)).repaired
+    assert compiled.masks.count == before
+
+
+def test_objects_are_made_up_where_any_value_may_stand(vocabulary):
+    compiled = Compiler(vocabulary).compile(JsonObject())
+    Warmup(compiled).go_on(maxsize)
+    before = compiled.masks.count
+    value = json.dumps({"a": {"b": "c"}, "d": "e"})
+    assert not Frontier(compiled, BUDGET).guide(wanting(vocabulary, value)).repaired
+    assert compiled.masks.count == before
+
+
+def test_left_recursion_is_warmed_up_a_little_at_a_time(vocabulary):
+    """States grow with the text: without a look at the work, it took ten seconds at once."""
+    grammar = 'root ::= root "a" | root "b" | "c" root? "d"?'
+    compiled = Compiler(vocabulary).compile(Grammar(grammar))
+    warmup, before = Warmup(compiled), compiled.meter.spent
+    warmup.go_on(2000)
+    assert not warmup.done
+    assert compiled.meter.spent - before <= 2000 + PIECE

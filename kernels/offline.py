@@ -1,18 +1,20 @@
-"""Compile kernels for GPUs that need not be there. test_compiles.py runs this as its own process:
-a kernel imported under TRITON_INTERPRET can only be interpreted, never compiled.
+"""Compile kernels for GPUs that need not be there; Triton brings its own ptxas.
 
-Reads a JSON list of [kernel, signature, SM number] on stdin, writes a list of findings to stdout.
-A signature is that of `triton.tools.compile`: a type for each parameter, with ":16" behind it if
-the pointer or number is a multiple of 16, a value for each constexpr; then options (num_warps=8).
+A kernel imported under TRITON_INTERPRET can only be interpreted, so this is a process of its own:
+`findings` starts it. A case is a kernel, as in `file.function`, a signature and an SM's number. A
+signature is that of `triton.tools.compile`: a type for each parameter, with ":16" behind it if the
+pointer or number is a multiple of 16, a value for each constexpr; then options (num_warps=8).
 """
 
 import ast
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,24 @@ from triton.compiler import ASTSource
 _CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
+Case = tuple[str, str, int]
+
+
+def findings(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """What `compile_kernel` says of each case; or its `error`, in words."""
+    output = subprocess.run(
+        [sys.executable, "-m", __name__],
+        env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+        input=json.dumps(cases),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    return json.loads(output)
+
+
 def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
-    """The PTX target, bytes of shared memory, registers and matrix instructions of `name`, as in
-    `file.function`."""
+    """The PTX target, bytes of shared memory, registers, spilled bytes and matrix instructions."""
     file, function = name.split(".")
     kernel = getattr(importlib.import_module(f"dlm.kernels.{file}"), function)
     words = signature.split()
@@ -42,13 +59,15 @@ def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
     compiled = triton.compile(
         ASTSource(kernel, types, constants, attributes), GPUTarget("cuda", sm, 32), options
     )
+    resources = _resources(compiled.asm["cubin"])
     return {
-        "target": re.findall(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE),
+        "target": ",".join(re.findall(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)),
         "shared": compiled.metadata.shared,
         "instructions": sorted(
             set(re.findall(r"\b(?:w?g?mma|tcgen05\.mma)\.\S+", compiled.asm["ptx"]))
         ),
-        "resources": _resources(compiled.asm["cubin"]),
+        "registers": resources["REG"],
+        "spills": resources["STACK"] + resources["LOCAL"],
     }
 
 
@@ -62,7 +81,7 @@ def _resources(cubin: bytes) -> dict[str, int]:
     return {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", text)}
 
 
-def _findings(case: tuple[str, str, int]) -> dict[str, Any]:
+def _finding(case: Case) -> dict[str, Any]:
     try:
         return compile_kernel(*case)
     except Exception as error:  # one kernel's failure must not hide the others' findings
@@ -70,4 +89,4 @@ def _findings(case: tuple[str, str, int]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps([_findings(case) for case in json.load(sys.stdin)]))
+    print(json.dumps([_finding(case) for case in json.load(sys.stdin)]))

@@ -1,0 +1,91 @@
+"""Every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
+
+from dlm.kernels import attention, moe
+from dlm.kernels.nvfp4 import W4A4_TILES, W4A16_TILES
+from dlm.kernels.offline import Case
+
+SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
+TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a", 120: "sm_120a"}
+
+LOGITS = "{}:16 i32:16 *i32:16 i32:16 *i64:16 *i64:16 *fp32:16 *fp32:16 *i32:16"
+CHUNK = LOGITS + " i32:16 {} 4096 num_warps=8"
+MERGE = (
+    LOGITS + " *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 i32:16 i32:16 fp32 i32:16 i32:16"
+    " {} 64 4096 num_warps=8"
+)
+W4A16 = "{}:16 *u8:16 *i32:16 *fp32 {}:16 i32:16 i32 i32:16 i32 "
+W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
+BLOCK_SCALED = {
+    100: "tcgen05.mma.*kind::mxf4nvf4.block_scale",
+    120: "mma.*kind::mxf4nvf4.block_scale",
+}
+GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 {} 128 "
+DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *fp32:16 i32:16 i32:16 i32 {} 128 "
+ATTENTION = (
+    "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
+    " i32 i32 i32 i32 {2} {3[DV]} 16 {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
+    " num_warps={3[num_warps]} num_stages={5}"
+)
+APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
+STACKS = {True: "*u8:16 *i32:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
+
+
+def tile(options: dict[str, int]) -> str:
+    """A launcher's, as the end of a signature."""
+    return "{BLOCK_N} {BLOCK_M} num_warps={num_warps} num_stages={num_stages}".format(**options)
+
+
+# Signatures as offline.py reads them; GPUs, and what instruction there must be.
+KERNELS: list[tuple[str, str, dict[int, str]]] = [
+    *(
+        (f"vocab.{kernel}", signature.format(logits, cap), dict.fromkeys(sms, ""))
+        for kernel, signature in (("_chunk_kernel", CHUNK), ("_merge_kernel", MERGE))
+        for logits, cap, sms in (("*bf16", 30.0, SHARED), ("*fp32", 0.0, [120]))
+    ),
+    (
+        "nvfp4._quantize_kernel",
+        "*bf16:16 *fp32:16 *u8:16 *fp8e4nv:16 i32:16 64 num_warps=4",
+        dict.fromkeys((90, 100, 120), ""),
+    ),
+    *(
+        ("nvfp4._w4a16_kernel", W4A16.format(x, x) + tile(options), dict.fromkeys(sms, "mma"))
+        for options in W4A16_TILES
+        for x, sms in (("*bf16", SHARED), ("*fp16", [120]))
+    ),
+    *(
+        ("nvfp4._w4a4_kernel", W4A4.format(group) + tile(W4A4_TILES[10]), BLOCK_SCALED)
+        for group in (1, 2)
+    ),
+    *(
+        ("nvfp4._w4a4_kernel", W4A4.format(group) + tile(W4A4_TILES[12]), {120: BLOCK_SCALED[120]})
+        for group in (1, 2)
+    ),
+    *(
+        (
+            f"moe.{kernel}",
+            signature.format(stack, four_bit) + tile(options),
+            dict.fromkeys(SHARED, "mma"),
+        )
+        for kernel, signature in (("_gate_up_kernel", GATE_UP), ("_down_kernel", DOWN))
+        for four_bit, stack in STACKS.items()
+        for options in moe.TILES
+    ),
+]
+for (D, size), options in attention.TILES.items():
+    kinds = {"*u8": [80], "*fp8e4nv": [90, 100, 120]} if size == 1 else {"*bf16": [*SHARED]}
+    for kind, sms in kinds.items():
+        for splits, out in ((1, "*bf16"), (4, "*fp32")):
+            shape = f"{8 if D == 512 else 2} {D}"
+            more = shape, options, splits, attention._STAGES
+            signature = ATTENTION.format(kind, out, *more)
+            needed = {sm: "mma" for sm in sms if D > 128 or sm in (80, 120)}
+            KERNELS.append(("attention._attention_kernel", signature, needed))
+KERNELS += [
+    ("attention._merge_kernel", "*fp32:16 *fp32:16 *bf16:16 i32 512 4", dict.fromkeys(SHARED, "")),
+    ("paging._append_kernel", APPEND.format("*bf16", "*u8"), dict.fromkeys(SHARED, "")),
+    ("paging._append_kernel", APPEND.format("*bf16", "*bf16"), {120: ""}),
+]
+CASES: list[Case] = [(name, signature, sm) for name, signature, sms in KERNELS for sm in sms]
+INSTRUCTION = {
+    (name, signature, sm): needed for name, signature, sms in KERNELS for sm, needed in sms.items()
+}

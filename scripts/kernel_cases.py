@@ -1,0 +1,207 @@
+"""Kernels at a model's sizes, each beside its reference and beside what torch alone would run.
+
+Nothing is timed here. `bench_kernels.py` does that on a GPU; on a CPU, where launchers run their
+references, a test sees that all three of a case say the same.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dlm.kernels.moe import Stack, matrix, moe, moe_reference
+from dlm.kernels.nvfp4 import (
+    NVFP4,
+    dequantize,
+    matmul_reference,
+    matmul_w4a4,
+    matmul_w4a16,
+    quantize,
+    quantize_reference,
+)
+from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
+
+_SOFTCAP, _HEAT = 30.0, 0.6
+_MOST_SCALE = 6 * 448
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """By default the 26B's, of one canvas; multiples of 64."""
+
+    rows: int = 256
+    vocab: int = 262_144
+    hidden: int = 2816
+    dense: int = 2112
+    expert: int = 704
+    experts: int = 128
+    chosen: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One kernel at one shape. `run`, `reference` and `composed` give what should be the same."""
+
+    name: str
+    shape: str
+    run: Callable[[], Tensor]
+    reference: Callable[[], Tensor]
+    composed: Callable[[], Tensor]
+    moved: float  # bytes that have to be read or written
+    operations: float  # multiplications and additions of matrices
+
+
+def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
+    """All that `device` runs; one by one, as each holds memory of its own."""
+    rng = torch.Generator(device).manual_seed(0)
+    cuda = device.type == "cuda"
+    major, minor = torch.cuda.get_device_capability(device) if cuda else (0, 0)
+    sm = 10 * major + minor
+    yield _vocabulary(sizes, rng)
+    yield _w4a16(sizes, rng)
+    if sm >= 89 or not cuda:
+        yield _quantised(sizes, rng)
+    if sm in (100, 120) or not cuda:
+        yield _w4a4(sizes, rng)
+    for four_bit in (False, True):
+        yield _experts(sizes, four_bit, rng)
+
+
+def _vocabulary(sizes: Sizes, rng: torch.Generator) -> Case:
+    n, V = sizes.rows, sizes.vocab
+    logits = (_normal(rng, n, V) * 8).bfloat16()
+    inverse = torch.full((n,), 1 / _HEAT, device=rng.device)
+    uniform = torch.rand(n, generator=rng, device=rng.device)
+    args = logits, inverse, uniform
+
+    def composed() -> Tensor:
+        x = _SOFTCAP * torch.tanh(logits.float() / _SOFTCAP) * inverse[:, None]
+        p = x.softmax(-1)
+        _ = x.argmax(-1), p.topk(256), torch.searchsorted(p.cumsum(-1), uniform[:, None])
+        return torch.special.entr(p).sum(-1)
+
+    return Case(
+        name="vocabulary pass",
+        shape=f"{n} x {V} bf16",
+        run=lambda: vocab_pass(*args, softcap=_SOFTCAP).entropy,
+        reference=lambda: vocab_pass_reference(*args, softcap=_SOFTCAP).entropy,
+        composed=composed,
+        moved=logits.nbytes,
+        operations=0,
+    )
+
+
+def _w4a16(sizes: Sizes, rng: torch.Generator) -> Case:
+    x, w = (
+        _normal(rng, sizes.rows, sizes.hidden).bfloat16(),
+        _matrix(rng, sizes.dense, sizes.hidden),
+    )
+    return Case(
+        name="NVFP4 product, W4A16",
+        shape=f"{sizes.rows} x {sizes.hidden} x {sizes.dense}",
+        run=lambda: matmul_w4a16(x, w),
+        reference=lambda: matmul_reference(x, w),
+        composed=lambda: F.linear(x, dequantize(w, torch.bfloat16)),
+        moved=_size(x, w) + 2 * sizes.rows * sizes.dense,
+        operations=2 * x.numel() * sizes.dense,
+    )
+
+
+def _quantised(sizes: Sizes, rng: torch.Generator) -> Case:
+    x = _normal(rng, sizes.rows, sizes.hidden).bfloat16()
+    scale = x.abs().amax().float() / _MOST_SCALE
+    return Case(
+        name="NVFP4 of activations",
+        shape=f"{sizes.rows} x {sizes.hidden}",
+        run=lambda: dequantize(quantize(x, scale)),
+        reference=lambda: dequantize(quantize_reference(x, scale)),
+        composed=lambda: dequantize(quantize_reference(x, scale)),
+        moved=x.nbytes * (1 + 9 / 32),
+        operations=0,
+    )
+
+
+def _w4a4(sizes: Sizes, rng: torch.Generator) -> Case:
+    x, w = (
+        _normal(rng, sizes.rows, sizes.hidden).bfloat16(),
+        _matrix(rng, sizes.dense, sizes.hidden),
+    )
+    scale = x.abs().amax().float() / _MOST_SCALE
+
+    def composed() -> Tensor:
+        rounded = dequantize(quantize_reference(x, scale), torch.bfloat16)
+        return F.linear(rounded, dequantize(w, torch.bfloat16))
+
+    return Case(
+        name="NVFP4 product, W4A4",
+        shape=f"{sizes.rows} x {sizes.hidden} x {sizes.dense}",
+        run=lambda: matmul_w4a4(x, w, scale),
+        reference=lambda: matmul_reference(dequantize(quantize_reference(x, scale)), w).bfloat16(),
+        composed=composed,
+        moved=_size(x, w) + 2 * sizes.rows * sizes.dense,
+        operations=2 * x.numel() * sizes.dense,
+    )
+
+
+def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> Case:
+    """Experts are chosen at random."""
+    N, H, I, E, k = sizes.rows, sizes.hidden, sizes.expert, sizes.experts, sizes.chosen  # noqa: E741
+    x = _normal(rng, N, H).bfloat16()
+    weight = torch.rand(N, k, generator=rng, device=rng.device) / k
+    expert = torch.rand(N, E, generator=rng, device=rng.device).argsort(-1)[:, :k].contiguous()
+    gate_up: Stack
+    down: Stack
+    if four_bit:
+        gate_up, down = _stack(rng, E, 2 * I, H, 2), _stack(rng, E, H, I, 1)
+    else:
+        gate_up = (_normal(rng, E, 2 * I, H) * H**-0.5).bfloat16()
+        down = (_normal(rng, E, H, I) * I**-0.5).bfloat16()
+    args = x, weight, expert, gate_up, down
+    hit = len(expert.unique()) / E
+    return Case(
+        name=f"experts, {'NVFP4' if four_bit else 'bf16'}",
+        shape=f"{N} x {H}, {k} of {E} of {I}",
+        run=lambda: moe(*args),
+        reference=lambda: moe_reference(*args),
+        composed=lambda: _looped(*args),
+        moved=hit * (_size(gate_up) + _size(down)) + 2 * x.nbytes,
+        operations=2 * N * k * 3 * H * I,
+    )
+
+
+def _looped(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> Tensor:
+    """Expert after expert, as transformers' eager experts are."""
+    out = torch.zeros_like(x)
+    for e in expert.unique().tolist():
+        token, choice = (expert == e).nonzero(as_tuple=True)
+        gate, up = F.linear(x[token], matrix(gate_up, e).to(x.dtype)).chunk(2, -1)
+        y = F.linear(F.gelu(gate, approximate="tanh") * up, matrix(down, e).to(x.dtype))
+        out.index_add_(0, token, (y * weight[token, choice, None]).to(x.dtype))
+    return out
+
+
+def _normal(rng: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=rng, device=rng.device)
+
+
+def _matrix(rng: torch.Generator, M: int, K: int) -> NVFP4:
+    return quantize(_normal(rng, M, K) * K**-0.5)
+
+
+def _stack(rng: torch.Generator, E: int, R: int, C: int, parts: int) -> NVFP4:
+    """Random codes under random scales: to quantise a gigabyte of numbers would take longer."""
+    packed = torch.randint(256, (E, R, C // 2), generator=rng, device=rng.device, dtype=torch.uint8)
+    scale = 0.5 + torch.rand(E, R, C // 16, generator=rng, device=rng.device)
+    scale_2 = torch.full((E, parts), 0.3 * C**-0.5, device=rng.device)
+    return NVFP4(packed, scale.to(torch.float8_e4m3fn), scale_2)
+
+
+def _size(*stacks: Stack) -> int:
+    """Bytes."""
+    return sum(
+        tensor.nbytes
+        for stack in stacks
+        for tensor in ([stack] if isinstance(stack, Tensor) else stack)
+    )

@@ -1,0 +1,92 @@
+"""What is timed computes what it is said to; what needs no GPU works without one."""
+
+import json
+import sys
+
+import bench_kernels
+import pytest
+import torch
+from kernel_cases import Sizes, cases
+
+from dlm.kernels.shipped import CASES
+
+SMALL = Sizes(rows=24, vocab=512, hidden=128, dense=192, expert=64, experts=4, chosen=2)
+ALL = {
+    "vocabulary pass",
+    "NVFP4 product, W4A16",
+    "NVFP4 of activations",
+    "NVFP4 product, W4A4",
+    "experts, bf16",
+    "experts, NVFP4",
+}
+
+
+def test_kernel_reference_and_torch_alone_say_the_same():
+    """But for what bf16 rounds, on the way in torch alone, at the end in all: 2^-8 each time."""
+    names = set()
+    for case in cases(SMALL, torch.device("cpu")):
+        expected = case.reference().float()
+        for said in (case.run(), case.composed()):
+            assert said.shape == expected.shape
+            assert (said.float() - expected).abs().max() < 0.02 * expected.abs().max(), case.name
+        assert case.moved > 0
+        names.add(case.name)
+    assert names == ALL
+
+
+def test_products_count_two_operations_for_each_pair_and_four_bits_for_each_weight():
+    found = {case.name: case for case in cases(SMALL, torch.device("cpu"))}
+    assert found["NVFP4 product, W4A16"].operations == 2 * 24 * 128 * 192
+    assert found["experts, bf16"].operations == 2 * 24 * 2 * 3 * 128 * 64
+    tokens = 2 * 24 * 128 * 2
+    assert found["experts, bf16"].moved == 4 * 3 * 64 * 128 * 2 + tokens
+    assert found["experts, NVFP4"].moved == 4 * 3 * 64 * 128 * 9 / 16 + 4 * 3 * 4 + tokens
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench_kernels.py"])
+    with pytest.raises(SystemExit) as end:
+        bench_kernels.main()
+    assert end.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "there is no CUDA device to time kernels on; --offline compiles them" in said.err
+
+
+def test_offline_tells_what_each_kernel_takes_of_a_gpu(monkeypatch, capsys):
+    some = [case for case in CASES if case[0] == "nvfp4._quantize_kernel"][:2]
+    monkeypatch.setattr(bench_kernels, "CASES", some)
+    monkeypatch.setattr(sys, "argv", ["bench_kernels.py", "--offline", "--json"])
+    with pytest.raises(SystemExit) as end:
+        bench_kernels.main()
+    assert end.value.code == 0
+    kernels = json.loads(capsys.readouterr().out)["kernels"]
+    assert [(each["name"], each["target"]) for each in kernels] == [
+        ("nvfp4._quantize_kernel", target) for target in ("sm_90a", "sm_100a")
+    ]
+    for each in kernels:
+        assert each.keys() >= {"shared", "registers", "spills", "instructions", "configuration"}
+        assert 0 < each["registers"] <= 255
+        assert each["spills"] == 0
+
+
+def test_a_kernel_that_does_not_compile_is_told_and_counts(monkeypatch, capsys):
+    name, signature, _ = next(case for case in CASES if case[0].startswith("nvfp4._w4a4"))
+    monkeypatch.setattr(bench_kernels, "CASES", [(name, signature, 90)])
+    monkeypatch.setattr(sys, "argv", ["bench_kernels.py", "--offline", "--json"])
+    with pytest.raises(SystemExit) as end:
+        bench_kernels.main()
+    assert end.value.code == 1
+    (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
+    assert kernel["name"] == name
+    assert kernel["error"]
+
+
+@pytest.mark.gpu
+def test_a_gpu_times_all_that_it_runs():
+    found = bench_kernels.measured(SMALL)
+    assert {each["name"] for each in found["kernels"]} <= ALL
+    for each in found["kernels"]:
+        assert each["kernel"] > 0
+        assert each["error"] < 0.02
