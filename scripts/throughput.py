@@ -1,0 +1,202 @@
+"""How much of a device's time grammars cost, with a device that is a clock.
+
+    python scripts/throughput.py --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json[.xz]
+
+A denoiser without weights takes 9 ms for a pass, vocabulary included, in which it leaves the
+interpreter to others, as a GPU does; then it says what was wanted: valid instances of real schemas,
+again and again. Canvases a second under these schemas are set against canvases a second without a
+constraint, in turns.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from bench import array_of
+from stress import L, read_schemas, tokenizer_of
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+import dlm
+from dlm.chat import Chat
+from dlm.collector import collect_seldom
+from dlm.events import Committed, Finished
+from dlm.grammar import Compiler, GrammarError, Matcher
+from dlm.kernels.vocab_rows import VocabPass
+
+PASS = 0.009  # seconds
+_ROUNDS, _STEPS = 7, 60  # of each engine in turns; steps in each
+_WARM = 60  # steps before: masks that nobody has used yet are made in them
+_ANSWER = 3 * L  # tokens at most
+
+
+class Numbers(Chat):
+    """Prompts are numbers of scripts."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+        self.tokenizer = tokenizer
+
+    def prompt(self, request: dlm.Request) -> list[int]:
+        return list(request.token_ids or ())
+
+
+class Clock:
+    """A denoiser: after `PASS` seconds it wants the canvas that `scripts` has behind a prompt,
+    which is one token, the script's number."""
+
+    softcap = capacity = None
+    canvas_length, max_positions, device = L, 1_000_000, torch.device("cpu")
+
+    def __init__(self, vocab_size: int, scripts: Sequence[Tensor]):
+        self.vocab_size, self._scripts = vocab_size, scripts
+        self._prompts: dict[int, int] = {}  # by slot
+        self._lengths: dict[int, int] = {}
+        self._wanted = torch.empty(0, dtype=torch.long)
+
+    def new_cache(self, slots: int) -> "Clock":
+        return self
+
+    def length(self, slot: int) -> int:
+        return self._lengths.get(slot, 0)
+
+    def fits(self, tokens: int) -> bool:
+        return True
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        pass
+
+    def attach(self, slot: int, tokens: Any) -> int:
+        return 0
+
+    def rewind(self, slot: int, length: int) -> int:
+        self._lengths[slot] = length
+        return length
+
+    def release(self, slot: int) -> None:
+        self._lengths[slot] = 0
+
+    def encode(self, tokens: Any, cache: Any, slots: Any) -> Tensor:
+        for row, slot in zip(tokens, slots, strict=True):
+            if not self.length(slot):
+                self._prompts[slot] = row[0]
+            self._lengths[slot] = self.length(slot) + len(row)
+        return torch.zeros(sum(map(len, tokens)), 1)
+
+    def denoise(
+        self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
+    ) -> Tensor:
+        self.encode(list(encode.values()), cache, list(encode))
+        said = [(self._scripts[self._prompts[slot]], self.length(slot) - 1) for slot in slots]
+        self._wanted = torch.cat([script[at : at + L] for script, at in said])
+        time.sleep(PASS)
+        return torch.zeros(()).expand(len(slots), L, self.vocab_size)
+
+    def vocab_pass(self, logits: Tensor, *args: Any, k: int, **more: Any) -> VocabPass:
+        """In the place of the device's. Rows that are read again, under masks, say anything: only
+        the canvas hears of it, which nobody looks at here."""
+        rows = args[3]
+        return VocabPass.certain(self._wanted if rows is None else torch.zeros_like(rows), k)
+
+    def no_soft_embedding(self) -> Tensor:
+        return torch.zeros(L, 1)
+
+    def expected_embedding(self, tokens: Any) -> Tensor:
+        return torch.zeros(tokens.n, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--schemas", required=True, metavar="FILE")
+    parser.add_argument("--tokenizer", required=True, metavar="FILE")
+    parser.add_argument("--slots", type=int, default=16, metavar="N")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    print(json.dumps(measure(Path(args.schemas), Path(args.tokenizer), args.slots, args.seed)))
+
+
+def measure(schemas: Path, tokenizer: Path, slots: int, seed: int) -> dict[str, float]:
+    """Canvases a second, constrained and free, and the share of the former in the latter: the
+    median of some rounds."""
+    chat = Numbers(tokenizer_of(tokenizer))
+    size = min(262_144, len(chat.tokenizer))
+    scripts: list[Tensor] = []
+    engines = [dlm.Engine(Clock(size, scripts), chat, slots=slots) for _ in range(2)]
+    entries = read_schemas(schemas)
+    random.Random(seed).shuffle(entries)
+    specs: list[dlm.JsonSchema] = []
+    for spec, script in itertools.islice(_wanted(entries, engines[0]), slots):
+        specs.append(spec)
+        scripts.append(script)
+    running = [_begun(engines[0], specs), _begun(engines[1], [None] * slots)]
+    for engine, requests in zip(engines, running, strict=True):
+        _canvases(engine, requests, _WARM)
+    collect_seldom()
+    rates = [
+        [_canvases(*one, _STEPS) for one in zip(engines, running, strict=True)]
+        for _ in range(_ROUNDS)
+    ]
+    for engine in engines:
+        engine.close()
+    constrained, free = (statistics.median(rate) for rate in zip(*rates, strict=True))
+    share = statistics.median(one / other for one, other in rates)
+    return {"constrained": constrained, "free": free, "share": share}
+
+
+def _wanted(
+    entries: Sequence[dict[str, Any]], engine: dlm.Engine
+) -> Iterator[tuple[dlm.JsonSchema, Tensor]]:
+    """Schemas, and tokens of an answer that each allows, its stop and padding included."""
+    compiler, vocabulary = Compiler(engine.vocabulary), engine.vocabulary
+    for entry in entries:
+        example = array_of(entry)
+        if example is None:
+            continue
+        spec, text = example
+        item = json.dumps(next(test["data"] for test in entry["tests"] if test["valid"]))
+        count = _ANSWER // (len(vocabulary.encode(item + ", ")) + 1)
+        text = "[" + ", ".join([item] * count) + "]"
+        tokens = [*vocabulary.encode(text), vocabulary.stops[0]]
+        try:
+            compiled = compiler.compile(spec)
+        except GrammarError:
+            continue
+        if L < len(tokens) <= _ANSWER and Matcher(compiled).accept_all(tokens) == len(tokens):
+            yield spec, torch.tensor(tokens + [vocabulary.pad] * (_ANSWER + L - len(tokens)))
+
+
+def _begun(engine: dlm.Engine, specs: Sequence[dlm.JsonSchema | None]) -> dict[int, dlm.Request]:
+    """Requests, by their numbers: one for each script, all of them running."""
+    requests = [
+        dlm.Request(token_ids=[i], constraint=spec, max_tokens=2 * _ANSWER)
+        for i, spec in enumerate(specs)
+    ]
+    numbers = {engine.add(request): request for request in requests}
+    while len(engine._scheduler.running) < len(specs):
+        engine._events += engine._scheduler.admit()
+    return numbers
+
+
+def _canvases(engine: dlm.Engine, requests: dict[int, dlm.Request], steps: int) -> float:
+    """Committed a second. Who has an answer asks again."""
+    with patch("dlm.marginals.vocab_pass", engine.model.vocab_pass):
+        begun, count = time.perf_counter(), 0
+        for _ in range(steps):
+            for event in engine.step():
+                count += isinstance(event, Committed)
+                if isinstance(event, Finished):
+                    request = requests.pop(event.request)
+                    requests[engine.add(request)] = request
+        return count / (time.perf_counter() - begun)
+
+
+if __name__ == "__main__":
+    main()
