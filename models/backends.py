@@ -50,8 +50,8 @@ class Dispatch:
             name: "triton" if kernels and why is None else "torch"
             for name, why in obstacles.items()
         }
-        if self.activation_bits == 4:
-            self._check_four_bits(chosen.get("nvfp4"))
+        if self.activation_bits == 4 and chosen.get("nvfp4") == "triton":
+            self._check_four_bits()
         return {**chosen, **TORCH_ONLY}
 
     def _obstacle(self, sizes: Collection[int]) -> str | None:
@@ -64,13 +64,8 @@ class Dispatch:
             return f"rows of {odd[0]} numbers are no multiple of {_GROUP}"
         return None
 
-    def _check_four_bits(self, backend: Backend | None) -> None:
-        """Raises where no layer could take them; in torch, and interpreted, all can."""
-        if backend is None:
-            raise BackendError(
-                "activation_bits=4 is for linear layers in NVFP4, of which this model has none"
-            )
-        if backend == "torch" or self.device.type == "cpu":
+    def _check_four_bits(self) -> None:
+        if self.device.type == "cpu":
             return
         sm = torch.cuda.get_device_capability(self.device)
         if sm not in _FOUR_BIT_SMS:
