@@ -101,8 +101,9 @@ class ModelConfig:
 
 
 def _layer(text: Mapping[str, Any], index: int, kind: LayerType) -> LayerConfig:
-    """transformers writes exceptions as `per_layer_config`; older files as `global_*` fields."""
-    special = text.get("per_layer_config", {}).get(str(index), {})
+    """transformers writes exceptions as `per_layer_config`, by numbers with leading zeros; older
+    files as `global_*` fields."""
+    special = {int(i): each for i, each in text.get("per_layer_config", {}).items()}.get(index, {})
     if kind == "full_attention" and "per_layer_config" not in text:
         special = {
             "head_dim": text.get("global_head_dim", 512),

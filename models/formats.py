@@ -19,7 +19,7 @@ class Format:
     scale: str  # of blocks of 16
     scale_2: str  # of the tensor
     input_scale: str  # of activations, where they are quantised too
-    divisors: bool  # the last two are written as one over what they mean
+    divisors: bool  # scale_2 and input_scale are written as one over what they mean
     k_scale: str  # of an fp8 cache, behind the name of the attention
     v_scale: str
 

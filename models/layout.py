@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dlm.models.backends import Dispatch, padded
 from dlm.models.config import ModelConfig
+from dlm.models.errors import BackendError
 from dlm.models.formats import MODELOPT, Format
 from dlm.models.layers import Attention, Experts
 from dlm.models.model import DiffusionGemma
@@ -70,6 +71,8 @@ def adapt(
         if isinstance(module, nn.Linear) and _DECODER + name in quantised:
             model.set_submodule(name, NVFP4Linear(module.in_features, module.out_features))
     linear = [module for module in model.modules() if isinstance(module, NVFP4Linear)]
+    if dispatch.activation_bits == 4 and not linear:
+        raise BackendError("activation_bits=4 is for linear layers in NVFP4, and there are none")
     rows = {"experts": [model.config.hidden_size]}
     if linear:
         rows["nvfp4"] = [module.in_features for module in linear]

@@ -1,4 +1,4 @@
-"""A float checkpoint becomes one whose experts are NVFP4, file for file as ModelOpt writes them.
+"""A float checkpoint becomes one whose experts are NVFP4, tensor for tensor what ModelOpt writes.
 
 Attention, dense layers, router and embedding stay as they are. Tensors are read one at a time;
 only to see how large activations become does the whole model have to be in memory.

@@ -335,6 +335,11 @@ def test_four_bit_activations_round_what_meets_dense_matrices(floats, tmp_path, 
     assert torch.isnan(checkpoint.load(directory).layers[0].mlp.gate_proj.input_scale)
 
 
+def test_four_bit_activations_that_no_layer_takes_are_refused(spoilt):
+    with pytest.raises(BackendError, match="for linear layers in NVFP4, and there are none"):
+        checkpoint.load(spoilt, activation_bits=4)
+
+
 def test_a_quantised_model_is_not_written_as_one_of_floats(written, tmp_path):
     with pytest.raises(CheckpointError, match="only models of floats"):
         checkpoint.save(checkpoint.load(written.directory), tmp_path / "out", {}, {})
