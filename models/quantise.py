@@ -130,7 +130,8 @@ def _dream(model: DiffusionGemma, canvases: int) -> None:
         canvas, soft_embedding = canvas.to(model.device), model.no_soft_embedding()[None]
         for _ in range(_PASSES):
             logits = model.denoise(canvas, soft_embedding, cache, [0])
-            canvas, soft_embedding = logits.argmax(-1), model.soft_embedding(logits)
+            probabilities = model.softcapped(logits).softmax(-1)
+            canvas, soft_embedding = logits.argmax(-1), model.soft_embedding(probabilities)
         model.encode(canvas.tolist(), cache, [0])
 
 

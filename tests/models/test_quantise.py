@@ -84,7 +84,8 @@ def logits_of(model: dlm.models.DiffusionGemma) -> Tensor:
     cache = model.new_cache(1)
     model.encode([[2, 105, *range(200, 240)]], cache, [0])
     logits = model.denoise(canvas, model.no_soft_embedding()[None], cache, [0])
-    return model.denoise(canvas, model.soft_embedding(logits), cache, [0])
+    probabilities = model.softcapped(logits).softmax(-1)
+    return model.denoise(canvas, model.soft_embedding(probabilities), cache, [0])
 
 
 def test_the_model_says_what_its_decoded_weights_say_and_nearly_what_the_floats_said(written):
