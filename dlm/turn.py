@@ -57,8 +57,8 @@ def turn_of(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Turn:
 
     Prompts are cut at multiples of `CHUNK`, whatever else the pass has to do: other pieces may
     round otherwise, and what runs beside a request must not show in its output. Finished canvases
-    are encoded at once. Of prompts, about `budget` tokens are, and at least one
-    chunk: a long prompt takes several passes, and holds up no one.
+    are encoded at once. Of prompts, about `budget` tokens are, and at least one chunk: a long
+    prompt takes several passes, and holds up no one.
     """
     turn, prompts = Turn(), 0
     for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):

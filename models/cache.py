@@ -99,11 +99,11 @@ class KVCache:
 
         One is left to be encoded at least. Returns None, and does nothing, while another slot is
         about to encode a canvas or more of the same beginning: after the next pass it is there.
+        Raises `CacheFullError` where nothing was reserved and there is no memory for the prompt.
         """
         mine = self._slots[slot]
         if mine.tokens:
             raise ValueError(f"slot {slot} holds {len(mine.tokens)} tokens: release it first")
-        self._reserve({slot: len(tokens)}, extend=True)
         nodes = self._index.find(tokens[:-1])
         found = len(nodes) * self._page
         for other in self._slots:
@@ -111,6 +111,7 @@ class KVCache:
                 _common(other.prompt, tokens) >= found + self._config.canvas_length
             ):
                 return None
+        self._reserve({slot: len(tokens)}, extend=True)
         self._share(mine, nodes)
         mine.prompt = list(tokens)
         return found

@@ -1,7 +1,8 @@
 """Requests that begin alike share what is encoded; and none runs that memory is missing for."""
 
 import pytest
-from doubles import Dreamer, Ledger
+from doubles import Dreamer, Ledger, Scripted
+from specs import checked
 from values import V
 
 from dlm import Choice, DlmError, Engine, Failed, Finished, Policy, Regex, Request, RequestError
@@ -129,6 +130,28 @@ def test_who_waits_for_another_ones_prompt_is_served_as_ever(engine_of):
     at_once = engine_of(model, slots=1).generate(request)
     assert waiting.token_ids == at_once.token_ids
     assert waiting.stats.denoiser_calls == at_once.stats.denoiser_calls
+
+
+class Forgetful(Ledger):
+    """Whoever goes back has to begin again."""
+
+    def rewind(self, slot, length):
+        self.tokens[slot] = []
+        return 0
+
+
+@pytest.mark.parametrize("length", [2, 700])
+def test_what_the_cache_has_forgotten_is_encoded_again(length, engine_of, tokens_of):
+    """A refused answer goes back further than sliding layers remember."""
+    script = tokens_of("[11, 12, 13, 13]<turn|>")
+    model = Scripted(V, length, script, canvas_length=3)
+    schema = {"type": "array", "items": {"type": "integer"}, "minItems": 4, "uniqueItems": True}
+    request = Request(token_ids=[5] * length, constraint=checked(schema), max_tokens=24)
+    again = engine_of(model, cache=Forgetful(8)).generate(request)
+    never = engine_of(model).generate(request)
+    assert again.stats.rollbacks > 0
+    assert again.token_ids == never.token_ids
+    assert len({*again.parsed}) == 4
 
 
 @pytest.mark.parametrize("kv", ["fp8", "bf16"])

@@ -21,7 +21,10 @@ class Running:
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
     checking: object = None
-    attached: bool = True
+
+    @property
+    def ready(self):
+        return self.checking is None
 
     def unencoded(self, encoded):
         return (self.prompt + self.tokens)[encoded:]

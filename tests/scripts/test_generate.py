@@ -47,6 +47,15 @@ def test_the_answer_alone_goes_to_stdout(run):
     assert err == ""
 
 
+def test_keys_and_values_may_be_stored_in_fp8(run):
+    code, out, err = run("--kv", "fp8", "--schema", INVOICE, PROMPT)
+    assert code == 0, err
+    jsonschema.validate(json.loads(out), SCHEMA)
+    code, _, err = run("--kv", "int4", "--schema", INVOICE, PROMPT)
+    assert code == 2
+    assert err == ("generate.py: kv is 'int4': it takes auto or one of fp8, bf16, fp16, fp32\n")
+
+
 def test_prompt_and_schema_may_come_from_stdin_and_the_command_line(run):
     code, out, _ = run("--schema", json.dumps(SCHEMA), "-", stdin=PROMPT)
     assert code == 0
