@@ -16,7 +16,7 @@ from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
 _LOOK, _THREADS = 5, 4  # units for a look at a state; threads of it that a further one is for
-_WAYS = 2  # from a state that are remembered: the first is taken, the others where it ends
+_WAYS = 2  # that are found from a state: one to take, one to go back to
 _DEEP = 3  # objects within each other
 _LONGEST = 2048  # bytes of a text behind its last control token
 
@@ -38,7 +38,8 @@ class Text:
 class Texts:
     """Texts that each lead to states of their own, with at most so many `turns` off the first way.
 
-    The first way takes, again and again, what is most usual of all that leads somewhere new.
+    The first way takes, again and again, what is most usual of all that leads somewhere new. Where
+    nothing does, and no text may end, it goes back to the last state that has another way.
     """
 
     def __init__(self, compiled: Compiled, indented: bool = False, turns: int = 0):
@@ -87,7 +88,7 @@ class Texts:
                 yield at, longer
 
     def _back(self) -> list[tuple[State, Text]]:
-        """Where a text that leads nowhere new goes on: the last way that it did not take."""
+        """The last way that was not taken and still leads to a new state, if any."""
         while self._missed:
             at, text = self._missed.pop()
             if at not in self._seen:

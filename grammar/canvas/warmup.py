@@ -54,7 +54,9 @@ class Warmup:
     def go_on(self, work: int) -> None:
         """Do so many units of work, if there is as much to do.
 
-        More than that is at most what the last state or mask takes, which is not cut short.
+        It takes more by the last piece at most, a state or a mask: a state of which the grammar has
+        very many readings is 10,000 units, most are 10; a mask is 50 and, where a terminal is met
+        for the first time, one for every 150 nodes of the trie behind 32 first bytes.
         """
         compiled, meter = self._compiled, self._compiled.meter
         begun, most = meter.spent, min(work, self._left)
@@ -95,7 +97,7 @@ class _Reading:
         self._compiled, self._state = compiled, compiled.parser.start
         self._symbols = deque([*text.tokens, *(bytes([byte]) for byte in text.said)])
         self._tokens = deque(text.spelled(compiled.vocabulary)[:_READ])
-        self._frontier = Frontier(compiled, _BUDGET)
+        self._frontier: Frontier | None = None  # its making is work, too
 
     @property
     def done(self) -> bool:
@@ -125,10 +127,11 @@ class _Reading:
     def _guide(self, work: int) -> None:
         """A few tokens, as a canvas."""
         canvas = [*islice(self._tokens, _CANVAS)]
-        self._frontier.work = work
+        frontier = self._frontier = self._frontier or Frontier(self._compiled, _BUDGET)
+        frontier.work = work
         try:
-            self._frontier.guide(_Wanted(canvas))
-            self._frontier.commit(canvas)
+            frontier.guide(_Wanted(canvas))
+            frontier.commit(canvas)
         except _Refused:
             self._tokens.clear()
         else:
