@@ -19,6 +19,8 @@ from dlm.request import FinishReason
 from dlm.sequence import Sequence
 from dlm.turn import Cache
 
+_AT_ONCE = 256  # tokens of an answer that a step reads: a few milliseconds of it
+
 
 class Decoder:
     """Its methods tell what happened; `Finished` is the last event of a request.
@@ -103,13 +105,14 @@ class Decoder:
             yield Committed(request=number, tokens=tokens, text=text, reasoning=reasoning)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Iterator[Event]:
-        """A complete answer is read; where its grammar is wider than its spec, it is checked."""
+        """A complete answer is read: in the background if it is long, or may be refused because its
+        grammar is wider than its spec."""
         spec = sequence.request.constraint
         if spec is None or reason == "length":
             yield from self._end(sequence, None, reason)
             return
         answer = sequence.answer(stopped=True)[1]
-        if sequence.checked:
+        if sequence.checked or len(answer) > _AT_ONCE:
             seconds = self._policy.check_seconds
             sequence.checking = self._compiler.check(spec, answer, seconds)
             return

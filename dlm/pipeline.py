@@ -37,11 +37,10 @@ class Pipeline:
         From `alternate` canvases on, two groups take turns."""
         self._model, self._cache, self._config = model, cache, config
         self._encode_tokens, self._work, self._alternate = encode_tokens, work, alternate
-        more = {
-            "masks": MaskTable(-(-model.vocab_size // 32)),
-            "by_kernel": None if vocabulary is None else vocabulary == "triton",
-        }
-        self._denoise = partial(denoise, model, cache, config=config, **more)
+        self.masks = MaskTable(-(-model.vocab_size // 32))
+        by_kernel = None if vocabulary is None else vocabulary == "triton"
+        more = {"config": config, "masks": self.masks, "by_kernel": by_kernel}
+        self._denoise = partial(denoise, model, cache, **more)
         self._reading: Reading | None = None  # of the group whose constraints are asked next
         self._device = futures.ThreadPoolExecutor(1, "dlm-device")
         self.idle = False  # the last step had nothing to do
