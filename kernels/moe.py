@@ -93,11 +93,25 @@ def moe(
     `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
     shapes, types and devices that do not fit.
     """
-    E, H, I = _check(x, weight, expert, gate_up, down)  # noqa: E741  # the inner size
+    _check(x, weight, expert, gate_up, down)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
         return moe_reference(x, weight, expert, gate_up, down)
-    (N, k), S, device = expert.shape, expert.numel(), x.device
-    order, starts = route(expert, E)
+    stacks = _tensors(gate_up), _tensors(down)
+    return _moe(x, weight, *route(expert, len(stacks[0][0])), *stacks)
+
+
+@torch.library.custom_op("dlm::moe", mutates_args=())
+def _moe(
+    x: Tensor,
+    weight: Tensor,
+    order: Tensor,
+    starts: Tensor,
+    gate_up: list[Tensor],
+    down: list[Tensor],
+) -> Tensor:
+    """One operator, so that tracers see through it what they cannot see in a launch."""
+    E, H, I = len(down[0]), x.shape[1], gate_up[0].shape[1] // 2  # noqa: E741  # the inner size
+    (N, k), S, device = weight.shape, weight.numel(), x.device
     tile = next(each for each in TILES if each["BLOCK_N"] * E >= S or each is TILES[-1])
     tiles = triton.cdiv(S, tile["BLOCK_N"]) + min(E, S)  # no fewer than there can be
     inner = torch.empty(S, I, dtype=x.dtype, device=device)
@@ -119,17 +133,31 @@ def moe(
     return y.view(N, k, H).sum(1).to(x.dtype)
 
 
-def _pointers(stack: Stack) -> tuple[tuple[Tensor, Tensor, Tensor], Any]:
+@_moe.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    order: Tensor,
+    starts: Tensor,
+    gate_up: list[Tensor],
+    down: list[Tensor],
+) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _tensors(stack: Stack) -> list[Tensor]:
+    return [stack] if isinstance(stack, Tensor) else [*stack]
+
+
+def _pointers(stack: list[Tensor]) -> tuple[tuple[Tensor, Tensor, Tensor], Any]:
     """Weights, words of four scales and tensor scales; and whether the latter two are any."""
-    if isinstance(stack, Tensor):
-        return (stack, stack, stack), False
-    return (stack.packed, stack.scale.view(torch.int32), stack.scale_2), True
+    if len(stack) == 1:
+        return (stack[0], stack[0], stack[0]), False
+    packed, scale, scale_2 = stack
+    return (packed, scale.view(torch.int32), scale_2), True
 
 
-def _check(
-    x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack
-) -> tuple[int, int, int]:
-    """E, H and I."""
+def _check(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> None:
     if x.ndim != 2 or x.dtype not in (torch.bfloat16, torch.float16) or x.shape[1] % 64:
         raise ValueError(f"x is [N, H] of bf16 or fp16, H % 64 == 0, got {[*x.shape]} of {x.dtype}")
     if len(x) and x.stride(1) != 1:
@@ -168,7 +196,6 @@ def _check(
         raise ValueError(
             f"gate_up is [E, 2 I, {H}] and down [E, {H}, I], I % 64 == 0, got {shapes}"
         )
-    return E, H, inner
 
 
 @triton.jit

@@ -30,6 +30,7 @@ from dlm.chat import Chat
 from dlm.collector import collect_seldom
 from dlm.events import Committed, Finished
 from dlm.grammar import Compiler, GrammarError, Matcher
+from dlm.kernels.expectation import Distributions
 from dlm.kernels.vocab_rows import VocabPass
 
 PASS = 0.009  # seconds
@@ -108,8 +109,8 @@ class Clock:
     def no_soft_embedding(self) -> Tensor:
         return torch.zeros(L, 1)
 
-    def expected_embedding(self, tokens: Any) -> Tensor:
-        return torch.zeros(tokens.n, 1)
+    def expected_embedding(self, distributions: Distributions) -> Tensor:
+        return torch.zeros(distributions.n, 1)
 
 
 def main() -> None:
@@ -187,7 +188,8 @@ def _begun(engine: dlm.Engine, specs: Sequence[dlm.JsonSchema | None]) -> dict[i
 
 def _canvases(engine: dlm.Engine, requests: dict[int, dlm.Request], steps: int) -> float:
     """Committed a second. Who has an answer asks again."""
-    with patch("dlm.marginals.vocab_pass", engine.model.vocab_pass):
+    device: Any = engine.model
+    with patch("dlm.marginals.vocab_pass", device.vocab_pass):
         begun, count = time.perf_counter(), 0
         for _ in range(steps):
             for event in engine.step():

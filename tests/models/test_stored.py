@@ -85,19 +85,25 @@ def test_kernels_compute_the_passes_that_torch_computes(stored, bound, reference
     assert 0 < (both[0] - both[1]).norm() / both[1].norm() < bound
 
 
-def test_a_whole_pass_can_be_traced_without_its_data(pair, monkeypatch):
-    """As planners and compilers do. The experts' loop reads from the device: it is left out."""
-    config = pair.ours.config
+@pytest.mark.parametrize("experts", ["triton", "torch"])
+def test_a_pass_by_kernels_waits_for_nothing_on_the_device(experts, reference, tmp_path):
+    """On a device without data, whatever reads a number raises: the experts' loop in torch does."""
+    reference.make(tmp_path, hidden_size=64, moe_intermediate_size=64)
+    config = checkpoint.config_of(tmp_path)
     with torch.device("meta"):
         model = DiffusionGemma(config).to(torch.bfloat16)
         model.backends["attention"] = "triton"
         for layer in model.layers:
-            monkeypatch.setattr(layer.experts, "forward", lambda x, *_: x)
+            layer.experts.backend = experts
             for name in ("k_scale", "v_scale"):
                 setattr(layer.self_attn, name, torch.ones(()))
         cache = model.new_cache(2, E4M3, capacity=256, segment=64)
         canvas = torch.zeros(2, 8, dtype=torch.long)
         nothing = torch.zeros(2, 8, config.hidden_size, dtype=torch.bfloat16)
+        if experts == "torch":
+            with pytest.raises(NotImplementedError, match="bincount"):
+                model.denoise(canvas, nothing, cache, [0, 1], {0: [5] * 30})
+            return
         logits = model.denoise(canvas, nothing, cache, [0, 1], {0: [5] * 30})
     assert logits.shape == (2, 8, config.vocab_size)
     assert logits.is_meta
