@@ -13,6 +13,7 @@ Shapes: `N` rows of `V` logits, of which `n` are looked at; `M` masks of `W` wor
 `K` candidates at most.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -104,8 +105,24 @@ def vocab_pass(
     `TRITON_INTERPRET=1` is in the environment before this file is imported.
     """
     _check(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
+    arguments = logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k
     if logits.device.type != "cpu" if by_kernel is None else by_kernel:
-        return _launch(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
+        return _launch(*arguments)
+    with logits.device if logits.device.type != "cpu" else nullcontext():  # it has a price
+        return _in_blocks(*arguments)
+
+
+def _in_blocks(
+    logits: Tensor,
+    inverse_temperature: Tensor,
+    uniform: Tensor,
+    masks: Masks | None,
+    rows: Tensor | None,
+    softcap: float | None,
+    threshold: float,
+    k: int,
+) -> VocabPass:
+    """In plain torch, a few rows at a time."""
     n, V = len(inverse_temperature), logits.shape[1]
     size = max(1, _CPU_BLOCK // max(1, V))
     parts = []
