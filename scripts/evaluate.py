@@ -39,7 +39,7 @@ class Row:
 
 def main() -> None:
     args = arguments(__doc__, prompts=200)
-    engine = dlm.Engine.load(args.model, slots=args.slots)
+    engine = dlm.Engine.load(args.model, slots=args.slots, kv=args.kv)
     random = Random(f"evaluate/{args.seed}")
     samples = [extract(random, "heldout") for _ in range(args.prompts)]
     rows, outcomes = [], []
@@ -67,6 +67,7 @@ def arguments(what: str | None, prompts: int) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the prompts and the generations")
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

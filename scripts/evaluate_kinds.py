@@ -72,7 +72,7 @@ class Task:
 
 def main() -> None:
     args = arguments(__doc__, prompts=300)
-    engine = dlm.Engine.load(args.model, slots=args.slots)
+    engine = dlm.Engine.load(args.model, slots=args.slots, kv=args.kv)
     random = Random(f"kinds/{args.seed}")
     kinds = list(MAKERS)
     tasks = [MAKERS[kinds[i % len(kinds)]](random) for i in range(args.prompts)]
