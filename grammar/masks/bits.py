@@ -19,7 +19,7 @@ def unpacked(words: np.ndarray) -> np.ndarray:
 
 def tokens_in(words: np.ndarray) -> np.ndarray:
     """The numbers of the bits that are set."""
-    return np.flatnonzero(unpacked(words))
+    return np.flatnonzero(unpacked(words).view(np.bool_))  # of bytes it takes ten times as long
 
 
 def add(words: np.ndarray, token: int) -> None:
