@@ -1,5 +1,6 @@
-"""What a model takes before it is there: memory by part, what fits which GPU, the least time of a
-step. From a config alone: no weight is read.
+"""What a model will take: memory by part, slots by GPU, the least time of a step.
+
+From a config alone: no weight is read.
 
     python scripts/plan.py --model DIR --slots 4 --context 8192 --kv fp8 --weights nvfp4
 """
