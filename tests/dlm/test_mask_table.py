@@ -63,10 +63,10 @@ def test_a_step_that_wants_more_than_the_table_holds_gets_it():
 
 def test_a_grammar_that_is_gone_is_not_taken_for_another():
     table = MaskTable(WORDS)
-    for seed in range(50):
+    for seed in range(5):
         placed(table, [(grammar(seed), [2])], link())
         gc.collect()
-    assert table.count == 50
+    assert table.count == 5
 
 
 def test_words_behind_the_vocabulary_are_not_kept():

@@ -79,7 +79,7 @@ def test_json_tells_everything_in_one_object(run):
     assert said["rollbacks"] == 0
     assert said["backends"] == {"experts": "torch", "attention": "torch", "vocabulary": "torch"}
     assert "experts by torch, attention by torch, vocabulary by torch; seconds" in err
-    assert {"load", "encode", "denoise", "guide", "settle"} == said["seconds"].keys()
+    assert {"load", "denoise", "guide", "settle"} == said["seconds"].keys()
     assert f"{usage['completion_tokens']} tokens in {said['denoiser_calls']} denoiser calls" in err
 
 
