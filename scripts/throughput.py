@@ -4,15 +4,14 @@
 
 A denoiser without weights takes 9 ms for a pass, vocabulary included, in which it leaves the
 interpreter to others, as a GPU does. What it wants are valid instances of real schemas, again and
-again, and it takes 12 passes to find a canvas's tokens, from the left: of those further right it
-knows no more than two of which one is right. Canvases a second under these schemas are set against
+again, and it takes 12 passes to find a canvas's tokens, from the left: further right it has 32 for
+each position, and the right one comes second. Canvases a second under these schemas are set against
 canvases a second without a constraint, in turns.
 """
 
 import argparse
 import itertools
 import json
-import math
 import random
 import statistics
 import time
@@ -38,21 +37,24 @@ from dlm.logits import CANDIDATES
 
 PASS = 0.009  # seconds
 _PASSES = 12  # until all of a canvas is known
+_UNSURE = 32  # tokens that it has in mind where it does not know
 _ROUNDS, _STEPS = 5, 120  # of each engine in turns; steps in each
 _WARM = 160  # steps before: masks that nobody has used yet are made in them
 _ANSWER = 3 * L  # tokens at most
 
 
 def _unsure(right: Tensor, known: Tensor, V: int, rng: torch.Generator) -> VocabPass:
-    """Rows that are sure of the right token, or think another one a little likelier."""
+    """Rows that are sure of the right token, or have it among others."""
     found = VocabPass.certain(right, CANDIDATES)
     rows = (~known).nonzero()[:, 0]
-    wrong = torch.randint(V, (len(rows),), generator=rng)
-    pairs, likely = torch.stack((wrong, right[rows]), dim=1).sort(dim=1)
-    found.argmax[rows], found.above[rows] = wrong, 2
-    found.entropy[rows] = math.log(2)
-    found.ids[rows, :2] = pairs.int()
-    found.logits[rows, :2] = torch.tensor([-0.6, -0.8])[likely]
+    tokens = torch.randint(V, (len(rows), _UNSURE), generator=rng)
+    tokens[:, 1] = right[rows]
+    found.argmax[rows], found.above[rows] = tokens[:, 0], _UNSURE
+    share = 1 / torch.arange(1, _UNSURE + 1)
+    share /= share.sum()
+    found.entropy[rows] = torch.special.entr(share).sum()
+    tokens, rank = tokens.sort(dim=1)
+    found.ids[rows, :_UNSURE], found.logits[rows, :_UNSURE] = tokens.int(), share.log()[rank]
     return found
 
 
