@@ -19,12 +19,12 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
+from dlm.kernels.rounding import ROWS
 from dlm.kernels.vocab_cpu import forbid_, mask_words
 from dlm.kernels.vocab_rows import Masks, heated
 
 _CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32
 _GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB
-_ROWS = 16  # a product of rows that are no multiple of it may round otherwise
 _LEAST = -80.0  # nats: torch's exp is slow where it underflows, and nothing of this size counts
 
 
@@ -86,7 +86,7 @@ def _walked(
 ) -> Float32[Tensor, "m D"]:
     """The means of some flat rows, by `size` tokens at a time."""
     rows, (V, D) = flat.rows[some], table.shape
-    more = -len(rows) % _ROWS
+    more = -len(rows) % ROWS
     out = torch.zeros(len(rows) + more, D, device=table.device)
     for begin in range(0, V, size):
         piece = slice(begin, min(begin + size, V))

@@ -134,14 +134,7 @@ def _moe(
 
 
 @_moe.register_fake
-def _(
-    x: Tensor,
-    weight: Tensor,
-    order: Tensor,
-    starts: Tensor,
-    gate_up: list[Tensor],
-    down: list[Tensor],
-) -> Tensor:
+def _(x: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x)
 
 
@@ -199,8 +192,9 @@ def _check(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stac
 
 
 @triton.jit
-def _tile(starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The expert of the program's tile, or `experts` if there is none; its slots, from and to."""
+def _tile(starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The program's tile: its expert, or `experts` if there is none; its slots, and where those of
+    the expert end; its rows of weights."""
     index, tile = tl.arange(0, EXPERTS), tl.program_id(1)
     start = tl.load(starts_ptr + index, mask=index < experts, other=0).to(tl.int32)
     end = tl.load(starts_ptr + index + 1, mask=index < experts, other=0).to(tl.int32)
@@ -209,7 +203,9 @@ def _tile(starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr):
     expert = tl.sum(((last <= tile) & (index < experts)).to(tl.int32), 0)
     here = index == expert
     first = tl.sum(tl.where(here, start + (tile - last + tiles) * BLOCK_N, 0), 0)
-    return expert, first, tl.sum(tl.where(here, end, 0), 0)
+    n = first + tl.arange(0, BLOCK_N)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    return expert, n, tl.sum(tl.where(here, end, 0), 0), m
 
 
 @triton.jit
@@ -244,11 +240,9 @@ def _gate_up_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    found = _tile(starts_ptr, experts, EXPERTS, BLOCK_N)
-    expert, first, end = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    found = _tile(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
+    expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     if expert < experts:
-        n = first + tl.arange(0, BLOCK_N)
-        m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
         token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # past the end, the last again
         gate_row = expert.to(tl.int64) * 2 * inner + tl.minimum(m, inner - 1)
         up_row = gate_row + inner
@@ -289,11 +283,9 @@ def _down_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    found = _tile(starts_ptr, experts, EXPERTS, BLOCK_N)
-    expert, first, end = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    found = _tile(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
+    expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     if expert < experts:
-        n = first + tl.arange(0, BLOCK_N)
-        m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
         place = tl.minimum(n, end - 1).to(tl.int64)
         row = expert.to(tl.int64) * hidden + tl.minimum(m, hidden - 1)
         acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)

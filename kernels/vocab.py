@@ -14,7 +14,7 @@ Shapes: `N` rows of `V` logits, of which `n` are looked at; `M` masks of `W` wor
 """
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -104,25 +104,30 @@ def vocab_pass(
     `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
     `TRITON_INTERPRET=1` is in the environment before this file is imported.
     """
-    _check(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
-    arguments = logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k
+    given = _Given(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
+    _check(given)
     if logits.device.type != "cpu" if by_kernel is None else by_kernel:
-        return _launch(*arguments)
+        return _launch(given)
     with logits.device if logits.device.type != "cpu" else nullcontext():  # it has a price
-        return _in_blocks(*arguments)
+        return _in_blocks(given)
 
 
-def _in_blocks(
-    logits: Tensor,
-    inverse_temperature: Tensor,
-    uniform: Tensor,
-    masks: Masks | None,
-    rows: Tensor | None,
-    softcap: float | None,
-    threshold: float,
-    k: int,
-) -> VocabPass:
+class _Given(NamedTuple):
+    """The arguments of `vocab_pass`."""
+
+    logits: Tensor
+    inverse_temperature: Tensor
+    uniform: Tensor
+    masks: Masks | None
+    rows: Tensor | None
+    softcap: float | None
+    threshold: float
+    k: int
+
+
+def _in_blocks(given: _Given) -> VocabPass:
     """In plain torch, a few rows at a time."""
+    logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     n, V = len(inverse_temperature), logits.shape[1]
     size = max(1, _CPU_BLOCK // max(1, V))
     parts = []
@@ -136,16 +141,8 @@ def _in_blocks(
     return VocabPass(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _launch(
-    logits: Tensor,
-    inverse_temperature: Tensor,
-    uniform: Tensor,
-    masks: Masks | None,
-    rows: Tensor | None,
-    softcap: float | None,
-    threshold: float,
-    k: int,
-) -> VocabPass:
+def _launch(given: _Given) -> VocabPass:
+    logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     (N, V), n, device = logits.shape, len(inverse_temperature), logits.device
     chunks = max(1, -(-V // _CHUNK))
     rows = torch.arange(N, device=device) if rows is None else rows
@@ -168,16 +165,8 @@ def _launch(
     return VocabPass(lse, entropy, argmax, draw, count, tail, ids, listed)
 
 
-def _check(
-    logits: Tensor,
-    inverse_temperature: Tensor,
-    uniform: Tensor,
-    masks: Masks | None,
-    rows: Tensor | None,
-    softcap: float | None,
-    threshold: float,
-    k: int,
-) -> None:
+def _check(given: _Given) -> None:
+    logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     if logits.ndim != 2 or not logits.is_floating_point() or logits.dtype.itemsize > 4:
         raise ValueError(
             f"logits are [n, V] of fp32, bf16 or fp16, got {[*logits.shape]} of {logits.dtype}"

@@ -56,9 +56,7 @@ class KVCache:
             same = kinds.setdefault(layer.kind, [])
             self._layers.append((layer.kind, len(same)))
             same.append(layer)
-        self._windows = {
-            kind: config.window if kind == "sliding_attention" else None for kind in kinds
-        }
+        self._windows = {kind: config.window_of(kind) for kind in kinds}
         spans = {kind: window and window - 1 for kind, window in self._windows.items()}
         self._index = PrefixIndex(page, spans)
         self._pools: dict[LayerType, PagePool] = {}

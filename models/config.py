@@ -49,6 +49,10 @@ class ModelConfig:
     canvas_length: int
     max_positions: int
 
+    def window_of(self, kind: LayerType) -> int | None:
+        """Tokens that a layer sees, the current one included; None: all of them."""
+        return self.window if kind == "sliding_attention" else None
+
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
         """From the parsed `config.json` of a DiffusionGemma checkpoint.

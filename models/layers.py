@@ -11,16 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.moe import matrix, moe
+from dlm.kernels.rounding import ROWS
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
 from dlm.models.quantised import NVFP4Weight
 
 # Queries [..., heads, D], keys and values [..., kv_heads, D] -> [..., heads, D].
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-# Rows below which a matrix product may take another path than with more rows, and round
-# otherwise; a token's result must not depend on how many other tokens chose its expert.
-_MIN_ROWS = 16
 
 
 class RMSNorm(nn.Module):
@@ -143,7 +140,7 @@ class Experts(nn.Module):
             if len(chosen) == 0:
                 continue
             token = chosen // expert.shape[-1]
-            rows = F.pad(x[token], (0, 0, 0, max(0, _MIN_ROWS - len(token))))
+            rows = F.pad(x[token], (0, 0, 0, max(0, ROWS - len(token))))
             w = matrix(gate_up, e)
             gate, up = F.linear(rows.type_as(w), w).chunk(2, dim=-1)
             inner = F.gelu(gate, approximate="tanh") * up

@@ -8,22 +8,18 @@ encoding from denoising. The reference is transformers' `DiffusionGemmaForBlockD
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
 
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.expectation import Distributions
+from dlm.kernels.rounding import ROWS
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
-
-# The packed axis is padded to a multiple: a product of few rows may round otherwise than one of
-# many, and what else is in a pass must not show in a token's result.
-_ROWS = 16
 
 _OPERATIONS = "experts", "attention", "vocabulary"  # that kernels may compute
 
@@ -171,27 +167,24 @@ class DiffusionGemma(nn.Module):
         plan = cache.plan(encode, slots, len(canvases) // max(1, len(slots)))
         new = torch.tensor([t for tokens in encode.values() for t in tokens], dtype=torch.long)
         x = torch.cat((self.embed(new.to(self.device)), canvases))
-        padding = -len(x) % _ROWS
+        padding = -len(x) % ROWS
         positions = F.pad(plan.positions, (0, padding))
         causal = torch.arange(len(positions), device=self.device)[:, None] < len(new)
         attends = []
         for index, layer in enumerate(self.layers):
             scales = {n: layer.get_buffer(f"self_attn.{n}") for n in ("k_scale", "v_scale")}
             attends.append(partial(cache.attend, index, plan=plan, **scales))
-        scalars = [
-            torch.where(causal, one, other)
-            for one, other in zip(self.scalars("encoder"), self.scalars("decoder"), strict=True)
-        ]
-        x = self.run_layers(F.pad(x, (0, 0, 0, padding)), positions, attends, scalars)
+        x = F.pad(x, (0, 0, 0, padding))
+        x = self.run_layers(x, positions, attends, self.scalars(causal))
         cache.advance(plan)
         return x[: len(x) - padding]
 
-    def scalars(self, of: Literal["encoder", "decoder"]) -> list[Float[Tensor, "1"]]:
-        """What each layer's output is multiplied by: all that sets encoder and decoder apart."""
-        name = "encoder_scalar" if of == "encoder" else "layer_scalar"
-        return [layer.get_buffer(name) for layer in self.layers]
-
-    def window(self, layer: int) -> int | None:
-        """Tokens that a sliding layer sees, the current one included; None for a full layer."""
-        sliding = self.config.layers[layer].kind == "sliding_attention"
-        return self.config.window if sliding else None
+    def scalars(self, encoded: Bool[Tensor, "n 1"]) -> list[Float[Tensor, "n 1"]]:
+        """What each layer's output is multiplied by, for tokens that are `encoded` and for those of
+        canvases: all that sets encoder and decoder apart."""
+        return [
+            torch.where(
+                encoded, layer.get_buffer("encoder_scalar"), layer.get_buffer("layer_scalar")
+            )
+            for layer in self.layers
+        ]

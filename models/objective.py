@@ -122,12 +122,11 @@ class _Layout:
         column = torch.arange(T, device=device)
         canvas = batch.starts[..., None] + torch.arange(self._L, device=device)
         self._positions = torch.cat((column.expand(B, T), rearrange(canvas, "b k l -> b (k l)")), 1)
-        windows = [model.window(i) for i in range(len(model.layers))]
+        windows = [model.config.window_of(layer.kind) for layer in model.config.layers]
         attend = {window: _masked_attention(self._mask(batch, window)) for window in set(windows)}
         self._attends = [attend[window] for window in windows]
         clean = torch.arange(T + self._K * self._L, device=device)[:, None] < T
-        scalars = zip(model.scalars("encoder"), model.scalars("decoder"), strict=True)
-        self._scalars = [torch.where(clean, one, other) for one, other in scalars]
+        self._scalars = model.scalars(clean)
 
     def states(
         self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"]

@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 from stress import PAD, STOPS, tokenizer_of
 from transformers import PreTrainedTokenizerFast
+from weightless import Weightless
 
 import dlm
 from dlm.chat import Chat
 from dlm.collector import collect_seldom
-from dlm.kernels.expectation import Distributions
 
 L, STEPS = 4, 24  # positions of a canvas; steps that a hostile request gets
 IDLE = 80  # steps without a request: enough to warm up one grammar
@@ -112,54 +112,18 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-class Noise:
+class Noise(Weightless):
     """A denoiser that wants the same random tokens always."""
 
     def __init__(self, vocab_size: int):
-        self.vocab_size, self.canvas_length = vocab_size, L
-        self.max_positions, self.device = 1_000_000, torch.device("cpu")
-        self.softcap = self.capacity = None
-        self._lengths: dict[int, int] = {}
+        super().__init__(vocab_size, L)
         self._logits = 3 * torch.randn(L, vocab_size, generator=torch.Generator().manual_seed(0))
-
-    def new_cache(self, slots: int) -> "Noise":
-        return self
-
-    def length(self, slot: int) -> int:
-        return self._lengths.get(slot, 0)
-
-    def fits(self, tokens: int) -> bool:
-        return True
-
-    def reserve(self, slot: int, tokens: int) -> None:
-        pass
-
-    def attach(self, slot: int, tokens: Any) -> int:
-        return 0
-
-    def rewind(self, slot: int, length: int) -> int:
-        self._lengths[slot] = length
-        return length
-
-    def release(self, slot: int) -> None:
-        self._lengths[slot] = 0
-
-    def encode(self, tokens: Any, cache: Any, slots: Any) -> torch.Tensor:
-        for row, slot in zip(tokens, slots, strict=True):
-            self._lengths[slot] = self.length(slot) + len(row)
-        return torch.zeros(sum(map(len, tokens)), 1)
 
     def denoise(
         self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
     ) -> torch.Tensor:
         self.encode(list(encode.values()), cache, list(encode))
         return torch.stack([self._logits] * len(slots))
-
-    def no_soft_embedding(self) -> torch.Tensor:
-        return torch.zeros(L, 1)
-
-    def expected_embedding(self, distributions: Distributions) -> torch.Tensor:
-        return torch.zeros(distributions.n, 1)
 
 
 class Words(Chat):

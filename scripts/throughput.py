@@ -25,13 +25,13 @@ from bench import array_of
 from stress import L, read_schemas, tokenizer_of
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
+from weightless import Weightless
 
 import dlm
 from dlm.chat import Chat
 from dlm.collector import collect_seldom
 from dlm.events import Committed, Finished
 from dlm.grammar import Compiler, GrammarError, Matcher
-from dlm.kernels.expectation import Distributions
 from dlm.kernels.vocab_rows import VocabPass
 from dlm.logits import CANDIDATES
 
@@ -68,50 +68,24 @@ class Numbers(Chat):
         return list(request.token_ids or ())
 
 
-class Clock:
+class Clock(Weightless):
     """A denoiser: after `PASS` seconds it says something of the canvas that `scripts` has behind a
     prompt, which is one token, the script's number."""
 
-    softcap = capacity = None
-    canvas_length, max_positions, device = L, 1_000_000, torch.device("cpu")
-
     def __init__(self, vocab_size: int, scripts: Sequence[Tensor]):
-        self.vocab_size, self._scripts = vocab_size, scripts
+        super().__init__(vocab_size, L)
+        self._scripts = scripts
         self._prompts: dict[int, int] = {}  # by slot
-        self._lengths: dict[int, int] = {}
         self._begun: dict[int, tuple[int, int]] = {}  # by slot: where its canvas begins, passes
         self._rng = torch.Generator().manual_seed(0)
         self._row = 2.5 * torch.randn(vocab_size, generator=self._rng) - 22  # of all other tokens
         self._said = VocabPass.certain(torch.empty(0, dtype=torch.long), CANDIDATES)
 
-    def new_cache(self, slots: int) -> "Clock":
-        return self
-
-    def length(self, slot: int) -> int:
-        return self._lengths.get(slot, 0)
-
-    def fits(self, tokens: int) -> bool:
-        return True
-
-    def reserve(self, slot: int, tokens: int) -> None:
-        pass
-
-    def attach(self, slot: int, tokens: Any) -> int:
-        return 0
-
-    def rewind(self, slot: int, length: int) -> int:
-        self._lengths[slot] = length
-        return length
-
-    def release(self, slot: int) -> None:
-        self._lengths[slot] = 0
-
     def encode(self, tokens: Any, cache: Any, slots: Any) -> Tensor:
         for row, slot in zip(tokens, slots, strict=True):
             if not self.length(slot):
                 self._prompts[slot] = row[0]
-            self._lengths[slot] = self.length(slot) + len(row)
-        return torch.zeros(sum(map(len, tokens)), 1)
+        return super().encode(tokens, cache, slots)
 
     def denoise(
         self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
@@ -137,12 +111,6 @@ class Clock:
         the canvas hears of it, which nobody looks at here."""
         rows = args[3]
         return self._said if rows is None else VocabPass.certain(torch.zeros_like(rows), k)
-
-    def no_soft_embedding(self) -> Tensor:
-        return torch.zeros(L, 1)
-
-    def expected_embedding(self, distributions: Distributions) -> Tensor:
-        return torch.zeros(distributions.n, 1)
 
 
 def main() -> None:
@@ -207,14 +175,14 @@ def _wanted(
 
 
 def _begun(engine: dlm.Engine, specs: Sequence[dlm.JsonSchema | None]) -> dict[int, dlm.Request]:
-    """Requests, by their numbers: one for each script, all of them running."""
+    """Requests, by their numbers: one for each script, with their grammars compiled."""
     requests = [
         dlm.Request(token_ids=[i], constraint=spec, max_tokens=2 * _ANSWER)
         for i, spec in enumerate(specs)
     ]
     numbers = {engine.add(request): request for request in requests}
-    while len(engine._scheduler.running) < len(specs):
-        engine._events += engine._scheduler.admit()
+    for number in numbers:
+        engine._scheduler.prepare(number)
     return numbers
 
 

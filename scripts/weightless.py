@@ -1,0 +1,59 @@
+"""A denoiser without weights, for benchmarks of all that is not the model."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dlm.kernels.expectation import Distributions
+
+
+class Weightless(ABC):
+    """Its own cache, of which it keeps the lengths."""
+
+    softcap = capacity = None
+    max_positions, device = 1_000_000, torch.device("cpu")
+
+    def __init__(self, vocab_size: int, canvas_length: int):
+        self.vocab_size, self.canvas_length = vocab_size, canvas_length
+        self._lengths: dict[int, int] = {}
+
+    def new_cache(self, slots: int) -> "Weightless":
+        return self
+
+    def length(self, slot: int) -> int:
+        return self._lengths.get(slot, 0)
+
+    def fits(self, tokens: int) -> bool:
+        return True
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        pass
+
+    def attach(self, slot: int, tokens: Any) -> int:
+        return 0
+
+    def rewind(self, slot: int, length: int) -> int:
+        self._lengths[slot] = length
+        return length
+
+    def release(self, slot: int) -> None:
+        self._lengths[slot] = 0
+
+    def encode(self, tokens: Any, cache: Any, slots: Any) -> Tensor:
+        for row, slot in zip(tokens, slots, strict=True):
+            self._lengths[slot] = self.length(slot) + len(row)
+        return torch.zeros(sum(map(len, tokens)), 1)
+
+    @abstractmethod
+    def denoise(
+        self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
+    ) -> Tensor:
+        """Logits [slots, L, V] of the canvases, with the tokens of `encode` read first."""
+
+    def no_soft_embedding(self) -> Tensor:
+        return torch.zeros(self.canvas_length, 1)
+
+    def expected_embedding(self, distributions: Distributions) -> Tensor:
+        return torch.zeros(distributions.n, 1)
