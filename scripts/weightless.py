@@ -1,6 +1,5 @@
 """A denoiser without weights, for benchmarks of all that is not the model."""
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -9,8 +8,9 @@ from torch import Tensor
 from dlm.kernels.expectation import Distributions
 
 
-class Weightless(ABC):
-    """Its own cache, of which it keeps the lengths."""
+class Weightless:
+    """Its own cache, of which it keeps the lengths. A subclass adds `denoise`: what it says of a
+    canvas."""
 
     softcap = capacity = None
     max_positions, device = 1_000_000, torch.device("cpu")
@@ -45,12 +45,6 @@ class Weightless(ABC):
         for row, slot in zip(tokens, slots, strict=True):
             self._lengths[slot] = self.length(slot) + len(row)
         return torch.zeros(sum(map(len, tokens)), 1)
-
-    @abstractmethod
-    def denoise(
-        self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
-    ) -> Tensor:
-        """Logits [slots, L, V] of the canvases, with the tokens of `encode` read first."""
 
     def no_soft_embedding(self) -> Tensor:
         return torch.zeros(self.canvas_length, 1)
