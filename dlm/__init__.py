@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dlm.autoregressive import Autoregressive
     from dlm.config import DecodeConfig
+    from dlm.diffusion import Diffusion
     from dlm.engine import Engine
     from dlm.errors import DlmError, RequestError
     from dlm.events import Committed, Draft, Event, Failed, Finished
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from dlm.request import Request, Result, Stats
 
 _EXPORTS = {
+    "dlm.autoregressive": "Autoregressive",
     "dlm.config": "DecodeConfig",
+    "dlm.diffusion": "Diffusion",
     "dlm.engine": "Engine",
     "dlm.errors": "DlmError RequestError",
     "dlm.events": "Committed Draft Event Failed Finished",

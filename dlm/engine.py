@@ -11,15 +11,13 @@ import torch
 
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
-from dlm.decoder import Decoder
-from dlm.denoise import Denoiser
+from dlm.decoding import Decoding, Model, Parts
+from dlm.diffusion import Diffusion
 from dlm.errors import DlmError, RequestError, failure
 from dlm.events import Event, Failed, Finished
 from dlm.grammar import (
     Compiled,
     Compiler,
-    Free,
-    Frontier,
     Reasoning,
     Spec,
     Vocabulary,
@@ -27,7 +25,6 @@ from dlm.grammar import (
 )
 from dlm.models import checkpoint
 from dlm.models.backends import Kernels
-from dlm.pipeline import Pipeline
 from dlm.policy import Policy
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
@@ -49,14 +46,14 @@ KV_TYPES = {
 class Engine:
     """Serves requests on one model.
 
-    `add` admits a request, `step` runs one denoising pass for all that are running and tells what
-    happened; requests join and leave between passes, each at its own pace. A request's output
+    `add` admits a request, `step` runs one pass of the model for all that are running and tells
+    what happened; requests join and leave between passes, each at its own pace. A request's output
     depends on the request alone, never on what runs beside it.
     """
 
     def __init__(
         self,
-        model: Denoiser,
+        model: Model,
         chat: Chat,
         config: DecodeConfig | None = None,
         slots: int = 8,
@@ -64,13 +61,17 @@ class Engine:
         thought: tuple[str, str] | None = None,
         workers: Workers | None = None,
         cache: Cache | None = None,
+        decoding: Decoding | None = None,
     ):
         """`policy` limits what requests may ask for. `thought` are the texts that open and close
         reasoning; by default Gemma 4's, if the tokenizer has them. `workers` are the processes that
         compile, by default the engine's own. `cache` has room for `slots` requests; by default it
-        grows as they do."""
+        grows as they do. `decoding` is how the model writes, by default in canvases: `Diffusion()`.
+        Raises `DlmError` for a model that cannot write so."""
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
+        self._decoding = decoding or Diffusion()
+        self._decoding.check(model)
         self.model, self.chat = model, chat
         self.config, self.policy = config or DecodeConfig(), policy or Policy()
         self.vocabulary = Vocabulary.from_tokenizer(
@@ -82,14 +83,19 @@ class Engine:
         # Who computes what: "triton" or "torch" by operation. Models that are no Gemma may not say.
         self.backends: abc.Mapping[str, str] = getattr(model, "backends", {})
         self._cache = model.new_cache(slots) if cache is None else cache
-        self._decoder = Decoder(
-            model, self._cache, self.config, self.policy, self.vocabulary, self._compiler
-        )
-        decoder = self._decoder
-        self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
-        limits = self.policy.encode_tokens, self.policy.step_work
         vocabulary = self.backends.get("vocabulary")
-        self._pipeline = Pipeline(model, self._cache, self.config, *limits, vocabulary)
+        parts = Parts(
+            model=model,
+            cache=self._cache,
+            config=self.config,
+            policy=self.policy,
+            vocabulary=self.vocabulary,
+            compiler=self._compiler,
+            by_kernel=None if vocabulary is None else vocabulary == "triton",
+        )
+        self._decoder = decoder = self._decoding.decoder(parts)
+        self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
+        self._pipeline = self._decoding.passes(parts)
         self._events: list[Event] = []  # that no step has told of yet
         self._admitted = 0
 
@@ -106,6 +112,7 @@ class Engine:
         activation_bits: int = 16,
         kv: str = "auto",
         cache_tokens: int | None = None,
+        decoding: Decoding | None = None,
     ) -> "Engine":
         """The engine for a DiffusionGemma directory in Hugging Face layout; None: the built-in one.
 
@@ -134,7 +141,7 @@ class Engine:
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
         chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
-        return cls(model, chat, config, slots, policy, cache=cache)
+        return cls(model, chat, config, slots, policy, cache=cache, decoding=decoding)
 
     @property
     def busy(self) -> bool:
@@ -162,11 +169,10 @@ class Engine:
         for token in prompt:
             if not isinstance(token, int) or not 0 <= token < V:
                 raise RequestError(f"token {token!r} is outside of {V} tokens")
-        L = self.model.canvas_length
-        room, canvases = self.model.max_positions - len(prompt), -(-request.max_tokens // L)
-        if canvases * L > room:
+        room = self._decoding.room(self.model, max(0, self.model.max_positions - len(prompt)))
+        if request.max_tokens > room:
             raise RequestError(
-                f"{len(prompt)} prompt tokens leave {max(0, room // L * L)} for the answer, "
+                f"{len(prompt)} prompt tokens leave {room} for the answer, "
                 f"fewer than max_tokens {request.max_tokens}"
             )
         capacity = self._cache.capacity
@@ -205,7 +211,7 @@ class Engine:
             self._leave(slot)
 
     def step(self) -> list[Event]:
-        """One denoising pass for all that run, or for half of them where they are many: then tells
+        """One pass for all that run, or for half of their canvases where they are many: then tells
         of the other half. What fails in one request ends that one alone."""
         self._events += self._scheduler.admit()
         running = self._scheduler.running
@@ -270,14 +276,11 @@ class Engine:
 
     def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
         """Give a request that is about to run its constraint."""
-        if compiled is None:
-            sequence.constraint = Free(self.config.stops)
-            return
         request, reasoning = sequence.request, None
         if request.thinking and self._reasoning is not None:
             reasoning = replace(self._reasoning, budget=request.thinking_budget)
-        sequence.constraint = Frontier(compiled, request.max_tokens, reasoning)
-        sequence.checked = compiled.checked
+        self._decoding.constrain(sequence, compiled, reasoning, self.config)
+        sequence.checked = compiled is not None and compiled.checked
 
     def _alone(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:
         """Do the `work` of one request. Whatever it raises ends that request, and no other."""

@@ -8,7 +8,7 @@ from dlm.errors import RequestError
 from dlm.grammar import Spec, ToolCall
 
 FinishReason = Literal["stop", "length"]
-_PASS = ("denoise", "guide", "settle")  # the phases of a denoising pass
+_PASS = "denoise", "guide", "settle"  # of a pass: the model's, the grammar's, what is decided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class Stats:
     """What one request cost."""
 
     denoiser_calls: int = 0  # passes over a canvas
+    causal_calls: int = 0  # passes that say what comes next, of decoding left to right
     canvases: int = 0
     tokens: int = 0  # committed, the stop token counted
     cached: int = 0  # tokens of the prompt that another request had encoded
@@ -78,8 +79,16 @@ class Stats:
             self.seconds[phase] += each
 
     @property
+    def calls(self) -> int:
+        """Forward passes of the model, but for those that only encode a part of a long prompt.
+
+        Left to right each is a causal one, and may read a canvas as well.
+        """
+        return self.causal_calls or self.denoiser_calls
+
+    @property
     def tokens_per_call(self) -> float:
-        return self.tokens / max(1, self.denoiser_calls)
+        return self.tokens / max(1, self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

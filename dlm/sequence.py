@@ -13,6 +13,7 @@ from dlm.grammar import Answer, Constraint
 from dlm.request import FinishReason, Request, Result, Stats
 from dlm.retry import alike_in, turning_point, untried
 from dlm.stream import Stream
+from dlm.writing import Writing
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -32,7 +33,8 @@ class Sequence:
     attached: bool = False  # the cache has looked for its prompt
     checking: "Future[Any] | None" = None  # the value of a finished answer, while it is checked
 
-    constraint: Constraint = field(init=False)  # made when the request can run
+    constraint: Constraint = field(init=False)  # over canvases; made when the request can run
+    writing: Writing = field(init=False)  # of decoding left to right; likewise
     checked: bool = False  # its grammar is wider than its spec: nothing is final before the end
     canvas: Canvas = field(init=False)  # begun when the request runs
 
@@ -46,8 +48,8 @@ class Sequence:
         self.stats.canvases += 1
 
     def commit(self, tokens: list[int]) -> None:
-        """The canvas is done: its tokens are final, and the cache does not hold them yet."""
-        self.tokens, self.canvas.pinned = self.tokens + tokens, []
+        """These tokens are final, and the cache need not hold them yet."""
+        self.tokens = self.tokens + tokens
         self.stats.tokens += len(tokens)
 
     def turning_point(self, path: abc.Sequence[str | int]) -> int:
@@ -59,23 +61,20 @@ class Sequence:
         at = begin + turning_point(pieces, path, turned)
         return untried(self.tokens, at, begin, self.refused)
 
-    def turn_back(self, at: int, canvas: int) -> None:
+    def turn_back(self, at: int, kept: int) -> set[int]:
         """The answer was refused: its token `at` becomes one that spells something else.
 
-        The canvas, which has just begun, comes behind `canvas` tokens, where that of `at` did.
+        The first `kept` tokens stay committed. Returns what may not come at `at` again.
         """
         led = tuple(self.tokens[:at])
         pieces = self.stream.vocabulary.pieces
         alike = alike_in(pieces, pieces[self.tokens[at]]) if pieces[self.tokens[at]] else set()
         self.refused.setdefault(led, set()).update({self.tokens[at]}, alike)
-        self.tokens = self.tokens[:canvas]
-        self.canvas.pinned, self.canvas.barred = (
-            list(led[canvas:]),
-            {at - canvas: self.refused[led]},
-        )
+        self.tokens = self.tokens[:kept]
         self.refusals, self.turned = self.refusals + 1, at
         self.stats.rollbacks += 1
         self.stats.tokens = len(self.tokens)
+        return self.refused[led]
 
     @property
     def ready(self) -> bool:
@@ -85,11 +84,6 @@ class Sequence:
     def unencoded(self, encoded: int) -> list[int]:
         """Tokens of the prompt and of finished canvases behind the first `encoded` of them."""
         return self.prompt[encoded:] + self.tokens[max(0, encoded - len(self.prompt)) :]
-
-    @property
-    def final(self) -> list[int]:
-        """All tokens that can no longer change."""
-        return self.tokens + self.canvas.pinned
 
     def answer(self, stopped: bool) -> tuple[str, list[int]]:
         """The text of the reasoning, and the tokens of the answer, a stop token left out."""

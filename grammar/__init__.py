@@ -20,8 +20,12 @@ if TYPE_CHECKING:
         Constraint,
         Fixed,
         Free,
+        FreeTokens,
         Guidance,
+        Look,
+        Row,
         Scores,
+        TokenConstraint,
     )
     from dlm.grammar.errors import (
         BudgetError,
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from dlm.grammar.kinds.structural_tag import StructuralTag
     from dlm.grammar.kinds.tools import Tools
     from dlm.grammar.parse.compiled import Compiled
+    from dlm.grammar.parse.left_to_right import LeftToRight
     from dlm.grammar.parse.matcher import Matcher
     from dlm.grammar.parse.reasoning import Reasoning
     from dlm.grammar.vocabulary import Vocabulary
@@ -51,7 +56,10 @@ _EXPORTS = {
     "dlm.grammar.canvas.compiler": "Compiler",
     "dlm.grammar.canvas.frontier": "Frontier",
     "dlm.grammar.canvas.workers": "Workers",
-    "dlm.grammar.constraint": "NOTHING Candidates Constraint Fixed Free Guidance Scores",
+    "dlm.grammar.constraint": (
+        "NOTHING Candidates Constraint Fixed Free FreeTokens Guidance Look Row Scores "
+        "TokenConstraint"
+    ),
     "dlm.grammar.errors": (
         "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
         "InvalidValueError LimitError Unfinished"
@@ -65,6 +73,7 @@ _EXPORTS = {
     "dlm.grammar.kinds.structural_tag": "StructuralTag",
     "dlm.grammar.kinds.tools": "Tools",
     "dlm.grammar.parse.compiled": "Compiled",
+    "dlm.grammar.parse.left_to_right": "LeftToRight",
     "dlm.grammar.parse.matcher": "Matcher",
     "dlm.grammar.parse.reasoning": "Reasoning",
     "dlm.grammar.vocabulary": "Vocabulary",

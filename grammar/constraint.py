@@ -1,4 +1,8 @@
-"""The seam between the denoising loop and whatever constrains it: two calls, one record."""
+"""The seam between decoding loops and whatever constrains them.
+
+Over canvases: `guide` and `commit`, with a `Guidance`. From left to right: `look` and `commit`,
+with a `Look`.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,6 +93,45 @@ class Constraint(Protocol):
         ...
 
 
+Row = np.ndarray | int | None
+"""What one position may take: packed bits `[words]`; or ~token, that one alone; None: any token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What may follow a text, and what may follow each token of a draft behind it."""
+
+    forced: list[int]  # tokens that come next whatever a model says; the draft is behind them
+    draft: list[int]  # as much of it as the grammar takes
+    rows: list[Row]  # [draft + 1] what may come in the place of each of its tokens, and behind it
+
+
+@runtime_checkable
+class TokenConstraint(Protocol):
+    """One request's constraint, left to right. Its state is the parse of all committed tokens."""
+
+    work: int  # units that one look may take; what a unit is, the constraint knows
+
+    @property
+    def ended(self) -> bool:
+        """A stop token was committed: the text is complete."""
+        ...
+
+    def look(self, draft: Sequence[int] = (), refused: Collection[int] = ()) -> Look:
+        """What may come next, and behind each token of `draft` that may. Leaves no trace.
+
+        The next token is none of `refused`, unless nothing else may come. Raises `Unfinished` when
+        its work is spent: asking again goes on.
+        """
+        ...
+
+    def commit(self, tokens: Sequence[int]) -> None: ...
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens committed."""
+        ...
+
+
 class Free:
     """No constraint: the guess is the model's own, up to the first stop token."""
 
@@ -109,3 +152,29 @@ class Free:
 
     def rollback(self, count: int) -> None:
         """Nothing was remembered."""
+
+
+class FreeTokens:
+    """No constraint, left to right: any token may come, up to `budget` of them or a stop token."""
+
+    work = 0
+
+    def __init__(self, stops: Collection[int], budget: int):
+        self._stops, self._left, self._ended = frozenset(stops), budget, False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def look(self, draft: Sequence[int] = (), refused: Collection[int] = ()) -> Look:
+        kept = list(draft[: max(0, self._left - 1)])
+        stop = next((i for i, token in enumerate(kept) if token in self._stops), len(kept))
+        return Look(forced=[], draft=kept[:stop], rows=[None] * (stop + 1))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._left -= len(tokens)
+        self._ended = bool(tokens) and tokens[-1] in self._stops
+
+    def rollback(self, count: int) -> None:
+        self._left += count
+        self._ended = self._ended and not count

@@ -7,6 +7,7 @@ encoding from denoising. The reference is transformers' `DiffusionGemmaForBlockD
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from types import MappingProxyType
 
 import torch
@@ -86,6 +87,15 @@ class DiffusionGemma(nn.Module):
         """
         none = torch.empty(0, self.config.hidden_size, dtype=self.dtype, device=self.device)
         return self._run(dict(zip(slots, tokens, strict=True)), none, (), cache)
+
+    @torch.inference_mode()
+    def predict(
+        self, tokens: Mapping[int, Sequence[int]], last: Mapping[int, int], cache: KVCache
+    ) -> Float[Tensor, "n V"]:
+        """Append `tokens[slot]` to each slot. Returns the logits, before the softcap, of what comes
+        behind each of the last `last[slot]` of them, slot by slot in the order of `last`."""
+        states = self.encode(list(tokens.values()), cache, list(tokens))
+        return self.logits(states[_ends(tokens, last)])
 
     @torch.inference_mode()
     def denoise(
@@ -188,3 +198,10 @@ class DiffusionGemma(nn.Module):
             )
             for layer in self.layers
         ]
+
+
+def _ends(tokens: Mapping[int, Sequence[int]], last: Mapping[int, int]) -> list[int]:
+    """Where the last `last[slot]` tokens of each slot are, if all are packed in the order of
+    `tokens`."""
+    ends = dict(zip(tokens, accumulate(map(len, tokens.values())), strict=True))
+    return [at for slot, count in last.items() for at in range(ends[slot] - count, ends[slot])]

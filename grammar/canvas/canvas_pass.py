@@ -1,6 +1,5 @@
 """One pass over a canvas: its guess and masks, and where the model's choices were refused."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dlm.grammar.constraint import Fixed
@@ -40,11 +39,3 @@ class CanvasPass:
         free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.forced_at)
         last = -1 if self.repair is None else next(free, -1)
         return last if last >= len(self.fixed.pinned) else -1
-
-
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many leading tokens are the same."""
-    shorter = min(len(one), len(other))
-    if one[:shorter] == other[:shorter]:
-        return shorter
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)

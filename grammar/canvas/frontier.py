@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterator, Sequence
 from math import exp
 from sys import maxsize
 
-from dlm.grammar.canvas.canvas_pass import CanvasPass, common
+from dlm.grammar.canvas.canvas_pass import CanvasPass
 from dlm.grammar.canvas.repair import SURE, best_repair
+from dlm.grammar.common import common
 from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
 from dlm.grammar.errors import DeadEndError, GrammarError
 from dlm.grammar.masks.table import Mask

@@ -53,7 +53,7 @@ class Allowed:
         return known
 
     def costs(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of text that may follow, and the fewest bytes to the end behind each."""
+        """The tokens that may follow but for stops, and the fewest bytes to the end behind each."""
         costs = np.full(len(self._vocabulary), _FAR, dtype=np.int64)
         for thread in state.threads:
             rest = self._parser.behind_terminal(thread).cost
@@ -66,6 +66,10 @@ class Allowed:
         ends = np.array([_FAR if s.cost is None else s.cost for s in states] or [_FAR])
         tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
         np.minimum.at(costs, tokens, np.minimum(ends, _FAR)[reached.states[owner]])
+        for token in self._control(state) - {*self._vocabulary.stops}:
+            behind = self._parser.after(state, token, b"")
+            if behind is not None and behind.cost is not None:
+                costs[token] = behind.cost
         tokens = np.flatnonzero(costs < _FAR)
         return tokens, costs[tokens]
 

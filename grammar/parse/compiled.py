@@ -22,6 +22,7 @@ from dlm.grammar.vocabulary import Vocabulary
 
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # of Python objects, roughly
 _COMPLETIONS = 4096  # that are remembered
+_FARTHEST = 1 << 16  # states of which it is remembered how far a token may lead from the end
 _SPELLED = 2048  # bytes of a completion that is spelled just to count its tokens
 BEGUN = 64  # bytes that are spelled of one that is known to fit
 _DOUBTFUL = 256  # tokens that are looked at one by one
@@ -50,6 +51,7 @@ class Compiled:
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self._spelled: dict[int, int | None] = {}  # the tokens of a state's rest, if any
         self._completions: dict[State, list[int] | None] = {}
+        self._farthest: dict[State, int] = {}  # bytes to the end behind any token that may follow
 
     @property
     def nbytes(self) -> int:
@@ -76,9 +78,14 @@ class Compiled:
 
         As packed bits. Of tokens behind which bytes do not bound it, only a few are looked at.
         """
+        if self._farthest.get(state, maxsize) <= tokens:
+            return None
         found, costs = self._allowed.costs(state)
         sure = costs <= tokens if self.vocabulary.spells_every_byte else costs < 0
         if sure.all():
+            if len(self._farthest) >= _FARTHEST:
+                self._farthest.clear()
+            self._farthest[state] = int(costs.max(initial=0))
             return None
         members = np.zeros(len(self.vocabulary), dtype=bool)
         members[found[sure]] = True

@@ -198,21 +198,41 @@ class Matcher:
 
     def _tight(self, budget: int) -> np.ndarray | None:
         """What the budget leaves of the mask; None: all of it."""
-        if self._phase is _Phase.ANSWER:
-            tokens = budget - 2 if self._keys is None else 2 * (budget - 4) // 3  # `most_tokens`
-            left = self._compiled.closing(self._state, tokens)
-            if left is not None and self._keys is not None:
-                first = (self.completing(budget - 1) or [])[:1]
-                left |= self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
-            if left is not None and self._state.cost == 0:
-                left |= self._compiled.masks.words(
-                    self._compiled.masks.changed(None, add=self._compiled.vocabulary.stops)
-                )
-            return left
-        if self._closing() and self.closes_within(budget - 1 - len(self._closing())):
-            return None
-        first = (self.completing(budget - 1) or [])[:1]
-        return self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
+        masks, reasoning = self._compiled.masks, self._reasoning
+        if reasoning is None or self._phase is _Phase.ANSWER:
+            return self._tight_answer(budget)
+        if self._marker and self._phase is _Phase.OPENING:
+            return None  # there is no other way
+        close = reasoning.close.rest(0)  # what a token of reasoning may leave to be written
+        if self._phase is _Phase.REASONING:
+            goes_on = self._reasons_within(budget, 1 + len(close))
+            return None if goes_on else masks.words(~reasoning.close.rest(self._marker)[0])
+        opens = reasoning.open.rest(0)
+        left = self._tight_answer(budget)
+        left = masks.words(self._compiled.mask(self._state)) if left is None else left
+        if self._reasons_within(budget, len(opens) + len(close)):
+            left = left | masks.words(~opens[0])
+        return left
+
+    def _reasons_within(self, budget: int, more: int) -> bool:
+        """So many more tokens of reasoning, then the answer and its stop, fit the budgets."""
+        limit = None if self._reasoning is None else self._reasoning.budget
+        if limit is not None and self._thought + more > limit:
+            return False
+        return self._completions.closes_within(self._state, self._keys, budget - 1 - more)
+
+    def _tight_answer(self, budget: int) -> np.ndarray | None:
+        """The same in front of the answer, or within it."""
+        tokens = budget - 2 if self._keys is None else 2 * (budget - 4) // 3  # `most_tokens`
+        left = self._compiled.closing(self._state, tokens)
+        if left is not None and self._keys is not None:
+            first = (self.completing(budget - 1) or [])[:1]
+            left |= self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
+        if left is not None and self._state.cost == 0:
+            left |= self._compiled.masks.words(
+                self._compiled.masks.changed(None, add=self._compiled.vocabulary.stops)
+            )
+        return left
 
     def _closing(self) -> list[int]:
         """Tokens that end the reasoning, if it has begun."""

@@ -75,6 +75,19 @@ class Double:
             ]
         )
 
+    def predict(
+        self, tokens: Mapping[int, Sequence[int]], last: Mapping[int, int], cache: Ledger
+    ) -> Tensor:
+        """Left to right it wants what a canvas of zeros would begin with."""
+        self.encode([list(some) for some in tokens.values()], cache, list(tokens))
+        canvas = torch.zeros(self.canvas_length, dtype=torch.long), self.no_soft_embedding()
+        rows = [
+            self.wish(cache.tokens[slot][: len(cache.tokens[slot]) - back], *canvas)[0]
+            for slot, count in last.items()
+            for back in range(count - 1, -1, -1)
+        ]
+        return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
+
     def no_soft_embedding(self) -> Tensor:
         return torch.zeros(self.canvas_length, self.table.shape[1])
 

@@ -1,0 +1,88 @@
+"""Decoding left to right: what an engine needs to serve a causal language model.
+
+The weights of a diffusion language model are one too, by their encoder.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dlm.causal import CausalLM, CausalPasses, Written
+from dlm.config import DecodeConfig
+from dlm.decoder import Decoder
+from dlm.decoding import Model, Parts
+from dlm.errors import DlmError
+from dlm.events import Event
+from dlm.grammar import Compiled, FreeTokens, LeftToRight, Reasoning, Unfinished
+from dlm.sequence import Sequence
+from dlm.writing import Writing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoregressive:
+    """One token after the other. Raises `DlmError` for a temperature that there is not."""
+
+    temperature: float = 0.0  # 0: the likeliest token; else tokens are drawn, by the seed
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise DlmError(f"temperature is {self.temperature}: it takes 0 or more")
+
+    def check(self, model: Model) -> None:
+        if not isinstance(model, CausalLM):
+            raise DlmError(f"a {type(model).__name__} predicts no next token: it has no `predict`")
+
+    def room(self, model: CausalLM, positions: int) -> int:
+        return positions
+
+    def decoder(self, parts: Parts) -> "TokenDecoder":
+        more = parts.policy, parts.vocabulary, parts.compiler
+        return TokenDecoder(parts.cache, parts.config, *more)
+
+    def passes(self, parts: Parts) -> CausalPasses:
+        return CausalPasses(parts, self.temperature)
+
+    def constrain(
+        self,
+        sequence: Sequence,
+        compiled: Compiled | None,
+        reasoning: Reasoning | None,
+        config: DecodeConfig,
+    ) -> None:
+        room = sequence.request.max_tokens
+        if compiled is None:
+            sequence.writing = Writing(constraint=FreeTokens(config.stops, room))
+            return
+        sequence.writing = Writing(constraint=LeftToRight(compiled, room, reasoning))
+
+
+class TokenDecoder(Decoder):
+    """Requests go from token to token."""
+
+    def begin(self, slot: int, sequence: Sequence) -> None:
+        self._cache.reserve(slot, sequence.most_tokens)
+
+    def advance(
+        self, slot: int, sequence: Sequence, outcome: Written | Exception
+    ) -> Iterator[Event]:
+        """Commit what was written, and see whether the answer ends."""
+        writing = sequence.writing
+        if isinstance(outcome, Unfinished):
+            writing.work += writing.constraint.work
+            self._count_work(writing.work, "a token")
+            return
+        if isinstance(outcome, Exception):
+            raise outcome
+        writing.constraint.commit(outcome.tokens)
+        sequence.commit(outcome.tokens)
+        if writing.constraint.ended:
+            yield from self._finish(sequence, "stop")
+        elif len(sequence.tokens) == sequence.request.max_tokens:
+            yield from self._finish(sequence, "length")
+        else:
+            yield from self._tell(sequence)
+
+    def _turn_back(self, slot: int, sequence: Sequence, at: int) -> None:
+        sequence.writing.constraint.rollback(len(sequence.tokens) - at)
+        behind = len(sequence.prompt) + at
+        self._cache.rewind(slot, min(self._cache.length(slot), behind))
+        sequence.turn_back(at, at)

@@ -1,0 +1,117 @@
+"""Decoding in canvases: what an engine needs to serve a diffusion language model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from dlm.config import DecodeConfig
+from dlm.decoder import Decoder
+from dlm.decoding import Model, Parts
+from dlm.denoise import Denoiser, Outcome
+from dlm.errors import DlmError
+from dlm.events import Draft, Event
+from dlm.grammar import Compiled, Free, Frontier, Reasoning, Unfinished
+from dlm.pipeline import Pipeline
+from dlm.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diffusion:
+    """A canvas is denoised until it is settled, and then committed as a whole."""
+
+    def check(self, model: Model) -> None:
+        if not isinstance(model, Denoiser):
+            raise DlmError(
+                f"a {type(model).__name__} denoises no canvases: decode it left to right"
+            )
+
+    def room(self, model: Denoiser, positions: int) -> int:
+        return positions // model.canvas_length * model.canvas_length
+
+    def decoder(self, parts: Parts) -> "CanvasDecoder":
+        return CanvasDecoder(parts)
+
+    def passes(self, parts: Parts) -> Pipeline:
+        limits = parts.policy.encode_tokens, parts.policy.step_work
+        return Pipeline(parts.model, parts.cache, parts.config, *limits, parts.by_kernel)
+
+    def constrain(
+        self,
+        sequence: Sequence,
+        compiled: Compiled | None,
+        reasoning: Reasoning | None,
+        config: DecodeConfig,
+    ) -> None:
+        if compiled is None:
+            sequence.constraint = Free(config.stops)
+            return
+        sequence.constraint = Frontier(compiled, sequence.request.max_tokens, reasoning)
+
+
+class CanvasDecoder(Decoder):
+    """Requests go from canvas to canvas."""
+
+    def __init__(self, parts: Parts):
+        more = parts.policy, parts.vocabulary, parts.compiler
+        super().__init__(parts.cache, parts.config, *more)
+        self._model: Denoiser = parts.model
+
+    def begin(self, slot: int, sequence: Sequence) -> None:
+        self._cache.reserve(slot, sequence.most_tokens)
+        self._begin_canvas(sequence)
+
+    def _begin_canvas(self, sequence: Sequence) -> None:
+        """Start the next canvas of a request from noise."""
+        L, device = self._model.canvas_length, self._model.device
+        noise = torch.randint(self._model.vocab_size, (L,), generator=sequence.rng, device=device)
+        sequence.begin_canvas(noise, self._model.no_soft_embedding())
+
+    def advance(
+        self, slot: int, sequence: Sequence, outcome: Outcome | Exception
+    ) -> Iterator[Event]:
+        """Tell of the pass; commit the canvas if it settled, and see whether the answer ends."""
+        if isinstance(outcome, Unfinished):
+            canvas = sequence.canvas  # nothing of the look counts yet
+            canvas.work += sequence.constraint.work
+            self._count_work(canvas.work, "a canvas")
+            return
+        if isinstance(outcome, Exception):
+            raise outcome
+        guidance, canvas = outcome.guidance, sequence.canvas
+        yield Draft(
+            request=sequence.number,
+            step=canvas.steps,
+            entropy=outcome.entropy,
+            tokens=guidance.guess,
+            accepted=outcome.accepted,
+            pinned=len(canvas.pinned),
+        )
+        if not outcome.settled:
+            yield from self._tell(sequence)
+            return
+        room = sequence.request.max_tokens - len(sequence.tokens)
+        tokens = guidance.guess[: guidance.stop + 1][:room]
+        sequence.constraint.commit(tokens)
+        sequence.canvas.pinned = []
+        sequence.commit(tokens)
+        if guidance.stop < len(tokens):
+            yield from self._finish(sequence, "stop")
+        elif len(tokens) == room:
+            yield from self._finish(sequence, "length")
+        else:
+            self._begin_canvas(sequence)
+            yield from self._tell(sequence)
+
+    def _final(self, sequence: Sequence) -> list[int]:
+        return sequence.tokens + sequence.canvas.pinned
+
+    def _turn_back(self, slot: int, sequence: Sequence, at: int) -> None:
+        L = self._model.canvas_length
+        canvas = at // L * L
+        sequence.constraint.rollback(len(sequence.tokens) - canvas)
+        self._cache.rewind(slot, len(sequence.prompt) + canvas)
+        pinned = sequence.tokens[canvas:at]
+        self._begin_canvas(sequence)
+        barred = sequence.turn_back(at, canvas)
+        sequence.canvas.pinned, sequence.canvas.barred = pinned, {at - canvas: barred}

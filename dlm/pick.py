@@ -1,0 +1,52 @@
+"""Which token comes next, row by row: the likeliest that is allowed, or one that is drawn."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dlm.grammar import Row
+from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.vocab_rows import Masks
+from dlm.link import Link
+
+
+def pick(
+    logits: Float[Tensor, "n V"],
+    rows: Sequence[Row],
+    uniform: Sequence[float],
+    temperature: float,
+    softcap: float | None,
+    link: Link,
+    by_kernel: bool | None = None,
+) -> list[int]:
+    """A token for each of the n rows; -1 where the logits leave none.
+
+    `rows[i]` says what row i may take; what one names is not read. `uniform[i]` is the number in
+    [0, 1) that it is drawn by; at a temperature of 0 the likeliest is taken, the lowest of equals.
+    """
+    picks = [~row if isinstance(row, int) else -1 for row in rows]
+    read = [i for i, row in enumerate(rows) if not isinstance(row, int)]
+    if not read:
+        return picks
+    heat = [1 / temperature if temperature else 1.0] * len(read)
+    numbers = torch.tensor(heat), torch.tensor([uniform[i] for i in read]), torch.tensor(read)
+    masks = [rows[i] for i in read]
+    words = [row.view(np.int32) for row in masks if isinstance(row, np.ndarray)]
+    if words:
+        places = torch.tensor([-1 if row is None else 0 for row in masks])
+        places[places == 0] = torch.arange(len(words))
+        bitmask = torch.from_numpy(np.stack(words))
+        *sent, bitmask, places = link.to_device(*numbers, bitmask, places)
+        chosen = Masks(bitmask, places)
+    else:
+        sent, chosen = link.to_device(*numbers), None
+    found = vocab_pass(
+        logits, *sent[:2], chosen, sent[2], softcap=softcap, k=0, by_kernel=by_kernel
+    )
+    tokens = link.to_host(found.draw if temperature else found.argmax).tolist()
+    for i, token in zip(read, tokens, strict=True):
+        picks[i] = token
+    return picks

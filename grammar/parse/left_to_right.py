@@ -1,0 +1,133 @@
+"""One request's constraint for decoders that write from left to right: what may come next.
+
+A draft of what may follow, if there is one, is read along with it, so that one pass of a model can
+judge all of it. Knows no model, and not where a draft comes from.
+"""
+
+from collections.abc import Collection, Sequence
+from sys import maxsize
+
+import numpy as np
+
+from dlm.grammar.common import common
+from dlm.grammar.constraint import Look, Row
+from dlm.grammar.errors import DeadEndError, GrammarError, Unfinished
+from dlm.grammar.masks import bits
+from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.matcher import Matcher
+from dlm.grammar.parse.reasoning import Reasoning
+
+_CONTEXT = 20  # tokens of the text so far that are remembered, to spell what follows
+
+
+class LeftToRight:
+    """`commit` moves its state forward, `rollback` back; `look` leaves no trace.
+
+    Tokens that a look allows keep the text within its budget: it can always still be completed.
+    """
+
+    def __init__(self, compiled: Compiled, budget: int, reasoning: Reasoning | None = None):
+        """`budget` bounds all tokens, the stop among them. With `reasoning`, that may come first.
+
+        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
+        """
+        self._compiled, self._budget, self._vocabulary = compiled, budget, compiled.vocabulary
+        self._matcher = Matcher(compiled, reasoning)
+        self._said: list[int] = []
+        self.work = maxsize  # units that a look may take, each about 10 us
+        if not self._matcher.closes_within(budget - 1):
+            raise self._matcher.too_long(budget)
+
+    @property
+    def ended(self) -> bool:
+        """A stop token was committed: the text is complete."""
+        return self._matcher.ended
+
+    def look(self, draft: Sequence[int] = (), refused: Collection[int] = ()) -> Look:
+        """What may come next, and behind each token of `draft` that may.
+
+        The next token is none of `refused`, unless nothing else may come. Raises `Unfinished` when
+        its work is spent (asking again goes on), and `DeadEndError` if no token may come.
+        """
+        self._compiled.masks.trim()
+        self._compiled.meter.begin(self.work)
+        begin = self._matcher.position
+        try:
+            return self._look(draft, refused)
+        finally:
+            self._rewind(begin)
+            self._compiled.meter.begin()
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Raises `GrammarError`, and moves nothing, if the grammar does not take `tokens`."""
+        begin = self._matcher.position
+        taken = self._accept(tokens)
+        if taken < len(tokens):
+            self._rewind(begin)
+            raise GrammarError(f"token {tokens[taken]} at position {begin + taken} is not allowed")
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens committed."""
+        self._rewind(self._matcher.position - count)
+
+    def _look(self, draft: Sequence[int], refused: Collection[int]) -> Look:
+        forced = self._take_forced()
+        draft = draft[len(forced) :] if list(draft[: len(forced)]) == forced else []
+        rows: list[Row] = [self._allowed(() if forced else refused)]
+        at = 0
+        try:
+            while at < len(draft) and self._goes_on(rows[-1], draft[at]):
+                behind = self._take_forced()
+                at += 1
+                said = common(behind, draft[at:])
+                at += said
+                rows += [~token for token in behind[: said + 1]]
+                if said < len(behind):
+                    break
+                rows.append(self._allowed())
+        except (DeadEndError, Unfinished):
+            pass  # so far the draft was read
+        return Look(forced=forced, draft=list(draft[: len(rows) - 1]), rows=rows)
+
+    def _goes_on(self, row: Row, token: int) -> bool:
+        """Read a token of a draft. The one that stops is not worth it: nothing follows."""
+        if not isinstance(row, np.ndarray) or token in self._vocabulary.stops:
+            return False
+        return bool(row[token >> 5] >> (token & 31) & 1) and self._accept([token]) == 1
+
+    def _allowed(self, refused: Collection[int] = ()) -> np.ndarray:
+        words = self._matcher.allowed(self._budget - self._matcher.position)
+        if refused:
+            others = words.copy()
+            for token in refused:
+                bits.remove(others, token)
+            words = others if self._any(others) else words
+        if not self._any(words):
+            said = self._vocabulary.text(self._said[-_CONTEXT:])
+            raise DeadEndError(f"no token is allowed after {said!r}")
+        return words
+
+    def _any(self, words: np.ndarray) -> bool:
+        return bool(bits.unpacked(words)[: len(self._vocabulary)].any())
+
+    def _take_forced(self) -> list[int]:
+        """Read what every text goes on with from here, as the tokenizer spells it."""
+        text, taken = self._matcher.forced(), []
+        for token in self._vocabulary.canonical(self._said[-_CONTEXT:], text) if text else ():
+            if not self._accept([token]):
+                break
+            if not self._matcher.closes_within(self._budget - self._matcher.position - 1):
+                self._rewind(self._matcher.position - 1)
+                break
+            taken.append(token)
+        return taken
+
+    def _accept(self, tokens: Sequence[int]) -> int:
+        taken = self._matcher.accept_all(tokens)
+        self._said += tokens[:taken]
+        return taken
+
+    def _rewind(self, position: int) -> None:
+        count = self._matcher.position - position
+        self._matcher.rollback(count)
+        del self._said[len(self._said) - count :]
