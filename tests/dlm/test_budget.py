@@ -5,11 +5,13 @@ import re
 
 import jsonschema
 import pytest
+from decodings import each_decoding
 from doubles import Random, Scripted
 from values import PROMPT, V
 
 from dlm import Choice, JsonSchema, Regex, Request, RequestError, Tools
 
+decoding = each_decoding
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer"}},

@@ -4,6 +4,7 @@ import json
 
 import jsonschema
 import pytest
+from decodings import each_decoding
 from doubles import Obsessed, Random, Scripted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from values import PROMPT, V
 from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
 from dlm.retry import turning_point, untried
 
+decoding = each_decoding
 FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -1,0 +1,291 @@
+"""Left to right: the same weights, another loop; held against transformers, and a naive loop."""
+
+from functools import cache
+from random import Random as Dice
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from doubles import Dreamer, Obsessed, Scripted
+from tiny_data import extract
+from transformers import DiffusionGemmaForBlockDiffusion
+from values import PROMPT, V
+
+from dlm import (
+    Autoregressive,
+    Committed,
+    DlmError,
+    Draft,
+    Engine,
+    Failed,
+    Finished,
+    Grammar,
+    JsonSchema,
+    Policy,
+    Regex,
+    Request,
+)
+from dlm.engine import BUILT_IN
+from dlm.grammar import Matcher
+from dlm.grammar.masks.bits import unpacked
+from dlm.link import Link
+from dlm.pick import pick
+from dlm.turn import CHUNK
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+SPECS = {
+    "free": None,
+    "object": JsonSchema(PERSON, max_whitespace=1),
+    "regex": Regex("[a-f]{3,40}-[0-9]{1,9}"),
+    "grammar": Grammar('root ::= "(" root ")" | [a-z]+'),
+}
+
+
+@pytest.fixture(scope="session")
+def decoding():
+    return Autoregressive()
+
+
+@pytest.fixture(scope="module")
+def left_to_right():
+    """The built-in model's engine."""
+    engine = Engine.load(device="cpu", decoding=Autoregressive())
+    yield engine
+    engine.close()
+
+
+def asked(count):
+    return [extract(Dice(f"autoregressive/{i}"), "heldout") for i in range(count)]
+
+
+def test_its_tokens_are_those_of_transformers_encoder_and_head(left_to_right):
+    """Greedy: each token is the likeliest behind all before it, by transformers' own model, which
+    reads the whole text at once."""
+    requests = [Request(prompt=item.prompt, max_tokens=96) for item in asked(50)]
+    for request, result in zip(requests, left_to_right.generate(requests), strict=True):
+        *wanted, stop = likeliest(left_to_right.chat.prompt(request), result.token_ids)
+        assert result.token_ids == wanted
+        assert result.finish_reason == "stop"
+        assert stop in left_to_right.config.stops
+        assert result.stats.causal_calls == result.stats.tokens == len(wanted) + 1
+        assert result.stats.denoiser_calls == 0
+
+
+def test_requests_give_in_a_batch_exactly_what_each_gives_alone(left_to_right):
+    requests = [
+        Request(
+            prompt=s.prompt, seed=i, max_tokens=96, constraint=JsonSchema(s.schema) if c else None
+        )
+        for i, s in enumerate(asked(4))
+        for c in (False, True)
+    ]
+    alone = [left_to_right.generate(request) for request in requests]
+    together = left_to_right.generate(requests)
+    for one, other in zip(alone, together, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.stats.causal_calls == other.stats.causal_calls
+
+
+def test_a_schema_is_kept_and_what_it_leaves_no_choice_about_takes_no_pass(left_to_right):
+    items = asked(12)
+    results = left_to_right.generate(
+        [Request(prompt=s.prompt, constraint=JsonSchema(s.schema)) for s in items]
+    )
+    for item, result in zip(items, results, strict=True):
+        jsonschema.validate(result.parsed, item.schema)
+        assert result.stats.causal_calls < result.stats.tokens
+
+
+def naive(engine, model, spec, request, temperature):
+    """One token after the other, from whole rows of logits in fp64: tokens, without the stop."""
+    rng, said, budget = torch.Generator().manual_seed(request.seed), [], request.max_tokens
+    matcher = spec and Matcher(engine._compiler.compile(spec))
+    uniform = [u for _ in range(4) for u in torch.rand(64, generator=rng).tolist()]
+    while True:
+        if matcher:
+            for token in engine.vocabulary.canonical(said[-20:], matcher.forced()):
+                if not matcher.accept(token):
+                    break
+                if not matcher.closes_within(budget - len(said) - 2):
+                    matcher.rollback(1)
+                    break
+                said.append(token)
+        text = [*request.token_ids, *said]
+        blank = torch.zeros(model.canvas_length, dtype=torch.long), model.no_soft_embedding()
+        logits = model.wish(text, *blank)[0].double()
+        if matcher:
+            allowed = unpacked(matcher.allowed(budget - len(said)))[:V].astype(bool)
+            logits[torch.tensor(~allowed)] = -torch.inf
+        token = int(logits.argmax())
+        if temperature:
+            mass = (logits / temperature).softmax(-1).cumsum(-1)
+            token = int((mass > uniform[len(said)] * mass[-1]).nonzero()[0, 0])
+        if matcher:
+            assert matcher.accept(token)
+        said.append(token)
+        if token in engine.config.stops or len(said) == budget:
+            return said
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_engine_writes_what_a_naive_loop_does(engine_of, kind, temperature):
+    spec = SPECS[kind]
+    requests = [
+        Request(token_ids=[*PROMPT, *PROMPT[:seed]], constraint=spec, seed=seed, max_tokens=room)
+        for seed, room in enumerate([40, 70, 33])
+    ]
+    for dream in range(2):
+        model = Dreamer(V, dream, canvas_length=4)
+        engine = engine_of(model, decoding=Autoregressive(temperature=temperature), slots=2)
+        for request, result in zip(requests, engine.generate(requests), strict=True):
+            stopped = result.finish_reason == "stop"
+            expected = naive(engine, model, spec, request, temperature)
+            assert result.token_ids == (expected[:-1] if stopped else expected)
+            assert stopped or (spec is None and len(expected) == request.max_tokens)
+
+
+def test_a_seed_repeats_what_it_draws_and_another_draws_something_else(engine_of):
+    def run(seed):
+        engine = engine_of(Dreamer(V, 3), decoding=Autoregressive(temperature=1.0))
+        return engine.generate(Request(token_ids=PROMPT, seed=seed, max_tokens=20)).token_ids
+
+    assert run(1) == run(1) != run(2)
+
+
+def test_what_is_drawn_has_the_probability_that_the_model_gives_it(rng):
+    """Of evenly spread numbers to draw by, each token gets its share, of what a row allows."""
+    logits, n = torch.randn(1, 9, generator=rng), 4000
+    words = np.array([0b101101], dtype=np.uint32)
+    uniform = ((torch.arange(n) + 0.5) / n).tolist()
+    link = Link(torch.device("cpu"))
+    drawn = pick(logits.expand(n, 9).contiguous(), [words] * n, uniform, 0.5, None, link)
+    p = (logits[0, [0, 2, 3, 5]] / 0.5).softmax(-1)
+    shares = torch.tensor(drawn).bincount(minlength=9)[[0, 2, 3, 5]] / n
+    torch.testing.assert_close(shares, p, rtol=0, atol=1 / n)
+
+
+def test_a_row_that_names_a_token_or_allows_all_needs_no_mask():
+    logits = torch.zeros(3, 5)
+    logits[:, 4], logits[1, 2] = 1.0, torch.nan
+    link = Link(torch.device("cpu"))
+    assert pick(logits, [~3, ~1, None], [0.0] * 3, 0.0, 30.0, link) == [3, 1, 4]
+    assert pick(logits.fill_(-torch.inf), [None] * 3, [0.0] * 3, 1.0, None, link) == [-1] * 3
+
+
+def test_a_model_that_leaves_no_token_fails_its_request_alone(engine_of):
+    class Silent(Obsessed):
+        def wish(self, committed, canvas, soft_embedding):
+            logits = super().wish(committed, canvas, soft_embedding)
+            return logits.fill_(-torch.inf) if len(committed) == len(PROMPT) + 1 else logits
+
+    engine = engine_of(Silent(V, [300]))
+    engine.add(Request(token_ids=PROMPT, max_tokens=4))
+    engine.add(Request(token_ids=[*PROMPT, 7, 7], max_tokens=4))
+    ends = {}
+    while engine.busy:
+        ends |= {e.request: e for e in engine.step() if isinstance(e, Finished | Failed)}
+    assert "the model's logits leave no token" in str(ends[0].error)
+    assert ends[1].result.token_ids == [300] * 4
+
+
+def test_events_tell_of_each_token_once_and_of_no_draft(engine_of, tokens_of):
+    script = tokens_of('["laptop", "desk"]<turn|>')
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    engine.add(Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"})))
+    events = []
+    while engine.busy:
+        events += engine.step()
+    assert not [event for event in events if isinstance(event, Draft)]
+    told = [event for event in events if isinstance(event, Committed)]
+    assert [token for event in told for token in event.tokens] == script
+    assert "".join(event.text for event in told) == '["laptop", "desk"]'
+    assert isinstance(events[-1], Finished)
+    assert events[-1].result.parsed == ["laptop", "desk"]
+
+
+def test_a_free_answer_ends_at_its_stop_or_where_its_room_does(engine_of, tokens_of):
+    script = tokens_of("one two three<turn|>")
+    engine = engine_of(Scripted(V, len(PROMPT), script))
+    whole, cut = engine.generate([Request(token_ids=PROMPT, max_tokens=room) for room in (90, 2)])
+    assert (whole.token_ids, whole.finish_reason) == (script[:-1], "stop")
+    assert (cut.token_ids, cut.finish_reason) == (script[:2], "length")
+
+
+def test_a_look_that_takes_several_steps_changes_nothing(engine_of):
+    schema = {"anyOf": [PERSON | {"title": str(i)} for i in range(9)] + [{"type": "array"}]}
+    request = Request(token_ids=PROMPT, constraint=JsonSchema(schema), max_tokens=60)
+    answers, steps = [], []
+    for work in (2000, 3):
+        engine = engine_of(Dreamer(V, 1), policy=Policy(step_work=work, looks=100_000))
+        engine.compile(request.constraint).result()
+        engine.add(request)
+        ends, count = [], 0
+        while engine.busy:
+            ends += [event for event in engine.step() if isinstance(event, Finished)]
+            count += 1
+        answers.append(ends[0].result.token_ids)
+        steps.append(count)
+    assert answers[0] == answers[1]
+    assert steps[1] > steps[0]
+
+
+def test_a_grammar_that_takes_more_than_its_share_ends_its_request_alone(engine_of):
+    engine = engine_of(Dreamer(V, 1), policy=Policy(step_work=1, looks=2))
+    bad = engine.add(Request(token_ids=PROMPT, constraint=JsonSchema(PERSON)))
+    good = engine.add(Request(token_ids=PROMPT, max_tokens=5))
+    ends = {}
+    while engine.busy:
+        ends |= {e.request: e for e in engine.step() if isinstance(e, Finished | Failed)}
+    assert "the grammar takes over 2 units of work to match a token" in str(ends[bad].error)
+    assert isinstance(ends[good], Finished)
+
+
+def test_a_model_says_whether_it_can_be_decoded_so(engine_of):
+    class OnlyCanvases:
+        vocab_size, max_positions, softcap = V, 100, None
+        device = torch.device("cpu")
+
+        def new_cache(self, slots):
+            raise NotImplementedError
+
+    with pytest.raises(DlmError, match="a OnlyCanvases predicts no next token"):
+        engine_of(OnlyCanvases())
+    with pytest.raises(DlmError, match="temperature is -1: it takes 0 or more"):
+        Autoregressive(temperature=-1)
+
+
+def test_a_conversation_of_many_chunks_is_read_in_several_passes(left_to_right):
+    """What is written behind it is what transformers writes, which reads it at once."""
+    request = Request(prompt="The weather is fine. " * 150 + asked(1)[0].prompt, max_tokens=24)
+    prompt = left_to_right.chat.prompt(request)
+    assert 1024 < len(prompt) < 2048 - 24
+    left_to_right.add(request)
+    steps, result = 0, None
+    while left_to_right.busy:
+        ends = [event for event in left_to_right.step() if isinstance(event, Finished)]
+        steps, result = steps + 1, ends[0].result if ends else None
+    assert result is not None
+    assert steps == result.stats.causal_calls + -(-len(prompt) // CHUNK) - 1
+    said = [*result.token_ids, *[106] * (result.finish_reason == "stop")]
+    assert likeliest(prompt, said[:-1]) == said
+
+
+@cache
+def transformers_model():
+    return DiffusionGemmaForBlockDiffusion.from_pretrained(BUILT_IN).eval()
+
+
+def likeliest(prompt, said):
+    """The likeliest token behind the prompt, and behind each of `said`, by transformers' model."""
+    theirs = transformers_model()
+    with torch.no_grad():
+        ids = torch.tensor([[*prompt, *said]])
+        states = theirs.model.encoder.language_model(input_ids=ids).last_hidden_state[0]
+        return theirs.lm_head(states[len(prompt) - 1 :]).argmax(-1).tolist()
