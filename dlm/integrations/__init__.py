@@ -1,0 +1,1 @@
+"""dlm where other libraries are: each module is for one of them, and imports it."""

@@ -1,0 +1,99 @@
+"""Any causal language model of transformers, for `Autoregressive` decoding: to compare models.
+
+Requests are read one after the other, each in a forward pass of its own: padding would make what
+one of them gets depend on the others. Nothing is shared between requests.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+
+class TransformersLM:
+    """What `AutoModelForCausalLM.from_pretrained` returns, as an engine wants a model.
+
+    model = TransformersLM(AutoModelForCausalLM.from_pretrained(name))
+    chat = Chat(AutoTokenizer.from_pretrained(name))
+    config = DecodeConfig.from_hf(model.generation_config())
+    engine = Engine(model, chat, config, decoding=Autoregressive())
+    """
+
+    softcap = None  # transformers has applied it
+
+    def __init__(self, model: PreTrainedModel):
+        self._model: Any = model.eval()
+        text = model.config.get_text_config()
+        self.vocab_size: int = text.vocab_size
+        self.max_positions: int = getattr(text, "max_position_embeddings", 1 << 40)
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.device
+
+    def generation_config(self) -> dict[str, Any]:
+        """What the model says of its stop and padding tokens, for `DecodeConfig.from_hf`."""
+        return {
+            name: value
+            for name in ("eos_token_id", "pad_token_id")
+            if (value := getattr(self._model.generation_config, name)) is not None
+        }
+
+    def new_cache(self, slots: int) -> "SlotCaches":
+        return SlotCaches(self._model.config, slots)
+
+    @torch.inference_mode()
+    def predict(
+        self, tokens: Mapping[int, Sequence[int]], last: Mapping[int, int], cache: "SlotCaches"
+    ) -> Float[Tensor, "n V"]:
+        """As `dlm.causal.CausalLM` says."""
+        logits = {}
+        for slot, some in tokens.items():
+            keep, ids = last.get(slot, 1), torch.tensor([list(some)], device=self.device)
+            past = cache.past[slot]
+            out = self._model(ids, past_key_values=past, use_cache=True, logits_to_keep=keep)
+            logits[slot] = out.logits[0, -keep:, : self.vocab_size]
+        if not last:
+            return torch.empty(0, self.vocab_size, device=self.device)
+        return torch.cat([logits[slot] for slot in last])
+
+
+class SlotCaches:
+    """A cache of transformers for each slot."""
+
+    capacity: int | None = None
+
+    def __init__(self, config: Any, slots: int):
+        self._config = config
+        self.past = [self._empty() for _ in range(slots)]
+
+    def length(self, slot: int) -> int:
+        return self.past[slot].get_seq_length()
+
+    def fits(self, tokens: int) -> bool:
+        return True
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        """Memory is taken when it is needed."""
+
+    def attach(self, slot: int, tokens: Sequence[int]) -> int | None:
+        return 0
+
+    def rewind(self, slot: int, length: int) -> int:
+        """Keep the first `length` tokens; none, where a layer has forgotten what is too old."""
+        gone = self.length(slot) - length
+        if gone:
+            try:
+                self.past[slot].crop(-gone)
+            except RuntimeError:  # a sliding window has moved on
+                self.past[slot] = self._empty()
+        return self.length(slot)
+
+    def release(self, slot: int) -> None:
+        self.past[slot] = self._empty()
+
+    def _empty(self) -> DynamicCache:
+        return DynamicCache(config=self._config)

@@ -1,0 +1,110 @@
+"""Other families' models, tiny and random, with the built-in tokenizer: the loop is the same."""
+
+import json
+
+import jsonschema
+import pytest
+import torch
+from specs import checked
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedModel,
+)
+from values import PROMPT, V
+
+from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError, Engine, JsonSchema, Request
+from dlm.integrations.causal_lm import TransformersLM
+
+SMALL = {
+    "vocab_size": V,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.5,
+}
+STOPS = {"bos_token_id": 2, "eos_token_id": [1, 106, 50], "pad_token_id": 0}
+CONFIGS = {
+    "gpt2": lambda: GPT2Config(
+        vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_positions=512, initializer_range=0.5
+    ),
+    "llama": lambda: LlamaConfig(**SMALL),
+    # Its window is shorter than the answers: what is taken back may lie too far behind.
+    "gemma3": lambda: Gemma3TextConfig(
+        **SMALL, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
+    ),
+}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def theirs(request) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[request.param]())
+    for name, value in STOPS.items():
+        setattr(model.generation_config, name, value)
+    return model
+
+
+@pytest.fixture(scope="module")
+def engine(theirs, chat, workers) -> Engine:
+    model = TransformersLM(theirs)
+    config = DecodeConfig.from_hf(model.generation_config())
+    return Engine(model, chat, config, workers=workers, decoding=Autoregressive())
+
+
+def test_an_engine_writes_what_transformers_generates(theirs, engine):
+    prompts = [[2, 300 + i, 400 + 7 * i, 500] * (1 + i % 3) for i in range(12)]
+    results = engine.generate([Request(token_ids=p, max_tokens=24) for p in prompts])
+    assert engine.config.stops == (1, 106, 50)
+    for prompt, result in zip(prompts, results, strict=True):
+        ids = torch.tensor([prompt])
+        mask = torch.ones_like(ids)
+        said = theirs.generate(ids, attention_mask=mask, max_new_tokens=24, do_sample=False)
+        wanted = said[0, len(prompt) :].tolist()
+        assert result.token_ids == [token for token in wanted if token not in (1, 106, 50)]
+
+
+def test_a_schema_is_kept_whatever_runs_beside_it(engine):
+    requests = [
+        Request(token_ids=[*PROMPT, i], constraint=JsonSchema(PERSON), max_tokens=40)
+        for i in range(3)
+    ]
+    together = engine.generate(requests)
+    for request, result in zip(requests, together, strict=True):
+        jsonschema.validate(json.loads(result.text), PERSON)
+        assert engine.generate(request).token_ids == result.token_ids
+
+
+def test_what_is_taken_back_is_read_again(engine):
+    """Also where a sliding window holds no longer what the model has to go on from."""
+    schema = {"type": "array", "items": {"enum": [1, 2, 3, 4]}, "minItems": 3, "maxItems": 4}
+    schema |= {"uniqueItems": True}
+    spec = checked(schema)
+    ends = []
+    for i in range(4):
+        request = Request(token_ids=[*PROMPT, i], constraint=spec, max_tokens=40)
+        try:
+            result = engine.generate(request)
+        except DlmError as error:
+            ends.append(str(error))
+            continue
+        jsonschema.validate(result.parsed, schema)
+        ends.append(result.stats.rollbacks)
+    assert any(isinstance(end, int) and end > 0 for end in ends), ends
+
+
+def test_it_denoises_no_canvases(theirs, chat, workers):
+    with pytest.raises(DlmError, match="a TransformersLM denoises no canvases"):
+        Engine(TransformersLM(theirs), chat, workers=workers, decoding=Diffusion())
