@@ -6,22 +6,39 @@ The weights of a diffusion language model are one too, by their encoder.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dlm.causal import CausalLM, CausalPasses, Written
+import torch
+
+from dlm.causal import CausalLM, DraftingLM
 from dlm.config import DecodeConfig
 from dlm.decoder import Decoder
 from dlm.decoding import Model, Parts
+from dlm.drafts import Drafts
 from dlm.errors import DlmError
 from dlm.events import Event
-from dlm.grammar import Compiled, FreeTokens, LeftToRight, Reasoning, Unfinished
+from dlm.grammar import (
+    Compiled,
+    Free,
+    FreeTokens,
+    Frontier,
+    LeftToRight,
+    Reasoning,
+    Unfinished,
+)
 from dlm.sequence import Sequence
+from dlm.writer import Writer, Written
 from dlm.writing import Writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoregressive:
-    """One token after the other. Raises `DlmError` for a temperature that there is not."""
+    """One token after the other. Raises `DlmError` for a temperature that there is not.
+
+    Drafts change nothing about an answer, but for what rounds otherwise in a pass over several
+    tokens: a token that was drafted stands where it would have been written.
+    """
 
     temperature: float = 0.0  # 0: the likeliest token; else tokens are drawn, by the seed
+    drafts: bool = False  # the same weights draft on canvases: fewer passes (arXiv:2211.17192)
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -30,16 +47,20 @@ class Autoregressive:
     def check(self, model: Model) -> None:
         if not isinstance(model, CausalLM):
             raise DlmError(f"a {type(model).__name__} predicts no next token: it has no `predict`")
+        if self.drafts and not isinstance(model, DraftingLM):
+            raise DlmError(f"a {type(model).__name__} denoises no canvases: it cannot draft")
 
     def room(self, model: CausalLM, positions: int) -> int:
+        if isinstance(model, DraftingLM) and self.drafts:
+            return max(0, positions - model.canvas_length)  # a canvas comes behind the last token
         return positions
 
     def decoder(self, parts: Parts) -> "TokenDecoder":
         more = parts.policy, parts.vocabulary, parts.compiler
         return TokenDecoder(parts.cache, parts.config, *more)
 
-    def passes(self, parts: Parts) -> CausalPasses:
-        return CausalPasses(parts, self.temperature)
+    def passes(self, parts: Parts) -> Writer:
+        return Writer(parts, self.temperature, Drafts(parts) if self.drafts else None)
 
     def constrain(
         self,
@@ -48,11 +69,17 @@ class Autoregressive:
         reasoning: Reasoning | None,
         config: DecodeConfig,
     ) -> None:
-        room = sequence.request.max_tokens
+        room, drafting = sequence.request.max_tokens, None
         if compiled is None:
-            sequence.writing = Writing(constraint=FreeTokens(config.stops, room))
-            return
-        sequence.writing = Writing(constraint=LeftToRight(compiled, room, reasoning))
+            constraint = FreeTokens(config.stops, room)
+            if self.drafts:
+                sequence.constraint = drafting = Free(config.stops)
+        else:
+            constraint = LeftToRight(compiled, room, reasoning)
+            if self.drafts:
+                sequence.constraint = drafting = Frontier(compiled, room, reasoning)
+        rng = torch.Generator(sequence.rng.device).manual_seed(sequence.request.seed)
+        sequence.writing = Writing(constraint=constraint, drafting=drafting, rng=rng)
 
 
 class TokenDecoder(Decoder):
@@ -72,8 +99,7 @@ class TokenDecoder(Decoder):
             return
         if isinstance(outcome, Exception):
             raise outcome
-        writing.constraint.commit(outcome.tokens)
-        sequence.commit(outcome.tokens)
+        sequence.write(outcome.tokens)
         if writing.constraint.ended:
             yield from self._finish(sequence, "stop")
         elif len(sequence.tokens) == sequence.request.max_tokens:
@@ -82,7 +108,7 @@ class TokenDecoder(Decoder):
             yield from self._tell(sequence)
 
     def _turn_back(self, slot: int, sequence: Sequence, at: int) -> None:
-        sequence.writing.constraint.rollback(len(sequence.tokens) - at)
+        sequence.writing.rollback(len(sequence.tokens) - at)
         behind = len(sequence.prompt) + at
         self._cache.rewind(slot, min(self._cache.length(slot), behind))
         sequence.turn_back(at, at)

@@ -5,7 +5,7 @@ Knows no text and no queue. What varies from slot to slot, a grammar or none, is
 
 from collections import abc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
 
@@ -109,16 +109,31 @@ def denoise(
     The temperature of each canvas follows from its passes. `masks` keeps those of all grammars;
     `by_kernel` says who reads the logits, by default their device.
     """
-    running, N, start = list(turn.canvases.values()), config.max_steps, perf_counter()
+    running, start = list(turn.canvases.values()), perf_counter()
     if not running:
         model.encode(list(turn.encode.values()), cache, list(turn.encode))
         return None
     canvases = [sequence.canvas for sequence in running]
     tokens = torch.stack([canvas.tokens for canvas in canvases])
     soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
-    uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
-    heat = [sampling.temperature(N - c.steps, N, config.t_min, config.t_max) for c in canvases]
+    reading = reading_of(model, logits, turn, config, masks, by_kernel)
+    return replace(reading, seconds=perf_counter() - start)
+
+
+def reading_of(
+    model: Denoiser,
+    logits: Float[Tensor, "B L V"],
+    turn: Turn,
+    config: DecodeConfig,
+    masks: MaskTable,
+    by_kernel: bool | None = None,
+) -> Reading:
+    """What `logits` say of the canvases of a turn."""
+    running, N, start = list(turn.canvases.values()), config.max_steps, perf_counter()
+    uniform = torch.stack([_uniform(sequence, model) for sequence in running])
+    steps = [sequence.canvas.steps for sequence in running]
+    heat = [sampling.temperature(N - done, N, config.t_min, config.t_max) for done in steps]
     marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel)
     scores = [marginals.scores(i) for i in range(len(running))]
     return Reading(turn, marginals, scores, perf_counter() - start)

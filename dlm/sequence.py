@@ -52,6 +52,11 @@ class Sequence:
         self.tokens = self.tokens + tokens
         self.stats.tokens += len(tokens)
 
+    def write(self, tokens: list[int]) -> None:
+        """Commit tokens left to right, and move what constrains them."""
+        self.writing.commit(tokens)
+        self.commit(tokens)
+
     def turning_point(self, path: abc.Sequence[str | int]) -> int:
         """The token of a stopped answer to replace where `path` leads to what is wrong in it."""
         _, answer = self.answer(stopped=True)

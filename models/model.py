@@ -117,6 +117,22 @@ class DiffusionGemma(nn.Module):
         states = self._run(encode, x, slots, cache)
         return self.logits(states[len(states) - B * L :]).view(B, L, self.vocab_size)
 
+    @torch.inference_mode()
+    def predict_and_denoise(
+        self,
+        tokens: Mapping[int, Sequence[int]],
+        last: Mapping[int, int],
+        canvas: Int[Tensor, "B L"],
+        soft_embedding: Float[Tensor, "B L hidden"],
+        cache: KVCache,
+    ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "B L V"]]:
+        """`predict`, and in the same pass `denoise` for a canvas behind each slot of `last`."""
+        B, L = canvas.shape
+        x = self.self_conditioning(self.embed(canvas), soft_embedding).flatten(0, 1)
+        states = self._run(tokens, x, list(last), cache)
+        canvases = self.logits(states[len(states) - B * L :]).view(B, L, self.vocab_size)
+        return self.logits(states[_ends(tokens, last)]), canvases
+
     def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch hidden"]:
         """Embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
         return self._scaled(self.embed_tokens(tokens))

@@ -88,6 +88,17 @@ class Double:
         ]
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
 
+    def predict_and_denoise(
+        self,
+        tokens: Mapping[int, Sequence[int]],
+        last: Mapping[int, int],
+        canvas: Tensor,
+        soft_embedding: Tensor,
+        cache: Ledger,
+    ) -> tuple[Tensor, Tensor]:
+        logits = self.predict(tokens, last, cache)
+        return logits, self.denoise(canvas, soft_embedding, cache, list(last))
+
     def no_soft_embedding(self) -> Tensor:
         return torch.zeros(self.canvas_length, self.table.shape[1])
 

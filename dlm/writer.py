@@ -1,0 +1,157 @@
+"""Passes of a causal model: each reads what its requests have written, and says what comes next.
+
+A request's draft, where it has one, is judged by the same pass: of its tokens those are kept that
+would have been written anyway, one by one. Knows no text and no queue.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from time import perf_counter
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dlm.causal import CausalLM
+from dlm.decoding import Parts
+from dlm.drafts import Drafts
+from dlm.errors import DlmError
+from dlm.grammar import Look
+from dlm.grammar.common import common
+from dlm.link import Link
+from dlm.pick import pick
+from dlm.sequence import Sequence
+from dlm.turn import CHUNK, Turn, turn_of
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a pass wrote of one request."""
+
+    tokens: list[int]
+    whole: bool  # its draft stands in it, all of it
+
+
+Outcomes = dict[int, Written | Exception]  # by slot
+
+
+class Writer:
+    """All that run take part in every pass: none waits for another."""
+
+    def __init__(self, parts: Parts, temperature: float, drafts: Drafts | None = None):
+        """At a temperature of 0 the likeliest token is written. With `drafts`, there are some."""
+        self._model: CausalLM = parts.model
+        self._cache, self._policy, self._by_kernel = parts.cache, parts.policy, parts.by_kernel
+        self._temperature, self._drafts = temperature, drafts
+        self.idle = False
+
+    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, Written | Exception]]:
+        """One more pass. When all that it wrote is committed, what comes next is drafted."""
+        ready = {slot: s for slot, s in running.items() if s.ready}
+        start, looked, failed = perf_counter(), dict[int, Sequence](), Outcomes()
+        for slot, sequence in ready.items():
+            try:
+                self._look(slot, sequence, max(1, self._policy.step_work // len(ready)))
+                looked[slot] = sequence
+            except Exception as error:
+                failed[slot] = error
+        turn = turn_of(looked, self._cache, self._policy.encode_tokens)
+        self.idle = not turn and not failed
+        guided = perf_counter() - start
+        yield from failed.items()
+        if not turn:
+            return
+        written, canvases = self._pass(turn, guided)
+        yield from written.items()
+        if self._drafts is not None and canvases is not None:
+            useful = {
+                slot: sequence if running.get(slot) is sequence and _whole(written[slot]) else None
+                for slot, sequence in turn.canvases.items()
+            }
+            yield from self._drafts.draft(canvases, useful)
+
+    def close(self) -> None:
+        """Nothing is under way between two steps."""
+
+    def _look(self, slot: int, sequence: Sequence, work: int) -> None:
+        """Ask the constraint what comes next, unless it has said so. What it leaves no choice about
+        is written at once: the next pass reads it along with the rest."""
+        writing = sequence.writing
+        if writing.look is None:
+            writing.constraint.work = work
+            refused = sequence.refused and sequence.refused.get(tuple(sequence.tokens))
+            draft = [] if sequence.refused else writing.draft  # it knows nothing of refusals
+            look = writing.constraint.look(draft, refused or ())
+            sequence.write(look.forced)
+            writing.look, writing.work = look, 0
+        written = len(sequence.prompt) + len(sequence.tokens)
+        if self._cache.length(slot) == written:  # what comes behind a token is said as it is read
+            self._cache.rewind(slot, written - 1)
+
+    @torch.inference_mode()
+    def _pass(self, turn: Turn, guided: float) -> tuple[Outcomes, Float[Tensor, "B L V"] | None]:
+        """It encodes what `turn` says, and writes the requests that this completes; the logits of
+        the canvases behind them, if there are drafts."""
+        start, link, predicted = perf_counter(), Link(self._model.device), turn.canvases
+        looks = {
+            slot: _cut(s.writing.look, len(turn.encode[slot])) for slot, s in predicted.items()
+        }
+        tokens = {slot: list(some) for slot, some in turn.encode.items()}
+        for slot, look in looks.items():
+            tokens[slot] += look.draft
+        counts = {slot: len(look.rows) for slot, look in looks.items()}
+        canvases = None
+        if self._drafts is None or not predicted:
+            logits = self._model.predict(tokens, counts, self._cache)
+        else:
+            drafts = {slot: look.draft for slot, look in looks.items()}
+            logits, canvases = self._drafts.predict(tokens, counts, predicted, drafts, self._cache)
+        read = perf_counter()
+        rows = [row for look in looks.values() for row in look.rows]
+        uniform = [u for slot, s in predicted.items() for u in self._uniform(s, counts[slot])]
+        more = self._temperature, self._model.softcap, link, self._by_kernel
+        picks = iter(pick(logits, rows, uniform, *more))
+        written = Outcomes()
+        for slot, sequence in predicted.items():
+            picked = list(islice(picks, counts[slot]))
+            written[slot] = self._judge(slot, sequence, looks[slot].draft, picked)
+        for sequence in predicted.values():
+            sequence.stats.causal_calls += 1
+            sequence.stats.copies += link.copies
+            sequence.stats.spend(read - start, guided, perf_counter() - read)
+        return written, canvases
+
+    def _uniform(self, sequence: Sequence, count: int) -> list[float]:
+        """The numbers that its next tokens are drawn by, if they are."""
+        begin = len(sequence.tokens)
+        if not self._temperature:
+            return [0.0] * count
+        return sequence.writing.uniform(begin, begin + count)
+
+    def _judge(
+        self, slot: int, sequence: Sequence, draft: list[int], picks: list[int]
+    ) -> Written | Exception:
+        """Keep of a draft what was picked anyway, and the first pick that it did not have."""
+        if min(picks) < 0:
+            return DlmError("the model's logits leave no token that may come next")
+        kept = common(draft, picks[: len(draft)])
+        if kept < len(draft):
+            self._cache.rewind(slot, len(sequence.prompt) + len(sequence.tokens) + kept)
+        sequence.stats.drafted += len(draft)
+        sequence.stats.drafts_kept += kept
+        sequence.writing.draft, sequence.writing.look = [], None
+        return Written(picks[: kept + 1], kept == len(draft))
+
+
+def _cut(look: Look | None, encoded: int) -> Look:
+    """What a pass that encodes so many tokens of a request can judge of its draft."""
+    if look is None:
+        raise ValueError("a request takes part in a pass only when its constraint has looked")
+    if encoded + len(look.draft) <= CHUNK:
+        return look
+    return replace(look, draft=[], rows=look.rows[:1])
+
+
+def _whole(outcome: Written | Exception) -> bool:
+    return isinstance(outcome, Written) and outcome.whole
