@@ -70,8 +70,8 @@ class Engine:
         Raises `DlmError` for a model that cannot write so."""
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
-        self._decoding = decoding or Diffusion()
-        self._decoding.check(model)
+        self.decoding: Decoding = decoding or Diffusion()
+        self.decoding.check(model)
         self.model, self.chat = model, chat
         self.config, self.policy = config or DecodeConfig(), policy or Policy()
         self.vocabulary = Vocabulary.from_tokenizer(
@@ -93,9 +93,9 @@ class Engine:
             compiler=self._compiler,
             by_kernel=None if vocabulary is None else vocabulary == "triton",
         )
-        self._decoder = decoder = self._decoding.decoder(parts)
+        self._decoder = decoder = self.decoding.decoder(parts)
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
-        self._pipeline = self._decoding.passes(parts)
+        self._pipeline = self.decoding.passes(parts)
         self._events: list[Event] = []  # that no step has told of yet
         self._admitted = 0
 
@@ -169,7 +169,7 @@ class Engine:
         for token in prompt:
             if not isinstance(token, int) or not 0 <= token < V:
                 raise RequestError(f"token {token!r} is outside of {V} tokens")
-        room = self._decoding.room(self.model, max(0, self.model.max_positions - len(prompt)))
+        room = self.decoding.room(self.model, max(0, self.model.max_positions - len(prompt)))
         if request.max_tokens > room:
             raise RequestError(
                 f"{len(prompt)} prompt tokens leave {room} for the answer, "
@@ -279,7 +279,7 @@ class Engine:
         request, reasoning = sequence.request, None
         if request.thinking and self._reasoning is not None:
             reasoning = replace(self._reasoning, budget=request.thinking_budget)
-        self._decoding.constrain(sequence, compiled, reasoning, self.config)
+        self.decoding.constrain(sequence, compiled, reasoning, self.config)
         sequence.checked = compiled is not None and compiled.checked
 
     def _alone(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:

@@ -8,7 +8,6 @@ from doubles import Double
 
 from dlm import DecodeConfig, Engine
 from dlm.chat import Chat
-from dlm.decoding import Decoding
 from dlm.engine import BUILT_IN
 from dlm.grammar import Workers
 
@@ -28,15 +27,9 @@ def workers() -> Iterator[Workers]:
 
 
 @pytest.fixture(scope="session")
-def decoding() -> Decoding | None:
-    """What engines are passed, where a test does not say: their default. See `decodings.py`."""
-    return None
-
-
-@pytest.fixture(scope="session")
-def engine_of(chat: Chat, workers: Workers, decoding: Decoding | None) -> Callable[..., Engine]:
+def engine_of(chat: Chat, workers: Workers) -> Callable[..., Engine]:
     def build(model: Double, config: DecodeConfig = CONFIG, **more: Any) -> Engine:
-        return Engine(model, chat, config, **{"workers": workers, "decoding": decoding} | more)
+        return Engine(model, chat, config, **{"workers": workers} | more)
 
     return build
 

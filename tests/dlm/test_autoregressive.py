@@ -47,9 +47,12 @@ SPECS = {
 }
 
 
-@pytest.fixture(scope="session")
-def decoding():
-    return Autoregressive()
+@pytest.fixture
+def engine_of(engine_of):
+    def build(*args, **more):
+        return engine_of(*args, **{"decoding": Autoregressive()} | more)
+
+    return build
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +138,9 @@ def naive(engine, model, spec, request, temperature):
 
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_the_engine_writes_what_a_naive_loop_does(engine_of, kind, temperature):
+@pytest.mark.parametrize("drafts", [False, True])
+def test_the_engine_writes_what_a_naive_loop_does(engine_of, kind, temperature, drafts):
+    """Drafts of a model that contradicts itself, in canvases and left to right, change nothing."""
     spec = SPECS[kind]
     requests = [
         Request(token_ids=[*PROMPT, *PROMPT[:seed]], constraint=spec, seed=seed, max_tokens=room)
@@ -143,7 +148,8 @@ def test_the_engine_writes_what_a_naive_loop_does(engine_of, kind, temperature):
     ]
     for dream in range(2):
         model = Dreamer(V, dream, canvas_length=4)
-        engine = engine_of(model, decoding=Autoregressive(temperature=temperature), slots=2)
+        decoding = Autoregressive(temperature=temperature, drafts=drafts)
+        engine = engine_of(model, decoding=decoding, slots=2)
         for request, result in zip(requests, engine.generate(requests), strict=True):
             stopped = result.finish_reason == "stop"
             expected = naive(engine, model, spec, request, temperature)

@@ -5,13 +5,13 @@ import re
 
 import jsonschema
 import pytest
-from decodings import each_decoding
+from decodings import engine_of_each
 from doubles import Random, Scripted
 from values import PROMPT, V
 
 from dlm import Choice, JsonSchema, Regex, Request, RequestError, Tools
 
-decoding = each_decoding
+engine_of = engine_of_each
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer"}},

@@ -6,7 +6,7 @@ from functools import partial
 
 import jsonschema
 import pytest
-from decodings import each_decoding
+from decodings import engine_of_each
 from doubles import Obsessed, Random, Scripted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ from dlm import (
     RequestError,
 )
 
-decoding = each_decoding
+engine_of = engine_of_each
 LEAF = st.sampled_from(
     [
         {"type": "string"},
@@ -74,7 +74,7 @@ BREAKING = settings(
 @BREAKING
 @given(model=ADVERSARIES, schema=SCHEMA, seed=st.integers(0, 99), max_tokens=st.integers(1, 70))
 def test_whatever_the_model_wants_the_output_is_a_prefix_of_a_valid_one(
-    engine_of, decoding, model, schema, seed, max_tokens
+    engine_of, model, schema, seed, max_tokens
 ):
     engine = engine_of(model)
     spec = JsonSchema(schema)
@@ -104,7 +104,7 @@ def test_whatever_the_model_wants_the_output_is_a_prefix_of_a_valid_one(
     assert text == result.text
     assert result.stats.tokens == len(said) <= max_tokens
     bound = engine.config.max_steps + model.canvas_length.bit_length() + 1
-    in_canvases = isinstance(decoding, Diffusion)
+    in_canvases = isinstance(engine.decoding, Diffusion)
     assert passes <= (result.stats.canvases * bound if in_canvases else len(said))
     jsonschema.validate(json.loads(result.text), schema)
     assert result.parsed == json.loads(result.text)

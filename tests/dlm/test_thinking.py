@@ -1,14 +1,14 @@
 """Reasoning before an answer: where it ends the grammar begins, wherever on a canvas that is."""
 
 import pytest
-from decodings import each_decoding
+from decodings import engine_of_each
 from doubles import Obsessed, Random, Scripted
 from values import PROMPT, V
 
 from dlm import EFFORT, Committed, Finished, JsonSchema, Policy, Request, request_of
 from dlm.fields import thinking_of
 
-decoding = each_decoding
+engine_of = engine_of_each
 MARKERS = {
     "control": (None, "<|channel>thought\n", "<channel|>"),
     "text": (("<think>", "</think>"), "<think>", "</think>"),  # several tokens each
