@@ -31,20 +31,22 @@ def pick(
     read = [i for i, row in enumerate(rows) if not isinstance(row, int)]
     if not read:
         return picks
-    heat = [1 / temperature if temperature else 1.0] * len(read)
-    numbers = torch.tensor(heat), torch.tensor([uniform[i] for i in read]), torch.tensor(read)
-    masks = [rows[i] for i in read]
-    words = [row.view(np.int32) for row in masks if isinstance(row, np.ndarray)]
+    heat = torch.full((len(read),), 1 / temperature if temperature else 1.0)
+    numbers = heat, torch.tensor([uniform[i] for i in read]), torch.tensor(read)
+    words = [row.view(np.int32) for i in read if isinstance(row := rows[i], np.ndarray)]
+    masks = None
     if words:
-        places = torch.tensor([-1 if row is None else 0 for row in masks])
-        places[places == 0] = torch.arange(len(words))
-        bitmask = torch.from_numpy(np.stack(words))
-        *sent, bitmask, places = link.to_device(*numbers, bitmask, places)
-        chosen = Masks(bitmask, places)
+        free = torch.tensor([rows[i] is None for i in read])
+        places = torch.where(free, -1, (~free).cumsum(0) - 1)
+        *numbers, bitmask, places = link.to_device(
+            *numbers, torch.from_numpy(np.stack(words)), places
+        )
+        masks = Masks(bitmask, places)
     else:
-        sent, chosen = link.to_device(*numbers), None
+        numbers = link.to_device(*numbers)
+    heat, drawn_by, places = numbers
     found = vocab_pass(
-        logits, *sent[:2], chosen, sent[2], softcap=softcap, k=0, by_kernel=by_kernel
+        logits, heat, drawn_by, masks, places, softcap=softcap, k=0, by_kernel=by_kernel
     )
     tokens = link.to_host(found.draw if temperature else found.argmax).tolist()
     for i, token in zip(read, tokens, strict=True):

@@ -29,16 +29,15 @@ class Pipeline:
         config: DecodeConfig,
         encode_tokens: int,
         work: int,
-        vocabulary: str | None = None,
+        by_kernel: bool | None = None,
         alternate: int = ALTERNATE,
     ):
         """A pass encodes `encode_tokens` of prompts, constraints do `work` units in a step.
-        `vocabulary` says who reads logits, "triton" or "torch"; None: who does on their device.
+        `by_kernel` says whether a kernel reads logits; None: where they are on a GPU.
         From `alternate` canvases on, two groups take turns."""
         self._model, self._cache, self._config = model, cache, config
         self._encode_tokens, self._work, self._alternate = encode_tokens, work, alternate
         self.masks = MaskTable(-(-model.vocab_size // 32))
-        by_kernel = None if vocabulary is None else vocabulary == "triton"
         more = {"config": config, "masks": self.masks, "by_kernel": by_kernel}
         self._denoise = partial(denoise, model, cache, **more)
         self._reading: Reading | None = None  # of the group whose constraints are asked next

@@ -80,9 +80,10 @@ class Writer:
         writing = sequence.writing
         if writing.look is None:
             writing.constraint.work = work
-            refused = sequence.refused and sequence.refused.get(tuple(sequence.tokens))
-            draft = [] if sequence.refused else writing.draft  # it knows nothing of refusals
-            look = writing.constraint.look(draft, refused or ())
+            draft, refused = writing.draft, set[int]()
+            if sequence.refused:  # of which a draft knows nothing
+                draft, refused = [], sequence.refused.get(tuple(sequence.tokens), refused)
+            look = writing.constraint.look(draft, refused)
             sequence.write(look.forced)
             writing.look, writing.work = look, 0
         written = len(sequence.prompt) + len(sequence.tokens)
