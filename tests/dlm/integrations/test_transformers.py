@@ -1,0 +1,205 @@
+"""The constraint within transformers' own `generate`: what comes out is valid."""
+
+import json
+import re
+from random import Random as Dice
+
+import jsonschema
+import pytest
+import torch
+from tiny_data import extract
+from transformers import DiffusionGemmaForBlockDiffusion, LogitsProcessor, LogitsProcessorList
+from values import PROMPT
+
+from dlm import Choice, DlmError, JsonSchema, Regex, Request
+from dlm.engine import BUILT_IN
+from dlm.grammar import BudgetError
+from dlm.integrations.transformers import Constrain
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+STOPS = 1, 106, 50
+
+
+@pytest.fixture(scope="module")
+def model():
+    return DiffusionGemmaForBlockDiffusion.from_pretrained(BUILT_IN).eval()
+
+
+@pytest.fixture(scope="module")
+def constrain(model, chat):
+    return Constrain(model, chat.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def constrain_theirs(theirs, chat):
+    return Constrain(theirs, chat.tokenizer)
+
+
+def said(ids, sequences):
+    """The tokens of each row up to its stop, which is among them."""
+    rows = sequences[:, ids.shape[1] :].tolist()
+    assert all(set(row) & {*STOPS} for row in rows)
+    ends = [next(i for i, token in enumerate(row, 1) if token in STOPS) for row in rows]
+    padding = {0, 1}  # beams are padded with a stop token
+    assert all(set(row[end:]) <= padding for row, end in zip(rows, ends, strict=True))
+    return [row[:end] for row, end in zip(rows, ends, strict=True)]
+
+
+class Wild(LogitsProcessor):
+    """A model that says anything: other logits at every pass."""
+
+    def __init__(self, seed, scale):
+        self._rng, self._scale = torch.Generator().manual_seed(seed), scale
+
+    def __call__(self, input_ids, scores):
+        return self._scale * torch.randn(scores.shape, generator=self._rng)
+
+
+def is_valid(text, schema):
+    try:
+        jsonschema.validate(json.loads(text), schema)
+    except (ValueError, jsonschema.ValidationError):
+        return False
+    return True
+
+
+def test_held_out_prompts_are_all_answered_validly_and_without_it_they_are_not(
+    model, constrain, chat
+):
+    """`scripts/in_transformers.py --n 100` does it with 100 of them."""
+    items = [extract(Dice(f"built in/{i}"), "heldout") for i in range(20)]
+    valid = {True: 0, False: 0}
+    for i, item in enumerate(items):
+        ids = torch.tensor([chat.prompt(Request(prompt=item.prompt))])
+        for constrained in valid:
+            torch.manual_seed(i)
+            spec = JsonSchema(item.schema) if constrained else None
+            out = model.generate(
+                ids, max_new_tokens=96, logits_processor=constrain(spec, max_new_tokens=96)
+            )
+            text = constrain.vocabulary.text(out.sequences[0, ids.shape[1] :].tolist())
+            valid[constrained] += is_valid(text, item.schema)
+    assert valid[True] == len(items)
+    assert valid[False] < len(items)
+
+
+@pytest.mark.parametrize("budget", [20, 33, 64, 100])
+@pytest.mark.parametrize("scale", [3.0, 60.0])
+def test_whatever_the_model_says_canvases_are_valid_together_and_close_in_time(
+    model, constrain, budget, scale
+):
+    """A batch of constraints: each prompt has its own, or none, over several canvases of 32."""
+    specs = [JsonSchema(PERSON), Choice(["mage of the north", "日本"]), None, Regex("[a-f]{3,60}")]
+    ids = torch.tensor([PROMPT] * len(specs))
+    processors = LogitsProcessorList([Wild(budget, scale)])
+    processors += constrain(specs, max_new_tokens=budget)
+    torch.manual_seed(0)
+    out = model.generate(
+        ids, max_new_tokens=budget, max_denoising_steps=4, logits_processor=processors
+    )
+    bound = [i for i, spec in enumerate(specs) if spec is not None]
+    rows = said(ids[bound], out.sequences[bound])
+    assert all(len(row) <= budget for row in rows)
+    text = constrain.vocabulary.text
+    jsonschema.validate(json.loads(text(rows[0])), PERSON)
+    assert text(rows[1]) in ("mage of the north", "日本")
+    assert re.fullmatch("[a-f]{3,60}", text(rows[2]))
+
+
+def test_a_prompt_without_a_constraint_is_answered_as_if_there_were_no_processor(
+    model, constrain, chat
+):
+    ids = torch.tensor([chat.prompt(Request(prompt="List as JSON. chair, desk, lamp"))])
+    both = []
+    for processors in (None, constrain(None, max_new_tokens=64)):
+        torch.manual_seed(1)
+        out = model.generate(ids, max_new_tokens=64, logits_processor=processors)
+        both.append(out.sequences.tolist())
+    assert both[0] == both[1]
+
+
+def test_reasoning_may_come_first_within_its_budget(model, constrain, chat):
+    item = extract(Dice("built in/3"), "heldout")
+    prompt = chat.prompt(Request(prompt=item.prompt, thinking=True))
+    ids = torch.tensor([prompt])
+    torch.manual_seed(0)
+    processors = constrain(
+        JsonSchema(item.schema), max_new_tokens=128, thinking=True, thinking_budget=40
+    )
+    out = model.generate(ids, max_new_tokens=128, logits_processor=processors)
+    (row,) = said(ids, out.sequences)
+    close = chat.tokenizer.convert_tokens_to_ids("<channel|>")
+    thought = row.index(close) + 1 if close in row else 0
+    assert thought <= 40
+    jsonschema.validate(json.loads(constrain.vocabulary.text(row[thought:])), item.schema)
+
+
+def test_processors_are_for_one_call(model, constrain):
+    ids = torch.tensor([PROMPT])
+    processors = constrain(Regex("[a-f]{3}"), max_new_tokens=32)
+    few = {"max_new_tokens": 32, "max_denoising_steps": 2}
+    model.generate(ids, logits_processor=processors, **few)
+    with pytest.raises(DlmError, match="takes new processors"):
+        model.generate(ids + 1, logits_processor=processors, **few)
+    fresh = constrain(Regex("a"), max_new_tokens=32)
+    with pytest.raises(DlmError, match="1 constraints for a batch of 2 prompts"):
+        model.generate(torch.tensor([PROMPT, PROMPT]), logits_processor=fresh, **few)
+
+
+def test_what_cannot_be_kept_is_refused_before_anything_is_generated(constrain, constrain_theirs):
+    for one in (constrain, constrain_theirs):
+        with pytest.raises(BudgetError, match="more than 3"):
+            one(JsonSchema(PERSON), max_new_tokens=3)
+        unique = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+        with pytest.raises(DlmError, match="asks for more than a grammar can say"):
+            one(JsonSchema(unique, unenforced="check"), max_new_tokens=64)
+
+
+SAMPLING = {
+    "greedy": {"do_sample": False},
+    "drawn": {"do_sample": True, "temperature": 1.5},
+    "beams": {"num_beams": 3, "do_sample": False},
+    "samples": {"do_sample": True, "num_return_sequences": 2},
+}
+
+
+@pytest.mark.parametrize("how", SAMPLING)
+@pytest.mark.parametrize("budget", [20, 40])
+def test_causal_models_write_what_is_valid_and_close_in_time(theirs, constrain_theirs, how, budget):
+    """Their logits are random: whatever comes out well was made to."""
+    specs = [JsonSchema(PERSON), Regex("[a-f]{3,90}"), None]
+    ids = torch.tensor([PROMPT, PROMPT[::-1], PROMPT])
+    torch.manual_seed(budget)
+    out = theirs.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=budget,
+        logits_processor=constrain_theirs(specs, max_new_tokens=budget),
+        **SAMPLING[how],
+    )
+    each = len(out) // len(specs)
+    rows = said(ids, out[: 2 * each])
+    text = constrain_theirs.vocabulary.text
+    for row in rows[:each]:
+        jsonschema.validate(json.loads(text(row)), PERSON)
+    for row in rows[each:]:
+        assert re.fullmatch("[a-f]{3,90}", text(row))
+
+
+def test_a_processor_that_comes_behind_and_writes_something_else_is_noticed(
+    theirs, constrain_theirs
+):
+    class Insistent(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            return torch.nn.functional.one_hot(torch.tensor([700]), scores.shape[1]).float()
+
+    processors = constrain_theirs(Regex("[0-9]{9}"), max_new_tokens=32)
+    ids = torch.tensor([PROMPT])
+    more = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 32, "do_sample": False}
+    with pytest.raises(DlmError, match="token 700 was written, which the constraint forbids"):
+        theirs.generate(ids, logits_processor=[*processors, Insistent()], **more)
