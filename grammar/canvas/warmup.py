@@ -19,6 +19,7 @@ from dlm.grammar.parse.compiled import Compiled
 _MOST_WORK = 150_000  # units for all of it: about 1.5 s
 _STATES, _MASKS = 6144, 512  # enough is known then
 _READ, _CANVAS = 1024, 16  # tokens of a text that are read, and at a time
+_KNOWN = 4  # symbols that are read for a unit of work where nothing is new
 _BUDGET = 1 << 30  # tokens: it refuses nothing
 
 
@@ -56,7 +57,7 @@ class Warmup:
 
         It takes more by the last piece at most, a state or a mask: a state of which the grammar has
         very many readings is 10,000 units, most are 10; a mask is 50 and, where a terminal is met
-        for the first time, one for every 150 nodes of the trie behind 32 first bytes.
+        for the first time, one for every 100 nodes of the trie behind 32 first bytes.
         """
         compiled, meter = self._compiled, self._compiled.meter
         begun, most = meter.spent, min(work, self._left)
@@ -98,6 +99,7 @@ class _Reading:
         self._symbols = deque([*text.tokens, *(bytes([byte]) for byte in text.said)])
         self._tokens = deque(text.spelled(compiled.vocabulary)[:_READ])
         self._frontier: Frontier | None = None  # its making is work, too
+        compiled.meter.add(len(self._symbols) // _KNOWN)
 
     @property
     def done(self) -> bool:
