@@ -22,7 +22,11 @@ class Branch:
     """
 
     def __init__(
-        self, scanner: Scanner | LiteralScanner, reached: Reached, ends: Nodes, tokens: TokensAt
+        self,
+        scanner: Scanner | LiteralScanner,
+        reached: Reached,
+        ends: Int64[np.ndarray, " ends"],
+        tokens: TokensAt,
     ):
         """`ends` are those of the nodes where the terminal may have ended, and tokens go on."""
         self._scanner, self._reached, self._ends, self._tokens = scanner, reached, ends, tokens
