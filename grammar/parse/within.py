@@ -94,6 +94,23 @@ class TerminalTokens:
             return 0, None
         return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
 
+    @property
+    def start(self) -> int:
+        return self._scanner.start
+
+    def explore(self, state: int, bounded: bool, meter: Meter) -> list[int]:
+        """Find what every mask at `state` needs, or, `bounded`, masks within bounds, too.
+
+        Says which states follow. Those within a character are quick to look at when they are met.
+        """
+        scanner = self._scanner
+        if isinstance(scanner, Scanner) and (scanner.boundary[state] or state == scanner.start):
+            self._at(state, (0, None), meter)
+            if bounded:
+                self._at(state, (0, 0), meter)
+        meter.add(1)
+        return [to for _, _, to in scanner.moves(state)]
+
     def words(self, state: int, bounds: Bounds, meter: Meter) -> Words:
         """The tokens that stay within, as packed bits."""
         key = state, bounds
