@@ -15,7 +15,7 @@ from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
-_LOOK, _THREADS = 5, 4  # units for a look at a state; threads of it that a further one is for
+_LOOK, _RANGE = 3, 2  # units for a look at a state, and for each range of bytes there
 _WAYS = 2  # that are found from a state: one to take, one to go back to
 _DEEP = 3  # objects within each other
 _LONGEST = 3072  # bytes of a text behind its last control token
@@ -62,7 +62,7 @@ class Texts:
         turned, number, state, text = self._todo[0]
         last, known = turned == self._turns, state in self._seen
         fresh = [] if known else [*islice(self._fresh(state, text), _WAYS if last else None)]
-        self._compiled.meter.add(_LOOK + len(state.threads) // _THREADS)
+        self._compiled.meter.add(_LOOK + _RANGE * self._compiled.parser.width(state))
         heapq.heappop(self._todo)
         if known:
             return None

@@ -17,7 +17,7 @@ from dlm.grammar.constraint import Candidates
 from dlm.grammar.errors import GrammarError, Unfinished
 from dlm.grammar.parse.compiled import Compiled
 
-_MOST_WORK = 150_000  # units for all of it: about 1.5 s
+_MOST_WORK = 200_000  # units for all of it: 1 to 2 s
 _EXPLORING = 40_000  # units of it, at most, before texts are read
 _STATES, _MASKS = 6144, 512  # enough is known then
 _READ, _CANVAS = 1024, 16  # tokens of a text that are read, and at a time

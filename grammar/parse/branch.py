@@ -72,7 +72,7 @@ class Branch:
     def _needs(self) -> Nodes:
         """Characters to the nearest end, by way of each node."""
         scanner, reached = self._scanner, self._reached
-        fewest = np.array([scanner.fewest_characters(s) for s in range(len(scanner))], np.int32)
+        fewest = np.array(scanner.fewest_characters(), np.int32)
         return (reached.counts if len(reached.counts) else 0) + fewest[reached.states]
 
     @cached_property

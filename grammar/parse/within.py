@@ -24,7 +24,7 @@ from dlm.grammar.trie import Trie
 
 _FEW = 1024  # tokens that are set one by one
 _WALKED, _LOOKED = 100, 1000  # nodes of the trie that a unit of work is spent on
-_AT_ONCE = 32  # branches
+_AT_ONCE, _GROUP = 32, 20  # branches, and units for so many, however short they are
 _NODE = 20  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
@@ -165,6 +165,7 @@ class TerminalTokens:
             meter.spend(1)
             some = new[begin : begin + _AT_ONCE]
             reached = self._table.walk(self._trie, some, counting)
+            meter.add(_GROUP)
             for root, branch in zip(some, branches(scanner, reached, self._trie), strict=True):
                 self._branches[*root, counting] = branch
                 meter.add(branch.size // _WALKED)
