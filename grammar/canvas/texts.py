@@ -15,10 +15,10 @@ from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
-_LOOK, _THREADS = 5, 4  # units for a look at a state; threads of it that a further one is for
+_LOOK, _RANGE = 3, 2  # units for a look at a state, and for each range of bytes there
 _WAYS = 2  # that are found from a state: one to take, one to go back to
 _DEEP = 3  # objects within each other
-_LONGEST = 2048  # bytes of a text behind its last control token
+_LONGEST = 3072  # bytes of a text behind its last control token
 
 _ANY = {b"{", b"[", b'"', b"t", b"n", b"1"}  # how a value of any type begins
 
@@ -55,27 +55,26 @@ class Texts:
         return bool(self._todo)
 
     def advance(self) -> Text | None:
-        """Look at one state more; the text that leads there, if it leads nowhere new from there.
+        """Look at one state more; the text up to there, if nothing new is behind it.
 
         What raises `Unfinished` has changed nothing, and is to be done again.
         """
         turned, number, state, text = self._todo[0]
         last, known = turned == self._turns, state in self._seen
         fresh = [] if known else [*islice(self._fresh(state, text), _WAYS if last else None)]
-        self._compiled.meter.add(_LOOK + len(state.threads) // _THREADS)
+        self._compiled.meter.add(_LOOK + _RANGE * self._compiled.parser.width(state))
         heapq.heappop(self._todo)
         if known:
             return None
         self._seen.add(state)
+        found = None if fresh else text
         if last:
             self._missed += fresh[1:]
-            fresh = fresh[:1] or (self._back() if state.cost else [])
+            fresh = fresh[:1] or self._back(state)
         for i, (at, longer) in enumerate(fresh):
             place = turned + bool(i), next(self._begun) if i else number
             heapq.heappush(self._todo, (*place, at, longer))
-        if not fresh:
-            self._missed.clear()
-        return None if fresh else text
+        return found
 
     def _fresh(self, state: State, text: Text) -> Iterator[tuple[State, Text]]:
         """The ways on that lead to states which are new, one to each."""
@@ -87,12 +86,13 @@ class Texts:
                 met.add(at)
                 yield at, longer
 
-    def _back(self) -> list[tuple[State, Text]]:
-        """The last way that was not taken and still leads to a new state, if any."""
-        while self._missed:
+    def _back(self, state: State) -> list[tuple[State, Text]]:
+        """The last way that was not taken, if it is new still, and no text may end at `state`."""
+        while self._missed and state.cost:
             at, text = self._missed.pop()
             if at not in self._seen:
                 return [(at, text)]
+        self._missed.clear()
         return []
 
 

@@ -1,7 +1,8 @@
-"""Fills a grammar's caches before its first request: made-up texts are read, a little at a time.
+"""Fills a grammar's caches before its first request, a little at a time.
 
-States and masks are made as texts reach them. Two texts go through a grammar in the two styles that
-JSON is written in, and further ones turn off from the first at one place each.
+First its terminals are looked at. Then made-up texts are read, since states and masks are made as
+texts reach them: two that go through the grammar in the two styles that JSON is written in, and
+further ones that turn off from the first at one place each.
 """
 
 from collections import deque
@@ -16,9 +17,11 @@ from dlm.grammar.constraint import Candidates
 from dlm.grammar.errors import GrammarError, Unfinished
 from dlm.grammar.parse.compiled import Compiled
 
-_MOST_WORK = 150_000  # units for all of it: about 1.5 s
+_MOST_WORK = 200_000  # units for all of it: 1 to 2 s
+_EXPLORING = 40_000  # units of it, at most, before texts are read
 _STATES, _MASKS = 6144, 512  # enough is known then
 _READ, _CANVAS = 1024, 16  # tokens of a text that are read, and at a time
+_KNOWN = 4  # symbols that are read for a unit of work where nothing is new
 _BUDGET = 1 << 30  # tokens: it refuses nothing
 
 
@@ -45,6 +48,7 @@ class Warmup:
     def __init__(self, compiled: Compiled):
         self._compiled = compiled
         self._left = _MOST_WORK
+        self._exploration, self._explored = compiled.exploration(), 0  # units
         self._texts = deque(
             [Texts(compiled), Texts(compiled, indented=True), Texts(compiled, turns=1)]
         )
@@ -56,7 +60,7 @@ class Warmup:
 
         It takes more by the last piece at most, a state or a mask: a state of which the grammar has
         very many readings is 10,000 units, most are 10; a mask is 50 and, where a terminal is met
-        for the first time, one for every 150 nodes of the trie behind 32 first bytes.
+        for the first time, one for every 100 nodes of the trie behind 32 first bytes.
         """
         compiled, meter = self._compiled, self._compiled.meter
         begun, most = meter.spent, min(work, self._left)
@@ -77,6 +81,13 @@ class Warmup:
 
     def _advance(self, work: int) -> None:
         """A small part of it. What raises `Unfinished` has changed nothing but what is learnt."""
+        if self._exploration and self._explored < _EXPLORING:
+            begun = self._compiled.meter.spent
+            try:
+                self._exploration.advance()
+            finally:
+                self._explored += self._compiled.meter.spent - begun
+            return
         if self._reading is not None:
             self._reading.advance(work)
             if self._reading.done:
@@ -98,6 +109,7 @@ class _Reading:
         self._symbols = deque([*text.tokens, *(bytes([byte]) for byte in text.said)])
         self._tokens = deque(text.spelled(compiled.vocabulary)[:_READ])
         self._frontier: Frontier | None = None  # its making is work, too
+        compiled.meter.add(len(self._symbols) // _KNOWN)
 
     @property
     def done(self) -> bool:

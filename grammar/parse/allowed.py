@@ -38,7 +38,7 @@ class Allowed:
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
         self._terminals = terminals
         scanners = parser.scanners
-        self._tokens = Made(lambda terminal: terminals.tokens(scanners[terminal]))
+        self.tokens = Made(lambda terminal: terminals.tokens(scanners[terminal]))
 
     def mask(self, state: State) -> Mask:
         """A row of the table, which states that allow the same for the same reasons share."""
@@ -58,7 +58,7 @@ class Allowed:
         for thread in state.threads:
             rest = self._parser.behind_terminal(thread).cost
             if rest is not None:
-                known, bounds = self._tokens[thread.terminal], (thread.needed, thread.remaining)
+                known, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
                 nodes, bytes_ = known.costs(thread.at, bounds, self._meter)
                 tokens, owner = self._vocabulary.trie.tokens_at(nodes)
                 np.minimum.at(costs, tokens, bytes_[owner] + rest)
@@ -77,7 +77,7 @@ class Allowed:
         """What can be cut short comes first, and is not done again."""
         self._terminals.trim()
         within = [
-            self._tokens[thread.terminal].words(thread.at, self._bounds(thread), self._meter)
+            self.tokens[thread.terminal].words(thread.at, self._bounds(thread), self._meter)
             for thread in state.threads
         ]
         reached, _ = self._leaving(state)
@@ -94,7 +94,7 @@ class Allowed:
         """Where tokens lead that leave the terminals of the state's threads."""
         begin = []
         for thread in state.threads:
-            known, bounds = self._tokens[thread.terminal], self._bounds(thread)
+            known, bounds = self.tokens[thread.terminal], self._bounds(thread)
             ends = known.ends(thread.at, bounds, self._meter)
             if len(ends):
                 begin.append((ends, self._parser.behind_terminal(thread)))
@@ -122,7 +122,7 @@ class Allowed:
 
     def _bounds(self, thread: Thread) -> Bounds:
         bounds = thread.needed, thread.remaining
-        return self._tokens[thread.terminal].clamped(thread.at, bounds, self._meter)
+        return self.tokens[thread.terminal].clamped(thread.at, bounds, self._meter)
 
     def _key(self, state: State) -> Hashable:
         """What the mask depends on."""

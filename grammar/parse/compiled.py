@@ -11,6 +11,7 @@ import numpy as np
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.parse.allowed import Allowed
+from dlm.grammar.parse.exploration import Exploration
 from dlm.grammar.parse.fewest import fewest
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.meter import Meter
@@ -66,6 +67,10 @@ class Compiled:
     def mask(self, state: State) -> Mask:
         """The tokens that may follow at `state`, stops where the text may end."""
         return self._allowed.mask(state)
+
+    def exploration(self) -> Exploration:
+        """Of its terminals: what fills their part of the masks."""
+        return Exploration(self._network, self._allowed.tokens, self.meter)
 
     def known_mask(self, state: State, keys: Keys | None) -> Mask | None:
         """The mask where an object has `keys`, if a matcher has asked for it before."""

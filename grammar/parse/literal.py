@@ -28,8 +28,8 @@ class LiteralScanner:
     def cost(self, state: int, low: int = 0, high: int | None = None) -> int | None:
         return len(self._raw) - state
 
-    def fewest_characters(self, state: int) -> int:
-        return 0
+    def fewest_characters(self) -> list[int]:
+        return [0] * len(self)
 
     def completion(
         self, state: int, low: int = 0, high: int | None = None, most: int = maxsize

@@ -92,6 +92,10 @@ class Parser:
             if self._moved(thread, to) is not None
         ]
 
+    def width(self, state: State) -> int:
+        """Ranges of bytes that its threads tell apart: what a look at them costs."""
+        return sum(len(self.scanners[t.terminal].moves(t.at)) for t in state.threads)
+
     def named(self, state: State) -> set[int]:
         """The control tokens that are asked for by their ids."""
         edges = (e for item in state.items for e in self._network.edges_of(item.state).tokens)
@@ -153,9 +157,14 @@ class Parser:
         """The one byte that may follow; None where another may, or a token, or nothing."""
         if state.items or not state.cost:
             return None
-        ranges = self.ranges(state)
-        low = min((low for low, _ in ranges), default=0)
-        return low if ranges and low == max(high for _, high in ranges) else None
+        only = None
+        for thread in state.threads:
+            for low, high, to in self.scanners[thread.terminal].moves(thread.at):
+                if self._moved(thread, to) is not None:
+                    if low != high or only not in (None, low):
+                        return None
+                    only = low
+        return only
 
     def _moved(self, thread: Thread, to: int) -> Thread | None:
         """The thread behind a byte; None if its bounds leave no way to its end."""

@@ -33,6 +33,7 @@ class Scanner:
         self._lengths = Lengths(automaton, self._weigh)
         self._lock = Lock()
         self._keys: list[tuple] = []
+        self._fewest: list[int] = []
         self._numbers: dict[tuple, int] = {}
         self._moves: list[tuple[Move, ...] | None] = []
         self._endings: list[list[tuple[bytes, int, int]] | None] = []
@@ -61,8 +62,14 @@ class Scanner:
         """The fewest bytes to the end, with `low` to `high` characters more; None: no way."""
         return min((each[0] for each in self._ways(state, low, high)), default=None)
 
-    def fewest_characters(self, state: int) -> int:
-        """The fewest characters to the end, one that is begun among them."""
+    def fewest_characters(self) -> list[int]:
+        """From each state, the fewest characters to the end, one that is begun among them."""
+        known = self._fewest
+        if len(known) < len(self):
+            self._fewest = known = [*known, *map(self._count, range(len(known), len(self)))]
+        return known
+
+    def _count(self, state: int) -> int:
         if self._keys[state] == ("done",):
             return 0
         fewest = self._lengths.fewest

@@ -10,10 +10,11 @@ from functools import cached_property
 from weakref import WeakValueDictionary
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, UInt32
+from jaxtyping import Int32, UInt32
 
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.walk import Nodes, Reached, Table
+from dlm.grammar.parse.branch import Bounds, Branch, branches
 from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import scanner_of
@@ -22,100 +23,12 @@ from dlm.grammar.rules.nodes import Terminal
 from dlm.grammar.trie import Trie
 
 _FEW = 1024  # tokens that are set one by one
-_WALKED, _LOOKED = 150, 1000  # nodes of the trie that a unit of work is spent on
-_AT_ONCE = 32  # branches
+_WALKED, _LOOKED = 100, 1000  # nodes of the trie that a unit of work is spent on
+_AT_ONCE, _GROUP = 32, 20  # branches, and units for so many, however short they are
 _NODE = 20  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
 Words = UInt32[np.ndarray, " words"]
-Bounds = tuple[int, int | None]  # characters that must follow, and that may; None: any number
-
-
-class Branch:
-    """Where tokens lead that begin with one byte, behind which the terminal is in one state.
-
-    Characters are counted behind that byte.
-    """
-
-    def __init__(self, scanner: Scanner | LiteralScanner, reached: Reached, trie: Trie):
-        self._scanner, self._reached = scanner, reached
-        self._tokens = trie.tokens_at(reached.nodes)  # and for each at which of the nodes it ends
-        final = np.flatnonzero(np.array(scanner.final)[reached.states])
-        self._ends = final[trie.children[reached.nodes[final]] > 0]
-
-    @property
-    def size(self) -> int:
-        """Nodes of the trie."""
-        return len(self._reached.nodes)
-
-    @cached_property
-    def most(self) -> int:
-        """Characters to the nearest end by way of the node that is the farthest from one."""
-        return int(self._needs.max())
-
-    def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
-        """Those that leave a way to the end."""
-        tokens, at = self._tokens
-        return tokens if self.all_fit(bounds) else tokens[self._fitting(bounds)[at]]
-
-    def all_fit(self, bounds: Bounds) -> bool:
-        """All nodes leave a way to the end."""
-        low, high = bounds
-        if low <= 0 and high is None:
-            return True
-        return low <= self._least and (high is None or self.most <= high)
-
-    def ends(self, bounds: Bounds) -> Nodes:
-        """The nodes that go on where the terminal may have ended."""
-        nodes, (low, high) = self._reached.nodes[self._ends], bounds
-        if low <= 0 and high is None:
-            return nodes
-        counts = self._reached.counts[self._ends]
-        fit = counts >= low
-        return nodes[fit if high is None else fit & (counts <= high)]
-
-    def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
-        """The nodes that leave a way to the end, and the fewest bytes of one from each."""
-        costs = self._costs(np.arange(self.size), bounds)
-        fit = costs >= 0
-        return self._reached.nodes[fit], costs[fit]
-
-    @cached_property
-    def _needs(self) -> Nodes:
-        """Characters to the nearest end, by way of each node."""
-        scanner, reached = self._scanner, self._reached
-        fewest = np.array([scanner.fewest_characters(s) for s in range(len(scanner))], np.int32)
-        return (reached.counts if len(reached.counts) else 0) + fewest[reached.states]
-
-    @cached_property
-    def _least(self) -> int:
-        return int(self._needs.min())
-
-    def _fitting(self, bounds: Bounds) -> Bool[np.ndarray, " n"]:
-        """Which of the nodes leave a way to the end."""
-        low, high = bounds
-        needs = self._needs
-        fit = np.ones(len(needs), bool) if high is None else needs <= high
-        doubtful = np.flatnonzero(fit & (needs < low))  # longer ends are asked for
-        if len(doubtful):
-            fit[doubtful] = self._costs(doubtful, bounds) >= 0
-        return fit
-
-    def _costs(self, which: Int64[np.ndarray, " n"], bounds: Bounds) -> Int64[np.ndarray, " n"]:
-        """The fewest bytes to the end from some of the nodes; -1: there is no way."""
-        (low, high), counts = bounds, self._reached.counts
-        most = int(counts.max()) + 1 if len(counts) else 1
-        at = self._reached.states[which] * most  # few numbers: states and counts are small
-        if len(counts):
-            at += counts[which]
-        found = np.flatnonzero(np.bincount(at))
-        costs = np.zeros(found[-1] + 1 if len(found) else 0, np.int64)
-        for place in found.tolist():
-            state, count = divmod(place, most)
-            rest = None if high is None else high - count
-            cost = self._scanner.cost(state, low - count, rest)
-            costs[place] = -1 if cost is None else cost
-        return costs[at]
 
 
 class Within:
@@ -181,6 +94,23 @@ class TerminalTokens:
             return 0, None
         return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
 
+    @property
+    def start(self) -> int:
+        return self._scanner.start
+
+    def explore(self, state: int, bounded: bool, meter: Meter) -> list[int]:
+        """Find what every mask at `state` needs, or, `bounded`, masks within bounds, too.
+
+        Says which states follow. Those within a character are quick to look at when they are met.
+        """
+        scanner = self._scanner
+        if isinstance(scanner, Scanner) and (scanner.boundary[state] or state == scanner.start):
+            self._at(state, (0, None), meter)
+            if bounded:
+                self._at(state, (0, 0), meter)
+        meter.add(1)
+        return [to for _, _, to in scanner.moves(state)]
+
     def words(self, state: int, bounds: Bounds, meter: Meter) -> Words:
         """The tokens that stay within, as packed bits."""
         key = state, bounds
@@ -218,7 +148,8 @@ class TerminalTokens:
         states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
         if not len(nodes):
             return Within([])
-        return Within([(Branch(self._scanner, Reached(nodes, states, nodes[:0]), self._trie), 0)])
+        reached = Reached(nodes, states, nodes[:0])
+        return Within([(each, 0) for each in branches(self._scanner, [reached], self._trie)])
 
     def _walked(self, state: int, counting: bool, meter: Meter) -> Within:
         """Some branches after the other: of a look that is cut short, those that were made stay."""
@@ -233,10 +164,10 @@ class TerminalTokens:
         for begin in range(0, len(new), _AT_ONCE):
             meter.spend(1)
             some = new[begin : begin + _AT_ONCE]
-            for root, reached in zip(
-                some, self._table.walk(self._trie, some, counting), strict=True
-            ):
-                branch = self._branches[*root, counting] = Branch(scanner, reached, self._trie)
+            reached = self._table.walk(self._trie, some, counting)
+            meter.add(_GROUP)
+            for root, branch in zip(some, branches(scanner, reached, self._trie), strict=True):
+                self._branches[*root, counting] = branch
                 meter.add(branch.size // _WALKED)
                 self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])

@@ -1,0 +1,67 @@
+"""Terminals that are looked at ahead of the texts that read them."""
+
+import pytest
+
+from dlm.grammar import Compiler, Grammar, JsonSchema, Matcher, Regex
+from dlm.grammar.errors import Unfinished
+from dlm.grammar.masks.walk import Table
+
+ADDRESS = {"type": "string", "format": "uri"}
+CASES = {
+    "a format": (JsonSchema(ADDRESS), '"https://a.example:80/b?c=d#e"'),
+    "a format within bounds": (JsonSchema(ADDRESS | {"maxLength": 40}), '"https://a.example/b"'),
+    "at least some characters": (Regex(r"(ab|[c-f]x?){3,}-\d*"), "abcxdxe-12"),
+}
+
+
+def explored(vocabulary, spec, work=None):
+    """A grammar whose terminals have been looked at, with so much work each time."""
+    compiled = Compiler(vocabulary).compile(spec)
+    exploration = compiled.exploration()
+    while exploration:
+        if work is not None:
+            compiled.meter.begin(work)
+        try:
+            exploration.advance()
+        except Unfinished:
+            continue
+    compiled.meter.begin()
+    return compiled
+
+
+@pytest.mark.parametrize("work", [None, 1], ids=["at once", "cut short"])
+@pytest.mark.parametrize(("spec", "text"), CASES.values(), ids=CASES)
+def test_no_mask_walks_the_vocabulary_once_terminals_are_explored(
+    vocabulary, spec, text, work, monkeypatch
+):
+    compiled, walks = explored(vocabulary, spec, work), []
+    walk = Table.walk
+    monkeypatch.setattr(Table, "walk", lambda *args: walks.append(args) or walk(*args))
+
+    def masks(compiled):
+        matcher, found = Matcher(compiled), []
+        for token in vocabulary.encode(text):
+            found.append(matcher.allowed().tolist())
+            assert matcher.accept(token)
+        return found
+
+    found = masks(compiled)
+    assert not walks
+    assert found == masks(Compiler(vocabulary).compile(spec))
+    assert walks  # that is where the work is, otherwise
+
+
+def test_terminals_are_explored_side_by_side(vocabulary):
+    """What is cut short has seen the beginnings of all of them."""
+    schema = {"properties": {"a": ADDRESS, "b": ADDRESS | {"maxLength": 9}, "c": {"const": "d"}}}
+    compiled = Compiler(vocabulary).compile(JsonSchema(schema))
+    exploration, terminals = compiled.exploration(), set()
+    for _ in range(8):
+        before = {**compiled.parser.scanners}
+        exploration.advance()
+        terminals |= compiled.parser.scanners.keys() - before.keys()
+    assert len(terminals) > 1
+
+
+def test_literals_have_nothing_to_explore(vocabulary):
+    assert not Compiler(vocabulary).compile(Grammar('root ::= "a" root "b" | "c"')).exploration()
