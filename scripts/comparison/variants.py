@@ -1,0 +1,146 @@
+"""Decodings that lost. They are measured beside the engine's own, and are no part of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+import dlm
+from dlm.config import DecodeConfig
+from dlm.decoding import Parts
+from dlm.denoise import Outcome, Reading
+from dlm.grammar import NOTHING, Compiled, Constraint, Fixed, Frontier, Guidance, Reasoning, Scores
+from dlm.grammar.canvas.canvas_pass import CanvasPass
+from dlm.grammar.constraint import Candidates
+from dlm.grammar.masks.table import Mask
+from dlm.kernels.expectation import Distributions
+from dlm.marginals import Marginals
+from dlm.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtCommit(dlm.Diffusion):
+    """The loop runs free: the grammar decides what is committed, and nothing else."""
+
+    def constrain(
+        self,
+        sequence: Any,
+        compiled: Compiled | None,
+        reasoning: Reasoning | None,
+        config: DecodeConfig,
+    ) -> None:
+        super(AtCommit, self).constrain(sequence, compiled, reasoning, config)
+        sequence.constraint = _Unseen(sequence.constraint)
+
+
+class _Unseen:
+    """A constraint of whose masks the loop is not told."""
+
+    def __init__(self, constraint: Constraint):
+        self._constraint = constraint
+
+    @property
+    def work(self) -> int:
+        return self._constraint.work
+
+    @work.setter
+    def work(self, units: int) -> None:
+        self._constraint.work = units
+
+    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+        read = self._constraint.guide(scores, fixed)
+        return replace(read, bitmask=None, rows=[], suspect=len(read.guess))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._constraint.commit(tokens)
+
+    def rollback(self, count: int) -> None:
+        self._constraint.rollback(count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeChain(dlm.Diffusion):
+    """Masks along the whole guess: what was predicted under a wrong left context is accepted."""
+
+    def constrain(
+        self,
+        sequence: Any,
+        compiled: Compiled | None,
+        reasoning: Reasoning | None,
+        config: DecodeConfig,
+    ) -> None:
+        super(WholeChain, self).constrain(sequence, compiled, reasoning, config)
+        if compiled is not None:
+            sequence.constraint = _Chain(compiled, sequence.request.max_tokens, reasoning)
+
+
+class _Chain(Frontier):
+    def _advance(self, scores: Scores, here: CanvasPass) -> None:
+        here.repair = None  # each disagreement counts as the first: nothing is suspect behind it
+        super()._advance(scores, here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoSearch(dlm.Diffusion):
+    """The likeliest allowed token stands in for one that is refused, whatever comes behind it."""
+
+    def constrain(
+        self,
+        sequence: Any,
+        compiled: Compiled | None,
+        reasoning: Reasoning | None,
+        config: DecodeConfig,
+    ) -> None:
+        super(NoSearch, self).constrain(sequence, compiled, reasoning, config)
+        if compiled is not None:
+            sequence.constraint = _Greedy(compiled, sequence.request.max_tokens, reasoning)
+
+
+class _Greedy(Frontier):
+    def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:
+        found = super()._candidates(scores, position, mask)
+        return replace(found, ranked=found.ranked[:1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw(dlm.Diffusion):
+    """Some of what a pass decides is decided by the model's own distributions, without masks."""
+
+    soft_embeddings: bool = False  # what the next pass is shown
+    entropies: bool = False  # what is accepted, and whether the guess is settled
+
+    def passes(self, parts: Parts) -> Pipeline:
+        limits = parts.policy.encode_tokens, parts.policy.step_work
+        pipeline = _RawPipeline(parts.model, parts.cache, parts.config, *limits, parts.by_kernel)
+        pipeline.decoding = self
+        return pipeline
+
+
+class _RawPipeline(Pipeline):
+    decoding: Raw
+
+    def _settled(
+        self, reading: Reading, running: Mapping[int, Any]
+    ) -> Iterator[tuple[int, Outcome | Exception]]:
+        marginals = _RawMarginals(reading.marginals, self.decoding)
+        return super()._settled(replace(reading, marginals=marginals), running)
+
+
+class _RawMarginals(Marginals):
+    """Marginals that remember what they were before masks."""
+
+    def __init__(self, marginals: Marginals, decoding: Raw):
+        vars(self).update(vars(marginals))
+        self._decoding = decoding
+
+    def mask(self) -> None:
+        self._before = super().entropies, super().distributions()
+        super().mask()
+
+    @property
+    def entropies(self) -> Tensor:
+        return self._before[0] if self._decoding.entropies else super().entropies
+
+    def distributions(self) -> Distributions:
+        return self._before[1] if self._decoding.soft_embeddings else super().distributions()

@@ -1,0 +1,190 @@
+"""Ways to decode, compared: what is measured, kept, and told."""
+
+import json
+import sys
+from dataclasses import replace
+
+import compare
+import pytest
+from comparison.modes import AT_COMMIT, CONSTRAINED, FREE, STUDIES
+from comparison.records import Records, RecordsError
+from comparison.report import page
+from comparison.runs import Run, engine_of, judged, runs
+from comparison.statistics import estimate, paired
+from comparison.tasks import Task, TaskError, built_in, read
+
+import dlm
+
+RUN = Run(
+    mode="a",
+    prompt_id=0,
+    valid=True,
+    complete=True,
+    exact=True,
+    f1=1.0,
+    calls=2,
+    tokens=6,
+    tries=1,
+    seconds=0.2,
+    model_seconds=0.1,
+    grammar_seconds=0.05,
+    first_seconds=None,
+    repairs=0,
+    rollbacks=0,
+    pins=0,
+    drafted=0,
+    drafts_kept=0,
+    text="{}",
+)
+
+
+def compared(monkeypatch, capsys, out, *more):
+    """Runs the script; what it prints."""
+    command = ["compare.py", "--n", "2", "--max-tokens", "96", "--out", str(out), *more]
+    monkeypatch.setattr(sys, "argv", command)
+    compare.main()
+    return capsys.readouterr().out
+
+
+def rows(out):
+    lines = (out / "results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_every_prompt_is_told_in_every_mode(monkeypatch, capsys, tmp_path):
+    names = [mode.name for mode in STUDIES["decodings"]]
+    printed = compared(monkeypatch, capsys, tmp_path)
+    found = rows(tmp_path)
+    assert sorted((row["mode"], row["prompt_id"]) for row in found) == sorted(
+        (name, i) for name in names for i in range(2)
+    )
+    assert all(row["valid"] and row["complete"] for row in found if "constrained" in row["mode"])
+    assert all(row["calls"] > 0 and row["seconds"] >= row["model_seconds"] > 0 for row in found)
+    drafted = {r["prompt_id"]: r for r in found if r["mode"] == "left to right drafted"}
+    for row in found:
+        if row["mode"] == "left to right constrained":
+            assert row["text"] == drafted[row["prompt_id"]]["text"]
+            assert row["calls"] > drafted[row["prompt_id"]]["calls"]
+    report = (tmp_path / "report.html").read_text()
+    assert all(name in report and name.split()[0] in printed for name in names)
+    assert report.count("<svg") == 4
+    assert "http://" not in report.replace("http://www.w3.org", "").replace(
+        "http://purl.org", ""
+    ).replace("http://creativecommons.org", "")
+    assert (tmp_path / "quality.png").read_bytes()[:4] == b"\x89PNG"
+    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(found)
+
+
+def test_what_was_stopped_goes_on_and_nothing_is_run_twice(monkeypatch, capsys, tmp_path):
+    some = "--modes", f"{CONSTRAINED.name},{FREE.name}"
+    compared(monkeypatch, capsys, tmp_path, *some)
+    path = tmp_path / "results.jsonl"
+    lines = path.read_text().splitlines()
+    marked = json.loads(lines[0]) | {"text": "from before"}
+    path.write_text("\n".join([json.dumps(marked), lines[1], lines[2][:40]]))
+    compared(monkeypatch, capsys, tmp_path, *some)
+    found = rows(tmp_path)
+    assert len(found) == 4
+    assert found[0]["text"] == "from before"
+
+
+def test_runs_of_other_settings_are_not_mixed(monkeypatch, capsys, tmp_path):
+    one = "--modes", FREE.name
+    compared(monkeypatch, capsys, tmp_path, *one)
+    with pytest.raises(SystemExit, match=r"seed 0, not 1"):
+        compared(monkeypatch, capsys, tmp_path, *one, "--seed", "1")
+    with pytest.raises(RecordsError, match="max_tokens"):
+        Records(tmp_path, {"max_tokens": 7})
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("{", "line 2: no JSON"),
+        ("[]", 'line 2: .* "prompt"'),
+        ('{"prompt": "a"}', 'line 2: .* "schema"'),
+        ('{"prompt": "a", "schema": {"type": 3}}', "line 2: the schema is none"),
+        ('{"prompt": "a", "schema": {}, "answer": 1}', "line 2: 'answer' is none of"),
+    ],
+)
+def test_a_file_of_prompts_that_is_wrong_is_told_by_line(tmp_path, line, wrong):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "a", "schema": true, "expected": null}\n' + line)
+    with pytest.raises(TaskError, match=wrong):
+        read(path)
+
+
+def test_a_file_of_prompts_needs_no_answers(monkeypatch, capsys, tmp_path):
+    path, schema = tmp_path / "prompts.jsonl", {"type": "object", "properties": {"a": {}}}
+    path.write_text(json.dumps({"prompt": "Say a.", "schema": schema}))
+    out = tmp_path / "out"
+    compared(monkeypatch, capsys, out, "--data", str(path), "--modes", CONSTRAINED.name)
+    assert [(row["exact"], row["f1"], row["valid"]) for row in rows(out)] == [(None, None, True)]
+    assert not (out / "quality.png").exists()
+
+
+def test_fields_are_compared_by_place_value_and_type():
+    task = Task(id=0, prompt="?", schema=True, expected={"a": 19, "b": [True, "x"]}, known=True)
+    answers = {
+        '{"b": [true, "x"], "a": 19.0}': (True, 1.0),
+        '```json\n{"a": 19, "b": [true, "x"]}\n```': (True, 1.0),
+        '{"a": 19, "b": [1, "x"]}': (False, 2 / 3),
+        '{"a": 19}': (False, 0.5),
+        "no": (False, 0.0),
+    }
+    assert {text: judged(task, text) for text in answers} == answers
+
+
+def test_what_the_schema_refuses_is_asked_for_again(monkeypatch):
+    retried = next(mode for mode in STUDIES["decodings"] if mode.tries > 1)
+    impossible = Task(id=0, prompt="Say a.", schema=False)
+    (run,) = runs(retried, [impossible], None, 16, 0)
+    assert (run.tries, run.valid) == (retried.tries, False)
+
+
+def test_a_grammar_that_only_sees_the_end_leaves_the_loop_free():
+    """Its first pass accepts what a free one does; what it commits is valid all the same."""
+    task = built_in(1, 3)[0]
+    told = {}
+    for mode in (FREE, AT_COMMIT, CONSTRAINED):
+        engine = engine_of(mode, None)
+        spec = dlm.JsonSchema(task.schema) if mode.constrained else None
+        engine.add(dlm.Request(prompt=task.prompt, constraint=spec, max_tokens=96, seed=1))
+        events = []
+        while engine.busy:
+            events += engine.step()
+        engine.close()
+        first = next(e for e in events if isinstance(e, dlm.Draft))
+        told[mode.name] = first.accepted, events[-1].result
+    assert told[AT_COMMIT.name][0] == told[FREE.name][0] != told[CONSTRAINED.name][0]
+    assert task.valid(told[AT_COMMIT.name][1].text)
+
+
+@pytest.mark.parametrize(
+    "mode", [m for m in STUDIES["policies"] if m.constrained], ids=lambda mode: mode.name
+)
+def test_whatever_the_policy_answers_are_valid(mode):
+    found = list(runs(mode, built_in(2, 5), None, 96, 0))
+    assert all(run.valid and run.complete and run.error is None for run in found)
+
+
+def test_intervals_and_pairs_are_those_of_the_textbook():
+    many = [replace(RUN, prompt_id=i, exact=i % 4 > 0) for i in range(400)]
+    found = estimate(many, lambda run: run.exact)
+    assert found.mean == 0.75
+    assert found.low == pytest.approx(0.7075, abs=0.01)  # 1.96 * sqrt(.75 * .25 / 400) = 0.0424
+    assert found.high == pytest.approx(0.7925, abs=0.01)
+    assert estimate([replace(RUN, exact=None)], lambda run: run.exact) is None
+    others = [replace(run, mode="b", exact=i < 4 or i >= 12) for i, run in enumerate(many)]
+    pair = paired(many, others)
+    # Of 0..11, "a" is wrong at 0, 4, 8 and "b" at 4..11; behind them "b" is always right.
+    assert (pair.only_one, pair.only_other) == (6, 98)
+    assert pair.p < 1e-6
+    assert paired(many[:1], [replace(RUN, prompt_id=9)]) is None
+
+
+def test_a_report_shows_what_has_no_answer():
+    failed = replace(RUN, valid=False, complete=False, exact=False, error="<none>")
+    settings = {"study": "decodings", "model": "m"}
+    text = page({FREE.name: [failed], CONSTRAINED.name: [RUN]}, [FREE, CONSTRAINED], settings, "c")
+    assert "prompt 0: &lt;none&gt;" in text
