@@ -71,9 +71,9 @@ class Engine:
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
         self.decoding: Decoding = decoding or Diffusion()
-        self.decoding.check(model)
         self.model, self.chat = model, chat
         self.config, self.policy = config or DecodeConfig(), policy or Policy()
+        self.decoding.check(model, self.config)
         self.vocabulary = Vocabulary.from_tokenizer(
             chat.tokenizer, model.vocab_size, self.config.stops, self.config.pad, thought
         )
