@@ -121,7 +121,7 @@ class Engine:
         was chosen. `activation_bits=4` quantises activations of linear layers in NVFP4 too, on GPUs
         that multiply four bits. Keys and values are stored as `kv` says, one of `KV_TYPES`, or
         "auto": as they are computed. The cache grows, or has memory for `cache_tokens` of all
-        requests together: further ones wait.
+        requests together: further ones wait. `decoding` is how the model writes.
 
         Raises `CheckpointError` or `DlmError` for a directory that is none, `BackendError` for
         kernels that cannot be had.
