@@ -44,11 +44,13 @@ class Autoregressive:
         if not 0 <= self.temperature < float("inf"):
             raise DlmError(f"temperature is {self.temperature}: it takes 0 or more")
 
-    def check(self, model: Model) -> None:
+    def check(self, model: Model, config: DecodeConfig) -> None:
         if not isinstance(model, CausalLM):
             raise DlmError(f"a {type(model).__name__} predicts no next token: it has no `predict`")
-        if self.drafts and not isinstance(model, DraftingLM):
-            raise DlmError(f"a {type(model).__name__} denoises no canvases: it cannot draft")
+        if self.drafts:
+            if not isinstance(model, DraftingLM):
+                raise DlmError(f"a {type(model).__name__} denoises no canvases: it cannot draft")
+            config.check_padding()
 
     def room(self, model: CausalLM, positions: int) -> int:
         if isinstance(model, DraftingLM) and self.drafts:

@@ -21,7 +21,7 @@ class DecodeConfig:
     retries: int = 3  # rollbacks a canvas: choices that are taken back because they led nowhere
     refusals: int = 12  # times that a finished value which its schema refuses is tried again
     stops: tuple[int, ...] = (1, 106, 50)  # <eos>, <turn|>, <|tool_response>
-    pad: int = 0
+    pad: int = 0  # behind a stop on a canvas; left to right it may be a stop token too
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "patience"):
@@ -39,8 +39,11 @@ class DecodeConfig:
             raise DlmError(f"t_min {self.t_min} and t_max {self.t_max}: 0 < t_min <= t_max")
         if not self.stops:
             raise DlmError("stops is empty: without a stop token no answer could end")
+
+    def check_padding(self) -> None:
+        """Raises `DlmError` where what is behind a stop on a canvas looks like a stop itself."""
         if self.pad in self.stops:
-            raise DlmError(f"pad {self.pad} is a stop token too")
+            raise DlmError(f"pad {self.pad} is a stop token too: on canvases it must be another")
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "DecodeConfig":

@@ -67,8 +67,8 @@ class Passes(Protocol):
 class Decoding(Protocol):
     """Makes the parts of an engine that depend on how its model writes."""
 
-    def check(self, model: Model) -> None:
-        """Raises `DlmError` for a model that cannot write so."""
+    def check(self, model: Model, config: DecodeConfig) -> None:
+        """Raises `DlmError` for a model that cannot write so, or not by this `config`."""
         ...
 
     def room(self, model: Any, positions: int) -> int:

@@ -20,11 +20,10 @@ from dlm.sequence import Sequence
 class Diffusion:
     """A canvas is denoised until it is settled, and then committed as a whole."""
 
-    def check(self, model: Model) -> None:
+    def check(self, model: Model, config: DecodeConfig) -> None:
         if not isinstance(model, Denoiser):
-            raise DlmError(
-                f"a {type(model).__name__} denoises no canvases: decode it left to right"
-            )
+            raise DlmError(f"a {type(model).__name__} denoises no canvases: decode left to right")
+        config.check_padding()
 
     def room(self, model: Denoiser, positions: int) -> int:
         return positions // model.canvas_length * model.canvas_length

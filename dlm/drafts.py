@@ -5,7 +5,7 @@ Where the draft was written as it stood, the leading tokens that the canvas is s
 one. Nothing depends on it but how many passes an answer takes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,9 @@ from dlm.causal import DraftingLM
 from dlm.decoding import Parts
 from dlm.denoise import Outcome, reading_of, settle
 from dlm.grammar import Unfinished
+from dlm.link import Link
 from dlm.mask_table import MaskTable
+from dlm.request import Stats
 from dlm.sequence import Sequence
 from dlm.turn import Turn
 
@@ -29,7 +31,7 @@ class Drafts:
         self._model: DraftingLM = parts.model
         self._config, self._work = parts.config, parts.policy.step_work
         self._masks = MaskTable(-(-self._model.vocab_size // 32))
-        self._by_kernel = parts.by_kernel
+        self._by_kernel, self._link = parts.by_kernel, Link(self._model.device)
 
     def predict(
         self,
@@ -43,6 +45,7 @@ class Drafts:
         which end in `drafts`."""
         for slot, sequence in predicted.items():
             self._move(sequence, drafts[slot])
+            sequence.stats.denoiser_calls += 1
         canvases = [sequence.canvas for sequence in predicted.values()]
         noisy = torch.stack([canvas.tokens for canvas in canvases])
         soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
@@ -51,34 +54,37 @@ class Drafts:
     @torch.inference_mode()
     def draft(
         self, logits: Float[Tensor, "B L V"], written: Mapping[int, Sequence | None]
-    ) -> Iterator[tuple[int, Exception]]:
-        """Draft what comes behind a token that was just written, the first of a slot's canvas.
+    ) -> list[tuple[int, Exception]]:
+        """Draft what comes behind the tokens that were just written, the first of each canvas.
 
-        `logits` are those of the canvases of all slots in `written`; None for a slot whose canvas
-        is of no use. Yields what constraints raise.
+        `logits` are those of the canvases of all slots in `written`; None for a slot that no draft
+        is wanted of. Where a canvas expected another token, what it says of the next ones is of no
+        use. Returns what constraints raise.
         """
-        first = logits[:, 0].argmax(-1).tolist() if written else []
+        expected = self._link.to_host(logits[:, 0].argmax(-1)).tolist()
         useful = {
             slot: (row, sequence)
             for row, (slot, sequence) in enumerate(written.items())
-            if sequence is not None and sequence.tokens[-1] == first[row]
+            if sequence is not None and sequence.tokens[-1] == expected[row]
         }
         running = {slot: sequence for slot, (_, sequence) in useful.items()}
         if not running:
-            return
+            return []
         for sequence in running.values():
             sequence.canvas = _behind(sequence.canvas, 1)
-        some = logits[[row for row, _ in useful.values()], 1:]
+            sequence.stats.copies += 1
+        rows = [row for row, _ in useful.values()]
         more = self._config, self._masks, self._by_kernel
-        reading = reading_of(self._model, some, Turn(canvases=running), *more)
-        for slot, outcome in settle(self._model, reading, self._config, self._work).items():
+        reading = reading_of(self._model, logits[rows, 1:], Turn(canvases=running), *more)
+        outcomes = settle(self._model, reading, self._config, self._work)
+        for slot, outcome in outcomes.items():
             if isinstance(outcome, Outcome):
-                writing, guess = running[slot].writing, outcome.guidance.guess
-                sure = next((i for i, kept in enumerate(outcome.accepted) if not kept), len(guess))
-                writing.draft, writing.guess = guess[:sure], guess
-                writing.guessed_at = len(running[slot].tokens)
-            elif not isinstance(outcome, Unfinished):
-                yield slot, outcome
+                _keep(running[slot], outcome)
+        return [
+            (slot, outcome)
+            for slot, outcome in outcomes.items()
+            if isinstance(outcome, Exception) and not isinstance(outcome, Unfinished)
+        ]
 
     def _move(self, sequence: Sequence, draft: list[int]) -> None:
         """Let the canvas begin behind a draft: the rest of what it was, if all in front of that is
@@ -97,8 +103,16 @@ class Drafts:
             canvas.soft_embedding = torch.cat((canvas.soft_embedding, soft_embedding[n:]))
             sequence.canvas = canvas
         else:
-            sequence.begin_canvas(noise, soft_embedding)
+            sequence.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=Stats())
         writing.guessed_at = None
+
+
+def _keep(sequence: Sequence, outcome: Outcome) -> None:
+    """The leading tokens that the sampler accepts are the next draft."""
+    guess, writing = outcome.guidance.guess, sequence.writing
+    sure = next((i for i, kept in enumerate(outcome.accepted) if not kept), len(guess))
+    writing.draft, writing.guess = guess[:sure], guess
+    writing.guessed_at = len(sequence.tokens)
 
 
 def _behind(canvas: Canvas, count: int) -> Canvas:

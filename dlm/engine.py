@@ -71,9 +71,9 @@ class Engine:
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
         self.decoding: Decoding = decoding or Diffusion()
-        self.decoding.check(model)
         self.model, self.chat = model, chat
         self.config, self.policy = config or DecodeConfig(), policy or Policy()
+        self.decoding.check(model, self.config)
         self.vocabulary = Vocabulary.from_tokenizer(
             chat.tokenizer, model.vocab_size, self.config.stops, self.config.pad, thought
         )
@@ -121,7 +121,7 @@ class Engine:
         was chosen. `activation_bits=4` quantises activations of linear layers in NVFP4 too, on GPUs
         that multiply four bits. Keys and values are stored as `kv` says, one of `KV_TYPES`, or
         "auto": as they are computed. The cache grows, or has memory for `cache_tokens` of all
-        requests together: further ones wait.
+        requests together: further ones wait. `decoding` is how the model writes.
 
         Raises `CheckpointError` or `DlmError` for a directory that is none, `BackendError` for
         kernels that cannot be had.

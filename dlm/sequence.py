@@ -36,7 +36,7 @@ class Sequence:
     constraint: Constraint = field(init=False)  # over canvases; made when the request can run
     writing: Writing = field(init=False)  # of decoding left to right; likewise
     checked: bool = False  # its grammar is wider than its spec: nothing is final before the end
-    canvas: Canvas = field(init=False)  # begun when the request runs
+    canvas: Canvas = field(init=False)  # begun when the request runs; left to right, it drafts
 
     @property
     def most_tokens(self) -> int:

@@ -43,10 +43,11 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A canvas can be denoised in the pass that encodes all that comes before it."""
+    """A canvas can be denoised, or a next token predicted, in the pass that encodes all that comes
+    before it."""
 
     encode: dict[int, list[int]] = field(default_factory=dict)  # tokens to append, by slot
-    canvases: dict[int, Sequence] = field(default_factory=dict)  # to denoise, by slot
+    canvases: dict[int, Sequence] = field(default_factory=dict)  # whose text it completes, by slot
 
     def __bool__(self) -> bool:
         return bool(self.encode or self.canvases)

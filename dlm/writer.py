@@ -65,11 +65,11 @@ class Writer:
         written, canvases = self._pass(turn, guided)
         yield from written.items()
         if self._drafts is not None and canvases is not None:
-            useful = {
-                slot: sequence if running.get(slot) is sequence and _whole(written[slot]) else None
-                for slot, sequence in turn.canvases.items()
+            wanted = {
+                slot: s if running.get(slot) is s and s.ready and _whole(written[slot]) else None
+                for slot, s in turn.canvases.items()
             }
-            yield from self._drafts.draft(canvases, useful)
+            yield from self._drafts.draft(canvases, wanted)
 
     def close(self) -> None:
         """Nothing is under way between two steps."""

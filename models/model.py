@@ -95,7 +95,7 @@ class DiffusionGemma(nn.Module):
         """Append `tokens[slot]` to each slot. Returns the logits, before the softcap, of what comes
         behind each of the last `last[slot]` of them, slot by slot in the order of `last`."""
         states = self.encode(list(tokens.values()), cache, list(tokens))
-        return self.logits(states[_ends(tokens, last)])
+        return self._next_logits(states, tokens, last)
 
     @torch.inference_mode()
     def denoise(
@@ -131,7 +131,7 @@ class DiffusionGemma(nn.Module):
         x = self.self_conditioning(self.embed(canvas), soft_embedding).flatten(0, 1)
         states = self._run(tokens, x, list(last), cache)
         canvases = self.logits(states[len(states) - B * L :]).view(B, L, self.vocab_size)
-        return self.logits(states[_ends(tokens, last)]), canvases
+        return self._next_logits(states, tokens, last), canvases
 
     def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch hidden"]:
         """Embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
@@ -205,6 +205,21 @@ class DiffusionGemma(nn.Module):
         cache.advance(plan)
         return x[: len(x) - padding]
 
+    def _next_logits(
+        self,
+        states: Float[Tensor, "total hidden"],
+        tokens: Mapping[int, Sequence[int]],
+        last: Mapping[int, int],
+    ) -> Float[Tensor, "n V"]:
+        """Those behind the last `last[slot]` tokens of slots, of `states` in the order of `tokens`.
+
+        As in a pass, rows are padded: how one is rounded does not depend on how many there are.
+        """
+        ends = dict(zip(tokens, accumulate(map(len, tokens.values())), strict=True))
+        rows = [at for slot, n in last.items() for at in range(ends[slot] - n, ends[slot])]
+        padded = F.pad(states[rows], (0, 0, 0, -len(rows) % ROWS))
+        return self.logits(padded)[: len(rows)]
+
     def scalars(self, encoded: Bool[Tensor, "n 1"]) -> list[Float[Tensor, "n 1"]]:
         """What each layer's output is multiplied by, for tokens that are `encoded` and for those of
         canvases: all that sets encoder and decoder apart."""
@@ -214,10 +229,3 @@ class DiffusionGemma(nn.Module):
             )
             for layer in self.layers
         ]
-
-
-def _ends(tokens: Mapping[int, Sequence[int]], last: Mapping[int, int]) -> list[int]:
-    """Where the last `last[slot]` tokens of each slot are, if all are packed in the order of
-    `tokens`."""
-    ends = dict(zip(tokens, accumulate(map(len, tokens.values())), strict=True))
-    return [at for slot, count in last.items() for at in range(ends[slot] - count, ends[slot])]

@@ -40,20 +40,21 @@ class CanvasProcessor(LogitsProcessor):
     ) -> Float[Tensor, "B L V"]:
         """`cur_step` counts the passes over this canvas that are left, this one with them."""
         self._follow(input_ids)
-        scores, last = scores.clone(), int(cur_step) == 1
-        looked = [
-            i for i, one in enumerate(self._constraints) if one is not None and not self._ended[i]
-        ]
-        marginals = self._marginals(scores[looked]) if looked else None
-        for row, i in enumerate(looked):
-            constraint = self._constraints[i]
-            if constraint is not None and marginals is not None:
-                guidance = constraint.guide(marginals.scores(row), Fixed(last=last))
-                _apply(scores[i], guidance)
+        asked = {
+            i: one
+            for i, one in enumerate(self._constraints)
+            if one is not None and not self._ended[i]
+        }
+        guided = scores.clone()
+        if asked:
+            some = scores if len(asked) == len(scores) else scores[list(asked)]
+            marginals, fixed = self._marginals(some), Fixed(last=int(cur_step) == 1)
+            for row, (i, constraint) in enumerate(asked.items()):
+                _apply(guided[i], constraint.guide(marginals.scores(row), fixed))
         for i, ended in enumerate(self._ended):
             if ended:
-                _name(scores[i], torch.full((scores.shape[1],), self._vocabulary.pad))
-        return scores
+                _name(guided[i], torch.full((scores.shape[1],), self._vocabulary.pad))
+        return guided
 
     def _follow(self, input_ids: Int[Tensor, "B n"]) -> None:
         """Commit the canvas that has come to `input_ids` since the last call."""

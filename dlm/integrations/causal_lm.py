@@ -12,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from dlm.errors import DlmError
+
 
 class TransformersLM:
     """What `AutoModelForCausalLM.from_pretrained` returns, as an engine wants a model.
@@ -36,11 +38,12 @@ class TransformersLM:
 
     def generation_config(self) -> dict[str, Any]:
         """What the model says of its stop and padding tokens, for `DecodeConfig.from_hf`."""
-        return {
-            name: value
-            for name in ("eos_token_id", "pad_token_id")
-            if (value := getattr(self._model.generation_config, name)) is not None
-        }
+        settings = self._model.generation_config
+        stops, pad = settings.eos_token_id, settings.pad_token_id
+        if stops is None:
+            raise DlmError("the model's generation_config has no eos_token_id: no text could end")
+        stops = [stops] if isinstance(stops, int) else list(stops)
+        return {"eos_token_id": stops, "pad_token_id": stops[0] if pad is None else pad}
 
     def new_cache(self, slots: int) -> "SlotCaches":
         return SlotCaches(self._model.config, slots)

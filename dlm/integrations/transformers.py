@@ -51,7 +51,8 @@ class Constrain:
         """For one call of `generate`, with the same `max_new_tokens`: one constraint for each of
         its prompts, None for free text. With `thinking`, reasoning may come first.
 
-        A prompt ends where the answer begins. The text closes within `max_new_tokens`. Raises
+        A prompt ends where the answer begins: without thinking, Gemma 4's behind an empty thought
+        channel, as `Chat.prompt` has it. The text closes within `max_new_tokens`. Raises
         `GrammarError` for a constraint that cannot be kept in so many, and `DlmError` for one that
         only a check of the finished text decides: nothing can be taken back within `generate`.
         """

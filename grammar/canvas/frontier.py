@@ -1,11 +1,10 @@
 """The frontier engine: any grammar, along the model's own text.
 
-A grammar is a statement about the whole string, and a denoising step predicts its positions
-independently. From the left, the model's own choices are followed as long as the grammar takes
-them; each of these positions is masked by the state that it is reached in. At the first refusal
-the best allowed token is taken. Everything right of that was predicted under a wrong left context:
-it is suspect, stays unmasked, and the loop noises it again. The guess goes on through it all the
-same, so that one valid whole is there at every step.
+A grammar is about the whole string, and a denoising step predicts its positions independently.
+From the left, the model's own choices are followed as long as the grammar takes them; each of
+these positions is masked by the state that it is reached in. At the first refusal the best allowed
+token is taken. Everything right of that was predicted under a wrong left context: it is suspect,
+stays unmasked, and is noised again. The guess goes on, so that a valid whole is always there.
 
 No token is taken that leaves too few of the budget to complete the text: then the shortest
 completion is followed instead.

@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from doubles import Obsessed
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     DiffusionGemmaGenerationConfig,
 )
+from values import V
 
-from dlm import DecodeConfig, DlmError
+from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError
 from dlm.engine import BUILT_IN
 
 
@@ -37,12 +39,19 @@ def test_a_checkpoint_s_own_numbers_are_used():
         ({"t_min": 0.9}, "t_min 0.9 and t_max 0.8"),
         ({"t_min": 0.0}, "t_min 0.0"),
         ({"stops": ()}, "stops is empty"),
-        ({"pad": 106}, "pad 106 is a stop token too"),
     ],
 )
 def test_impossible_numbers_are_refused(fields, problem):
     with pytest.raises(DlmError, match=problem):
         DecodeConfig(**fields)
+
+
+@pytest.mark.parametrize("decoding", [Diffusion(), Autoregressive(drafts=True)])
+def test_canvases_are_not_padded_with_a_stop_token(engine_of, decoding):
+    config = DecodeConfig(pad=106)
+    with pytest.raises(DlmError, match="pad 106 is a stop token too"):
+        engine_of(Obsessed(V, [300]), config, decoding=decoding)
+    assert engine_of(Obsessed(V, [300]), config, decoding=Autoregressive()).config.pad == 106
 
 
 def test_a_file_with_fields_of_the_wrong_type_is_named():

@@ -91,6 +91,39 @@ def test_the_encoder_is_an_autoregressive_model(pair, reference, rng):
     torch.testing.assert_close(capped, expected, **reference.CLOSE)
 
 
+def test_what_comes_next_is_said_behind_the_last_tokens_of_each_slot(pair, reference, rng):
+    """Some slots ask for one row, some for several, some for none, in an order of their own. Each
+    gets what it would get alone, to the bit."""
+    model, lengths = pair.ours, {3: 7, 0: 21, 4: 1, 1: 12}
+    tokens = {slot: reference.draw(rng, n).tolist() for slot, n in lengths.items()}
+    last = {1: 5, 3: 1, 4: 1}
+    logits = model.predict(tokens, last, model.new_cache(5))
+    for slot, rows in zip(last, logits.split(list(last.values())), strict=True):
+        one, count = {slot: tokens[slot]}, {slot: last[slot]}
+        assert torch.equal(rows, model.predict(one, count, model.new_cache(5)))
+        states = model.encode([tokens[slot]], model.new_cache(5), [slot])
+        expected = model.logits(states)[-last[slot] :]
+        torch.testing.assert_close(rows, expected, **reference.CLOSE)
+
+
+def test_one_pass_predicts_and_denoises_as_two_do(pair, reference, rng):
+    """The canvas sees what the pass reads, as in a pass that encodes it."""
+    model, slots = pair.ours, [2, 0]
+    before = {slot: reference.draw(rng, 9 + slot).tolist() for slot in range(3)}
+    tokens = {slot: reference.draw(rng, 4 + slot).tolist() for slot in range(3)}
+    canvas = reference.draw(rng, 2, reference.CANVAS)
+    soft_embedding = torch.randn(2, reference.CANVAS, reference.HIDDEN, generator=rng)
+    together, apart, alone = (model.new_cache(3) for _ in range(3))
+    for cache in (together, apart, alone):
+        model.encode(list(before.values()), cache, list(before))
+    last = {2: 3, 0: 1}
+    logits, canvases = model.predict_and_denoise(tokens, last, canvas, soft_embedding, together)
+    torch.testing.assert_close(logits, model.predict(tokens, last, apart), rtol=0, atol=0)
+    denoised = model.denoise(canvas, soft_embedding, alone, slots, tokens)
+    torch.testing.assert_close(canvases, denoised, rtol=0, atol=0)
+    assert [together.length(slot) for slot in range(3)] == [apart.length(s) for s in range(3)]
+
+
 def test_logits_are_capped(pair):
     """At the tiny model's magnitudes, the cap of 30 is all but linear: parity would miss it."""
     states = 1e5 * torch.ones(1, pair.ours.config.hidden_size)

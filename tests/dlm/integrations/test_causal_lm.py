@@ -67,6 +67,16 @@ def test_what_is_taken_back_is_read_again(engine):
     assert any(isinstance(end, int) and end > 0 for end in ends), ends
 
 
+def test_a_model_without_a_padding_token_is_padded_with_its_stop(theirs, monkeypatch):
+    monkeypatch.setattr(theirs.generation_config, "pad_token_id", None)
+    monkeypatch.setattr(theirs.generation_config, "eos_token_id", 106)
+    config = DecodeConfig.from_hf(TransformersLM(theirs).generation_config())
+    assert (config.stops, config.pad) == ((106,), 106)
+    monkeypatch.setattr(theirs.generation_config, "eos_token_id", None)
+    with pytest.raises(DlmError, match="no eos_token_id: no text could end"):
+        TransformersLM(theirs).generation_config()
+
+
 def test_it_denoises_no_canvases(theirs, chat, workers):
     with pytest.raises(DlmError, match="a TransformersLM denoises no canvases"):
         Engine(TransformersLM(theirs), chat, workers=workers, decoding=Diffusion())

@@ -1,0 +1,219 @@
+"""What may come next, left to right, and behind each token of a draft."""
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlm.grammar import (
+    BudgetError,
+    Choice,
+    FreeTokens,
+    JsonSchema,
+    LeftToRight,
+    Matcher,
+    Reasoning,
+    Regex,
+    Tools,
+    Unfinished,
+)
+from dlm.grammar.errors import GrammarError
+from dlm.grammar.masks import bits
+
+PERSON = JsonSchema(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    },
+    max_whitespace=1,
+)
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "find",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "minLength": 20}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+def tokens_in(row, size):
+    found = bits.tokens_in(row)
+    return found[found < size].tolist()
+
+
+def written(one, choose, size):
+    """What a decoder writes that takes any token which may come next."""
+    said = []
+    while not one.ended:
+        look = one.look()
+        one.commit(look.forced)
+        (row,) = look.rows
+        token = choose(tokens_in(row, size))
+        one.commit([token])
+        said += [*look.forced, token]
+    return said
+
+
+@settings(max_examples=25)
+@given(budget=st.integers(14, 60), seed=st.integers(0, 999), thinking=st.booleans())
+def test_whatever_is_taken_of_what_may_come_is_whole_within_the_budget(
+    compiler, vocabulary, budget, seed, thinking
+):
+    reasoning = Reasoning.of(vocabulary, 9) if thinking else None
+    one = LeftToRight(compiler.compile(PERSON), budget, reasoning)
+    dice = np.random.default_rng(seed)
+    said = written(one, lambda found: int(dice.choice(found)), len(vocabulary))
+    assert len(said) <= budget
+    thought, answer = reasoning.split(said) if reasoning else (b"", said)
+    assert len(said) - len(answer) <= 9
+    assert bool(thought) <= thinking
+    jsonschema.validate(json.loads(vocabulary.text(answer)), PERSON.schema)
+
+
+def test_reasoning_may_open_as_long_as_the_budgets_have_room_for_it(compiler, vocabulary):
+    """Within a budget it once could not, however large that was."""
+    opens, closes = vocabulary.thought.open[0], vocabulary.thought.close[0]
+    compiled = compiler.compile(PERSON)
+    ample, free = Matcher(compiled, Reasoning.of(vocabulary)), Matcher(compiled)
+    assert opens in bits.tokens_in(ample.allowed(100))
+    assert set(bits.tokens_in(free.allowed(100))) < set(bits.tokens_in(ample.allowed(100)))
+    least = len(free.shortest_completion()) + 1
+    assert opens in bits.tokens_in(ample.allowed(least + 2))
+    assert opens not in bits.tokens_in(ample.allowed(least + 1))
+    tight = Matcher(compiled, Reasoning.of(vocabulary, 1))
+    assert opens not in bits.tokens_in(tight.allowed(100))
+    assert ample.accept(opens)
+    assert closes in bits.tokens_in(ample.allowed(least + 1))
+
+
+@pytest.mark.parametrize("limit", [2, 3, 5, 9])
+def test_reasoning_takes_no_token_more_than_its_budget(compiler, vocabulary, limit):
+    matcher = Matcher(compiler.compile(PERSON), Reasoning.of(vocabulary, limit))
+    closes, count = vocabulary.thought.close[0], 1
+    assert matcher.accept(vocabulary.thought.open[0])
+    while matcher.state is None:
+        found = tokens_in(matcher.allowed(100), len(vocabulary))
+        assert matcher.accept(next((t for t in found if t != closes), closes))
+        count += 1
+    assert count == limit
+
+
+def test_a_control_token_is_left_out_where_too_much_would_follow_it(compiler, vocabulary):
+    """Its way to the end counts as any other token's."""
+    matcher = Matcher(compiler.compile(Tools([TOOL], choice="auto")))
+    opens = vocabulary.call.open
+    assert opens in bits.tokens_in(matcher.allowed(90))
+    assert opens not in bits.tokens_in(matcher.allowed(9))
+    assert vocabulary.encode("no")[0] in bits.tokens_in(matcher.allowed(9))
+
+
+def test_what_the_grammar_leaves_no_choice_about_is_forced_and_read_by_nobody_else(
+    compiler, vocabulary
+):
+    one = LeftToRight(compiler.compile(PERSON), 60)
+    one.commit(vocabulary.fewest([b'{"']))
+    forced = one.look().forced
+    assert "name".startswith(vocabulary.text(forced)[:4])
+    assert forced
+    assert one.look().forced == forced  # a look leaves no trace
+    one.commit(forced)
+    assert one.look().forced == []
+
+
+def test_a_draft_is_read_as_far_as_the_grammar_takes_it(compiler, vocabulary):
+    good = vocabulary.encode('{"name": "Olga", "age": 61}')
+    one = LeftToRight(compiler.compile(PERSON), 60)
+    look = one.look([*good, vocabulary.stops[0], vocabulary.pad])
+    assert look.forced + look.draft == good
+    assert len(look.rows) == len(look.draft) + 1
+    assert vocabulary.stops[0] in bits.tokens_in(look.rows[-1])
+    for row, token in zip(look.rows, look.draft, strict=False):
+        assert row == ~token if isinstance(row, int) else token in bits.tokens_in(row)
+
+    bad = vocabulary.encode('{"name": "Olga", "ago": 61}')
+    look = one.look(bad)
+    assert '"ag' not in vocabulary.text(look.forced + look.draft[:-1])
+    last = look.rows[-1]
+    refused = bad[len(look.forced) + len(look.draft)]
+    assert last != ~refused if isinstance(last, int) else refused not in bits.tokens_in(last)
+
+
+def test_a_draft_that_contradicts_what_is_forced_is_dropped(compiler, vocabulary):
+    one = LeftToRight(compiler.compile(PERSON), 60)
+    one.commit(vocabulary.fewest([b'{"']))
+    look = one.look(vocabulary.encode('title": 1}'))
+    assert look.forced
+    assert look.draft == []
+    assert len(look.rows) == 1
+
+
+def test_a_refused_token_comes_no_more_unless_nothing_else_may(compiler, vocabulary):
+    one = LeftToRight(compiler.compile(Choice(["yes", "no"])), 9)
+    (row,) = one.look().rows
+    found = tokens_in(row, len(vocabulary))
+    (left,) = one.look(refused=found[:-1]).rows
+    assert tokens_in(left, len(vocabulary)) == found[-1:]
+    (again,) = one.look(refused=found).rows
+    assert tokens_in(again, len(vocabulary)) == found
+
+
+def test_commit_takes_all_or_nothing_and_rollback_takes_back(compiler, vocabulary):
+    one = LeftToRight(compiler.compile(Regex("[a-c]{2,9}")), 12)
+    before = one.look().rows[0].tobytes()
+    good, bad = vocabulary.encode("ab"), vocabulary.encode("a!")
+    with pytest.raises(GrammarError, match="is not allowed"):
+        one.commit(bad)
+    assert one.look().rows[0].tobytes() == before
+    one.commit(good)
+    one.commit([vocabulary.stops[0]])
+    assert one.ended
+    one.rollback(1)
+    assert not one.ended
+    one.rollback(len(good))
+    assert one.look().rows[0].tobytes() == before
+
+
+def test_a_look_without_work_asks_for_more_and_goes_on(compiler, vocabulary):
+    one = LeftToRight(compiler.compile(JsonSchema({"type": "object", "title": "new"})), 40)
+    one.work = 0
+    with pytest.raises(Unfinished):
+        one.look()
+    one.work, looks = 5, 0
+    while True:
+        looks += 1
+        try:
+            found = one.look()
+            break
+        except Unfinished:
+            assert looks < 1000
+    fresh = LeftToRight(compiler.compile(JsonSchema({"type": "object"})), 40)
+    assert (found.rows[0] == fresh.look().rows[0]).all()
+    assert looks > 1
+
+
+def test_a_budget_that_no_text_fits_is_refused(compiler):
+    with pytest.raises(BudgetError, match="more than 3"):
+        LeftToRight(compiler.compile(PERSON), 3)
+
+
+def test_free_text_ends_at_a_stop_and_its_drafts_before_one():
+    free = FreeTokens([1, 106], 6)
+    look = free.look([5, 6, 106, 7])
+    assert (look.forced, look.draft, look.rows) == ([], [5, 6], [None] * 3)
+    assert free.look([5] * 9).draft == [5] * 5
+    free.commit([5, 6])
+    assert free.look([5] * 9).draft == [5] * 3
+    assert not free.ended
+    free.commit([106])
+    assert free.ended
+    free.rollback(1)
+    assert not free.ended
