@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from dlm.grammar.constraint import (
         NOTHING,
         Candidates,
+        ClassScores,
         Constraint,
         Fixed,
         Free,
         Guidance,
+        Posterior,
         Scores,
     )
     from dlm.grammar.errors import (
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
         LimitError,
         Unfinished,
     )
+    from dlm.grammar.exact.automaton import TokenAutomaton
+    from dlm.grammar.exact.construction import token_automaton
+    from dlm.grammar.exact.exact import Exact
     from dlm.grammar.kinds.cfg import Grammar
     from dlm.grammar.kinds.choice import Choice
     from dlm.grammar.kinds.json_object import JsonObject
@@ -51,11 +56,16 @@ _EXPORTS = {
     "dlm.grammar.canvas.compiler": "Compiler",
     "dlm.grammar.canvas.frontier": "Frontier",
     "dlm.grammar.canvas.workers": "Workers",
-    "dlm.grammar.constraint": "NOTHING Candidates Constraint Fixed Free Guidance Scores",
+    "dlm.grammar.constraint": (
+        "NOTHING Candidates ClassScores Constraint Fixed Free Guidance Posterior Scores"
+    ),
     "dlm.grammar.errors": (
         "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
         "InvalidValueError LimitError Unfinished"
     ),
+    "dlm.grammar.exact.automaton": "TokenAutomaton",
+    "dlm.grammar.exact.construction": "token_automaton",
+    "dlm.grammar.exact.exact": "Exact",
     "dlm.grammar.kinds.cfg": "Grammar",
     "dlm.grammar.kinds.choice": "Choice",
     "dlm.grammar.kinds.json_object": "JsonObject",
