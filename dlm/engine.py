@@ -16,8 +16,10 @@ from dlm.denoise import Denoiser
 from dlm.errors import DlmError, RequestError, failure
 from dlm.events import Event, Failed, Finished
 from dlm.grammar import (
+    Automata,
     Compiled,
     Compiler,
+    Exact,
     Free,
     Frontier,
     Reasoning,
@@ -91,6 +93,7 @@ class Engine:
         vocabulary = self.backends.get("vocabulary")
         self._pipeline = Pipeline(model, self._cache, self.config, *limits, vocabulary)
         self._events: list[Event] = []  # that no step has told of yet
+        self._automata = Automata()  # under the exact policy
         self._admitted = 0
 
     @classmethod
@@ -176,6 +179,8 @@ class Engine:
                 f"the cache holds: {capacity}"
             )
         spec = request.constraint
+        if self.config.policy == "exact" and spec is not None and request.thinking:
+            raise RequestError("thinking is true: the policy exact knows no reasoning, say false")
         try:
             compiling = None if spec is None else self.compile(spec)
             calls = spec is not None and spec.calls
@@ -274,10 +279,14 @@ class Engine:
             sequence.constraint = Free(self.config.stops)
             return
         request, reasoning = sequence.request, None
+        sequence.checked = compiled.checked
+        if self.config.policy == "exact":
+            automaton, suspect = self._automata.of(compiled), self.config.suspect
+            sequence.constraint = Exact(automaton, self.vocabulary, request.max_tokens, suspect)
+            return
         if request.thinking and self._reasoning is not None:
             reasoning = replace(self._reasoning, budget=request.thinking_budget)
         sequence.constraint = Frontier(compiled, request.max_tokens, reasoning)
-        sequence.checked = compiled.checked
 
     def _alone(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:
         """Do the `work` of one request. Whatever it raises ends that request, and no other."""

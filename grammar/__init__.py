@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Guidance,
         Posterior,
         Scores,
+        ScoresByClass,
     )
     from dlm.grammar.errors import (
         BudgetError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
         Unfinished,
     )
     from dlm.grammar.exact.automaton import TokenAutomaton
-    from dlm.grammar.exact.construction import token_automaton
+    from dlm.grammar.exact.construction import Automata, token_automaton
     from dlm.grammar.exact.exact import Exact
     from dlm.grammar.kinds.cfg import Grammar
     from dlm.grammar.kinds.choice import Choice
@@ -57,14 +58,15 @@ _EXPORTS = {
     "dlm.grammar.canvas.frontier": "Frontier",
     "dlm.grammar.canvas.workers": "Workers",
     "dlm.grammar.constraint": (
-        "NOTHING Candidates ClassScores Constraint Fixed Free Guidance Posterior Scores"
+        "NOTHING Candidates ClassScores Constraint Fixed Free Guidance Posterior Scores "
+        "ScoresByClass"
     ),
     "dlm.grammar.errors": (
         "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
         "InvalidValueError LimitError Unfinished"
     ),
     "dlm.grammar.exact.automaton": "TokenAutomaton",
-    "dlm.grammar.exact.construction": "token_automaton",
+    "dlm.grammar.exact.construction": "Automata token_automaton",
     "dlm.grammar.exact.exact": "Exact",
     "dlm.grammar.kinds.cfg": "Grammar",
     "dlm.grammar.kinds.choice": "Choice",

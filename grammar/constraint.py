@@ -17,19 +17,6 @@ class Candidates:
     mass: float  # the share of the model's probability that all allowed tokens have
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassScores:
-    """What a canvas's logits say of classes of tokens, in nats: log-probabilities of `C` classes.
-
-    A class without tokens, or whose tokens have no probability, has -inf.
-    """
-
-    mass: Float64[np.ndarray, "L C"]  # of all tokens of the class together
-    top: Float64[np.ndarray, "L C"]  # of its likeliest token
-    best: Int64[np.ndarray, "L C"]  # that token; of equals, the lowest
-    uniform: Float64[np.ndarray, " L"]  # numbers in [0, 1), to draw by
-
-
 @runtime_checkable
 class Scores(Protocol):
     """What a constraint may ask of one canvas's logits."""
@@ -46,6 +33,24 @@ class Scores(Protocol):
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
         """The likeliest `count` of them."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassScores:
+    """What a canvas's logits say of classes of tokens, in nats: log-probabilities of `C` classes.
+
+    A class without tokens, or whose tokens have no probability, has -inf.
+    """
+
+    mass: Float64[np.ndarray, "L C"]  # of all tokens of the class together
+    top: Float64[np.ndarray, "L C"]  # of its likeliest token
+    best: Int64[np.ndarray, "L C"]  # that token; of equals, the lowest
+    uniform: Float64[np.ndarray, " L"]  # numbers in [0, 1), to draw by
+
+
+@runtime_checkable
+class ScoresByClass(Scores, Protocol):
+    """The same, with sums over all tokens: what the loop gives to every constraint."""
 
     def by_class(
         self, classes: Int32[Tensor, " V"], count: int, without: Mapping[int, Collection[int]]
@@ -69,6 +74,7 @@ class Posterior:
 
     classes: Int32[Tensor, " V"]  # never changes while it lives: it is sent to the device once
     factors: Float32[np.ndarray, "T C"]  # -inf: none of the class is allowed
+    pad: int
     pinned: Sequence[int]
     without: Mapping[int, Collection[int]]  # tokens, by position, that are not allowed
     drawn: Int64[np.ndarray, " T"]  # the classes of a text from the joint distribution
@@ -115,7 +121,7 @@ class Constraint(Protocol):
 
     work: int  # units that one look may take; what a unit is, the constraint knows
 
-    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+    def guide(self, scores: ScoresByClass, fixed: Fixed = NOTHING) -> Guidance:
         """Read a step's scores. Leaves no trace.
 
         Raises `Unfinished` when its work is spent: with the same scores, asking again goes on.

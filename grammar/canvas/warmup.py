@@ -5,16 +5,14 @@ JSON is written in, and further ones turn off from the first at one place each.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from torch import Tensor
 
 from dlm.grammar.canvas.frontier import Frontier
 from dlm.grammar.canvas.texts import Text, Texts
-from dlm.grammar.constraint import Candidates, ClassScores
+from dlm.grammar.constraint import Candidates
 from dlm.grammar.errors import GrammarError, Unfinished
 from dlm.grammar.parse.compiled import Compiled
 
@@ -38,11 +36,6 @@ class _Wanted:
         raise _Refused
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
-        raise _Refused
-
-    def by_class(
-        self, classes: Tensor, count: int, without: Mapping[int, Collection[int]]
-    ) -> ClassScores:
         raise _Refused
 
 

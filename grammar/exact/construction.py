@@ -1,11 +1,12 @@
 """Makes a token automaton from a parser's states, breadth first, up to a bound on its size."""
 
 from collections import deque
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
-from dlm.grammar.errors import DeadEndError, LimitError, Unfinished
+from dlm.grammar.errors import DeadEndError, GrammarError, LimitError, Unfinished
 from dlm.grammar.exact.automaton import END, NOWHERE, START, TokenAutomaton, distances
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.state import State
@@ -13,6 +14,27 @@ from dlm.grammar.parse.state import State
 MOST_STATES = 8192
 _MOST_CELLS = 1 << 22  # states times classes: 16 MiB
 _MOST_WORK = 100_000  # units of the grammar's meter: about 2 s
+
+
+class Automata:
+    """The token automata of compiled grammars: each is made, or refused, once."""
+
+    def __init__(self):
+        self._known: WeakKeyDictionary[Compiled, TokenAutomaton | GrammarError]
+        self._known = WeakKeyDictionary()
+
+    def of(self, compiled: Compiled) -> TokenAutomaton:
+        """Raises what `token_automaton` does."""
+        found = self._known.get(compiled)
+        if found is None:
+            try:
+                found = token_automaton(compiled)
+            except GrammarError as error:
+                found = error
+            self._known[compiled] = found
+        if isinstance(found, GrammarError):
+            raise found
+        return found
 
 
 def token_automaton(compiled: Compiled, most_states: int = MOST_STATES) -> TokenAutomaton:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float64
 
-from dlm.grammar.constraint import NOTHING, ClassScores, Fixed, Guidance, Posterior, Scores
+from dlm.grammar.constraint import NOTHING, ClassScores, Fixed, Guidance, Posterior, ScoresByClass
 from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
 from dlm.grammar.exact import inference
 from dlm.grammar.exact.automaton import END, NOWHERE, START, TokenAutomaton
@@ -50,7 +50,7 @@ class Exact:
         self._trail = [START]  # the states in front of each committed token, and behind the last
         self.work = maxsize  # a look takes the same whatever the model says, and is never cut short
 
-    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+    def guide(self, scores: ScoresByClass, fixed: Fixed = NOTHING) -> Guidance:
         """Raises `DeadEndError` where the model gives what is allowed no probability at all."""
         automaton, state = self._automaton, self._trail[-1]
         classes = scores.by_class(automaton.classes, automaton.tail + 1, fixed.banned)
@@ -76,6 +76,7 @@ class Exact:
             posterior=Posterior(
                 classes=automaton.classes,
                 factors=inference.log_factors(sums, before, log_z)[:suspect],
+                pad=self._vocabulary.pad,
                 pinned=fixed.pinned[:suspect],
                 without=fixed.banned,
                 drawn=drawn[:suspect],
