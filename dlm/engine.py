@@ -11,6 +11,7 @@ import torch
 
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
+from dlm.decide import By, Decider
 from dlm.decoder import Decoder
 from dlm.denoise import Denoiser
 from dlm.errors import DlmError, RequestError, failure
@@ -31,6 +32,7 @@ from dlm.models import checkpoint
 from dlm.models.backends import Kernels
 from dlm.pipeline import Pipeline
 from dlm.policy import Policy
+from dlm.questions import Answer, Question
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
@@ -93,6 +95,16 @@ class Engine:
         vocabulary = self.backends.get("vocabulary")
         self._pipeline = Pipeline(model, self._cache, self.config, *limits, vocabulary)
         self._events: list[Event] = []  # that no step has told of yet
+        self._decider = Decider(
+            model,
+            chat,
+            self.vocabulary,
+            self._cache,
+            self.config,
+            slots,
+            self.policy.encode_tokens,
+            None if vocabulary is None else vocabulary == "triton",
+        )
         self._automata = Automata()  # under the exact policy
         self._admitted = 0
 
@@ -250,6 +262,23 @@ class Engine:
                 raise end
             results.append(end)
         return results
+
+    def decide(
+        self,
+        request: Request,
+        questions: abc.Sequence[Question | abc.Mapping[str, Any]],
+        by: By = "canvas",
+    ) -> list[Answer]:
+        """Answer typed questions about a request's input, with probabilities.
+
+        A question without instructions is what the input itself asks. Each is answered from one
+        pass over a canvas; or, `by` "causal", from the probabilities of the model as it encodes,
+        left to right. Questions may be the protocol's JSON. Raises `RequestError` before any work
+        is done for what cannot be asked, `DlmError` while requests run.
+        """
+        if self.busy:
+            raise DlmError("decide would take the slots of requests that are running")
+        return self._decider.decide(request, questions, by)
 
     def _add_all(self, requests: abc.Sequence[Request]) -> list[int]:
         """Admit all of them, with their grammars compiled, or none."""
