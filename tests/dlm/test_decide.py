@@ -4,13 +4,13 @@ from random import Random as Draws
 
 import numpy as np
 import pytest
+from chained import STOPS, one_by_one
 from doubles import Double, Random
 from spellings import probability
 from values import PROMPT, V
 
 from dlm import Choice, DlmError, Label, Predicate, Rating, Request, RequestError, Selection
 
-STOPS = [1, 106, 50]
 INPUT = Request(token_ids=PROMPT)
 
 
@@ -92,7 +92,7 @@ def test_questions_do_not_show_in_each_others_answers(built_in):
     for by in ("canvas", "causal"):
         together = built_in.decide(request, asked, by)
         alone = [built_in.decide(request, [one], by)[0] for one in asked]
-        assert [a.name for a in together][0] == "one"
+        assert together[0].name == "one"
         for one, other in zip(together, alone, strict=True):
             assert type(one) is type(other)
             assert one.mass == pytest.approx(other.mass, rel=1e-4)
@@ -101,17 +101,14 @@ def test_questions_do_not_show_in_each_others_answers(built_in):
 
 
 def test_left_to_right_the_probabilities_are_those_of_the_chain_rule(built_in):
-    from test_causal import one_by_one
-
     request, values = Request(prompt="Answer with one word of red, blue."), ["red", "dark red"]
     (answer,) = built_in.decide(request, [selection(*values)], "causal")
     prompt = built_in.chat.prompt(request)
     encode = built_in.vocabulary.encode
     logs = np.array([one_by_one(built_in.model, prompt, encode(value)) for value in values])
     assert answer.mass == pytest.approx(np.exp(logs).sum(), rel=1e-2)
-    assert answer.probabilities["red"] == pytest.approx(
-        1 / (1 + np.exp(logs[1] - logs[0])), rel=1e-3
-    )
+    odds = np.exp(logs[1] - logs[0])
+    assert answer.probabilities["red"] == pytest.approx(1 / (1 + odds), rel=1e-3)
 
 
 def test_instructions_and_labels_are_put_behind_the_input(built_in):
@@ -144,7 +141,7 @@ def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
         (INPUT, [Predicate(), {"type": "rank"}], "canvas", "question 1: a question's type is"),
         (INPUT, [Predicate(instructions="Is it?")], "canvas", "behind token_ids: give a prompt"),
         (INPUT, [selection("x" * 100_000)], "canvas", "is longer than any canvas"),
-        (INPUT, [selection("one two three " * 30)], "canvas", r"tokens with its stop, more than"),
+        (INPUT, [selection("one two three " * 6)], "canvas", r"tokens with its stop, more than"),
         (INPUT, [Predicate()], "oracle", "by is 'oracle': it takes canvas or causal"),
         (INPUT, [Predicate()], "causal", "this model's encoder predicts no tokens"),
         (Request(token_ids=[V]), [Predicate()], "canvas", "token 1536 is outside of 1536"),
@@ -166,7 +163,7 @@ def test_what_cannot_be_asked_is_refused_before_any_work(
 def test_a_label_that_the_tokenizer_cannot_spell_is_refused_by_name(engine_of, monkeypatch):
     engine = engine_of(Broken(V))
     monkeypatch.setattr(engine.vocabulary, "fewest", lambda text: None)
-    with pytest.raises(RequestError, match="question 0: the label '<turn.>' cannot be spelled"):
+    with pytest.raises(RequestError, match=r"question 0: the label '<turn.>' cannot be spelled"):
         engine.decide(INPUT, [selection("<turn|>")])
 
 
