@@ -8,6 +8,7 @@ Shapes: `S` states, `C` classes, `E` transitions, `V` tokens.
 
 from dataclasses import dataclass
 from functools import cached_property
+from sys import maxsize
 
 import numpy as np
 from jaxtyping import Int32, Int64
@@ -37,6 +38,20 @@ class TokenAutomaton:
     def after(self, state: int, token: int) -> int:
         """The state behind `token`, or `NOWHERE`."""
         return int(self.to[state, self._of[token]])
+
+    @cached_property
+    def longest(self) -> int:
+        """The most tokens that a text takes, the stop counted; `maxsize`: any number."""
+        t, steps = self.transitions, 0
+        here = np.arange(len(self.to)) == START
+        while here.any():
+            if steps > len(self.to):
+                return maxsize
+            there = np.zeros_like(here)
+            there[t.target[here[t.source]]] = True
+            there[END] = False
+            here, steps = there, steps + 1
+        return steps
 
     @cached_property
     def _of(self) -> np.ndarray:

@@ -29,12 +29,12 @@ class Messages:
 
     automaton: TokenAutomaton
     scores: Float64[np.ndarray, "L C"]  # log-probabilities of classes; of the tail: 0
-    pairs: Float64[np.ndarray, "n P"]  # the same of pairs of states; n: L, or what the budget has
+    pairs: Float64[np.ndarray, "n P"]  # the same of pairs of states; n: L, or what texts can take
     backward: Float64[np.ndarray, "n1 S"]  # from in front of each position to the canvas's end
 
     @property
     def length(self) -> int:
-        """Positions that the budget has room for."""
+        """Positions behind which there is nothing but padding."""
         return len(self.pairs)
 
     def value(self, begin: int) -> float:
@@ -57,7 +57,7 @@ def messages(
     reduce = reduce or log_sum
     scores = scores.copy()
     scores[:, automaton.tail] = 0
-    L = min(len(scores), budget)
+    L = min(len(scores), budget, automaton.longest)
     t = automaton.transitions
     pairs = np.empty((L, len(t.first)))
     size = max(1, _BLOCK // len(t.label))

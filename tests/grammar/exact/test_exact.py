@@ -1,6 +1,7 @@
 """The exact constraint against all texts of small automata, one by one."""
 
 from collections import Counter
+from sys import maxsize
 
 import numpy as np
 import pytest
@@ -162,6 +163,21 @@ def test_a_token_that_the_grammar_refuses_is_not_committed_and_nothing_moves():
     with pytest.raises(GrammarError, match="token 0 at position 1 is not allowed"):
         exact.commit([text[0], PAD])
     assert exact.guide(scores).posterior.log_z == before
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_positions_that_no_text_reaches_are_padding_and_cost_nothing(loop):
+    to = np.full((5, 4), -1)
+    to[0, 2], to[2, 3], to[3, 2], to[2, STOP], to[4, STOP], to[0, 3] = 2, 3, 4, 1, 1, 4
+    if loop:
+        to[4, 3] = 3
+    automaton = Language(to).automaton
+    exact = Exact(automaton, VOCABULARY, 9)
+    posterior = exact.guide(FullRows(torch.zeros(7, 4))).posterior
+    assert automaton.longest == (maxsize if loop else 4)
+    assert (posterior.factors[4:, -1] == 0).all() == (not loop)
+    expected = marginals(weights(Language(to), np.full((7, 4), 0.25), 9), (7, 4))
+    np.testing.assert_allclose(told(np.full((7, 4), 0.25), posterior), expected, atol=1e-6)
 
 
 def test_a_budget_that_the_shortest_text_does_not_fit_is_refused_with_what_it_takes():
