@@ -40,22 +40,26 @@ def log_probabilities(
 ) -> Float64[Tensor, " n"]:
     """Of each of `texts` behind `prompt`, and any of `stops` behind it, in nats.
 
-    No text is empty, and no two are equal. `slots` are empty, and are left empty.
+    No text is empty, and no two are equal. `slots` are empty, and are left empty; as many of them
+    are used as there is memory for, or the first alone.
     """
-    tree = _Tree(texts, stops)
-    order = sorted(map(tuple, texts))
-    share = -(-len(order) // len(slots))
-    plans = {slot: order[i * share : (i + 1) * share] for i, slot in enumerate(slots)}
-    plans = {slot: plan for slot, plan in plans.items() if plan}
+    tree, order, used = _Tree(texts, stops), sorted(map(tuple, texts)), list[int]()
+    needed = len(prompt) + max(map(len, texts))
     try:
-        for slot in plans:
-            _encode_prompt(model, cache, slot, prompt[:-1], max(map(len, texts)) + 1)
+        for slot in slots[: len(order)]:
+            if used and not cache.fits(needed):
+                break
+            cache.reserve(slot, needed)
+            used.append(slot)
+            _encode_prompt(model, cache, slot, prompt[:-1])
+        share = -(-len(order) // len(used))
+        plans = {slot: order[i * share : (i + 1) * share] for i, slot in enumerate(used)}
         for turn in range(share):
             todo = {slot: plan[turn] for slot, plan in plans.items() if turn < len(plan)}
             begun = {slot: plans[slot][turn - 1] if turn else None for slot in todo}
             _read(model, cache, tree, prompt, todo, begun)
     finally:
-        for slot in plans:
+        for slot in used:
             cache.release(slot)
     return torch.tensor([tree.total(tuple(text)) for text in texts], dtype=torch.float64)
 
@@ -89,11 +93,8 @@ class _Tree:
         return sum(self._logp[text[: end + 1]] for end in range(len(text))) + self._stopped[text]
 
 
-def _encode_prompt(
-    model: Causal, cache: Cache, slot: int, prompt: Sequence[int], more: int
-) -> None:
-    """In pieces; pages that another slot holds are shared. `more` tokens are to come."""
-    cache.reserve(slot, len(prompt) + more)
+def _encode_prompt(model: Causal, cache: Cache, slot: int, prompt: Sequence[int]) -> None:
+    """In pieces; pages that another slot holds are shared."""
     cache.attach(slot, prompt)
     while (begin := cache.length(slot)) < len(prompt):
         model.encode([prompt[begin : begin + CHUNK - begin % CHUNK]], cache, [slot])

@@ -128,8 +128,9 @@ class Rating(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """`mass` is the model's probability of all labels together: near 0, it would rather have said
-    something else, and the probabilities, which are of the labels alone, mean little."""
+    """`mass` is the model's probability of all labels together, or of their first tokens where
+    these were compared: near 0, it would rather have said something else, and the probabilities,
+    which are of the labels alone, mean little."""
 
     name: str
     mass: float

@@ -1,12 +1,13 @@
 """Makes a token automaton from a parser's states, breadth first, up to a bound on its size."""
 
 from collections import deque
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
-from dlm.grammar.errors import DeadEndError, GrammarError, LimitError, Unfinished
+from dlm.grammar.errors import DeadEndError, LimitError, Unfinished
 from dlm.grammar.exact.automaton import END, NOWHERE, START, TokenAutomaton, distances
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.state import State
@@ -20,7 +21,7 @@ class Automata:
     """The token automata of compiled grammars: each is made, or refused, once."""
 
     def __init__(self):
-        self._known: WeakKeyDictionary[Compiled, TokenAutomaton | GrammarError]
+        self._known: WeakKeyDictionary[Compiled, TokenAutomaton | _Refusal]
         self._known = WeakKeyDictionary()
 
     def of(self, compiled: Compiled) -> TokenAutomaton:
@@ -29,12 +30,19 @@ class Automata:
         if found is None:
             try:
                 found = token_automaton(compiled)
-            except GrammarError as error:
-                found = error
+            except (LimitError, DeadEndError) as error:
+                found = _Refusal(type(error), str(error))
             self._known[compiled] = found
-        if isinstance(found, GrammarError):
-            raise found
+        if isinstance(found, _Refusal):
+            raise found.kind(found.reason)
         return found
+
+
+class _Refusal(NamedTuple):
+    """Not the error itself, whose traceback would keep the grammar."""
+
+    kind: type[LimitError | DeadEndError]
+    reason: str
 
 
 def token_automaton(compiled: Compiled, most_states: int = MOST_STATES) -> TokenAutomaton:

@@ -43,6 +43,16 @@ def test_what_texts_share_is_encoded_once(built_in, spelled, monkeypatch):
     assert len(beginnings) < sum(map(len, spelled))
 
 
+def test_where_memory_is_short_fewer_slots_are_used(built_in, spelled):
+    """A cache of 64 tokens, for a prompt of 40 and texts of up to 20 behind it."""
+    model, prompt = built_in.model, list(range(200, 240))
+    cache = model.new_cache(4, None, 64, 512)
+    found = log_probabilities(model, cache, range(4), prompt, spelled, STOPS)
+    expected = [one_by_one(model, prompt, text) for text in spelled]
+    torch.testing.assert_close(found.tolist(), expected, atol=2e-3, rtol=1e-4)
+    assert cache.fits(64)
+
+
 def test_slots_are_empty_again_where_a_pass_fails(built_in, spelled, monkeypatch):
     model = built_in.model
     cache = model.new_cache(2)

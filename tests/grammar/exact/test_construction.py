@@ -1,10 +1,14 @@
 """Token automata against the matcher, and what is too large for one."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from masked import tokens_in
 
 from dlm.grammar import (
+    Automata,
     Choice,
     Compiler,
     DeadEndError,
@@ -137,3 +141,26 @@ def test_a_grammar_that_no_tokens_spell_is_a_dead_end():
     )
     with pytest.raises(DeadEndError, match="written in this vocabulary"):
         token_automaton(Compiler(vocabulary).compile(Regex("ab")))
+
+
+def test_an_automaton_is_made_or_refused_once_and_forgotten_with_its_grammar(
+    vocabulary, monkeypatch
+):
+    automata, made = Automata(), []
+    make = construction.token_automaton
+    monkeypatch.setattr(construction, "token_automaton", lambda c: made.append(1) or make(c))
+    compiler = Compiler(vocabulary)
+    for spec, refused in ((Choice(["a", "b"]), False), (JsonObject(), True)):
+        compiled = compiler.compile(spec)
+        for _ in range(3):
+            if refused:
+                with pytest.raises(LimitError, match="does not name"):
+                    automata.of(compiled)
+            else:
+                assert automata.of(compiled) is automata.of(compiled)
+    assert len(made) == 2
+    kept = weakref.ref(compiled)
+    compiler.close()
+    del compiler, compiled
+    gc.collect()
+    assert kept() is None
