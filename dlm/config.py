@@ -29,9 +29,9 @@ class DecodeConfig:
     patience: int = 8  # passes that the first disagreement with a grammar may stay where it is
     lost: float = 1e-3  # share of the model's probability in what is allowed that makes it stuck
     retries: int = 3  # rollbacks a canvas: choices that are taken back because they led nowhere
-    policy: ConstraintPolicy = "frontier"
-    suspect: Suspect = "none"  # under "exact": from where on a canvas is not trusted
     refusals: int = 12  # times that a finished value which its schema refuses is tried again
+    policy: ConstraintPolicy = "frontier"
+    suspect: Suspect = "none"  # under "exact": from where on its posterior is not trusted
     stops: tuple[int, ...] = (1, 106, 50)  # <eos>, <turn|>, <|tool_response>
     pad: int = 0
 

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from dlm import causal, questions
+from dlm import questions
+from dlm.causal import Causal, log_probabilities
 from dlm.chat import Chat
 from dlm.class_table import ClassTable
 from dlm.config import DecodeConfig
@@ -78,15 +79,14 @@ class Decider:
             raise RequestError(f"by is {by!r}: it takes canvas or causal")
         if request.constraint is not None or request.thinking:
             raise RequestError("a decision takes a request without a constraint and thinking")
-        if by == "causal" and not isinstance(self._model, causal.Causal):
-            raise RequestError("by is 'causal': this model's encoder predicts no tokens")
+        model = self._causal_model() if by == "causal" else None
         ready = []
         for i, one in enumerate(asked):
             try:
                 ready.append(self._prepared(request, one, by))
             except RequestError as error:
                 raise RequestError(f"question {i}: {error}") from error
-        scored = self._by_canvas(request, ready) if by == "canvas" else self._by_causal(ready)
+        scored = self._by_canvas(request, ready) if model is None else self._by_causal(model, ready)
         return [_answer(one, logs) for one, logs in zip(ready, scored, strict=True)]
 
     def _prepared(self, request: Request, one: Question | Mapping[str, Any], by: By) -> _Asked:
@@ -183,15 +183,19 @@ class Decider:
         of[first] = torch.arange(1, len(first) + 1, dtype=torch.int32)
         return scores.by_class(of, len(first) + 1, {}).mass[0, 1:]
 
-    def _by_causal(self, ready: list[_Asked]) -> list[np.ndarray]:
-        model, slots = self._model, range(self._slots)
-        if not isinstance(model, causal.Causal):
-            return []
+    def _by_causal(self, model: Causal, ready: list[_Asked]) -> list[np.ndarray]:
+        """The same, one question after another: the labels of each take all slots."""
         found = []
         for one in ready:
             rest = one.prompt, one.spelled, self._vocabulary.stops
-            found.append(causal.log_probabilities(model, self._cache, slots, *rest).numpy())
+            logs = log_probabilities(model, self._cache, range(self._slots), *rest)
+            found.append(logs.numpy())
         return found
+
+    def _causal_model(self) -> Causal:
+        if not isinstance(self._model, Causal):
+            raise RequestError("by is 'causal': this model's encoder predicts no tokens")
+        return self._model
 
 
 def _with_question(request: Request, question: Question) -> Request:

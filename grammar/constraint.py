@@ -79,7 +79,7 @@ class Posterior:
     without: Mapping[int, Collection[int]]  # tokens, by position, that are not allowed
     drawn: Int64[np.ndarray, " T"]  # the classes of a text from the joint distribution
     uniform: Float32[np.ndarray, " T"]  # in [0, 1), to draw each token of it by
-    log_z: float  # nats: the model's probability of all texts that are allowed
+    log_z: float  # nats: the model's probability of all texts that are allowed, pins taken for sure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

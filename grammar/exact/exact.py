@@ -26,6 +26,7 @@ nothing about it: nowhere; behind the first of the model's own choices that the 
 behind the first position where less than half of the model's probability is in texts that go on."""
 
 _HALF = np.log(0.5)
+_BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 
 class Exact:
@@ -80,7 +81,7 @@ class Exact:
                 pinned=fixed.pinned[:suspect],
                 without=fixed.banned,
                 drawn=drawn[:suspect],
-                uniform=uniform[:suspect].astype(np.float32),
+                uniform=np.minimum(uniform[:suspect].astype(np.float32), _BELOW_ONE),
                 log_z=log_z,
             ),
         )
@@ -131,8 +132,10 @@ class Exact:
             if state == END:
                 break
             state = self._automaton.after(state, token)
-            closes = position < sums.length and sums.backward[position + 1, state] > -np.inf
-            if state == NOWHERE or not closes or token in fixed.banned.get(position, ()):
+            barred = token in fixed.banned.get(position, ())
+            if state == NOWHERE or barred or position == sums.length:
+                return position
+            if np.isneginf(sums.backward[position + 1, state]):  # it takes too many tokens to end
                 return position
         return len(argmax)
 
