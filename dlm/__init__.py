@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     )
     from dlm.models import BackendError, CheckpointError, ModelError
     from dlm.policy import Policy
+    from dlm.questions import (
+        Label,
+        Predicate,
+        PredicateAnswer,
+        Question,
+        Rating,
+        RatingAnswer,
+        Selection,
+        SelectionAnswer,
+        question_of,
+    )
     from dlm.request import Request, Result, Stats
 
 _EXPORTS = {
@@ -48,6 +59,10 @@ _EXPORTS = {
     ),
     "dlm.models": "BackendError CheckpointError ModelError",
     "dlm.policy": "Policy",
+    "dlm.questions": (
+        "Label Predicate PredicateAnswer Question Rating RatingAnswer Selection SelectionAnswer "
+        "question_of"
+    ),
     "dlm.request": "Request Result Stats",
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}

@@ -69,13 +69,13 @@ class Autoregressive:
         sequence: Sequence,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        config: DecodeConfig,
+        parts: Parts,
     ) -> None:
-        room, drafting = sequence.request.max_tokens, None
+        stops, room, drafting = parts.config.stops, sequence.request.max_tokens, None
         if compiled is None:
-            constraint = FreeTokens(config.stops, room)
+            constraint = FreeTokens(stops, room)
             if self.drafts:
-                sequence.constraint = drafting = Free(config.stops)
+                sequence.constraint = drafting = Free(stops)
         else:
             constraint = LeftToRight(compiled, room, reasoning)
             if self.drafts:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dlm import sampling
+from dlm.class_table import ClassTable
 from dlm.config import DecodeConfig
 from dlm.grammar import Guidance
 from dlm.kernels.expectation import Distributions
@@ -103,11 +104,12 @@ def denoise(
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
+    classes: ClassTable | None = None,
 ) -> Reading | None:
     """One pass: it encodes what `turn` says and reads its canvases, if it has any.
 
-    The temperature of each canvas follows from its passes. `masks` keeps those of all grammars;
-    `by_kernel` says who reads the logits, by default their device.
+    The temperature of each canvas follows from its passes. `masks` keeps those of all grammars,
+    `classes` those of all automata; `by_kernel` says who reads the logits, by default their device.
     """
     running, start = list(turn.canvases.values()), perf_counter()
     if not running:
@@ -117,7 +119,7 @@ def denoise(
     tokens = torch.stack([canvas.tokens for canvas in canvases])
     soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
     logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
-    reading = reading_of(model, logits, turn, config, masks, by_kernel)
+    reading = reading_of(model, logits, turn, config, masks, by_kernel, classes)
     return replace(reading, seconds=perf_counter() - start)
 
 
@@ -128,13 +130,14 @@ def reading_of(
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
+    classes: ClassTable | None = None,
 ) -> Reading:
     """What `logits` say of the canvases of a turn."""
     running, N, start = list(turn.canvases.values()), config.max_steps, perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     steps = [sequence.canvas.steps for sequence in running]
     heat = [sampling.temperature(N - done, N, config.t_min, config.t_max) for done in steps]
-    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel)
+    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel, classes)
     scores = [marginals.scores(i) for i in range(len(running))]
     return Reading(turn, marginals, scores, perf_counter() - start)
 
@@ -164,7 +167,7 @@ def settle(
         if isinstance(read, Guidance):
             row[read.suspect :] = False
     (kept,) = marginals.link.to_device(torch.where(accepted, marginals.draws, -1))
-    soft_embeddings = model.expected_embedding(marginals.distributions()).unflatten(0, kept.shape)
+    soft_embeddings = marginals.expected(model.expected_embedding).unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
     for i, slot in enumerate(canvases):
         each = running[i], readings[i], entropies[i], accepted[i], kept[i], soft_embeddings[i]
@@ -232,6 +235,8 @@ def _settle(
         canvas.tokens = sampling.renoise(noise, kept)
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
         entropy = entropies[: read.scored].mean().item()
+        if read.posterior is not None:
+            sequence.stats.log_z.append(read.posterior.log_z)
         settled = canvas.settle(read, entropy, config)
     except Exception as error:
         return error

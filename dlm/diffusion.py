@@ -11,7 +11,7 @@ from dlm.decoding import Model, Parts
 from dlm.denoise import Denoiser, Outcome
 from dlm.errors import DlmError
 from dlm.events import Draft, Event
-from dlm.grammar import Compiled, Free, Frontier, Reasoning, Unfinished
+from dlm.grammar import Compiled, Exact, Free, Frontier, Reasoning, Unfinished
 from dlm.pipeline import Pipeline
 from dlm.sequence import Sequence
 
@@ -40,12 +40,16 @@ class Diffusion:
         sequence: Sequence,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        config: DecodeConfig,
+        parts: Parts,
     ) -> None:
+        config, room = parts.config, sequence.request.max_tokens
         if compiled is None:
             sequence.constraint = Free(config.stops)
-            return
-        sequence.constraint = Frontier(compiled, sequence.request.max_tokens, reasoning)
+        elif config.policy == "exact":
+            automaton = parts.automata.of(compiled)
+            sequence.constraint = Exact(automaton, parts.vocabulary, room, config.suspect)
+        else:
+            sequence.constraint = Frontier(compiled, room, reasoning)
 
 
 class CanvasDecoder(Decoder):

@@ -11,11 +11,13 @@ import torch
 
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
+from dlm.decide import By, Decider
 from dlm.decoding import Decoding, Model, Parts
 from dlm.diffusion import Diffusion
 from dlm.errors import DlmError, RequestError, failure
 from dlm.events import Event, Failed, Finished
 from dlm.grammar import (
+    Automata,
     Compiled,
     Compiler,
     Reasoning,
@@ -26,6 +28,7 @@ from dlm.grammar import (
 from dlm.models import checkpoint
 from dlm.models.backends import Kernels
 from dlm.policy import Policy
+from dlm.questions import Answer, Question
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
@@ -84,19 +87,30 @@ class Engine:
         self.backends: abc.Mapping[str, str] = getattr(model, "backends", {})
         self._cache = model.new_cache(slots) if cache is None else cache
         vocabulary = self.backends.get("vocabulary")
-        parts = Parts(
+        self._parts = parts = Parts(
             model=model,
             cache=self._cache,
             config=self.config,
             policy=self.policy,
             vocabulary=self.vocabulary,
             compiler=self._compiler,
+            automata=Automata(),
             by_kernel=None if vocabulary is None else vocabulary == "triton",
         )
         self._decoder = decoder = self.decoding.decoder(parts)
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
         self._pipeline = self.decoding.passes(parts)
         self._events: list[Event] = []  # that no step has told of yet
+        self._decider = Decider(
+            model,
+            chat,
+            self.vocabulary,
+            self._cache,
+            self.config,
+            slots,
+            self.policy.encode_tokens,
+            parts.by_kernel,
+        )
         self._admitted = 0
 
     @classmethod
@@ -182,6 +196,8 @@ class Engine:
                 f"the cache holds: {capacity}"
             )
         spec = request.constraint
+        if self.config.policy == "exact" and spec is not None and request.thinking:
+            raise RequestError("thinking is true: the policy exact knows no reasoning, say false")
         try:
             compiling = None if spec is None else self.compile(spec)
             calls = spec is not None and spec.calls
@@ -252,6 +268,23 @@ class Engine:
             results.append(end)
         return results
 
+    def decide(
+        self,
+        request: Request,
+        questions: abc.Sequence[Question | abc.Mapping[str, Any]],
+        by: By = "canvas",
+    ) -> list[Answer]:
+        """Answer typed questions about a request's input, with probabilities.
+
+        A question without instructions is what the input itself asks. Each is answered from one
+        pass over a canvas; or, `by` "causal", from the probabilities of the model as it encodes,
+        left to right. Questions may be the protocol's JSON. Raises `RequestError` before any work
+        is done for what cannot be asked, `DlmError` while requests run.
+        """
+        if self.busy:
+            raise DlmError("decide would take the slots of requests that are running")
+        return self._decider.decide(request, questions, by)
+
     def _add_all(self, requests: abc.Sequence[Request]) -> list[int]:
         """Admit all of them, with their grammars compiled, or none."""
         numbers: list[int] = []
@@ -279,7 +312,7 @@ class Engine:
         request, reasoning = sequence.request, None
         if request.thinking and self._reasoning is not None:
             reasoning = replace(self._reasoning, budget=request.thinking_budget)
-        self.decoding.constrain(sequence, compiled, reasoning, self.config)
+        self.decoding.constrain(sequence, compiled, reasoning, self._parts)
         sequence.checked = compiled is not None and compiled.checked
 
     def _alone(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:

@@ -1,14 +1,17 @@
 """One canvas's logits, as a constraint on the host may ask about them."""
 
+from collections.abc import Collection, Mapping
 from math import exp, log
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32, Int32
 from torch import Tensor
 
-from dlm.grammar import Candidates
+from dlm.class_table import ClassTable, check_size
+from dlm.grammar import Candidates, ClassScores
 from dlm.grammar.masks.bits import unpacked
+from dlm.kernels.classes import ClassPass, class_pass
 from dlm.kernels.vocab_rows import VocabPass, heated
 from dlm.link import Link
 
@@ -37,10 +40,14 @@ class Logits:
         inverse_temperature: float,
         softcap: float | None,
         link: Link,
+        uniform: Float32[Tensor, "L"] | None = None,
+        classes: ClassTable | None = None,
     ):
         """`found` is of `logits`, unmasked, and on the host; rows of these come over `link`.
 
-        It lists the tokens of probability `THRESHOLD` or more, `CANDIDATES` at most."""
+        It lists the tokens of probability `THRESHOLD` or more, `CANDIDATES` at most. `uniform`, on
+        the device, is what a constraint may draw by; by default zeros. `classes` are those that the
+        device knows."""
         V = logits.shape[1]
         self.argmax: list[int] = found.argmax.clamp(0, V - 1).tolist()  # there may be none
         self.rows = 0  # that were fetched
@@ -49,6 +56,8 @@ class Logits:
         self._ids, self._theirs = found.ids.numpy(), found.logits.numpy()
         self._logits, self._link, self._fetched = logits, link, dict[int, Tensor]()
         self._heat = torch.tensor([inverse_temperature]), softcap
+        self._uniform = torch.zeros(len(logits), device=link.device) if uniform is None else uniform
+        self._classes = classes or ClassTable()
 
     @property
     def copies(self) -> int:
@@ -76,6 +85,30 @@ class Logits:
         order = near[np.argsort(-logp[near], kind="stable")][:count]
         ranked = list(zip(tokens[order].tolist(), logp[order].tolist(), strict=True))
         return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
+
+    def by_class(
+        self, classes: Int32[Tensor, " V"], count: int, without: Mapping[int, Collection[int]]
+    ) -> ClassScores:
+        """Log-probabilities of `count` classes of tokens, at all positions.
+
+        The device reads the rows once more, but no token of class 0, and `[L, 3 count + 1]` numbers
+        come over the link in one copy. Tokens in `without`, by position, have no probability.
+        """
+        logits, (inverse_temperature, softcap) = self._logits, self._heat
+        check_size(classes, logits.shape[1])
+        members = self._classes.place(classes, self._link).members
+        if without:
+            logits = logits.clone()
+            for position, tokens in without.items():
+                logits[position, list(tokens)] = -torch.inf
+        heat = torch.full_like(self._uniform, inverse_temperature.item())
+        found = class_pass(logits, heat, members, count, softcap).packed()
+        sent = torch.cat((found, self._uniform.view(torch.int32)[:, None]), dim=1)
+        host = self._link.to_host(sent)
+        mass, top, best = (each.numpy() for each in ClassPass.unpacked(host[:, :-1]))
+        lse = np.array(self._lse)[:, None]
+        uniform = host[:, -1].contiguous().view(torch.float32).double().numpy()
+        return ClassScores(mass=mass - lse, top=top - lse, best=best, uniform=uniform)
 
     def _listed(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The listed tokens that are allowed, ascending, and their logits: no other one is

@@ -4,23 +4,30 @@ The logits are read once, and what the host must know of them comes to it in one
 constraints have spoken, those rows of which they change something are read again, under their
 masks. A row that may take one token alone is not even read.
 
+Canvases with a posterior have their rows reweighted instead (`dlm/posterior.py`).
+
 Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.grammar import Guidance
-from dlm.kernels.expectation import Distributions, Flat, Listed
+from dlm import posterior
+from dlm.class_table import ClassTable
+from dlm.distributions import distributions
+from dlm.grammar import Guidance, Posterior
+from dlm.kernels.expectation import Distributions
 from dlm.kernels.vocab import vocab_pass
-from dlm.kernels.vocab_rows import Masks, VocabPass, heated
+from dlm.kernels.vocab_rows import Masks, VocabPass
 from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD, Logits
 from dlm.mask_table import MaskTable
+from dlm.posterior import CanvasRows, Reweighted
 
-_TAIL = 1e-4  # probability that may be missing in the list of a row's tokens
 _UNMOVED = 1e-6  # probability that a mask may forbid unnoticed: at most 3e-5 nats of entropy
 
 
@@ -36,9 +43,11 @@ class Marginals:
         softcap: float | None,
         table: MaskTable,
         by_kernel: bool | None = None,
+        classes: ClassTable | None = None,
     ):
         """`logits` are the model's, neither capped nor heated: each canvas has its temperature,
-        and each position a number in [0, 1) to draw by. `by_kernel` is `vocab_pass`'s."""
+        and each position a number in [0, 1) to draw by. `by_kernel` is `vocab_pass`'s; `classes`
+        are those that the device knows."""
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
         self._logits, self._table, self._by_kernel = logits, table, by_kernel
         self._uniform, self.link = uniform.flatten(), Link(logits.device)
@@ -50,6 +59,9 @@ class Marginals:
         # By canvas: rows and the tokens that they name; rows to be read again, and their masks.
         self._named: list[tuple[np.ndarray, np.ndarray]] = []
         self._moved: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
+        self._classes = classes or ClassTable()
+        self._posteriors: list[tuple[int, Posterior]] = []  # by canvas
+        self._reweighted: list[tuple[int, Reweighted]] = []  # by the canvas's first row
 
     @property
     def entropies(self) -> Float32[Tensor, "B L"]:
@@ -67,13 +79,17 @@ class Marginals:
         rows = slice(i * self._L, (i + 1) * self._L)
         found = VocabPass(*(column[rows] for column in self._found))
         heat = float(self._heat[rows.start])
-        return Logits(found, self._logits[i], heat, self._softcap, Link(self._logits.device))
+        more = Link(self._logits.device), self._uniform[rows], self._classes
+        return Logits(found, self._logits[i], heat, self._softcap, *more)
 
     def restrict(self, i: int, read: Guidance) -> None:
         """Let the leading positions of canvas `i` take what `read` allows them.
 
-        Raises `ValueError`, and does nothing, for masks that do not fit the canvas.
+        Raises `ValueError`, and does nothing, for masks or a posterior that do not fit the canvas.
         """
+        if read.posterior is not None:
+            posterior.check(read.posterior, self._L, self._V)
+            self._posteriors.append((i, read.posterior))
         if read.bitmask is None:
             return
         bitmask, masks = read.bitmask, np.asarray(read.rows, dtype=np.int64)
@@ -87,7 +103,9 @@ class Marginals:
             self._moved.append((rows[moved], bitmask, masks[moved]))
 
     def mask(self) -> None:
-        """Let all that was told count: rows that masks change are read again."""
+        """Let all that was told count: rows that masks or posteriors change are read again."""
+        for i, one in self._posteriors:
+            self._reweight(i, one)
         if self._named:
             rows, tokens = (
                 torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
@@ -104,40 +122,40 @@ class Marginals:
         self._replace(rows, self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows))
         self._masks[rows] = masks
 
+    def expected(
+        self, embedding: Callable[[Distributions], Float[Tensor, "n hidden"]]
+    ) -> Float[Tensor, "n hidden"]:
+        """What `embedding` makes of all `B * L` rows, its expectation under each of them."""
+        found = embedding(self.distributions())
+        for first, part in self._reweighted:
+            found[(first + part.rows).to(found.device)] = embedding(part.distributions(self.link))
+        return found
+
     def distributions(self) -> Distributions:
         """Of all `B * L` rows, for the model to take the expectation of its embedding under.
 
-        What is left out of a list has a probability of 1e-4 at most.
+        Rows that a posterior reweights are left out.
         """
-        found, heat = self._found, self._heat
-        short = found.tail <= _TAIL
-        rows, flat = short.nonzero()[:, 0], (~short).nonzero()[:, 0]
-        above = found.above[rows]
-        listed = torch.arange(int(above.max()) if len(rows) else 0) < above[:, None]
-        most = listed.shape[1]
-        logp = heated(found.logits[rows, :most], heat[rows], self._softcap) - found.lse[rows, None]
-        rows, offsets, tokens, probs, flat, masks, flat_heat, lse = self.link.to_device(
-            rows,
-            (above.cumsum(0) - above).int(),
-            found.ids[rows, :most][listed],
-            logp[listed].exp(),
-            flat,
-            self._masks[flat],
-            heat[flat],
-            found.lse[flat],
-        )
-        return Distributions(
-            n=self._B * self._L,
-            listed=Listed(rows=rows, offsets=offsets, tokens=tokens, probs=probs),
-            flat=Flat(
-                rows=flat,
-                logits=self._logits.flatten(0, 1),
-                inverse_temperature=flat_heat,
-                lse=lse,
-                masks=Masks(self._table.bitmask, masks) if self._moved else None,
-                softcap=self._softcap,
-            ),
-        )
+        counted = torch.ones(self._B * self._L, dtype=torch.bool)
+        for first, part in self._reweighted:
+            counted[first + part.rows] = False
+        masks = Masks(self._table.bitmask, self._masks) if self._moved else None
+        more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.link
+        return distributions(self._found, counted, *more)
+
+    def _reweight(self, i: int, one: Posterior) -> None:
+        first, logits = i * self._L, self._logits[i]
+        heat, lse = float(self._heat[first]), self._found.lse[first : first + self._L]
+        positions, tokens = posterior.certain(one)
+        self._replace(first + positions, VocabPass.certain(tokens, CANDIDATES))
+        live = torch.ones(len(one.factors), dtype=torch.bool)
+        live[positions] = False
+        if live.any():
+            canvas, rows = CanvasRows(logits, heat, self._softcap, lse), live.nonzero()[:, 0]
+            more = self._classes, self.link, self._by_kernel
+            part = Reweighted(canvas, rows, one, *more)
+            self._replace(first + rows, part.found)
+            self._reweighted.append((first, part))
 
     def _passed(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from concurrent import futures
 from functools import partial
 
+from dlm.class_table import ClassTable
 from dlm.config import DecodeConfig
 from dlm.denoise import Denoiser, Outcome, Reading, denoise, settle
 from dlm.mask_table import MaskTable
@@ -39,6 +40,7 @@ class Pipeline:
         self._encode_tokens, self._work, self._alternate = encode_tokens, work, alternate
         self.masks = MaskTable(-(-model.vocab_size // 32))
         more = {"config": config, "masks": self.masks, "by_kernel": by_kernel}
+        more["classes"] = ClassTable()
         self._denoise = partial(denoise, model, cache, **more)
         self._reading: Reading | None = None  # of the group whose constraints are asked next
         self._device = futures.ThreadPoolExecutor(1, "dlm-device")

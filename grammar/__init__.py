@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from dlm.grammar.constraint import (
         NOTHING,
         Candidates,
+        ClassScores,
         Constraint,
         Fixed,
         Free,
         FreeTokens,
         Guidance,
         Look,
+        Posterior,
         Row,
         Scores,
+        ScoresByClass,
         TokenConstraint,
     )
     from dlm.grammar.errors import (
@@ -37,6 +40,10 @@ if TYPE_CHECKING:
         LimitError,
         Unfinished,
     )
+    from dlm.grammar.exact.automaton import TokenAutomaton
+    from dlm.grammar.exact.construction import Automata, token_automaton
+    from dlm.grammar.exact.exact import Exact
+    from dlm.grammar.exact.labels import Labels
     from dlm.grammar.kinds.cfg import Grammar
     from dlm.grammar.kinds.choice import Choice
     from dlm.grammar.kinds.json_object import JsonObject
@@ -57,13 +64,17 @@ _EXPORTS = {
     "dlm.grammar.canvas.frontier": "Frontier",
     "dlm.grammar.canvas.workers": "Workers",
     "dlm.grammar.constraint": (
-        "NOTHING Candidates Constraint Fixed Free FreeTokens Guidance Look Row Scores "
-        "TokenConstraint"
+        "NOTHING Candidates ClassScores Constraint Fixed Free FreeTokens Guidance Look Posterior "
+        "Row Scores ScoresByClass TokenConstraint"
     ),
     "dlm.grammar.errors": (
         "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
         "InvalidValueError LimitError Unfinished"
     ),
+    "dlm.grammar.exact.automaton": "TokenAutomaton",
+    "dlm.grammar.exact.construction": "Automata token_automaton",
+    "dlm.grammar.exact.exact": "Exact",
+    "dlm.grammar.exact.labels": "Labels",
     "dlm.grammar.kinds.cfg": "Grammar",
     "dlm.grammar.kinds.choice": "Choice",
     "dlm.grammar.kinds.json_object": "JsonObject",

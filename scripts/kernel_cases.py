@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dlm.kernels.classes import Members, class_pass, class_pass_reference
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
 from dlm.kernels.nvfp4 import (
     NVFP4,
@@ -60,6 +61,7 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     major, minor = torch.cuda.get_device_capability(device) if cuda else (0, 0)
     sm = 10 * major + minor
     yield _vocabulary(sizes, rng)
+    yield _classes(sizes, rng)
     yield _w4a16(sizes, rng)
     if sm >= 89 or not cuda:
         yield _quantised(sizes, rng)
@@ -87,6 +89,30 @@ def _vocabulary(sizes: Sizes, rng: torch.Generator) -> Case:
         shape=f"{n} x {V} bf16",
         run=lambda: vocab_pass(*args, softcap=_SOFTCAP).entropy,
         reference=lambda: vocab_pass_reference(*args, softcap=_SOFTCAP).entropy,
+        composed=composed,
+        moved=logits.nbytes,
+        operations=0,
+    )
+
+
+def _classes(sizes: Sizes, rng: torch.Generator) -> Case:
+    """As a schema with strings has them: most tokens count, in some hundred classes."""
+    n, V, count = sizes.rows, sizes.vocab, min(300, sizes.vocab // 8)
+    logits = (_normal(rng, n, V) * 8).bfloat16()
+    inverse = torch.full((n,), 1 / _HEAT, device=rng.device)
+    of = torch.randint(count, (V,), generator=rng, device=rng.device)
+    members = Members(torch.arange(V, device=rng.device), of)
+
+    def composed() -> Tensor:
+        x = _SOFTCAP * torch.tanh(logits.float() / _SOFTCAP) * inverse[:, None]
+        top = x.amax(-1, keepdim=True)
+        return ((x - top).exp() @ F.one_hot(of, count).float()).log() + top
+
+    return Case(
+        name="class sums",
+        shape=f"{n} x {V} bf16, {count} classes",
+        run=lambda: class_pass(logits, inverse, members, count, _SOFTCAP).mass,
+        reference=lambda: class_pass_reference(logits, inverse, members, count, _SOFTCAP).mass,
         composed=composed,
         moved=logits.nbytes,
         operations=0,

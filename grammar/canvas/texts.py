@@ -62,7 +62,7 @@ class Texts:
         turned, number, state, text = self._todo[0]
         last, known = turned == self._turns, state in self._seen
         fresh = [] if known else [*islice(self._fresh(state, text), _WAYS if last else None)]
-        self._compiled.meter.add(_LOOK + _RANGE * self._compiled.parser.width(state))
+        self._compiled.meter.add(_LOOK + _RANGE * _width(self._compiled.parser, state))
         heapq.heappop(self._todo)
         if known:
             return None
@@ -94,6 +94,11 @@ class Texts:
                 return [(at, text)]
         self._missed.clear()
         return []
+
+
+def _width(parser: Parser, state: State) -> int:
+    """Ranges of bytes that its threads tell apart: what a look at them costs."""
+    return sum(len(parser.scanners[thread.terminal].moves(thread.at)) for thread in state.threads)
 
 
 def _ways(

@@ -72,6 +72,11 @@ class Compiled:
         """Of its terminals: what fills their part of the masks."""
         return Exploration(self._network, self._allowed.tokens, self.meter)
 
+    def moves(self, state: State) -> tuple[np.ndarray, np.ndarray, list[State]]:
+        """The tokens that may follow at `state`, stops left out, and where each of them leads:
+        which of some states, among which others may be."""
+        return self._allowed.moves(state)
+
     def known_mask(self, state: State, keys: Keys | None) -> Mask | None:
         """The mask where an object has `keys`, if a matcher has asked for it before."""
         known = self.masks.known

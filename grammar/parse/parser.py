@@ -92,10 +92,6 @@ class Parser:
             if self._moved(thread, to) is not None
         ]
 
-    def width(self, state: State) -> int:
-        """Ranges of bytes that its threads tell apart: what a look at them costs."""
-        return sum(len(self.scanners[t.terminal].moves(t.at)) for t in state.threads)
-
     def named(self, state: State) -> set[int]:
         """The control tokens that are asked for by their ids."""
         edges = (e for item in state.items for e in self._network.edges_of(item.state).tokens)
@@ -141,8 +137,7 @@ class Parser:
 
     def rest(self, item: Item, most: int) -> list[bytes | int]:
         """The same to the end of the item's rule."""
-        said: list[bytes | int] = []
-        left = most
+        said, left = list[bytes | int](), most
         for part in self._network.way(item.state):
             if left <= 0:
                 break
@@ -181,8 +176,7 @@ class Parser:
 
     def _ended(self, thread: Thread) -> bool:
         """What was read is a whole text of the terminal."""
-        final = self.scanners[thread.terminal].final[thread.at]
-        return final and thread.read >= thread.low
+        return self.scanners[thread.terminal].final[thread.at] and thread.read >= thread.low
 
     def _after_token(self, state: State, token: int) -> State | None:
         items = [

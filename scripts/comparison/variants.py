@@ -7,10 +7,19 @@ from typing import Any
 from torch import Tensor
 
 import dlm
-from dlm.config import DecodeConfig
 from dlm.decoding import Parts
 from dlm.denoise import Outcome, Reading
-from dlm.grammar import NOTHING, Compiled, Constraint, Fixed, Frontier, Guidance, Reasoning, Scores
+from dlm.grammar import (
+    NOTHING,
+    Compiled,
+    Constraint,
+    Fixed,
+    Frontier,
+    Guidance,
+    Reasoning,
+    Scores,
+    ScoresByClass,
+)
 from dlm.grammar.canvas.canvas_pass import CanvasPass
 from dlm.grammar.constraint import Candidates
 from dlm.grammar.masks.table import Mask
@@ -28,9 +37,9 @@ class AtCommit(dlm.Diffusion):
         sequence: Any,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        config: DecodeConfig,
+        parts: Parts,
     ) -> None:
-        super(AtCommit, self).constrain(sequence, compiled, reasoning, config)
+        super(AtCommit, self).constrain(sequence, compiled, reasoning, parts)
         sequence.constraint = _Unseen(sequence.constraint)
 
 
@@ -48,7 +57,7 @@ class _Unseen:
     def work(self, units: int) -> None:
         self._constraint.work = units
 
-    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+    def guide(self, scores: ScoresByClass, fixed: Fixed = NOTHING) -> Guidance:
         read = self._constraint.guide(scores, fixed)
         return replace(read, bitmask=None, rows=[], suspect=len(read.guess))
 
@@ -68,9 +77,9 @@ class WholeChain(dlm.Diffusion):
         sequence: Any,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        config: DecodeConfig,
+        parts: Parts,
     ) -> None:
-        super(WholeChain, self).constrain(sequence, compiled, reasoning, config)
+        super(WholeChain, self).constrain(sequence, compiled, reasoning, parts)
         if compiled is not None:
             sequence.constraint = _Chain(compiled, sequence.request.max_tokens, reasoning)
 
@@ -90,9 +99,9 @@ class NoSearch(dlm.Diffusion):
         sequence: Any,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        config: DecodeConfig,
+        parts: Parts,
     ) -> None:
-        super(NoSearch, self).constrain(sequence, compiled, reasoning, config)
+        super(NoSearch, self).constrain(sequence, compiled, reasoning, parts)
         if compiled is not None:
             sequence.constraint = _Greedy(compiled, sequence.request.max_tokens, reasoning)
 

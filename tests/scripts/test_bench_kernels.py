@@ -13,6 +13,7 @@ from dlm.kernels.shipped import CASES
 SMALL = Sizes(rows=24, vocab=512, hidden=128, dense=192, expert=64, experts=4, chosen=2)
 ALL = {
     "vocabulary pass",
+    "class sums",
     "NVFP4 product, W4A16",
     "NVFP4 of activations",
     "NVFP4 product, W4A4",

@@ -1,0 +1,106 @@
+"""A canvas's rows under their exact posterior: the model's distributions, times class factors.
+
+Rows whose token is certain, which is most of them behind a short text, are not read. Of the others
+there is one fp32 copy of their logits, `[m, V]`, for as long as the step takes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from dlm.class_table import ClassTable, check_size
+from dlm.distributions import distributions
+from dlm.grammar import Posterior
+from dlm.kernels.expectation import Distributions
+from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.vocab_rows import VocabPass, heated
+from dlm.link import Link
+from dlm.logits import CANDIDATES, THRESHOLD
+
+_GONE = 1e-6  # probability that a text is still going on, under which its position is padding
+
+
+def check(posterior: Posterior, length: int, vocab_size: int) -> None:
+    """Raises `ValueError` for a posterior that does not fit a canvas of `length` positions."""
+    T, C = posterior.factors.shape
+    check_size(posterior.classes, vocab_size)
+    most = int(posterior.classes.max())
+    if most > C - 2:
+        raise ValueError(f"factors of {C} classes, the last of them padding, for a class {most}")
+    if length < T or len(posterior.pinned) > T:
+        raise ValueError(
+            f"{T} positions with factors, {len(posterior.pinned)} of them pinned, for {length}"
+        )
+
+
+class CanvasRows(NamedTuple):
+    """A canvas as the model sees it; log-sum-exps are of heated logits, and on the host."""
+
+    logits: Float[Tensor, "L V"]
+    inverse_temperature: float
+    softcap: float | None
+    lse: Float32[Tensor, " L"]
+
+
+class Certain(NamedTuple):
+    """Positions that can take one token alone."""
+
+    positions: Int64[Tensor, " c"]
+    tokens: Int64[Tensor, " c"]
+
+
+def certain(posterior: Posterior) -> Certain:
+    """Of the trusted positions: what is pinned, and what is padding."""
+    padding, pinned = posterior.factors[:, -1].astype(np.float64), list(posterior.pinned)
+    over = np.flatnonzero(padding >= np.log1p(-_GONE))
+    positions = [*range(len(pinned)), *over[over >= len(pinned)].tolist()]
+    tokens = pinned + [posterior.pad] * (len(positions) - len(pinned))
+    return Certain(torch.tensor(positions).long(), torch.tensor(tokens).long())
+
+
+class Reweighted:
+    """Those `rows` of a canvas, one at least, that are trusted and not certain."""
+
+    def __init__(
+        self,
+        canvas: CanvasRows,
+        rows: Int64[Tensor, " m"],
+        posterior: Posterior,
+        table: ClassTable,
+        link: Link,
+        by_kernel: bool | None = None,
+    ):
+        """`by_kernel` is `vocab_pass`'s."""
+        self.rows, self._by_kernel, numbers = rows, by_kernel, rows.numpy()
+        rows, factors, lse, drawn, uniform = link.to_device(
+            self.rows,
+            torch.tensor(posterior.factors[numbers]),
+            canvas.lse[self.rows],
+            torch.tensor(posterior.drawn[numbers]),
+            torch.tensor(posterior.uniform[numbers]),
+        )
+        of, heat = table.place(posterior.classes, link).of, canvas.inverse_temperature
+        x = heated(canvas.logits[rows], torch.full_like(lse, heat), canvas.softcap)
+        x.sub_(lse[:, None]).add_(factors[:, of])
+        for position, barred in posterior.without.items():
+            x[(rows == position).nonzero(), list(barred)] = -torch.inf
+        within = self._passed(x.masked_fill(of != drawn[:, None], -torch.inf), uniform)
+        draw = within.draw.where(drawn < factors.shape[1] - 1, posterior.pad)
+        x[:, posterior.pad] = factors[:, -1]
+        packed = torch.cat((self._passed(x, uniform).packed(), draw.int()[:, None]), dim=1)
+        host = link.to_host(packed)
+        found = VocabPass.unpacked(host[:, :-1].contiguous())
+        self.found, self._logits = found._replace(draw=host[:, -1].long()), x
+
+    def distributions(self, link: Link) -> Distributions:
+        """Of `rows`, in their order."""
+        every, heat = torch.ones(len(self.rows), dtype=torch.bool), torch.ones(len(self.rows))
+        return distributions(self.found, every, self._logits, heat, None, None, link)
+
+    def _passed(self, x: Float32[Tensor, "m V"], uniform: Float32[Tensor, " m"]) -> VocabPass:
+        """Of logits that are heated already."""
+        options = {"threshold": THRESHOLD, "k": CANDIDATES, "by_kernel": self._by_kernel}
+        return vocab_pass(x, torch.ones_like(uniform), uniform, **options)

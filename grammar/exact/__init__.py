@@ -1,0 +1,1 @@
+"""The exact posterior over texts of a grammar whose token automaton is small."""

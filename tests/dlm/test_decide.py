@@ -1,0 +1,188 @@
+"""Decisions: their probabilities against the definition, and what is refused before any work."""
+
+from random import Random as Draws
+
+import numpy as np
+import pytest
+from chained import STOPS, one_by_one
+from doubles import Double, Random
+from spellings import probability
+from values import PROMPT, V
+
+from dlm import Choice, DlmError, Label, Predicate, Rating, Request, RequestError, Selection
+
+INPUT = Request(token_ids=PROMPT)
+
+
+class Broken(Double):
+    """A model that must not be asked."""
+
+    def wish(self, *_):
+        raise AssertionError("it was asked")
+
+
+class Fixed(Random):
+    """The same random logits at every pass."""
+
+    def __init__(self, seed: int, canvas_length: int = 16):
+        super().__init__(V, seed, canvas_length=canvas_length)
+        self.logits = super().wish([], None, None)
+
+    def wish(self, *_):
+        return self.logits
+
+    @property
+    def p(self) -> np.ndarray:
+        """At a temperature of 1."""
+        return self.logits.double().softmax(-1).numpy()
+
+
+def selection(*values: str) -> Selection:
+    return Selection(choices=[Label(value) for value in values])
+
+
+def test_labels_that_share_a_first_token_have_their_exact_posterior(engine_of):
+    model = Fixed(3)
+    engine = engine_of(model)
+    values = ["mage", "mage two", "mark", "warrior"]
+    first = [engine.vocabulary.encode(value)[0] for value in values]
+    assert len(set(first)) < len(first)
+    (answer,) = engine.decide(INPUT, [selection(*values)])
+    pieces = engine.vocabulary.pieces
+    expected = np.array([probability(v.encode(), pieces, model.p, STOPS) for v in values])
+    assert answer.mass == pytest.approx(expected.sum(), rel=1e-4)
+    found = np.array([*answer.probabilities.values()])
+    np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
+    assert answer.choice == values[int(expected.argmax())]
+
+
+def test_labels_that_their_first_tokens_tell_apart_are_compared_by_these(engine_of):
+    model = Fixed(5)
+    engine = engine_of(model)
+    values = ["red", "blue", "green and blue"]
+    first = [engine.vocabulary.encode(value)[0] for value in values]
+    assert len(set(first)) == 3
+    (answer,) = engine.decide(INPUT, [selection(*values)])
+    expected = model.p[0, first]
+    assert answer.mass == pytest.approx(expected.sum(), rel=1e-4)
+    found = np.array([*answer.probabilities.values()])
+    np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4)
+    assert answer.confidence == found.max()
+
+
+def test_255_labels_of_several_tokens_are_decided_in_one_call(built_in):
+    random = Draws(0)
+    values = [f"{i} {random.choice(['red', 'blue'])} {random.randint(10, 99)}" for i in range(255)]
+    for by in ("canvas", "causal"):
+        (answer,) = built_in.decide(Request(prompt="Which?"), [selection(*values)], by)
+        assert list(answer.probabilities) == values
+        assert sum(answer.probabilities.values()) == pytest.approx(1)
+        assert all(p >= 0 for p in answer.probabilities.values())
+
+
+def test_questions_do_not_show_in_each_others_answers(built_in):
+    """More of them than there are slots; some share a prompt, and some share its beginning."""
+    request = Request(prompt="Anna lives in Paris, and is aged 30. " * 6, seed=4)
+    asked = [
+        Predicate(name="one"),
+        Predicate(instructions="Does Anna live in Paris?"),
+        Rating(instructions="How old?", levels=[Label("young"), Label("old", "over 60")]),
+        *[selection("Paris", f"Rome {i}", "Oslo") for i in range(12)],
+    ]
+    for by in ("canvas", "causal"):
+        together = built_in.decide(request, asked, by)
+        alone = [built_in.decide(request, [one], by)[0] for one in asked]
+        assert together[0].name == "one"
+        for one, other in zip(together, alone, strict=True):
+            assert type(one) is type(other)
+            assert one.mass == pytest.approx(other.mass, rel=1e-4)
+            assert one.prompt_tokens == other.prompt_tokens
+    assert not built_in.busy
+
+
+def test_left_to_right_the_probabilities_are_those_of_the_chain_rule(built_in):
+    request, values = Request(prompt="Answer with one word of red, blue."), ["red", "dark red"]
+    (answer,) = built_in.decide(request, [selection(*values)], "causal")
+    prompt = built_in.chat.prompt(request)
+    encode = built_in.vocabulary.encode
+    logs = np.array([one_by_one(built_in.model, prompt, encode(value)) for value in values])
+    assert answer.mass == pytest.approx(np.exp(logs).sum(), rel=1e-2)
+    odds = np.exp(logs[1] - logs[0])
+    assert answer.probabilities["red"] == pytest.approx(1 / (1 + odds), rel=1e-3)
+
+
+def test_instructions_and_labels_are_put_behind_the_input(built_in):
+    asked = Selection(instructions="Which?", choices=[Label("red"), Label("blue")])
+    plain = selection("red", "blue")
+    behind = Request(prompt="A red car.\n\nWhich?\nAnswer with one of red, blue.")
+    turns = [{"role": "user", "content": "A red car."}]
+    (expected,) = built_in.decide(behind, [plain])
+    assert built_in.decide(Request(prompt="A red car."), [asked]) == [expected]
+    assert built_in.decide(Request(messages=turns), [asked]) == [expected]
+    turns.append({"role": "assistant", "content": "Yes."})
+    (longer,) = built_in.decide(Request(messages=turns), [asked])
+    turns.append({"role": "user", "content": "Which?\nAnswer with one of red, blue."})
+    assert built_in.decide(Request(messages=turns), [plain]) == [longer]
+
+
+def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
+    model = Fixed(3)
+    (answer,) = engine_of(model).decide(INPUT, [selection("<turn|>", "x")])
+    assert answer.probabilities["<turn|>"] < 1
+    stops = model.p[0, STOPS].sum()
+    assert answer.mass != pytest.approx(stops, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("request_", "questions", "by", "reason"),
+    [
+        (INPUT, [], "canvas", "0 questions: it takes 1 to 200"),
+        (INPUT, [Predicate()] * 201, "canvas", "201 questions"),
+        (INPUT, [Predicate(), {"type": "rank"}], "canvas", "question 1: a question's type is"),
+        (INPUT, [Predicate(instructions="Is it?")], "canvas", "behind token_ids: give a prompt"),
+        (INPUT, [selection("x" * 100_000)], "canvas", "is longer than any canvas"),
+        (INPUT, [selection("one two three " * 6)], "canvas", r"tokens with its stop, more than"),
+        (INPUT, [Predicate()], "oracle", "by is 'oracle': it takes canvas or causal"),
+        (Request(token_ids=[V]), [Predicate()], "canvas", "token 1536 is outside of 1536"),
+        (
+            Request(token_ids=PROMPT, constraint=Choice(["a"])),
+            [Predicate()],
+            "canvas",
+            "without a constraint",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_any_work(
+    engine_of, request_, questions, by, reason
+):
+    with pytest.raises(RequestError, match=reason):
+        engine_of(Broken(V)).decide(request_, questions, by)
+
+
+def test_a_model_that_predicts_no_tokens_is_not_asked_left_to_right(engine_of):
+    class Denoising(Broken):
+        predict = None
+
+    with pytest.raises(RequestError, match="this model's encoder predicts no tokens"):
+        engine_of(Denoising(V)).decide(INPUT, [Predicate()], "causal")
+
+
+def test_a_label_that_the_tokenizer_cannot_spell_is_refused_by_name(engine_of, monkeypatch):
+    engine = engine_of(Broken(V))
+    monkeypatch.setattr(engine.vocabulary, "fewest", lambda text: None)
+    with pytest.raises(RequestError, match=r"question 0: the label '<turn.>' cannot be spelled"):
+        engine.decide(INPUT, [selection("<turn|>")])
+
+
+def test_while_requests_run_there_are_no_decisions(engine_of):
+    engine = engine_of(Fixed(0))
+    engine.add(Request(token_ids=PROMPT))
+    with pytest.raises(DlmError, match="slots of requests that are running"):
+        engine.decide(INPUT, [Predicate()])
+
+
+def test_a_pass_that_fails_leaves_the_slots_empty(engine_of):
+    engine = engine_of(Broken(V))
+    with pytest.raises(AssertionError, match="it was asked"):
+        engine.decide(INPUT, [Predicate()] * 3)
+    assert all(engine._cache.length(slot) == 0 for slot in range(8))

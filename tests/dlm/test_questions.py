@@ -1,0 +1,64 @@
+"""What may be asked, and how it is refused."""
+
+import pytest
+
+from dlm import Label, Predicate, Rating, RequestError, Selection, question_of
+
+
+def test_a_question_in_the_protocols_json_is_the_same_question():
+    labels = [{"value": "a", "description": "the first"}, {"value": "b"}]
+    choices = [Label("a", "the first"), Label("b")]
+    asked = {"name": "n", "instructions": "Which?"}
+    assert question_of({"type": "choice", "choices": labels} | asked) == Selection(
+        choices=choices, **asked
+    )
+    levels = [{"label": "a", "description": "the first"}, {"label": "b"}]
+    assert question_of({"type": "score", "levels": levels} | asked) == Rating(
+        levels=choices, **asked
+    )
+    assert question_of({"type": "predicate", **asked}) == Predicate(**asked)
+    assert question_of({"type": "choice", "choices": ["a"]}) == Selection(choices=[Label("a")])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("choice", "a question is an object, not 'choice'"),
+        ({}, "type is None: it takes predicate, choice or score"),
+        ({"type": "rank"}, "type is 'rank': it takes predicate, choice or score"),
+        ({"type": "choice"}, "0 choices: a choice takes 1 to 255"),
+        ({"type": "choice", "choices": []}, "0 choices"),
+        ({"type": "choice", "choices": "ab"}, "choices is 'ab': it takes a list"),
+        ({"type": "choice", "choices": [str(i) for i in range(256)]}, "256 choices: .* 1 to 255"),
+        ({"type": "choice", "choices": ["a", "b", "a"]}, r"choices\[2\] is 'a', and so is one"),
+        ({"type": "choice", "choices": ["a", " "]}, r"choices\[1\] is ' ': it takes text"),
+        ({"type": "choice", "choices": ["a", 3]}, r"choices\[1\] is 3: it takes text"),
+        ({"type": "choice", "choices": ["\ud800"]}, r"choices\[0\] is .* that can be written"),
+        ({"type": "choice", "choices": [{"label": "a"}]}, r"choices\[0\] has no 'label'"),
+        ({"type": "choice", "choices": [{"value": "a", "description": 3}]}, "description is no"),
+        ({"type": "choice", "levels": ["a"], "choices": ["a"]}, "choice has no 'levels'"),
+        ({"type": "score", "levels": [{"label": str(i)} for i in range(11)]}, "11 levels: .* 10"),
+        ({"type": "predicate", "choices": ["a"]}, "predicate has no 'choices'"),
+        ({"type": "predicate", "name": 3}, "name is 3: it takes text"),
+    ],
+)
+def test_what_is_no_question_is_refused_with_what_would_be_right(data, reason):
+    with pytest.raises(RequestError, match=reason):
+        question_of(data)
+
+
+def test_what_is_put_behind_the_input_has_the_labels_and_what_they_mean():
+    asked = Selection(instructions="Which?", choices=[Label("a", "the first"), Label("b")])
+    assert asked.text == "Which?\n- a: the first\nAnswer with one of a, b."
+
+
+def test_answers_say_what_probabilities_mean():
+    rest = {"mass": 0.5, "prompt_tokens": 7}
+    assert Predicate(name="n").answer({"yes": 0.7, "no": 0.3}, **rest).probability == 0.7
+    levels = Rating(levels=[Label("low"), Label("mid"), Label("high")])
+    found = levels.answer({"low": 0.25, "mid": 0.25, "high": 0.5}, **rest)
+    assert found.score == pytest.approx(1.25)
+    chosen = Selection(choices=[Label("a"), Label("b")]).answer({"a": 0.4, "b": 0.6}, **rest)
+    assert (chosen.choice, chosen.confidence, chosen.mass) == ("b", 0.6, 0.5)
+    tied = Selection(choices=[Label("a"), Label("b")]).answer({"a": 0.5, "b": 0.5}, **rest)
+    assert tied.choice == "a"

@@ -1,0 +1,47 @@
+"""What a canvas says of labels, against all of their spellings."""
+
+import numpy as np
+import pytest
+import torch
+from full_rows import FullRows
+from hypothesis import given
+from hypothesis import strategies as st
+from spellings import probability
+
+from dlm.grammar import GrammarError, Labels, Vocabulary
+
+PIECES = [b"", b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"a", "é".encode(), b"\xc3", b"\xa9"]
+STOPS = [1, 13]
+VOCABULARY = Vocabulary(
+    [*PIECES, b"ca", b"x"], control=[13], stops=STOPS, pad=0, thought=None, encode=list
+)
+V = len(VOCABULARY)
+
+
+@given(
+    labels=st.lists(st.text("abcé", min_size=1, max_size=5), min_size=1, max_size=6, unique=True),
+    L=st.integers(1, 6),
+    seed=st.integers(0, 2**32),
+)
+def test_a_label_has_the_probability_of_all_its_spellings_and_a_stop(labels, L, seed):
+    logits = torch.tensor(3 * np.random.default_rng(seed).normal(size=(L, V)))
+    p = logits.softmax(-1).numpy()
+    asked = Labels(labels, VOCABULARY)
+    found = asked.log_masses(FullRows(logits).by_class(asked.classes, asked.count, {}))
+    expected = [probability(each.encode(), VOCABULARY.pieces, p, STOPS) for each in labels]
+    np.testing.assert_allclose(np.exp(found), expected, rtol=1e-9, atol=1e-300)
+
+
+def test_a_label_that_no_tokens_spell_is_refused_by_name():
+    with pytest.raises(GrammarError, match="'abd' cannot be spelled"):
+        Labels(["ab", "abd"], VOCABULARY)
+
+
+def test_labels_that_are_spelled_alike_in_part_are_told_apart():
+    """ "ab" is the beginning of "abc", and "bc" its end."""
+    logits = torch.full((4, V), -50.0)
+    logits[0, 5], logits[1, 4], logits[2, 1] = 50.0, 50.0, 50.0
+    asked = Labels(["ab", "bc", "abc"], VOCABULARY)
+    found = asked.log_masses(FullRows(logits).by_class(asked.classes, asked.count, {}))
+    assert found.argmax() == 2
+    assert found[2] == pytest.approx(0, abs=1e-6)

@@ -1,0 +1,47 @@
+"""What a calibration report says, by hand and of the built-in model."""
+
+from random import Random
+
+import calibration
+import pytest
+
+
+def test_the_calibration_error_is_the_mean_gap_of_bins_by_their_counts():
+    confidences, hits = [0.95, 0.95, 1.0, 0.55], [True, True, False, True]
+    gap = 3 / 4 * abs((0.95 + 0.95 + 1) / 3 - 2 / 3) + 1 / 4 * abs(0.55 - 1)
+    assert calibration.ece(confidences, hits) == pytest.approx(gap)
+    bins = calibration.reliability(confidences, hits)
+    assert [i for i, one in enumerate(bins) if one] == [5, 9]
+    assert (bins[9].count, bins[9].right) == (3, pytest.approx(2 / 3))
+
+
+def test_the_brier_score_is_0_for_what_is_certain_and_right_and_2_for_what_is_wrong():
+    assert calibration.brier({"a": 1.0, "b": 0.0}, "a") == 0
+    assert calibration.brier({"a": 1.0, "b": 0.0}, "b") == 2
+    assert calibration.brier({"a": 0.5, "b": 0.5}, "b") == 0.5
+
+
+def test_a_field_has_four_values_one_of_which_the_text_gives():
+    for i in range(50):
+        case = calibration.field(Random(i))
+        text = case.prompt.partition(". ")[2]
+        assert len(set(case.labels)) == 4
+        assert case.right in case.labels
+        assert case.right.lower() in text.lower()
+
+
+def test_decisions_about_words_are_as_right_as_words_that_are_written(built_in):
+    rows = calibration.report(built_in, n=25, seed=1)
+    assert [(row.task, row.by) for row in rows] == [
+        ("words", "canvas"),
+        ("words", "causal"),
+        ("fields", "canvas"),
+        ("fields", "causal"),
+    ]
+    for row in rows[:2]:
+        assert row.right >= row.generated_right >= 24
+        assert row.ece < 0.05
+        assert row.mass > 0.9
+    for row in rows:
+        assert sum(one.count for one in row.bins if one) == row.n == 25
+        assert 0 <= row.brier <= 2
