@@ -83,7 +83,7 @@ class Writer:
             draft, refused = writing.draft, set[int]()
             if sequence.refused:  # of which a draft knows nothing
                 draft, refused = [], sequence.refused.get(tuple(sequence.tokens), refused)
-            look = writing.constraint.look(draft, refused)
+            look = writing.constraint.look(draft, refused, writing.exact)
             sequence.write(look.forced)
             writing.look, writing.work = look, 0
         written = len(sequence.prompt) + len(sequence.tokens)
@@ -142,7 +142,20 @@ class Writer:
         sequence.stats.drafted += len(draft)
         sequence.stats.drafts_kept += kept
         sequence.writing.draft, sequence.writing.look = [], None
-        return Written(picks[: kept + 1], kept == len(draft))
+        return self._fitting(sequence, picks[: kept + 1], kept == len(draft))
+
+    def _fitting(self, sequence: Sequence, tokens: list[int], whole: bool) -> Written | Exception:
+        """What was written, but for a last token that leaves too little room to complete the text:
+        the next pass says again what comes there, under an exact look."""
+        writing = sequence.writing
+        try:
+            fits = writing.constraint.fits(tokens)
+        except Exception as error:
+            return error
+        if fits == 0 and writing.exact:
+            return DlmError("the constraint allows only what it does not take")
+        writing.exact = fits < len(tokens)
+        return Written(tokens[:fits], whole and not writing.exact)
 
 
 def _cut(look: Look | None, encoded: int) -> Look:
