@@ -68,7 +68,7 @@ def turn_of(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Turn:
         encoded = cache.length(slot)
         rest = sequence.unencoded(encoded)
         chunk = rest[: CHUNK - encoded % CHUNK if encoded < len(sequence.prompt) else CHUNK]
-        if encoded < len(sequence.prompt):
+        if chunk and not sequence.tokens:
             if prompts and prompts + len(chunk) > budget:
                 continue
             prompts += len(chunk)

@@ -83,8 +83,11 @@ class Writer:
             draft, refused = writing.draft, set[int]()
             if sequence.refused:  # of which a draft knows nothing
                 draft, refused = [], sequence.refused.get(tuple(sequence.tokens), refused)
-            look = writing.constraint.look(draft, refused)
-            sequence.write(look.forced)
+            look = writing.constraint.look(draft, refused, writing.exact)
+            if sequence.tokens:
+                sequence.write(look.forced)
+            else:  # its prompt is not read yet
+                look = _all_drafted(look)
             writing.look, writing.work = look, 0
         written = len(sequence.prompt) + len(sequence.tokens)
         if self._cache.length(slot) == written:  # what comes behind a token is said as it is read
@@ -139,10 +142,24 @@ class Writer:
         kept = common(draft, picks[: len(draft)])
         if kept < len(draft):
             self._cache.rewind(slot, len(sequence.prompt) + len(sequence.tokens) + kept)
-        sequence.stats.drafted += len(draft)
-        sequence.stats.drafts_kept += kept
+        if self._drafts is not None:
+            sequence.stats.drafted += len(draft)
+            sequence.stats.drafts_kept += kept
         sequence.writing.draft, sequence.writing.look = [], None
-        return Written(picks[: kept + 1], kept == len(draft))
+        return self._fitting(sequence, picks[: kept + 1], kept == len(draft))
+
+    def _fitting(self, sequence: Sequence, tokens: list[int], whole: bool) -> Written | Exception:
+        """What was written, but for a last token that leaves too little room to complete the text:
+        the next pass says again what comes there, under an exact look."""
+        writing = sequence.writing
+        try:
+            fits = writing.constraint.fits(tokens)
+        except Exception as error:
+            return error
+        if fits == 0 and writing.exact:
+            return DlmError("the constraint allows only what it does not take")
+        writing.exact = fits < len(tokens)
+        return Written(tokens[:fits], whole and not writing.exact)
 
 
 def _cut(look: Look | None, encoded: int) -> Look:
@@ -152,6 +169,12 @@ def _cut(look: Look | None, encoded: int) -> Look:
     if encoded + len(look.draft) <= CHUNK:
         return look
     return replace(look, draft=[], rows=look.rows[:1])
+
+
+def _all_drafted(look: Look) -> Look:
+    """The same, with what is forced as a draft that stands for certain."""
+    rows = [*(~token for token in look.forced), *look.rows]
+    return Look(forced=[], draft=look.forced + look.draft, rows=rows)
 
 
 def _whole(outcome: Written | Exception) -> bool:

@@ -17,6 +17,7 @@ class Writing:
     drafting: Constraint | None  # the same over canvases that draft; None: there are none
     rng: torch.Generator  # of nothing but the numbers that tokens are drawn by
     look: Look | None = None  # the constraint's, of what comes next; None: it has not looked yet
+    exact: bool = False  # the next look has to be: what was written last did not fit
     work: int = 0  # the grammar's, on the look that it has not finished
     draft: list[int] = field(default_factory=list)  # what may come next, to be judged by a pass
     guess: list[int] = field(default_factory=list)  # of the canvas that the draft is from
@@ -32,7 +33,7 @@ class Writing:
         self.constraint.rollback(count)
         if self.drafting is not None:
             self.drafting.rollback(count)
-        self.look, self.draft, self.guessed_at = None, [], None
+        self.look, self.exact, self.draft, self.guessed_at = None, False, [], None
 
     def uniform(self, begin: int, end: int) -> list[float]:
         """The numbers in [0, 1) that the answer's tokens from `begin` to `end` are drawn by.

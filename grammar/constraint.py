@@ -165,12 +165,20 @@ class TokenConstraint(Protocol):
         """A stop token was committed: the text is complete."""
         ...
 
-    def look(self, draft: Sequence[int] = (), refused: Collection[int] = ()) -> Look:
+    def look(
+        self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
+    ) -> Look:
         """What may come next, and behind each token of `draft` that may. Leaves no trace.
 
-        The next token is none of `refused`, unless nothing else may come. Raises `Unfinished` when
-        its work is spent: asking again goes on.
+        The next token is none of `refused`, unless nothing else may come. Where there is ample room
+        for a completion, rows may hold tokens that `fits` does not take; an `exact` look's first
+        row does not. Raises `Unfinished` when its work is spent: asking again goes on.
         """
+        ...
+
+    def fits(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` the constraint takes, such that it can still be completed. Leaves no
+        trace."""
         ...
 
     def commit(self, tokens: Sequence[int]) -> None: ...
@@ -214,10 +222,15 @@ class FreeTokens:
     def ended(self) -> bool:
         return self._ended
 
-    def look(self, draft: Sequence[int] = (), refused: Collection[int] = ()) -> Look:
+    def look(
+        self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
+    ) -> Look:
         kept = list(draft[: max(0, self._left - 1)])
         stop = next((i for i, token in enumerate(kept) if token in self._stops), len(kept))
         return Look(forced=[], draft=kept[:stop], rows=[None] * (stop + 1))
+
+    def fits(self, tokens: Sequence[int]) -> int:
+        return len(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._left -= len(tokens)

@@ -17,13 +17,15 @@ from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Reasoning
 
+_AMPLE = 32  # tokens of room for the text's completion, beyond those that it takes
 _CONTEXT = 20  # tokens of the text so far that are remembered, to spell what follows
 
 
 class LeftToRight:
     """`commit` moves its state forward, `rollback` back; `look` leaves no trace.
 
-    Tokens that a look allows keep the text within its budget: it can always still be completed.
+    Tokens that a look allows and that `fits` takes keep the text within its budget: it can always
+    still be completed.
     """
 
     def __init__(self, compiled: Compiled, budget: int, reasoning: Reasoning | None = None):
@@ -43,20 +45,31 @@ class LeftToRight:
         """A stop token was committed: the text is complete."""
         return self._matcher.ended
 
-    def look(self, draft: Sequence[int] = (), refused: Collection[int] = ()) -> Look:
+    def look(
+        self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
+    ) -> Look:
         """What may come next, and behind each token of `draft` that may.
 
-        The next token is none of `refused`, unless nothing else may come. Raises `Unfinished` when
-        its work is spent (asking again goes on), and `DeadEndError` if no token may come.
+        The next token is none of `refused`, unless nothing else may come. What each token of a
+        vocabulary leaves to be written is costly to know: rows with ample room, but for the first
+        of an `exact` look, are only what the grammar allows. Raises `Unfinished` when its work is
+        spent (asking again goes on), and `DeadEndError` if no token may come.
         """
         self._compiled.masks.trim()
         self._compiled.meter.begin(self.work)
         begin = self._matcher.position
         try:
-            return self._look(draft, refused)
+            return self._look(draft, refused, exact)
         finally:
             self._rewind(begin)
             self._compiled.meter.begin()
+
+    def fits(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` the grammar takes and leave room to complete the text."""
+        begin = self._matcher.position
+        taken = next((i for i, token in enumerate(tokens) if not self._take(token)), len(tokens))
+        self._rewind(begin)
+        return taken
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Raises `GrammarError`, and moves nothing, if the grammar does not take `tokens`."""
@@ -70,10 +83,10 @@ class LeftToRight:
         """Take back the last `count` tokens committed."""
         self._rewind(self._matcher.position - count)
 
-    def _look(self, draft: Sequence[int], refused: Collection[int]) -> Look:
+    def _look(self, draft: Sequence[int], refused: Collection[int], exact: bool) -> Look:
         forced = self._take_forced()
         draft = draft[len(forced) :] if list(draft[: len(forced)]) == forced else []
-        rows: list[Row] = [self._allowed(() if forced else refused)]
+        rows: list[Row] = [self._allowed(() if forced else refused, exact)]
         at = 0
         try:
             while at < len(draft) and self._goes_on(rows[-1], draft[at]):
@@ -93,10 +106,12 @@ class LeftToRight:
         """Read a token of a draft. The one that stops is not worth it: nothing follows."""
         if not isinstance(row, np.ndarray) or token in self._vocabulary.stops:
             return False
-        return bool(row[token >> 5] >> (token & 31) & 1) and self._accept([token]) == 1
+        return bool(row[token >> 5] >> (token & 31) & 1) and self._take(token)
 
-    def _allowed(self, refused: Collection[int] = ()) -> np.ndarray:
-        words = self._matcher.allowed(self._budget - self._matcher.position)
+    def _allowed(self, refused: Collection[int] = (), exact: bool = False) -> np.ndarray:
+        left = self._budget - self._matcher.position
+        ample = not exact and self._matcher.closes_within(left - _AMPLE)
+        words = self._matcher.allowed(None if ample else left)
         if refused:
             others = words.copy()
             for token in refused:
@@ -114,13 +129,19 @@ class LeftToRight:
         """Read what every text goes on with from here, as the tokenizer spells it."""
         text, taken = self._matcher.forced(), []
         for token in self._vocabulary.canonical(self._said[-_CONTEXT:], text) if text else ():
-            if not self._accept([token]):
-                break
-            if not self._matcher.closes_within(self._budget - self._matcher.position - 1):
-                self._rewind(self._matcher.position - 1)
+            if not self._take(token):
                 break
             taken.append(token)
         return taken
+
+    def _take(self, token: int) -> bool:
+        """Read a token that leaves room to complete the text, and no other."""
+        if not self._accept([token]):
+            return False
+        if self._matcher.closes_within(self._budget - self._matcher.position - 1):
+            return True
+        self._rewind(self._matcher.position - 1)
+        return False
 
     def _accept(self, tokens: Sequence[int]) -> int:
         taken = self._matcher.accept_all(tokens)

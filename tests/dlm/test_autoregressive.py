@@ -27,7 +27,7 @@ from dlm import (
     Request,
 )
 from dlm.engine import BUILT_IN
-from dlm.grammar import Matcher
+from dlm.grammar import LeftToRight, Matcher
 from dlm.grammar.masks.bits import unpacked
 from dlm.link import Link
 from dlm.pick import pick
@@ -183,6 +183,25 @@ def test_a_row_that_names_a_token_or_allows_all_needs_no_mask():
     link = Link(torch.device("cpu"))
     assert pick(logits, [~3, ~1, None], [0.0] * 3, 0.0, 30.0, link) == [3, 1, 4]
     assert pick(logits.fill_(-torch.inf), [None] * 3, [0.0] * 3, 1.0, None, link) == [-1] * 3
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_what_leaves_too_little_room_is_picked_again(engine_of, tokens_of, drafts):
+    (token,) = tokens_of("b")
+    model = Obsessed(V, [token, 106])
+    engine = engine_of(model, decoding=Autoregressive(drafts=drafts))
+    spec = Regex("a|b[c-d]{200}")
+    result = engine.generate(Request(token_ids=PROMPT, constraint=spec, max_tokens=60))
+    assert (result.text, result.finish_reason) == ("a", "stop")
+    assert result.stats.causal_calls == 3  # "b", "a", and the stop
+
+
+def test_a_constraint_that_contradicts_itself_ends_its_request(engine_of, monkeypatch):
+    monkeypatch.setattr(LeftToRight, "fits", lambda self, tokens: 0)
+    with pytest.raises(DlmError, match="allows only what it does not take"):
+        engine_of(Obsessed(V, [300])).generate(
+            Request(token_ids=PROMPT, constraint=Regex("[a-c]{3}"), max_tokens=60)
+        )
 
 
 def test_a_model_that_leaves_no_token_fails_its_request_alone(engine_of):

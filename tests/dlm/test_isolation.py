@@ -8,7 +8,7 @@ from doubles import Dreamer, Scripted
 from specs import Broken, checked
 from values import PROMPT, V
 
-import dlm.engine
+import dlm.diffusion
 from dlm import Choice, Committed, DlmError, Failed, Finished, Policy, Regex, Request
 from dlm.grammar import GrammarError, Guidance, Unfinished
 
@@ -148,14 +148,14 @@ def test_an_error_of_a_rollback_ends_its_request_alone(engine, engine_of):
 def test_an_error_while_a_constraint_is_made_ends_its_request_alone(
     engine, engine_of, monkeypatch, error
 ):
-    original = dlm.engine.Frontier
+    original = dlm.diffusion.Frontier
 
     def made(compiled, budget, *args, **more):
         if budget == 24:
             raise error
         return original(compiled, budget, *args, **more)
 
-    monkeypatch.setattr(dlm.engine, "Frontier", made)
+    monkeypatch.setattr(dlm.diffusion, "Frontier", made)
     events = run(engine)
     monkeypatch.undo()
     said = "x" if isinstance(error, GrammarError) else type(error).__name__

@@ -51,15 +51,20 @@ def tokens_in(row, size):
 
 
 def written(one, choose, size):
-    """What a decoder writes that takes any token which may come next."""
-    said = []
+    """What a decoder writes that takes any token which may come next, and fits."""
+    said, exact = [], False
     while not one.ended:
-        look = one.look()
+        look = one.look(exact=exact)
         one.commit(look.forced)
         (row,) = look.rows
         token = choose(tokens_in(row, size))
-        one.commit([token])
-        said += [*look.forced, token]
+        said += look.forced
+        fits = one.fits([token])
+        assert fits or not exact
+        exact = not fits
+        if fits:
+            one.commit([token])
+            said.append(token)
     return said
 
 
@@ -114,6 +119,17 @@ def test_a_control_token_is_left_out_where_too_much_would_follow_it(compiler, vo
     assert opens in bits.tokens_in(matcher.allowed(90))
     assert opens not in bits.tokens_in(matcher.allowed(9))
     assert vocabulary.encode("no")[0] in bits.tokens_in(matcher.allowed(9))
+
+
+def test_with_ample_room_only_an_exact_look_knows_what_does_not_fit(compiler, vocabulary):
+    one = LeftToRight(compiler.compile(Regex("a|b[c-d]{200}")), 60)
+    (a,), (b,) = vocabulary.encode("a"), vocabulary.encode("b")
+    assert {a, b} <= set(tokens_in(one.look().rows[0], len(vocabulary)))
+    exact = tokens_in(one.look(exact=True).rows[0], len(vocabulary))
+    assert a in exact
+    assert b not in exact
+    assert (one.fits([a]), one.fits([b]), one.fits([a, vocabulary.stops[0]])) == (1, 0, 2)
+    assert one.look([b]).draft == []
 
 
 def test_what_the_grammar_leaves_no_choice_about_is_forced_and_read_by_nobody_else(
