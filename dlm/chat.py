@@ -6,13 +6,15 @@ and what it then makes of them is told from what it wrote itself. The price: a t
 for control tokens in a message, to strip its reasoning say, finds none there.
 """
 
+import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dlm.errors import DlmError, RequestError
 from dlm.request import Request
@@ -26,7 +28,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Chat:
-    """A tokenizer and its chat template."""
+    """A tokenizer and its chat template, for any number of threads: neither is ever changed."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
@@ -112,12 +114,24 @@ class Chat:
 
     def _spell(self, text: str) -> list[int]:
         """`text` as text, control tokens' names included."""
-        tokens = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        tokens = self._speller.encode(text, add_special_tokens=False, split_special_tokens=True)
         if not set(self._control.values()).isdisjoint(tokens):
             raise RequestError("messages spell a control token that the tokenizer cannot split")
         return tokens
 
+    @cached_property
+    def _speller(self) -> PreTrainedTokenizerBase:
+        """A tokenizer that splits control tokens' names. transformers makes a tokenizer one by
+        setting it so, for whoever else uses it too: hence another one, which always is."""
+        if not isinstance(self.tokenizer, PreTrainedTokenizerFast):
+            return self.tokenizer
+        speller = copy.deepcopy(self.tokenizer)
+        speller.backend_tokenizer.encode_special_tokens = True
+        return speller
+
     def _encode(self, text: str) -> list[int]:
+        if isinstance(self.tokenizer, PreTrainedTokenizerFast):
+            return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         return self.tokenizer.encode(text, add_special_tokens=False)
 
 

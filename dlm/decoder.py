@@ -5,6 +5,7 @@ Knows neither who else runs nor how a pass is made.
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -43,6 +44,8 @@ class Decoder:
     def begin(self, slot: int, sequence: Sequence) -> None:
         """Start a request in an empty slot."""
         self._cache.reserve(slot, sequence.most_tokens)
+        sequence.begun = perf_counter()
+        sequence.stats.queued = sequence.begun - sequence.started
         self._begin_canvas(sequence)
 
     def fits(self, sequence: Sequence) -> bool:
@@ -65,6 +68,8 @@ class Decoder:
         if isinstance(outcome, Exception):
             raise outcome
         guidance, canvas = outcome.guidance, sequence.canvas
+        if not sequence.stats.prefill:
+            sequence.stats.prefill = perf_counter() - sequence.begun
         yield Draft(
             request=sequence.number,
             step=canvas.steps,

@@ -71,6 +71,9 @@ class Stats:
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(_PASS, 0.0)
     )  # wall-clock by phase; a pass shared by several requests counts in full for each
+    compiling: float = 0.0  # seconds until its grammar was compiled; 0: it was before
+    queued: float = 0.0  # seconds until it had a slot
+    prefill: float = 0.0  # seconds from there to the end of the first pass over a canvas
 
     def spend(self, *seconds: float) -> None:
         """Add a pass, by its three phases."""

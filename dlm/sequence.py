@@ -31,6 +31,8 @@ class Sequence:
     turned: int | None = None  # the token that was replaced the last time
     attached: bool = False  # the cache has looked for its prompt
     checking: "Future[Any] | None" = None  # the value of a finished answer, while it is checked
+    started: float = 0.0  # when it began to wait for a slot, by `perf_counter`
+    begun: float = 0.0  # when it got one
 
     constraint: Constraint = field(init=False)  # made when the request can run
     checked: bool = False  # its grammar is wider than its spec: nothing is final before the end
