@@ -3,8 +3,9 @@
 Nothing here is moved by a step, so that any thread may ask, and several at once.
 """
 
+from collections import abc
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 
@@ -65,7 +66,9 @@ class Admission:
     def admit(self, request: Request) -> Prepared:
         """Raises `RequestError` for a request that cannot be served."""
         prompt = self._chat.prompt(request)
-        self._check_room(prompt, request)
+        self._check_tokens("token", prompt)
+        self._check_tokens("stop_token_ids:", request.stop_token_ids)
+        request = self._fitted(prompt, request)
         spec = request.constraint
         try:
             compiling = None if spec is None else self.compile(spec)
@@ -78,6 +81,7 @@ class Admission:
             vocabulary=self._vocabulary,
             reasoning=self._reasoning if spec is None or request.thinking else None,
             calls=calls,
+            stop=tuple(request.stop),
         )
         sequence = Sequence(
             number=next(self._numbers),
@@ -90,23 +94,29 @@ class Admission:
             _time(compiling, sequence)
         return Prepared(sequence, compiling)
 
-    def _check_room(self, prompt: list[int], request: Request) -> None:
-        V, L = self._model.vocab_size, self._model.canvas_length
-        for token in prompt:
+    def _check_tokens(self, what: str, tokens: abc.Sequence[int]) -> None:
+        V = self._model.vocab_size
+        for token in tokens:
             if not isinstance(token, int) or not 0 <= token < V:
-                raise RequestError(f"token {token!r} is outside of {V} tokens")
-        room, canvases = self._model.max_positions - len(prompt), -(-request.max_tokens // L)
-        if canvases * L > room:
+                raise RequestError(f"{what} {token!r} is outside of {V} tokens")
+
+    def _fitted(self, prompt: list[int], request: Request) -> Request:
+        """A request for which there is room: all of its canvases, and all that the cache holds."""
+        L, wanted = self._model.canvas_length, request.max_tokens
+        room = max(0, (self._model.max_positions - len(prompt)) // L * L)
+        free = wanted if self._capacity is None else self._capacity - len(prompt)
+        most = min(wanted, room, free)
+        if most == wanted or (most > 0 and request.fit):
+            return replace(request, max_tokens=most)
+        if room < wanted and not (request.fit and room):
             raise RequestError(
-                f"{len(prompt)} prompt tokens leave {max(0, room // L * L)} for the answer, "
-                f"fewer than max_tokens {request.max_tokens}"
+                f"{len(prompt)} prompt tokens leave {room} for the answer, "
+                f"fewer than max_tokens {wanted}"
             )
-        most = len(prompt) + request.max_tokens
-        if self._capacity is not None and most > self._capacity:
-            raise RequestError(
-                f"{len(prompt)} prompt tokens and max_tokens {request.max_tokens} are more than "
-                f"the cache holds: {self._capacity}"
-            )
+        raise RequestError(
+            f"{len(prompt)} prompt tokens and max_tokens {wanted} are more than "
+            f"the cache holds: {self._capacity}"
+        )
 
 
 def _time(compiling: Compiling, sequence: Sequence) -> None:

@@ -52,8 +52,8 @@ class Chat:
         the answer begins: the model would write the channel itself, and no grammar allows it. Only
         raw tokens without a constraint are left exactly as they are.
         """
-        if request.token_ids is not None:
-            tokens = list(request.token_ids)
+        if request.token_ids is not None or request.text is not None:
+            tokens = self.raw(request.text) if request.text else list(request.token_ids or ())
             if request.constraint is None:
                 return tokens
         else:
@@ -61,6 +61,15 @@ class Chat:
             tokens = self._render(messages, request.tools, request.thinking)
         opened = tokens[-len(self._turn) :] == self._turn
         return tokens + self._no_thought if opened and not request.thinking else tokens
+
+    def raw(self, text: str) -> list[int]:
+        """A text by itself, in which the names of control tokens mean them."""
+        if _SURROGATES.search(text):
+            raise RequestError("the text holds half a surrogate pair, which is no text")
+        begin, tokens = self.tokenizer.bos_token_id, self._encode(text)
+        if isinstance(begin, int) and tokens[:1] != [begin]:
+            tokens.insert(0, begin)
+        return tokens
 
     def _render(
         self,
@@ -131,7 +140,8 @@ class Chat:
 
     def _encode(self, text: str) -> list[int]:
         if isinstance(self.tokenizer, PreTrainedTokenizerFast):
-            return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+            backend = self.tokenizer.backend_tokenizer  # without the wrapper, which is slow
+            return list(backend.encode(text, add_special_tokens=False).ids)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
 

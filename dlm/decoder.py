@@ -83,9 +83,13 @@ class Decoder:
             return
         room = sequence.request.max_tokens - len(sequence.tokens)
         tokens = guidance.guess[: guidance.stop + 1][:room]
+        known = len(sequence.tokens)
+        cut = sequence.stream.stopped_at(sequence.tokens + tokens, known)
+        if cut is not None:
+            tokens, sequence.cut = tokens[: cut - known], True
         sequence.constraint.commit(tokens)
         sequence.commit(tokens)
-        if guidance.stop < len(tokens):
+        if sequence.cut or guidance.stop < len(tokens):
             yield from self._finish(sequence, "stop")
         elif len(tokens) == room:
             yield from self._finish(sequence, "length")
@@ -100,11 +104,13 @@ class Decoder:
         if canvas.work > limit:
             raise DlmError(f"the grammar takes over {limit} units of work to match a canvas")
 
-    def _tell(self, sequence: Sequence, ended: bool = False) -> Iterator[Event]:
-        """What has become final, if anything has. What may yet be taken back waits for the end."""
-        if sequence.checked and not ended:
+    def _tell(self, sequence: Sequence, reason: FinishReason | None = None) -> Iterator[Event]:
+        """What has become final, if anything has. What may yet be taken back waits for the end,
+        for which there is a `reason`."""
+        if sequence.checked and reason is None:
             return
-        tokens, text, reasoning = sequence.stream.tell(sequence.final, ended)
+        said = sequence.final if reason is None else sequence.said(reason == "stop")
+        tokens, text, reasoning = sequence.stream.tell(sequence.final, reason is not None, said)
         if tokens:
             number = sequence.number
             yield Committed(request=number, tokens=tokens, text=text, reasoning=reasoning)
@@ -158,6 +164,6 @@ class Decoder:
         sequence.turn_back(at, canvas)
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
-        yield from self._tell(sequence, ended=True)
+        yield from self._tell(sequence, reason)
         result = sequence.result(parsed, reason)
         yield Finished(request=sequence.number, result=result)

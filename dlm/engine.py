@@ -20,6 +20,7 @@ from dlm.denoise import Denoiser
 from dlm.errors import DlmError, failure
 from dlm.events import Event, Failed, Finished
 from dlm.grammar import (
+    Bounded,
     Compiled,
     Compiler,
     Free,
@@ -284,12 +285,15 @@ class Engine:
 
     def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
         """Give a request that is about to run its constraint."""
-        if compiled is None:
-            sequence.constraint = Free(self.config.stops)
-            return
         request, reasoning = sequence.request, None
         if request.thinking and self._reasoning is not None:
             reasoning = replace(self._reasoning, budget=request.thinking_budget)
+        if compiled is None:
+            stops = {*self.config.stops, *request.stop_token_ids}
+            sequence.constraint = Free(stops)
+            if reasoning is not None and reasoning.budget is not None:
+                sequence.constraint = Bounded(stops, reasoning, -(-len(self.vocabulary) // 32))
+            return
         sequence.constraint = Frontier(compiled, request.max_tokens, reasoning)
         sequence.checked = compiled.checked
 

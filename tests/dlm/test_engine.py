@@ -263,7 +263,7 @@ def test_a_value_that_python_cannot_hold_is_left_as_text(engine_of, tokens_of, t
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({}, "give one of prompt, messages and token_ids; got none"),
+        ({}, "give one of prompt, messages, text, token_ids; got none"),
         ({"prompt": "a", "token_ids": [1]}, "got prompt and token_ids"),
         ({"prompt": " \n"}, "prompt is empty"),
         ({"messages": []}, "messages is empty"),
@@ -329,3 +329,28 @@ def test_kernels_that_are_asked_for_are_told_of_or_refused(built_in):
     assert engine.backends["experts"] == "triton"
     with pytest.raises(BackendError, match=r"experts: activations are torch.float32"):
         Engine.load(device="cpu", kernels="triton")
+
+
+def test_at_temperature_0_the_seed_decides_nothing_that_is_accepted(built_in):
+    """Canvases begin from noise all the same: a sure model says the same from each."""
+    asked = [Request(prompt=ASKED[0], seed=seed, temperature=0, max_tokens=64) for seed in range(4)]
+    texts = {result.text for result in built_in.generate(asked)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("temperature", [-0.1, 2.1, float("nan"), True, "1"])
+def test_a_temperature_that_is_none_is_refused(temperature):
+    with pytest.raises(RequestError, match=r"temperature is .*: it takes 0 to 2"):
+        Request(prompt="a", temperature=temperature)
+
+
+def test_a_request_may_take_fewer_tokens_than_it_asks_for(engine_of, tokens_of):
+    model = Scripted(V, len(PROMPT), tokens_of("word " * 40))
+    model.max_positions = len(PROMPT) + 2 * model.canvas_length + 3
+    engine = engine_of(model)
+    with pytest.raises(RequestError, match="4 prompt tokens leave 32 for the answer"):
+        engine.add(Request(token_ids=PROMPT, max_tokens=100))
+    result = engine.generate(Request(token_ids=PROMPT, max_tokens=100, fit=True))
+    assert (result.finish_reason, len(result.token_ids)) == ("length", 32)
+    with pytest.raises(RequestError, match="45 prompt tokens leave 0 for the answer"):
+        engine.add(Request(token_ids=[5] * 45, max_tokens=100, fit=True))

@@ -209,7 +209,7 @@ def test_what_a_body_leaves_out_keeps_its_default():
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"messages": None}, "give one of prompt, messages and token_ids; got none"),
+        ({"messages": None}, "give one of prompt, messages, text, token_ids; got none"),
         ({"prompt": "a"}, "got prompt and messages"),
         ({"messages": []}, "messages is an empty list"),
         ({"messages": ["hi"]}, r"messages\[0\] is 'hi': it takes an object"),
