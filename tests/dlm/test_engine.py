@@ -3,7 +3,7 @@
 import jsonschema
 import pytest
 import torch
-from doubles import Obsessed, Random, Scripted
+from doubles import Double, Obsessed, Random, Scripted
 from specs import checked
 from values import PROMPT, V
 
@@ -331,11 +331,25 @@ def test_kernels_that_are_asked_for_are_told_of_or_refused(built_in):
         Engine.load(device="cpu", kernels="triton")
 
 
-def test_at_temperature_0_the_seed_decides_nothing_that_is_accepted(built_in):
-    """Canvases begin from noise all the same: a sure model says the same from each."""
-    asked = [Request(prompt=ASKED[0], seed=seed, temperature=0, max_tokens=64) for seed in range(4)]
-    texts = {result.text for result in built_in.generate(asked)}
-    assert len(texts) == 1
+class Undecided(Double):
+    """Likes one token a little better than another, everywhere."""
+
+    def wish(self, committed, canvas, soft_embedding):
+        logits = torch.full((self.canvas_length, self.vocab_size), -50.0)
+        logits[:, 300], logits[:, 301] = 0.05, 0.0
+        return logits
+
+
+@pytest.mark.parametrize(("temperature", "others"), [(0, False), (1.0, True), (2, True)])
+def test_at_temperature_0_what_is_accepted_is_the_likeliest_token(engine_of, temperature, others):
+    engine, kept = engine_of(Undecided(V), slots=1), set()
+    for seed in range(12):
+        engine.add(Request(token_ids=PROMPT, seed=seed, temperature=temperature, max_tokens=16))
+        (draft,) = engine.step()
+        (sequence,) = engine._scheduler.running.values()
+        kept |= set(sequence.canvas.tokens[torch.tensor(draft.accepted)].tolist())
+        engine.cancel(sequence.number)
+    assert kept == ({300, 301} if others else {300})
 
 
 @pytest.mark.parametrize("temperature", [-0.1, 2.1, float("nan"), True, "1"])
