@@ -83,7 +83,7 @@ class Chat:
         try:
             text = self.tokenizer.apply_chat_template(
                 [_replaced(message, table) for message in messages],
-                tools=[_replaced(tool, table) for tool in tools] or None,
+                tools=[_replaced(_declared(tool), table) for tool in tools] or None,
                 enable_thinking=thinking,
                 add_generation_prompt=True,
                 tokenize=False,
@@ -143,6 +143,17 @@ class Chat:
             backend = self.tokenizer.backend_tokenizer  # without the wrapper, which is slow
             return list(backend.encode(text, add_special_tokens=False).ids)
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _declared(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool as templates take it: one without parameters has an empty schema of them."""
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        return tool
+    schema = function.get("parameters") or {"type": "object"}
+    if isinstance(schema, Mapping):
+        function = {**function, "parameters": {"properties": {}, **schema}}
+    return {**tool, "function": function}
 
 
 def _strings(written: Any) -> Iterator[str]:

@@ -72,7 +72,8 @@ class Request:
     def _check_stops(self) -> None:
         for name, type_, right in (("stop", str, "texts"), ("stop_token_ids", int, "token ids")):
             found = getattr(self, name)
-            if isinstance(found, str) or not all(isinstance(one, type_) for one in found):
+            listed = isinstance(found, Sequence) and not isinstance(found, str)
+            if not listed or not all(isinstance(one, type_) for one in found):
                 raise RequestError(f"{name} is {found!r:.60}: it takes a list of {right}")
             if len(found) > _MOST_STOPS:
                 raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")

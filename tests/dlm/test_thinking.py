@@ -5,7 +5,7 @@ from doubles import Obsessed, Random, Scripted
 from values import PROMPT, V
 
 from dlm import EFFORT, Committed, Finished, JsonSchema, Policy, Request, request_of
-from dlm.fields import thinking_of
+from dlm.openai.thinking import thinking_of
 
 MARKERS = {
     "control": (None, "<|channel>thought\n", "<channel|>"),
@@ -164,7 +164,7 @@ def test_a_free_answer_comes_apart_from_its_reasoning_too(scripted):
 def test_an_effort_is_a_budget(effort):
     body = {"prompt": "hi", "reasoning_effort": effort}
     request = request_of(body, Policy())
-    assert thinking_of(effort) == (EFFORT[effort] > 0, EFFORT[effort])
+    assert thinking_of({"reasoning_effort": effort}) == (effort != "none", EFFORT[effort] or None)
     assert request.thinking is (effort != "none")
     assert request.thinking_budget == (EFFORT[effort] or None)
 
