@@ -38,6 +38,7 @@ class Generation:
     """What one body asks for: a request for each choice, and how they are to be told of."""
 
     requests: tuple[Request, ...]
+    prompts: int = 1  # of which `requests` are the answers, as many of each
     model: str | None = None  # None: whichever there is
     id: str | None = None  # the client's name for it
     stream: bool = False
@@ -90,7 +91,7 @@ def completion_of(body: Any, policy: Policy) -> Generation:
     for i, one in enumerate(given):
         read = _prompt(f"prompt[{i}]" if several else "prompt", one)
         prompts.append(fields | {"text" if isinstance(read, str) else "token_ids": read})
-    return _generation(_choices(prompts, body, policy), body)
+    return _generation(_choices(prompts, body, policy), body, prompts=len(prompts))
 
 
 def model_of(body: Mapping[str, Any]) -> str | None:
@@ -140,6 +141,7 @@ def _generation(
     requests: tuple[Request, ...],
     body: Mapping[str, Any],
     *,
+    prompts: int = 1,
     named: bool = False,
     reasoning: bool = True,
 ) -> Generation:
@@ -148,6 +150,7 @@ def _generation(
     id = body.get("request_id")
     return Generation(
         requests=requests,
+        prompts=prompts,
         model=model_of(body),
         id=None if id is None else text_at("request_id", id, "text"),
         stream=stream,

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from threading import Condition, Thread
+from time import perf_counter
 from typing import Protocol, TypeVar
 
 from dlm.engine import Engine
@@ -27,11 +28,11 @@ T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Hears of every event, in the event loop."""
+    """Hears of every event, in the event loop; `now` is the time of `perf_counter`."""
 
-    def told(self, stream: EventStream, event: Event) -> None: ...
+    def told(self, stream: EventStream, event: Event, now: float) -> None: ...
 
-    def left(self, stream: EventStream) -> None:
+    def left(self, stream: EventStream, now: float) -> None:
         """Its reader went away before its end."""
         ...
 
@@ -159,7 +160,7 @@ class AsyncEngine:
         self.engine.cancel(stream.number)
         self._notify()
         if self._observer is not None:
-            self._observer.left(stream)
+            self._observer.left(stream, perf_counter())
         self._see_idle()
 
     def _serve(self) -> None:
@@ -181,6 +182,7 @@ class AsyncEngine:
         return not self._closed
 
     def _deliver(self, events: Sequence[Event]) -> None:
+        now = perf_counter()
         for event in events:
             stream = self._streams.get(event.request)
             if stream is None:
@@ -188,7 +190,7 @@ class AsyncEngine:
             if isinstance(event, Finished | Failed):
                 del self._streams[event.request]
             if self._observer is not None:
-                self._observer.told(stream, event)
+                self._observer.told(stream, event, now)
             stream.put(event)
         self._see_idle()
 

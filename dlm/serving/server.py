@@ -1,0 +1,43 @@
+"""Runs the application until it is told to stop, and lets it finish what it has begun.
+
+uvicorn closes its sockets at the first signal. Here they stay open while requests finish, so that
+who asks meanwhile is told so: 503, with which load balancers go elsewhere.
+"""
+
+import asyncio
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from dlm.serving.app import Server
+
+
+class DrainingServer(uvicorn.Server):
+    """The first signal drains, for `shutdown_timeout` seconds at most; the second ends at once."""
+
+    def __init__(self, config: uvicorn.Config, server: Server, shutdown_timeout: float):
+        super().__init__(config)
+        self._server, self._timeout = server, shutdown_timeout
+        self._draining: asyncio.Task[None] | None = None
+        self._told = False  # to stop
+
+    async def serve(self, *args: Any, **more: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(*args, **more)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._told or not self.started:
+            super().handle_exit(sig, frame)
+            return
+        self._told = True
+        self._loop.call_soon_threadsafe(self._begin_draining)
+
+    def _begin_draining(self) -> None:
+        self._draining = self._loop.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            await self._server.engine.drain(self._timeout)
+        finally:
+            self.should_exit = True
