@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from doubles import Random, Scripted
+from doubles import Random
+from gated import Gated
 from values import V
 
 from dlm import DlmError
@@ -15,22 +16,6 @@ from dlm.grammar import CrashError, DeadEndError
 from dlm.openai.errors import status_of, told
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
-
-
-class Slow(Scripted):
-    """Says a text as soon as it may."""
-
-    def __init__(self, script):
-        super().__init__(V, 0, script)
-        self.open = threading.Event()
-
-    def denoise(self, *args, **more):
-        assert self.open.wait(60)
-        return super().denoise(*args, **more)
-
-    def wish(self, committed, canvas, soft_embedding):
-        self._prompt = len(committed)  # whatever the prompt
-        return super().wish(committed, canvas, soft_embedding)
 
 
 class Broken(Random):
@@ -60,7 +45,7 @@ def error_of(problem: openai.APIStatusError):
         ),
         (
             {"extra_body": {"structured_outputs": {"regex": "(?=a)b"}}},
-            "structured_outputs",
+            None,  # it is found where fields have no names any more
             "regex",
         ),
     ],
@@ -100,11 +85,13 @@ def test_keys_open_what_costs_something_and_others_do_not(engine_of, serve):
         for key in ("first", "second"):
             client = served.client.with_options(api_key=key)
             assert client.models.list().data[0].id == "tiny"
-        for key in ("third", "firs", "first2", "é"):
-            client = served.client.with_options(api_key=key.encode().decode("latin-1"))
+        for key in ("third", "firs", "first2"):
+            client = served.client.with_options(api_key=key)
             with pytest.raises(openai.AuthenticationError, match="Incorrect API key") as raised:
                 client.chat.completions.create(**HI)
             assert error_of(raised.value)["type"] == "AuthenticationError"
+        strange = {"Authorization": b"Bearer \xc3\xa9\xff"}
+        assert served.http.get("/v1/models", headers=strange).status_code == 401
         for path in ("/v1/completions", "/tokenize", "/detokenize"):
             answer = served.http.post(path, content=b"{}")
             assert answer.status_code == 401
@@ -149,9 +136,8 @@ def test_a_body_that_does_not_arrive_is_a_408(engine_of, serve):
 
 def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, serve):
     """Its schema asks for what only a check can tell, and the model never does it."""
-    engine = engine_of(Slow(tokens_of("[1, 1]<turn|>")), slots=1)
+    engine = engine_of(Gated(tokens_of("[1, 1]<turn|>")), slots=1)
     engine.model.open.set()
-    engine.config = engine.config
     schema = {
         "type": "array",
         "items": {"const": 1},
@@ -166,7 +152,7 @@ def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, s
 
 
 def test_a_full_queue_is_a_429_that_says_when_to_come_again(engine_of, tokens_of, serve):
-    model = Slow(tokens_of("hi<turn|>"))
+    model = Gated(tokens_of("hi<turn|>"))
     with (
         serve(engine_of(model, slots=1), slots=1, max_queue=1, retry_after=7) as served,
         ThreadPoolExecutor(2) as pool,
@@ -198,7 +184,7 @@ def test_an_engine_that_failed_is_a_503_and_ill(engine_of, serve):
 def test_an_error_in_mid_stream_is_the_last_thing_told_of_it(
     engine_of, tokens_of, serve, monkeypatch
 ):
-    engine = engine_of(Slow(tokens_of("word " * 40)), slots=1)
+    engine = engine_of(Gated(tokens_of("word " * 40)), slots=1)
     engine.model.open.set()
     advance, calls = engine._decoder.advance, []
 
