@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -25,8 +25,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(*flags, http, **environment):
-    """The process, once it is well."""
+def started(*flags, http, there=ROOT, **environment):
+    """The process, once the file `there` exists and it is well."""
     more = os.environ | environment
     process = subprocess.Popen([*COMMAND, *flags], stderr=subprocess.PIPE, text=True, env=more)
     try:
@@ -34,11 +34,10 @@ def started(*flags, http, **environment):
         while True:
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < end
-            try:
-                if http.get("/health").status_code == 200:
+            time.sleep(0.05)
+            with suppress(httpx2.TransportError):
+                if there.exists() and http.get("/health").status_code == 200:
                     break
-            except httpx2.TransportError:
-                time.sleep(0.05)
         yield process
     finally:
         process.kill()
@@ -74,12 +73,12 @@ def test_a_signal_ends_the_process_once_what_it_had_begun_is_finished():
 
 
 def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
-    path = str(tmp_path / "socket")
-    flags = ("--uds", path, "--served-model-name", "a", "b", "--root-path", "/llm")
-    transport = httpx2.HTTPTransport(uds=path)
+    path = tmp_path / "socket"
+    flags = ("--uds", str(path), "--served-model-name", "a", "b", "--root-path", "/llm")
+    transport = httpx2.HTTPTransport(uds=str(path))
     with (
         httpx2.Client(transport=transport, base_url="http://server", timeout=60) as http,
-        started(*flags, http=http),
+        started(*flags, http=http, there=path),
     ):
         names = [model["id"] for model in http.get("/v1/models").json()["data"]]
         assert names == ["a", "b"]
