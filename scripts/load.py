@@ -31,6 +31,7 @@ from stall import HOSTILE
 from tiny_data import choice, extract, tool_call
 
 import dlm
+from dlm.collector import collect_seldom
 from dlm.openai.fields import chat_of
 
 SERVE = Path(__file__).with_name("serve.py")
@@ -253,6 +254,7 @@ def bare(asked: list[Body], slots: int) -> float:
 
     torch.set_num_threads(1)
     engine = dlm.Engine.load(device="cpu", slots=slots)
+    collect_seldom()
     begun, tokens = time.monotonic(), 0
     for body in asked:
         for request in chat_of(body, engine.policy).requests:

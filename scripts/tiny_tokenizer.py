@@ -42,7 +42,9 @@ CHAT_TEMPLATE = r"""{{- bos_token -}}
 {{ key }}:{{ write(inner) }}{{ '' if loop.last else ',' }}
 {%- endfor -%}{{ '}' }}
 {%- elif value is sequence -%}
-{{ '[' }}{%- for inner in value -%}{{ write(inner) }}{{ '' if loop.last else ',' }}{%- endfor -%}{{ ']' }}
+{{ '[' }}{%- for inner in value -%}
+{{ write(inner) }}{{ '' if loop.last else ',' }}
+{%- endfor -%}{{ ']' }}
 {%- else -%}{{ value | tojson }}
 {%- endif -%}
 {%- endmacro -%}
@@ -64,7 +66,8 @@ CHAT_TEMPLATE = r"""{{- bos_token -}}
 <|turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
 {{ message['content'] }}
 {%- for call in message['tool_calls'] or [] -%}
-<|tool_call>call:{{ call['function']['name'] }}{{ write(call['function']['arguments']) }}<tool_call|>
+<|tool_call>call:{{ call['function']['name'] }}
+{{- write(call['function']['arguments']) }}<tool_call|>
 {%- endfor -%}
 <turn|>
 {% endfor -%}
