@@ -25,6 +25,7 @@ _FIELDS = frozenset((*CHAT, *COMPLETION))
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """`param` is the field of the request that it is about, if that is known."""
+    message = message.encode("utf-8", "backslashreplace").decode()  # a client may send half a pair
     type_ = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
     return {"error": {"message": message, "type": type_, "param": param, "code": status}}
 

@@ -4,6 +4,7 @@ Knows bodies and policies, not HTTP: a `RequestError` says what a 400 should car
 null counts as left out, as clients send it.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from secrets import randbelow
@@ -21,6 +22,7 @@ from dlm.request import HOTTEST, Request
 
 COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI has it
 _SEEDS = 2**63
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 _COMMON = (
     "model n seed stop stop_token_ids max_tokens temperature stream stream_options request_id "
@@ -148,11 +150,13 @@ def _generation(
     stream = flag_at("stream", body.get("stream")) or False
     options = _stream_options(body.get("stream_options"), stream)
     id = body.get("request_id")
+    if id is not None and not (isinstance(id, str) and _ID.fullmatch(id)):
+        raise wrong("request_id", id, "1 to 128 letters, digits and signs of ASCII")
     return Generation(
         requests=requests,
         prompts=prompts,
         model=model_of(body),
-        id=None if id is None else text_at("request_id", id, "text"),
+        id=id,
         stream=stream,
         usage=options.get("include_usage") or False,
         drafts=options.get("drafts") or False,

@@ -7,14 +7,16 @@ from hashlib import sha256
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
+from dlm.errors import QueueFullError
 from dlm.serving.settings import Settings
 
 
 class Guard:
-    """Raises `HTTPException`."""
+    """One of a server. Raises `HTTPException`."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
+        self._receiving = 0  # bytes
         self._keys = [_digest(key) for key in settings.api_keys]
 
     async def check_key(self, request: Request) -> None:
@@ -28,17 +30,23 @@ class Guard:
             raise HTTPException(401, said, {"WWW-Authenticate": "Bearer"})
 
     async def body(self, request: Request) -> bytes:
-        """413 for one that is too large, 408 for one that does not arrive."""
+        """413 for one that is too large, 408 for one that does not arrive. Raises `QueueFullError`
+        where too much is being received at once."""
         most, parts, size = self._settings.max_body_bytes, list[bytes](), 0
         try:
             async with asyncio.timeout(self._settings.body_seconds):
                 async for part in request.stream():
                     size += len(part)
+                    self._receiving += len(part)
                     if size > most:
                         raise HTTPException(413, f"the body has more than {most} bytes")
+                    if self._receiving > self._settings.max_bodies_bytes:
+                        raise QueueFullError("too much is being received: try again later")
                     parts.append(part)
         except TimeoutError as error:
             raise HTTPException(408, "the body did not arrive in time") from error
+        finally:
+            self._receiving -= size
         return b"".join(parts)
 
 

@@ -17,12 +17,13 @@ class Settings:
     root_path: str = ""  # that a proxy in front takes away
     request_ids: bool = False  # answers carry the header X-Request-Id
     max_body_bytes: int = 4 << 20  # of a request; the longest of contexts as text
+    max_bodies_bytes: int = 256 << 20  # of all requests that are being received together
     body_seconds: float = 60.0  # in which a request must have arrived
     keep_alive: float = 10.0  # seconds of silence after which a stream says that it lives
     retry_after: int = 1  # seconds, where the queue is full
 
     def __post_init__(self) -> None:
-        for name in ("slots", "max_body_bytes", "retry_after"):
+        for name in ("slots", "max_body_bytes", "max_bodies_bytes", "retry_after"):
             if getattr(self, name) < 1:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes at least 1")
         for name in ("body_seconds", "keep_alive"):

@@ -368,3 +368,15 @@ def test_a_request_may_take_fewer_tokens_than_it_asks_for(engine_of, tokens_of):
     assert (result.finish_reason, len(result.token_ids)) == ("length", 32)
     with pytest.raises(RequestError, match="45 prompt tokens leave 0 for the answer"):
         engine.add(Request(token_ids=[5] * 45, max_tokens=100, fit=True))
+
+
+def test_a_request_may_take_what_the_cache_holds(tokens_of):
+    engine = Engine.load(device="cpu", slots=1, cache_tokens=200)
+    try:
+        tokens = tokens_of("a word, ") * 20
+        with pytest.raises(RequestError, match="are more than the cache holds: 200"):
+            engine.add(Request(token_ids=tokens, max_tokens=512))
+        prepared = engine.prepare(Request(token_ids=tokens, max_tokens=512, fit=True))
+        assert prepared.prompt_tokens + prepared.sequence.request.max_tokens == 200
+    finally:
+        engine.close()

@@ -4,6 +4,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx2
 import openai
 import pytest
 from doubles import Random
@@ -114,6 +115,29 @@ def test_a_body_that_is_too_large_is_a_413(engine_of, serve):
                 yield b" " * 100
 
         assert served.http.post("/tokenize", content=parts()).status_code == 413
+
+
+def test_more_than_can_be_received_at_once_is_a_429(engine_of, serve):
+    limits = {"max_body_bytes": 10_000, "max_bodies_bytes": 12_000}
+    with serve(engine_of(Random(V, seed=1)), **limits) as served, ThreadPoolExecutor(1) as pool:
+        sent, go_on = threading.Event(), threading.Event()
+
+        def parts():
+            yield b" " * 9000
+            sent.set()
+            assert go_on.wait(60)
+            yield b"3"
+
+        slow = pool.submit(lambda: served.http.post("/tokenize", content=parts()))
+        assert sent.wait(60)
+        long = httpx2.post(f"{served.url}/tokenize", content=b" " * 9000)
+        while long.status_code == 400:  # what was sent has not arrived yet
+            long = httpx2.post(f"{served.url}/tokenize", content=b" " * 9000)
+        assert long.status_code == 429
+        assert "try again later" in long.json()["error"]["message"]
+        go_on.set()
+        assert slow.result().status_code == 400  # it was read: 3 is no object
+        assert httpx2.post(f"{served.url}/tokenize", content=b" " * 9000).status_code == 400
 
 
 def test_a_large_body_within_the_limit_is_read(tiny):
