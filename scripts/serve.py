@@ -49,7 +49,7 @@ def main() -> None:
             request_ids=args.enable_request_id_headers,
             max_body_bytes=args.max_body_bytes,
         )
-        app, server = app_of(load(args), settings)
+        app, service = app_of(load(args), settings)
     except (dlm.DlmError, dlm.ModelError) as error:
         fail(str(error))
     config = uvicorn.Config(
@@ -65,7 +65,7 @@ def main() -> None:
         server_header=False,
         timeout_graceful_shutdown=10,
     )
-    DrainingServer(config, server, args.shutdown_timeout).run()
+    DrainingServer(config, service, args.shutdown_timeout).run()
 
 
 def load(args: argparse.Namespace) -> "dlm.Engine":

@@ -19,7 +19,7 @@ _ALLOWED = '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ToolChoice:
     """What `tool_choice` says."""
 
     mode: str  # one of none, auto and required
@@ -64,21 +64,21 @@ def declared(body: Mapping[str, Any]) -> list[Any]:
     return list(body["tools"])
 
 
-def choice_of(value: Any) -> Choice:
+def choice_of(value: Any) -> ToolChoice:
     """Raises `RequestError` for what `tool_choice` does not take."""
     if value is None:
-        return Choice(mode="auto")
+        return ToolChoice(mode="auto")
     if isinstance(value, str) and value in _MODES:
-        return Choice(mode=value)
+        return ToolChoice(mode=value)
     if isinstance(value, dict) and value.get("type") == "allowed_tools":
         return _allowed(value.get("allowed_tools"))
     name = _name(value)
     if not isinstance(value, dict) or value.get("type") != "function" or name is None:
         raise wrong("tool_choice", value, f"{', '.join(_MODES)}, {_NAMED} or {_ALLOWED}")
-    return Choice(mode="required", named=name)
+    return ToolChoice(mode="required", named=name)
 
 
-def _allowed(value: Any) -> Choice:
+def _allowed(value: Any) -> ToolChoice:
     field = "tool_choice.allowed_tools"
     allowed = object_at(field, value)
     mode = allowed.get("mode")
@@ -89,7 +89,7 @@ def _allowed(value: Any) -> Choice:
         if (name := _name(tool)) is None:
             raise wrong(f"{field}.tools[{i}]", tool, _NAMED)
         names.append(name)
-    return Choice(mode=mode, allowed=tuple(names))
+    return ToolChoice(mode=mode, allowed=tuple(names))
 
 
 def _name(tool: Any) -> str | None:

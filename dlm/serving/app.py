@@ -4,11 +4,12 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from dlm.collector import collect_seldom
@@ -27,11 +28,16 @@ from dlm.serving.request_ids import RequestIds
 from dlm.serving.settings import Settings
 from dlm.serving.tokens import detokenized, tokenized
 
+_PAGE = Path(__file__).with_name("page.html")
+_POLICY = (  # the page asks this server, and nobody else
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'"
+)
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Read = Callable[[Any, Policy], Generation]
 
 
-class Server:
+class Service:
     """What routes do. It is begun in the event loop that serves, and ended there."""
 
     def __init__(self, engine: Engine, settings: Settings):
@@ -114,6 +120,9 @@ class Server:
     async def read_metrics(self) -> Response:
         return Response(self.metrics.text(), media_type=METRICS_TYPE)
 
+    async def page(self) -> Response:
+        return HTMLResponse(_PAGE.read_text(), headers={"Content-Security-Policy": _POLICY})
+
     async def version(self) -> Response:
         return JSONResponse({"version": version("dlm")})
 
@@ -133,32 +142,33 @@ class Server:
         return JSONResponse(told(error), status, wait)
 
 
-def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Server]:
+def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Service]:
     """An application that ends the engine when it ends."""
-    server = Server(engine, settings)
+    service = Service(engine, settings)
     app = FastAPI(
         title="dlm",
         openapi_url=None,  # and with it the pages that would load scripts from elsewhere
         root_path=settings.root_path,
-        lifespan=server.serving,
+        lifespan=service.serving,
     )
-    guarded = APIRouter(dependencies=[Depends(server.check_key)])
+    guarded = APIRouter(dependencies=[Depends(service.check_key)])
     for path, work in {
-        "/v1/chat/completions": server.chat,
-        "/v1/completions": server.complete,
-        "/tokenize": server.tokenize,
-        "/detokenize": server.detokenize,
+        "/v1/chat/completions": service.chat,
+        "/v1/completions": service.complete,
+        "/tokenize": service.tokenize,
+        "/detokenize": service.detokenize,
     }.items():
         guarded.add_api_route(path, work, methods=["POST"])
-    guarded.add_api_route("/v1/models", server.models)
-    guarded.add_api_route("/v1/models/{name:path}", server.model)
+    guarded.add_api_route("/v1/models", service.models)
+    guarded.add_api_route("/v1/models/{name:path}", service.model)
     app.include_router(guarded)
-    app.add_api_route("/health", server.health)
-    app.add_api_route("/metrics", server.read_metrics)
-    app.add_api_route("/version", server.version)
-    app.add_exception_handler(HTTPException, server.on_http_error)
+    app.add_api_route("/", service.page)
+    app.add_api_route("/health", service.health)
+    app.add_api_route("/metrics", service.read_metrics)
+    app.add_api_route("/version", service.version)
+    app.add_exception_handler(HTTPException, service.on_http_error)
     for kind in (DlmError, ClientGoneError, Exception):
-        app.add_exception_handler(kind, server.on_error)
+        app.add_exception_handler(kind, service.on_error)
     if settings.allowed_origins:
         origins = list(settings.allowed_origins)
         app.add_middleware(
@@ -166,7 +176,7 @@ def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Server]:
         )
     if settings.request_ids:
         app.add_middleware(RequestIds)
-    return app, server
+    return app, service
 
 
 def _parsed(raw: bytes) -> Any:

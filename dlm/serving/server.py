@@ -10,15 +10,15 @@ from typing import Any
 
 import uvicorn
 
-from dlm.serving.app import Server
+from dlm.serving.app import Service
 
 
 class DrainingServer(uvicorn.Server):
     """The first signal drains, for `shutdown_timeout` seconds at most; the second ends at once."""
 
-    def __init__(self, config: uvicorn.Config, server: Server, shutdown_timeout: float):
+    def __init__(self, config: uvicorn.Config, service: Service, shutdown_timeout: float):
         super().__init__(config)
-        self._server, self._timeout = server, shutdown_timeout
+        self._service, self._timeout = service, shutdown_timeout
         self._draining: asyncio.Task[None] | None = None
         self._told = False  # to stop
 
@@ -38,6 +38,6 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         try:
-            await self._server.engine.drain(self._timeout)
+            await self._service.engine.drain(self._timeout)
         finally:
             self.should_exit = True

@@ -28,9 +28,9 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         patch("dlm.serving.app.collect_seldom"),
     ):
         timeout = settings.pop("shutdown_timeout", 30.0)
-        app, server = app_of(engine, Settings(**{"names": ("tiny",), "slots": 4} | settings))
+        app, service = app_of(engine, Settings(**{"names": ("tiny",), "slots": 4} | settings))
         config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5)
-        running = DrainingServer(config, server, timeout)
+        running = DrainingServer(config, service, timeout)
         thread = threading.Thread(
             target=lambda: asyncio.run(running.serve(sockets=[listener])), daemon=True
         )
@@ -44,7 +44,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
             httpx2.Client(base_url=url, timeout=60) as http,
         ):
             yield SimpleNamespace(
-                url=url, client=client, http=http, server=server, running=running, engine=engine
+                url=url, client=client, http=http, server=service, running=running, engine=engine
             )
         running.should_exit = True
         thread.join(60)

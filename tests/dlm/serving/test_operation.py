@@ -1,6 +1,7 @@
 """What operators count on: metrics, health, draining, proxies, and clients that go away."""
 
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -190,10 +191,10 @@ def test_the_collector_is_told_once_that_all_is_loaded(engine_of, monkeypatch):
 
     called = []
     monkeypatch.setattr("dlm.serving.app.collect_seldom", lambda: called.append(1))
-    app, server = app_of(engine_of(Random(V, seed=1)), Settings())
+    app, service = app_of(engine_of(Random(V, seed=1)), Settings())
 
     async def main():
-        async with server.serving(app):
+        async with service.serving(app):
             assert called == [1]
 
     asyncio.run(main())
@@ -293,3 +294,19 @@ def test_many_clients_at_once_each_get_what_they_get_alone(tiny):
 def test_settings_that_make_no_sense_are_refused(fields, problem):
     with pytest.raises(DlmError, match=problem):
         Settings(**fields)
+
+
+def test_the_page_asks_this_server_and_nobody_else(tiny):
+    page = tiny.http.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert not re.findall(r"(?:src|href|url)\s*[=(]|//\w", page.text)
+    fields = set(re.findall(r"^    (\w+):", page.text, re.MULTILINE))
+    assert {"messages", "stream_options", "structured_outputs", "reasoning_effort"} <= fields
+    asked = HI | {"stream": True, "reasoning_effort": None, "structured_outputs": None}
+    options = {"stream_options": {"include_usage": True, "drafts": True}}
+    stream = tiny.http.post("/v1/chat/completions", json=asked | options).text
+    drafts = [json.loads(part[6:]) for part in stream.split("\n\n") if '"draft"' in part]
+    used = set(re.findall(r"draft\.(\w+)", page.text)) - {"tokens"}
+    assert used
+    assert all(used <= chunk["draft"].keys() for chunk in drafts)
