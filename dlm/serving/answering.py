@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -18,13 +18,12 @@ from dlm.openai.errors import status_of, told
 from dlm.openai.fields import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.stream import EventStream
+from dlm.serving.merged import Merged, Told
 
 _LOG = logging.getLogger(__name__)
 _STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy holds it back
 
 T = TypeVar("T")
-Told = tuple[int, Event] | None  # of which answer; None: nothing happened for a while
 
 
 class ClientGoneError(Exception):
@@ -40,17 +39,16 @@ async def answer(
 ) -> Response:
     """Raises what the requests fail with, before anything was sent. After so many seconds of
     `silence` a stream begins all the same, and later says that it lives."""
-    streams = await engine.open(generation.requests, generation.drafts)
-    events = _merged(streams, silence)
+    events = Merged(await engine.open(generation.requests, generation.drafts), silence)
     try:
         if not generation.stream:
-            results = await while_there(request, _results(events, len(streams)))
+            results = await while_there(request, _results(events))
             return JSONResponse(answers.whole(results))
-        first = await while_there(request, _first(events))
+        first = await while_there(request, anext(events))
         if first is not None and isinstance(first[1], Failed):
             raise first[1].error
     except BaseException:
-        await events.aclose()
+        events.close()
         raise
     return _EventResponse(events, _sent(events, first, answers, generation))
 
@@ -58,7 +56,7 @@ async def answer(
 class _EventResponse(StreamingResponse):
     """Ends with the connection: at once, not when something is to be sent, which may take long."""
 
-    def __init__(self, events: AsyncGenerator[Told], chunks: AsyncIterator[str]):
+    def __init__(self, events: Merged, chunks: AsyncIterator[str]):
         super().__init__(chunks, media_type="text/event-stream", headers=_STREAMED)
         self._events = events
 
@@ -67,15 +65,11 @@ class _EventResponse(StreamingResponse):
             with suppress(ClientGoneError):
                 await while_there(Request(scope, receive), super().__call__(scope, _never, send))
         finally:
-            await self._events.aclose()
+            self._events.close()
 
 
 async def _never() -> Message:
     return await asyncio.get_running_loop().create_future()
-
-
-async def _first(events: AsyncIterator[Told]) -> Told:
-    return await anext(events)
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -100,7 +94,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def _results(events: AsyncIterator[Told], count: int) -> list[Result]:
+async def _results(events: Merged) -> list[Result]:
     """Raises what the first of the requests that fail fails with."""
     results: dict[int, Result] = {}
     async for one in events:
@@ -108,35 +102,11 @@ async def _results(events: AsyncIterator[Told], count: int) -> list[Result]:
             raise one[1].error
         if one is not None and isinstance(one[1], Finished):
             results[one[0]] = one[1].result
-    return [results[i] for i in range(count)]
-
-
-async def _merged(streams: Sequence[EventStream], silence: float) -> AsyncGenerator[Told]:
-    """The events of all, as they come. Closing it closes the streams."""
-    waiting = {asyncio.ensure_future(_next(stream)): i for i, stream in enumerate(streams)}
-    try:
-        while waiting:
-            done, _ = await asyncio.wait(waiting, timeout=silence, return_when="FIRST_COMPLETED")
-            if not done:
-                yield None
-            for task in done:
-                i, event = waiting.pop(task), task.result()
-                if event is not None:
-                    waiting[asyncio.ensure_future(_next(streams[i]))] = i
-                    yield i, event
-    finally:
-        for task in waiting:
-            task.cancel()
-        for stream in streams:
-            stream.close()
-
-
-async def _next(stream: EventStream) -> Event | None:
-    return await anext(stream, None)
+    return [results[i] for i in range(len(results))]
 
 
 async def _sent(
-    events: AsyncIterator[Told], first: Told, answers: Answers, generation: Generation
+    events: Merged, first: Told, answers: Answers, generation: Generation
 ) -> AsyncIterator[str]:
     """Server-sent events. One request that fails ends all of them, with its error."""
     for chunk in answers.first_chunks():

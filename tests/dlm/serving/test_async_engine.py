@@ -14,6 +14,7 @@ from values import PROMPT, V
 from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Request, RequestError
 from dlm.errors import QueueFullError, UnavailableError
 from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.merged import Merged
 
 REQUEST = Request(token_ids=PROMPT, max_tokens=32)
 
@@ -259,5 +260,33 @@ def test_a_queue_of_less_than_nothing_is_refused(engine_of):
     async def main():
         with pytest.raises(DlmError, match="max_queue is -1: it takes 0 or more"):
             AsyncEngine(engine_of(Random(V, seed=1)), 1, -1)
+
+    asyncio.run(main())
+
+
+def test_closing_what_nobody_has_read_gives_all_slots_back(serving, gate):
+    async def main():
+        async with serving(gate, slots=2) as served:
+            events = Merged(await served.open([REQUEST] * 3), silence=1.0)
+            assert served.busy
+            events.close()
+            assert not served.busy
+            gate.open.set()
+            while served.engine.busy:
+                await asyncio.sleep(0.001)
+        assert sorted(served.engine._scheduler._free) == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_merged_events_are_all_told_each_stream_in_its_order(serving, gate):
+    async def main():
+        async with serving(gate, slots=2) as served:
+            events = Merged(await served.open([REQUEST] * 3), silence=0.01)
+            assert await anext(events) is None  # nothing happens yet
+            gate.open.set()
+            told = [one async for one in events if one is not None]
+        for i in range(3):
+            assert [type(event) for j, event in told if i == j] == [Committed, Finished]
 
     asyncio.run(main())
