@@ -111,7 +111,7 @@ class Decoder:
             return
         said = sequence.final if reason is None else sequence.said(reason == "stop")
         tokens, text, reasoning = sequence.stream.tell(sequence.final, reason is not None, said)
-        if tokens:
+        if tokens or text or reasoning:
             number = sequence.number
             yield Committed(request=number, tokens=tokens, text=text, reasoning=reasoning)
 

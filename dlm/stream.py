@@ -31,7 +31,7 @@ class Stream:
         character that lacks bytes waits for them, and what a text of `stop` may begin with for
         what follows.
         """
-        if len(tokens) == self._told:
+        if len(tokens) == self._told and not ended:
             return [], "", ""
         thought, answer = self.split(tokens if said is None else said, ended)
         text = self.text(answer, ended)

@@ -86,7 +86,7 @@ class Metrics:
         if stream.last_text is None:
             self._timings["time_to_first_token_seconds"].observe(now - stream.opened)
         else:
-            gap = (now - stream.last_text) / tokens
+            gap = (now - stream.last_text) / max(1, tokens)
             self._timings["inter_token_latency_seconds"].observe(gap)
         stream.last_text = now
 

@@ -113,3 +113,13 @@ def test_stops_that_make_no_sense_are_refused(fields, problem):
 def test_a_stop_token_that_the_model_does_not_have_is_refused(says):
     with pytest.raises(RequestError, match="stop_token_ids: 99999 is outside of 1536 tokens"):
         says(SAID).add(Request(token_ids=PROMPT, stop_token_ids=[99999]))
+
+
+@pytest.mark.parametrize("text", ["a lamp. b", "日", "b"])
+def test_what_was_held_back_is_told_at_the_end_although_no_token_is_new(says, tokens_of, text):
+    stream = says("").prepare(Request(token_ids=PROMPT, stop=["bc", "日本"])).sequence.stream
+    tokens = tokens_of(text)
+    told = [stream.tell(tokens), stream.tell(tokens), stream.tell(tokens, ended=True)]
+    assert [new for new, _, _ in told] == [tokens, [], []]
+    assert "".join(said for _, said, _ in told) == text
+    assert told[2][1]

@@ -37,6 +37,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         thread.start()
         while not running.started:
             assert thread.is_alive()
+            thread.join(0.005)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         key = (settings.get("api_keys") or ("none",))[0]
         with (

@@ -184,6 +184,21 @@ def test_without_time_to_drain_requests_are_ended_and_told_so(engine_of, tokens_
         model.open.set()
 
 
+def test_a_second_signal_ends_what_the_first_lets_finish(engine_of, tokens_of, serve):
+    model = Gated(tokens_of("hi<turn|>"))
+    with serve(engine_of(model, slots=1), slots=1) as served, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(served.client.chat.completions.create, **HI)
+        wait_until(lambda: served.server.engine._streams)
+        served.running.handle_exit(15, None)
+        wait_until(lambda: served.http.get("/health").status_code == 503)
+        assert not asked.done()
+        served.running.handle_exit(15, None)
+        with pytest.raises(openai.InternalServerError, match="was shut down"):
+            asked.result()
+        wait_until(lambda: served.running.should_exit)
+        model.open.set()
+
+
 def test_the_collector_is_told_once_that_all_is_loaded(engine_of, monkeypatch):
     import asyncio
 
