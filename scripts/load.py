@@ -6,7 +6,8 @@
 Starts `scripts/serve.py` with the built-in model, and asks for all kinds of answers, streamed. A
 fifth of the requests are given up at a random moment. Every answer that came whole is checked.
 With `--hostile`, eight more clients send grammars that are made to take long. At the end nobody
-may hold a slot, and no request may have ended without a word. Then the same requests are given
+may hold a slot, and no request may have ended without a word. Memory grows with the grammars that
+are kept, up to 1 GB; with few `--different` requests it does not. Then the same requests are given
 to an engine in this process, without a server: their throughputs are compared.
 """
 
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, metavar="S")
     parser.add_argument("--slots", type=int, default=8, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--different", type=int, default=10**9, metavar="N", help="requests")
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--hostile", action="store_true")
     args = parser.parse_args()
@@ -89,7 +91,8 @@ async def measure(args: argparse.Namespace, pid: int) -> tuple[dict[str, Any], l
         memory = [resident(pid)]
         begun = time.monotonic()
         end = begun + args.seconds
-        work = [client(http, random.Random(draw.random()), seen, end) for _ in range(args.clients)]
+        draws = [random.Random(draw.random()) for _ in range(args.clients)]
+        work = [client(http, one, args.different, seen, end) for one in draws]
         if args.hostile:
             work += [hostile(http, random.Random(i), seen, end) for i in range(HOSTILE_CLIENTS)]
         memory_half = asyncio.create_task(later(args.seconds / 2, lambda: resident(pid)))
@@ -114,9 +117,11 @@ async def measure(args: argparse.Namespace, pid: int) -> tuple[dict[str, Any], l
     }, seen.asked
 
 
-async def client(http: httpx2.AsyncClient, draw: random.Random, seen: Seen, end: float) -> None:
+async def client(
+    http: httpx2.AsyncClient, draw: random.Random, different: int, seen: Seen, end: float
+) -> None:
     while time.monotonic() < end:
-        body, check = task(draw)
+        body, check = task(random.Random(draw.randrange(different)))
         patience = draw.uniform(0, 1.5) if draw.random() < GIVEN_UP else None
         try:
             async with asyncio.timeout(patience):
