@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dlm.engine import Engine
     from dlm.errors import DlmError, RequestError
     from dlm.events import Committed, Draft, Event, Failed, Finished
-    from dlm.fields import EFFORT, constraint_of, request_of
     from dlm.grammar import (
         Answer,
         Choice,
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
         Tools,
     )
     from dlm.models import BackendError, CheckpointError, ModelError
+    from dlm.openai.constraint import constraint_of
+    from dlm.openai.fields import request_of
+    from dlm.openai.thinking import EFFORT
     from dlm.policy import Policy
     from dlm.questions import (
         Label,
@@ -52,12 +54,14 @@ _EXPORTS = {
     "dlm.engine": "Engine",
     "dlm.errors": "DlmError RequestError",
     "dlm.events": "Committed Draft Event Failed Finished",
-    "dlm.fields": "EFFORT constraint_of request_of",
     "dlm.grammar": (
         "Answer Choice Grammar GrammarError InvalidGrammarError JsonObject JsonSchema "
         "Regex Spec StructuralTag ToolCall Tools"
     ),
     "dlm.models": "BackendError CheckpointError ModelError",
+    "dlm.openai.constraint": "constraint_of",
+    "dlm.openai.fields": "request_of",
+    "dlm.openai.thinking": "EFFORT",
     "dlm.policy": "Policy",
     "dlm.questions": (
         "Label Predicate PredicateAnswer Question Rating RatingAnswer Selection SelectionAnswer "

@@ -13,7 +13,7 @@ from dlm.config import DecodeConfig
 from dlm.decoder import Decoder
 from dlm.decoding import Model, Parts
 from dlm.drafts import Drafts
-from dlm.errors import DlmError
+from dlm.errors import DlmError, RequestError
 from dlm.events import Event
 from dlm.grammar import (
     Compiled,
@@ -71,8 +71,13 @@ class Autoregressive:
         reasoning: Reasoning | None,
         parts: Parts,
     ) -> None:
-        stops, room, drafting = parts.config.stops, sequence.request.max_tokens, None
+        request, drafting = sequence.request, None
+        stops, room = {*parts.config.stops, *request.stop_token_ids}, request.max_tokens
         if compiled is None:
+            if reasoning is not None and reasoning.budget is not None:
+                raise RequestError(
+                    "thinking_budget takes a constraint when text is written left to right"
+                )
             constraint = FreeTokens(stops, room)
             if self.drafts:
                 sequence.constraint = drafting = Free(stops)
@@ -87,8 +92,8 @@ class Autoregressive:
 class TokenDecoder(Decoder):
     """Requests go from token to token."""
 
-    def begin(self, slot: int, sequence: Sequence) -> None:
-        self._cache.reserve(slot, sequence.most_tokens)
+    def _start(self, sequence: Sequence) -> None:
+        """Its first look is the first pass's."""
 
     def advance(
         self, slot: int, sequence: Sequence, outcome: Written | Exception
@@ -101,8 +106,9 @@ class TokenDecoder(Decoder):
             return
         if isinstance(outcome, Exception):
             raise outcome
-        sequence.write(outcome.tokens)
-        if writing.constraint.ended:
+        self._note_pass(sequence)
+        sequence.write(self._stopped(sequence, outcome.tokens))
+        if sequence.cut or writing.constraint.ended:
             yield from self._finish(sequence, "stop")
         elif len(sequence.tokens) == sequence.request.max_tokens:
             yield from self._finish(sequence, "length")

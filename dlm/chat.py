@@ -6,13 +6,15 @@ and what it then makes of them is told from what it wrote itself. The price: a t
 for control tokens in a message, to strip its reasoning say, finds none there.
 """
 
+import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dlm.errors import DlmError, RequestError
 from dlm.request import Request
@@ -26,7 +28,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Chat:
-    """A tokenizer and its chat template."""
+    """A tokenizer and its chat template, for any number of threads: neither is ever changed."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
@@ -50,8 +52,8 @@ class Chat:
         the answer begins: the model would write the channel itself, and no grammar allows it. Only
         raw tokens without a constraint are left exactly as they are.
         """
-        if request.token_ids is not None:
-            tokens = list(request.token_ids)
+        if request.token_ids is not None or request.text is not None:
+            tokens = self.raw(request.text) if request.text else list(request.token_ids or ())
             if request.constraint is None:
                 return tokens
         else:
@@ -59,6 +61,15 @@ class Chat:
             tokens = self._render(messages, request.tools, request.thinking)
         opened = tokens[-len(self._turn) :] == self._turn
         return tokens + self._no_thought if opened and not request.thinking else tokens
+
+    def raw(self, text: str) -> list[int]:
+        """A text by itself, in which the names of control tokens mean them."""
+        if _SURROGATES.search(text):
+            raise RequestError("the text holds half a surrogate pair, which is no text")
+        begin, tokens = self.tokenizer.bos_token_id, self._encode(text)
+        if isinstance(begin, int) and tokens[:1] != [begin]:
+            tokens.insert(0, begin)
+        return tokens
 
     def _render(
         self,
@@ -72,7 +83,7 @@ class Chat:
         try:
             text = self.tokenizer.apply_chat_template(
                 [_replaced(message, table) for message in messages],
-                tools=[_replaced(tool, table) for tool in tools] or None,
+                tools=[_replaced(_declared(tool), table) for tool in tools] or None,
                 enable_thinking=thinking,
                 add_generation_prompt=True,
                 tokenize=False,
@@ -112,13 +123,37 @@ class Chat:
 
     def _spell(self, text: str) -> list[int]:
         """`text` as text, control tokens' names included."""
-        tokens = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        tokens = self._speller.encode(text, add_special_tokens=False, split_special_tokens=True)
         if not set(self._control.values()).isdisjoint(tokens):
             raise RequestError("messages spell a control token that the tokenizer cannot split")
         return tokens
 
+    @cached_property
+    def _speller(self) -> PreTrainedTokenizerBase:
+        """A tokenizer that splits control tokens' names. transformers makes a tokenizer one by
+        setting it so, for whoever else uses it too: hence another one, which always is."""
+        if not isinstance(self.tokenizer, PreTrainedTokenizerFast):
+            return self.tokenizer
+        speller = copy.deepcopy(self.tokenizer)
+        speller.backend_tokenizer.encode_special_tokens = True
+        return speller
+
     def _encode(self, text: str) -> list[int]:
+        if isinstance(self.tokenizer, PreTrainedTokenizerFast):
+            backend = self.tokenizer.backend_tokenizer  # without the wrapper, which is slow
+            return list(backend.encode(text, add_special_tokens=False).ids)
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _declared(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool as templates take it: one without parameters has an empty schema of them."""
+    function = tool.get("function")
+    if not isinstance(function, Mapping):
+        return tool
+    schema = function.get("parameters") or {"type": "object"}
+    if isinstance(schema, Mapping):
+        function = {**function, "parameters": {"properties": {}, **schema}}
+    return {**tool, "function": function}
 
 
 def _strings(written: Any) -> Iterator[str]:

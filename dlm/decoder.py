@@ -6,6 +6,7 @@ Knows neither who else runs nor how a pass is made, nor what one is: its subclas
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future
+from time import perf_counter
 from typing import Any
 
 from dlm.config import DecodeConfig
@@ -37,9 +38,16 @@ class Decoder(ABC):
         self._cache, self._config, self._policy = cache, config, policy
         self._vocabulary, self._compiler = vocabulary, compiler
 
-    @abstractmethod
     def begin(self, slot: int, sequence: Sequence) -> None:
         """Start a request in an empty slot."""
+        self._cache.reserve(slot, sequence.most_tokens)
+        sequence.begun = perf_counter()
+        sequence.stats.queued = sequence.begun - sequence.started
+        self._start(sequence)
+
+    @abstractmethod
+    def _start(self, sequence: Sequence) -> None:
+        """What a request needs for its first pass, but for room in the cache."""
 
     @abstractmethod
     def advance(self, slot: int, sequence: Sequence, outcome: Any) -> Iterator[Event]:
@@ -66,18 +74,33 @@ class Decoder(ABC):
         """All tokens that can no longer change."""
         return sequence.tokens
 
+    def _note_pass(self, sequence: Sequence) -> None:
+        """The first pass behind a prompt says how long that took to read."""
+        if not sequence.stats.prefill:
+            sequence.stats.prefill = perf_counter() - sequence.begun
+
+    def _stopped(self, sequence: Sequence, tokens: list[int]) -> list[int]:
+        """What is to be committed of `tokens`: all, or up to where a text of `stop` ends it."""
+        known = len(sequence.tokens)
+        cut = sequence.stream.stopped_at(sequence.tokens + tokens, known)
+        sequence.cut = cut is not None
+        return tokens if cut is None else tokens[: cut - known]
+
     def _count_work(self, so_far: int, what: str) -> None:
         """Raises where a grammar has done too much work for one look."""
         limit = self._policy.looks * self._policy.step_work
         if so_far > limit:
             raise DlmError(f"the grammar takes over {limit} units of work to match {what}")
 
-    def _tell(self, sequence: Sequence, ended: bool = False) -> Iterator[Event]:
-        """What has become final, if anything has. What may yet be taken back waits for the end."""
-        if sequence.checked and not ended:
+    def _tell(self, sequence: Sequence, reason: FinishReason | None = None) -> Iterator[Event]:
+        """What has become final, if anything has. What may yet be taken back waits for the end,
+        for which there is a `reason`."""
+        if sequence.checked and reason is None:
             return
-        tokens, text, reasoning = sequence.stream.tell(self._final(sequence), ended)
-        if tokens:
+        final = self._final(sequence)
+        said = final if reason is None else sequence.said(reason == "stop")
+        tokens, text, reasoning = sequence.stream.tell(final, reason is not None, said)
+        if tokens or text or reasoning:
             number = sequence.number
             yield Committed(request=number, tokens=tokens, text=text, reasoning=reasoning)
 
@@ -112,6 +135,6 @@ class Decoder(ABC):
         yield from self._end(sequence, parsed, "stop")
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
-        yield from self._tell(sequence, ended=True)
+        yield from self._tell(sequence, reason)
         result = sequence.result(parsed, reason)
         yield Finished(request=sequence.number, result=result)

@@ -108,8 +108,9 @@ def denoise(
 ) -> Reading | None:
     """One pass: it encodes what `turn` says and reads its canvases, if it has any.
 
-    The temperature of each canvas follows from its passes. `masks` keeps those of all grammars,
-    `classes` those of all automata; `by_kernel` says who reads the logits, by default their device.
+    The temperature of each canvas follows from its passes and its request. `masks` keeps those of
+    all grammars, `classes` those of all automata; `by_kernel` says who reads the logits, by default
+    their device.
     """
     running, start = list(turn.canvases.values()), perf_counter()
     if not running:
@@ -133,10 +134,9 @@ def reading_of(
     classes: ClassTable | None = None,
 ) -> Reading:
     """What `logits` say of the canvases of a turn."""
-    running, N, start = list(turn.canvases.values()), config.max_steps, perf_counter()
+    running, start = list(turn.canvases.values()), perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
-    steps = [sequence.canvas.steps for sequence in running]
-    heat = [sampling.temperature(N - done, N, config.t_min, config.t_max) for done in steps]
+    heat = [_heat(sequence, config) for sequence in running]
     marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel, classes)
     scores = [marginals.scores(i) for i in range(len(running))]
     return Reading(turn, marginals, scores, perf_counter() - start)
@@ -166,7 +166,8 @@ def settle(
     for row, read in zip(accepted, readings, strict=True):
         if isinstance(read, Guidance):
             row[read.suspect :] = False
-    (kept,) = marginals.link.to_device(torch.where(accepted, marginals.draws, -1))
+    draws = marginals.draws([min(1.0, float(s.request.temperature)) for s in running])
+    (kept,) = marginals.link.to_device(torch.where(accepted, draws, -1))
     soft_embeddings = marginals.expected(model.expected_embedding).unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
     for i, slot in enumerate(canvases):
@@ -178,6 +179,17 @@ def settle(
         sequence.stats.copies += marginals.link.copies + asked.copies
         sequence.stats.fetched_rows += asked.rows
     return outcomes
+
+
+def _heat(sequence: Sequence, config: DecodeConfig) -> float:
+    """The temperature of a canvas: the schedule's, and more where the request asks for more.
+
+    One that asks for less has what is drawn sharpened, and nothing else: entropies must stay what
+    the schedule makes them, or unsure positions would pass for sure ones.
+    """
+    N = config.max_steps
+    scheduled = sampling.temperature(N - sequence.canvas.steps, N, config.t_min, config.t_max)
+    return scheduled * max(1.0, sequence.request.temperature)
 
 
 def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, "L"]:

@@ -11,7 +11,7 @@ from dlm.decoding import Model, Parts
 from dlm.denoise import Denoiser, Outcome
 from dlm.errors import DlmError
 from dlm.events import Draft, Event
-from dlm.grammar import Compiled, Exact, Free, Frontier, Reasoning, Unfinished
+from dlm.grammar import Bounded, Compiled, Exact, Free, Frontier, Reasoning, Unfinished
 from dlm.pipeline import Pipeline
 from dlm.sequence import Sequence
 
@@ -42,9 +42,13 @@ class Diffusion:
         reasoning: Reasoning | None,
         parts: Parts,
     ) -> None:
-        config, room = parts.config, sequence.request.max_tokens
+        config, request = parts.config, sequence.request
+        room = request.max_tokens
         if compiled is None:
-            sequence.constraint = Free(config.stops)
+            stops = {*config.stops, *request.stop_token_ids}
+            sequence.constraint = Free(stops)
+            if reasoning is not None and reasoning.budget is not None:
+                sequence.constraint = Bounded(stops, reasoning, -(-len(parts.vocabulary) // 32))
         elif config.policy == "exact":
             automaton = parts.automata.of(compiled)
             sequence.constraint = Exact(automaton, parts.vocabulary, room, config.suspect)
@@ -60,8 +64,7 @@ class CanvasDecoder(Decoder):
         super().__init__(parts.cache, parts.config, *more)
         self._model: Denoiser = parts.model
 
-    def begin(self, slot: int, sequence: Sequence) -> None:
-        self._cache.reserve(slot, sequence.most_tokens)
+    def _start(self, sequence: Sequence) -> None:
         self._begin_canvas(sequence)
 
     def _begin_canvas(self, sequence: Sequence) -> None:
@@ -81,6 +84,7 @@ class CanvasDecoder(Decoder):
             return
         if isinstance(outcome, Exception):
             raise outcome
+        self._note_pass(sequence)
         guidance, canvas = outcome.guidance, sequence.canvas
         yield Draft(
             request=sequence.number,
@@ -94,11 +98,11 @@ class CanvasDecoder(Decoder):
             yield from self._tell(sequence)
             return
         room = sequence.request.max_tokens - len(sequence.tokens)
-        tokens = guidance.guess[: guidance.stop + 1][:room]
+        tokens = self._stopped(sequence, guidance.guess[: guidance.stop + 1][:room])
         sequence.constraint.commit(tokens)
         sequence.canvas.pinned = []
         sequence.commit(tokens)
-        if guidance.stop < len(tokens):
+        if sequence.cut or guidance.stop < len(tokens):
             yield from self._finish(sequence, "stop")
         elif len(tokens) == room:
             yield from self._finish(sequence, "length")

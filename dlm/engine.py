@@ -3,12 +3,16 @@
 from collections import abc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any, overload
 
 import torch
 
+from dlm.admission import Admission, Prepared
+from dlm.changes import Changes
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
 from dlm.decide import By, Decider
@@ -32,7 +36,6 @@ from dlm.questions import Answer, Question
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
-from dlm.stream import Stream
 from dlm.turn import CHUNK, Cache
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
@@ -46,12 +49,26 @@ KV_TYPES = {
 """What keys and values may be stored as, by the name that it goes by."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """How much an engine has to do."""
+
+    running: int  # requests
+    waiting: int  # requests
+    cache: float  # share of its memory that holds keys and values
+
+
 class Engine:
     """Serves requests on one model.
 
     `add` admits a request, `step` runs one pass of the model for all that are running and tells
     what happened; requests join and leave between passes, each at its own pace. A request's output
     depends on the request alone, never on what runs beside it.
+
+    One thread at a time calls `step`, `generate`, `decide` and `close`. Any thread may at any time
+    call `add`, its halves `prepare` and `start`, `cancel` and `compile`, and read `busy`, `cold` and
+    `occupancy`. None of these waits for a step; what is asked for while one is under way counts
+    from the next on. `chat` and `vocabulary` are for any thread too.
     """
 
     def __init__(
@@ -111,7 +128,16 @@ class Engine:
             self.policy.encode_tokens,
             parts.by_kernel,
         )
-        self._admitted = 0
+        self._admission = Admission(
+            model,
+            chat,
+            self.policy,
+            self.vocabulary,
+            self._compiler,
+            partial(self.decoding.room, model),
+            self._cache.capacity,
+        )
+        self._changes = Changes()  # of who waits and who runs
 
     @classmethod
     def load(
@@ -159,8 +185,21 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Some admitted request has not ended."""
-        return bool(self._scheduler or self._events)
+        """Some request that was started has not ended."""
+        return bool(self._changes or self._scheduler or self._events)
+
+    @property
+    def cold(self) -> bool:
+        """Some grammar is yet to be warmed up: steps go on with it while there is nothing else."""
+        return self._compiler.cold
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """What is going on; by the time that it is read it may be less or more."""
+        usage = self._cache.usage
+        return Occupancy(
+            running=len(self._scheduler.running), waiting=self._scheduler.waiting, cache=usage
+        )
 
     def compile(self, spec: Spec) -> "Future[Compiled]":
         """Compile in the background, ahead of the requests that use `spec`.
@@ -168,8 +207,7 @@ class Engine:
         Raises `RequestError` for what the policy refuses; the future raises `InvalidGrammarError`
         where the grammar cannot be expressed.
         """
-        self.policy.check(spec)
-        return self._compiler.submit(spec)
+        return self._admission.compile(spec)
 
     def add(self, request: Request) -> int:
         """Admit a request; its number is in every event about it.
@@ -178,50 +216,30 @@ class Engine:
         only compiling its grammar shows ends it later, as `Failed` with a `RequestError`: the
         request waits for its compiler, nobody else does. `generate` waits, and raises.
         """
-        prompt = self.chat.prompt(request)
-        V = self.model.vocab_size
-        for token in prompt:
-            if not isinstance(token, int) or not 0 <= token < V:
-                raise RequestError(f"token {token!r} is outside of {V} tokens")
-        room = self.decoding.room(self.model, max(0, self.model.max_positions - len(prompt)))
-        if request.max_tokens > room:
-            raise RequestError(
-                f"{len(prompt)} prompt tokens leave {room} for the answer, "
-                f"fewer than max_tokens {request.max_tokens}"
-            )
-        capacity = self._cache.capacity
-        if capacity is not None and len(prompt) + request.max_tokens > capacity:
-            raise RequestError(
-                f"{len(prompt)} prompt tokens and max_tokens {request.max_tokens} are more than "
-                f"the cache holds: {capacity}"
-            )
-        spec = request.constraint
-        if self.config.policy == "exact" and spec is not None and request.thinking:
+        prepared = self.prepare(request)
+        self.start(prepared)
+        return prepared.number
+
+    def prepare(self, request: Request) -> Prepared:
+        """The first half of `add`, which may take long: the request is checked, its prompt is
+        tokenized and its grammar compiles. It has a number, and nobody runs it yet."""
+        exact = self.config.policy == "exact" and request.constraint is not None
+        if exact and request.thinking:
             raise RequestError("thinking is true: the policy exact knows no reasoning, say false")
-        try:
-            compiling = None if spec is None else self.compile(spec)
-            calls = spec is not None and spec.calls
-        except DlmError:
-            raise
-        except Exception as error:
-            raise failure(error) from error
-        sequence = Sequence(
-            number=self._admitted,
-            request=request,
-            prompt=prompt,
-            stream=Stream(
-                vocabulary=self.vocabulary,
-                reasoning=self._reasoning if spec is None or request.thinking else None,
-                calls=calls,
-            ),
-            rng=torch.Generator(self.model.device).manual_seed(request.seed),
-        )
-        self._scheduler.add(sequence, compiling)
-        self._admitted += 1
-        return sequence.number
+        return self._admission.admit(request)
+
+    def start(self, prepared: Prepared) -> None:
+        """The other half of `add`, which takes no time: the request waits for its turn."""
+        sequence = prepared.sequence
+        sequence.started = perf_counter()
+        self._changes.post(partial(self._scheduler.add, sequence, prepared.compiling))
 
     def cancel(self, number: int) -> None:
-        """Drop a request, waiting or running; one that has ended is left as it is."""
+        """Drop a request, waiting or running; one that has ended is left as it is. A step that is
+        under way may still tell of it."""
+        self._changes.post(partial(self._cancel, number))
+
+    def _cancel(self, number: int) -> None:
         slot = self._scheduler.cancel(number)
         if slot is not None:
             self._leave(slot)
@@ -229,6 +247,10 @@ class Engine:
     def step(self) -> list[Event]:
         """One pass for all that run, or for half of their canvases where they are many: then tells
         of the other half. What fails in one request ends that one alone."""
+        with self._changes.move():
+            return self._step()
+
+    def _step(self) -> list[Event]:
         self._events += self._scheduler.admit()
         running = self._scheduler.running
         for slot in list(running):
@@ -281,9 +303,10 @@ class Engine:
         left to right. Questions may be the protocol's JSON. Raises `RequestError` before any work
         is done for what cannot be asked, `DlmError` while requests run.
         """
-        if self.busy:
-            raise DlmError("decide would take the slots of requests that are running")
-        return self._decider.decide(request, questions, by)
+        with self._changes.move():
+            if self.busy:
+                raise DlmError("decide would take the slots of requests that are running")
+            return self._decider.decide(request, questions, by)
 
     def _add_all(self, requests: abc.Sequence[Request]) -> list[int]:
         """Admit all of them, with their grammars compiled, or none."""

@@ -11,6 +11,14 @@ class RequestError(DlmError, ValueError):
     """A request that cannot be served as it stands; its text is what an HTTP 400 should carry."""
 
 
+class QueueFullError(DlmError):
+    """Too many requests wait already; later there may be room for this one."""
+
+
+class UnavailableError(DlmError):
+    """Nothing is served any more: the engine has failed, or is being shut down."""
+
+
 def failure(error: Exception) -> DlmError:
     """What ends one request: a foreign error is named, and is the cause."""
     if isinstance(error, DlmError):

@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm import posterior
+from dlm import posterior, sampling
 from dlm.class_table import ClassTable
 from dlm.distributions import distributions
 from dlm.grammar import Guidance, Posterior
 from dlm.kernels.expectation import Distributions
 from dlm.kernels.vocab import vocab_pass
-from dlm.kernels.vocab_rows import Masks, VocabPass
+from dlm.kernels.vocab_rows import Masks, VocabPass, heated
 from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD, Logits
 from dlm.mask_table import MaskTable
@@ -69,10 +69,29 @@ class Marginals:
         impossible = self._found.argmax < 0
         return self._found.entropy.masked_fill(impossible, torch.inf).view(self._B, self._L)
 
-    @property
-    def draws(self) -> Int64[Tensor, "B L"]:
-        """A token of every position; any one where nothing is possible."""
-        return self._found.draw.clamp(0, self._V - 1).view(self._B, self._L)
+    def draws(self, temperatures: list[float]) -> Int64[Tensor, "B L"]:
+        """A token of every position; any one where nothing is possible.
+
+        Where the temperature of a canvas, on top of its heat, is under 1, it is one of those that
+        are listed; at 0 the likeliest. A row without a list is drawn from as it is.
+        """
+        drawn = self._found.draw.clamp(0, self._V - 1)
+        sharp = torch.tensor(temperatures).repeat_interleave(self._L)
+        rows = ((sharp < 1) & (self._found.argmax >= 0)).nonzero()[:, 0]
+        if len(rows):
+            drawn[rows] = self._sharpened(rows, sharp[rows])
+        return drawn.view(self._B, self._L)
+
+    def _sharpened(self, rows: Tensor, temperatures: Tensor) -> Tensor:
+        found, most = self._found, max(1, int(self._found.above[rows].clamp(max=CANDIDATES).max()))
+        x = heated(found.logits[rows, :most], self._heat[rows], self._softcap)
+        listed = torch.arange(most) < found.above[rows, None]
+        uniform = self.link.to_host(self._uniform)[rows]
+        at = sampling.sharpen(x.masked_fill(~listed, -torch.inf), temperatures, uniform)
+        chosen = found.ids[rows].gather(1, at[:, None])[:, 0].long()
+        named = (found.above[rows] >= 1) & (found.above[rows] <= CANDIDATES)
+        chosen = torch.where(named, chosen, found.draw[rows])
+        return torch.where(temperatures == 0, found.argmax[rows], chosen)
 
     def scores(self, i: int) -> Logits:
         """What the constraint of canvas `i` may ask, before it is masked."""

@@ -17,7 +17,7 @@ def pick(
     logits: Float[Tensor, "n V"],
     rows: Sequence[Row],
     uniform: Sequence[float],
-    temperature: float,
+    temperatures: Sequence[float],
     softcap: float | None,
     link: Link,
     by_kernel: bool | None = None,
@@ -25,14 +25,17 @@ def pick(
     """A token for each of the n rows; -1 where the logits leave none.
 
     `rows[i]` says what row i may take; what one names is not read. `uniform[i]` is the number in
-    [0, 1) that it is drawn by; at a temperature of 0 the likeliest is taken, the lowest of equals.
+    [0, 1) that it is drawn by; where `temperatures[i]` is 0 the likeliest is taken, the lowest of
+    equals.
     """
     picks = [~row if isinstance(row, int) else -1 for row in rows]
     read = [i for i, row in enumerate(rows) if not isinstance(row, int)]
     if not read:
         return picks
-    heat = torch.full((len(read),), 1 / temperature if temperature else 1.0)
-    numbers = heat, torch.tensor([uniform[i] for i in read]), torch.tensor(read)
+    warm = torch.tensor([float(temperatures[i]) for i in read])
+    drawn = warm > 0
+    heat = torch.where(drawn, 1 / warm, 1.0)
+    numbers = heat, torch.tensor([uniform[i] for i in read]), torch.tensor(read), drawn
     words = [row.view(np.int32) for i in read if isinstance(row := rows[i], np.ndarray)]
     masks = None
     if words:
@@ -44,11 +47,11 @@ def pick(
         masks = Masks(bitmask, places)
     else:
         numbers = link.to_device(*numbers)
-    heat, drawn_by, places = numbers
+    heat, drawn_by, places, drawn = numbers
     found = vocab_pass(
         logits, heat, drawn_by, masks, places, softcap=softcap, k=0, by_kernel=by_kernel
     )
-    tokens = link.to_host(found.draw if temperature else found.argmax).tolist()
+    tokens = link.to_host(torch.where(drawn, found.draw, found.argmax)).tolist()
     for i, token in zip(read, tokens, strict=True):
         picks[i] = token
     return picks

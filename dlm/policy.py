@@ -39,6 +39,9 @@ class Policy:
     max_depth: int = 64  # of nested JSON or brackets; real schemas seldom pass 15
     max_options: int = 1000  # of a choice; OpenAI's limit for an enum
     max_tools: int = 128  # OpenAI's limit
+    answer_tokens: int = 1024  # of an answer whose body does not say, if there is room for them
+    max_answer_tokens: int = 131_072  # that a body may ask for
+    max_choices: int = 16  # answers that a body may ask for
     compile_seconds: float = 10.0  # of the processor's time, then a compiler gives up
     check_seconds: float = 2.0  # likewise, for the check of a finished value
     encode_tokens: int = 1024  # of prompts that a pass encodes, beside the canvases it denoises
@@ -51,6 +54,9 @@ class Policy:
             "max_depth",
             "max_options",
             "max_tools",
+            "answer_tokens",
+            "max_answer_tokens",
+            "max_choices",
             "encode_tokens",
             "step_work",
             "looks",
@@ -78,7 +84,8 @@ class Policy:
 
     def check(self, spec: Spec) -> None:
         """`RequestError` for a spec that is not served here."""
-        self.admit(spec.kind, spec.source)
+        for each in (spec, *spec.parts):
+            self.admit(each.kind, each.source)
 
     def admit(self, kind: str, source: Any) -> None:
         """`RequestError` for a `source` that no spec of this `kind` should be made of.

@@ -8,35 +8,46 @@ from dlm.errors import RequestError
 from dlm.grammar import Spec, ToolCall
 
 FinishReason = Literal["stop", "length"]
+_SOURCES = ("prompt", "messages", "text", "token_ids")
+_MOST_STOPS = 64
+HOTTEST = 2.0  # temperature, as OpenAI has it
 _PASS = "denoise", "guide", "settle"  # of a pass: the model's, the grammar's, what is decided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One generation. Exactly one of `prompt`, `messages` and `token_ids` is given.
+    """One generation. Exactly one of `prompt`, `messages`, `text` and `token_ids` is given.
 
     `prompt` is a user's message; `messages` a conversation of `{"role", "content"}`; both are
-    rendered through the model's chat template. `token_ids` go to the model as they are; under a
-    constraint an empty thought channel is added to a turn that has only been opened.
+    rendered through the model's chat template. `token_ids` go to the model as they are, and so does
+    `text`, in which the names of control tokens mean them; under a constraint an empty thought
+    channel is added to a turn that has only been opened.
+
+    An answer ends in front of the first text of `stop`, or at a token of `stop_token_ids`. Under a
+    constraint it ends where it is complete, and takes neither.
     Raises `RequestError` for a request that no model could serve.
     """
 
     prompt: str | None = None
     messages: Sequence[Mapping[str, Any]] | None = None
+    text: str | None = None
     token_ids: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] = ()  # declared to the model by the chat template
     constraint: Spec | None = None  # None: free text
     max_tokens: int = 256  # at most this many, the stop token counted
+    fit: bool = False  # fewer than max_tokens where there is no room for them, not refused
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     seed: int = 0
+    temperature: float = 1.0  # 0: what a pass accepts is the likeliest token; 1: as scheduled
     thinking: bool = False  # let the model reason before it answers
     thinking_budget: int | None = None  # tokens of it at most, markers included; None: what is left
 
     def __post_init__(self) -> None:
-        given = [n for n in ("prompt", "messages", "token_ids") if getattr(self, n) is not None]
+        given = [name for name in _SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
-            raise RequestError(
-                f"give one of prompt, messages and token_ids; got {' and '.join(given) or 'none'}"
-            )
+            known, got = ", ".join(_SOURCES), " and ".join(given) or "none"
+            raise RequestError(f"give one of {known}; got {got}")
         source = getattr(self, given[0])
         if len(source) == 0 or (isinstance(source, str) and not source.strip()):
             raise RequestError(f"{given[0]} is empty: there is nothing to answer")
@@ -47,12 +58,32 @@ class Request:
             raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise RequestError(f"seed is {self.seed!r}: it takes 0 to 2**63 - 1")
+        heat = self.temperature
+        if isinstance(heat, bool) or not isinstance(heat, int | float) or not 0 <= heat <= HOTTEST:
+            raise RequestError(f"temperature is {heat!r:.40}: it takes 0 to {HOTTEST:g}")
         budget = self.thinking_budget
         if budget is not None and (not isinstance(budget, int) or budget < 0):
             raise RequestError(f"thinking_budget is {budget!r}: it takes 0 or more tokens")
         if self.constraint is not None and not isinstance(self.constraint, Spec):
             kind = type(self.constraint).__name__
             raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
+        self._check_stops()
+
+    def _check_stops(self) -> None:
+        for name, type_, right in (("stop", str, "texts"), ("stop_token_ids", int, "token ids")):
+            found = getattr(self, name)
+            listed = isinstance(found, Sequence) and not isinstance(found, str)
+            if not listed or not all(isinstance(one, type_) for one in found):
+                raise RequestError(f"{name} is {found!r:.60}: it takes a list of {right}")
+            if len(found) > _MOST_STOPS:
+                raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")
+            if found and self.constraint is not None:
+                raise RequestError(
+                    f"{name} would cut an answer that must be complete under a "
+                    f"{self.constraint.kind}, which says itself where it ends: leave {name} out"
+                )
+        if "" in self.stop:
+            raise RequestError("stop holds an empty text: every answer would end before it began")
 
 
 @dataclass(slots=True)
@@ -76,6 +107,9 @@ class Stats:
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(_PASS, 0.0)
     )  # wall-clock by phase; a pass shared by several requests counts in full for each
+    compiling: float = 0.0  # seconds until its grammar was compiled; 0: it was before
+    queued: float = 0.0  # seconds until it had a slot
+    prefill: float = 0.0  # seconds from there to the end of the first pass over a canvas
 
     def spend(self, *seconds: float) -> None:
         """Add a pass, by its three phases."""
@@ -100,9 +134,10 @@ class Result:
     """The outcome of one request.
 
     `text` is the answer without control tokens and reasoning. `finish_reason` is "stop" only for
-    an answer that its stop token ended: under a constraint it is complete, and `parsed` is then
-    its value: of JSON the data, of other kinds the text. `parsed` is None otherwise, and where
-    Python cannot hold the value (an integer of over 4,300 digits, a thousand nested arrays).
+    an answer that a stop token or a text of `stop` ended. Under a constraint it is complete then,
+    and `parsed` is its value: of JSON the data, of other kinds the text. `parsed` is None
+    otherwise, and where Python cannot hold the value (an integer of over 4,300 digits, a thousand
+    nested arrays).
     `tool_calls` are those of an answer under `Tools`, whose `text` is what it says beside them.
     """
 
@@ -111,6 +146,7 @@ class Result:
     parsed: Any
     tool_calls: tuple[ToolCall, ...]
     finish_reason: FinishReason
-    token_ids: list[int]  # everything committed, stop token excluded
+    token_ids: list[int]  # everything committed but the stop token; with the text of a `stop`
     prompt_tokens: int
+    reasoning_tokens: int  # of `token_ids`, markers among them
     stats: Stats

@@ -5,7 +5,7 @@ LinearTemperatureScheduleLogitsProcessor, StableAndConfidentStoppingCriteria).
 """
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 
@@ -31,6 +31,18 @@ def accept(entropies: Float[Tensor, "*B L"], bound: float) -> Bool[Tensor, "*B L
 def renoise(noise: Int64[Tensor, "*B L"], kept: Int64[Tensor, "*B L"]) -> Int64[Tensor, "*B L"]:
     """The next canvas: what is drawn and kept, and noise where `kept` is -1."""
     return torch.where(kept < 0, noise, kept)
+
+
+def sharpen(
+    x: Float[Tensor, "n K"], temperatures: Float32[Tensor, "n"], uniform: Float32[Tensor, "n"]
+) -> Int64[Tensor, "n"]:
+    """One of `K` each, drawn by `uniform` from the softmax of x / temperature.
+
+    x is finite for one of them at least. Temperatures of 0 count as very small ones.
+    """
+    heat = 1 / temperatures.clamp(min=1e-4)
+    mass = ((x - x.amax(-1, keepdim=True)) * heat[:, None]).softmax(-1).cumsum(-1)
+    return (mass <= uniform[:, None] * mass[:, -1:]).sum(-1).clamp(max=x.shape[-1] - 1)
 
 
 def settled(stable: bool, mean_entropy: float, threshold: float) -> bool:

@@ -38,7 +38,12 @@ class Scheduler:
         self._build, self._fits, self._begin = build, fits, begin
 
     def __len__(self) -> int:
-        return len(self.running) + len(self._waiting)
+        return len(self.running) + self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a slot."""
+        return len(self._waiting)
 
     def add(self, sequence: Sequence, compiling: "futures.Future[Compiled] | None") -> None:
         self._waiting.append(_Waiting(sequence, compiling))

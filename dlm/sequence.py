@@ -29,9 +29,12 @@ class Sequence:
     stats: Stats = field(default_factory=Stats)
     refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
     refusals: int = 0  # times that a finished answer was refused
+    cut: bool = False  # ended by a text of `stop`: its last token is no stop token
     turned: int | None = None  # the token that was replaced the last time
     attached: bool = False  # the cache has looked for its prompt
     checking: "Future[Any] | None" = None  # the value of a finished answer, while it is checked
+    started: float = 0.0  # when it began to wait for a slot, by `perf_counter`
+    begun: float = 0.0  # when it got one
 
     constraint: Constraint = field(init=False)  # over canvases; made when the request can run
     writing: Writing = field(init=False)  # of decoding left to right; likewise
@@ -90,20 +93,26 @@ class Sequence:
         """Tokens of the prompt and of finished canvases behind the first `encoded` of them."""
         return self.prompt[encoded:] + self.tokens[max(0, encoded - len(self.prompt)) :]
 
+    def said(self, stopped: bool) -> list[int]:
+        """All that is committed, a stop token left out."""
+        return self.tokens[:-1] if stopped and not self.cut else self.tokens
+
     def answer(self, stopped: bool) -> tuple[str, list[int]]:
         """The text of the reasoning, and the tokens of the answer, a stop token left out."""
-        return self.stream.split(self.tokens[:-1] if stopped else self.tokens)
+        return self.stream.split(self.said(stopped))
 
     def result(self, parsed: Any, reason: FinishReason) -> Result:
         stopped = reason == "stop"
-        reasoning, answer = self.answer(stopped)
+        said = self.said(stopped)
+        reasoning, answer = self.stream.split(said)
         return Result(
             text=self.stream.text(answer),
             reasoning=reasoning or None,
             parsed=parsed,
             tool_calls=parsed.tool_calls if isinstance(parsed, Answer) else (),
             finish_reason=reason,
-            token_ids=self.tokens[:-1] if stopped else self.tokens,
+            token_ids=said,
             prompt_tokens=len(self.prompt),
+            reasoning_tokens=len(said) - len(answer),
             stats=self.stats,
         )

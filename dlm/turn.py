@@ -21,6 +21,11 @@ class Cache(Protocol):
         """Tokens of all slots together; None: it grows."""
         ...
 
+    @property
+    def usage(self) -> float:
+        """The share of its memory that is held; any thread may ask."""
+        ...
+
     def length(self, slot: int) -> int: ...
 
     def fits(self, tokens: int) -> bool:

@@ -114,8 +114,9 @@ class Writer:
         read = perf_counter()
         rows = [row for look in looks.values() for row in look.rows]
         uniform = [u for slot, s in predicted.items() for u in self._uniform(s, counts[slot])]
-        more = self._temperature, self._model.softcap, link, self._by_kernel
-        picks = iter(pick(logits, rows, uniform, *more))
+        heat = [self._heat(s) for slot, s in predicted.items() for _ in range(counts[slot])]
+        more = self._model.softcap, link, self._by_kernel
+        picks = iter(pick(logits, rows, uniform, heat, *more))
         written = Outcomes()
         for slot, sequence in predicted.items():
             picked = list(islice(picks, counts[slot]))
@@ -126,10 +127,14 @@ class Writer:
             sequence.stats.spend(read - start, guided, perf_counter() - read)
         return written, canvases
 
+    def _heat(self, sequence: Sequence) -> float:
+        """The decoding's temperature, and on top of it the request's."""
+        return self._temperature * sequence.request.temperature
+
     def _uniform(self, sequence: Sequence, count: int) -> list[float]:
         """The numbers that its next tokens are drawn by, if they are."""
         begin = len(sequence.tokens)
-        if not self._temperature:
+        if not self._heat(sequence):
             return [0.0] * count
         return sequence.writing.uniform(begin, begin + count)
 

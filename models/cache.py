@@ -73,6 +73,12 @@ class KVCache:
         """Tokens of all slots together; None: it grows."""
         return self._capacity
 
+    @property
+    def usage(self) -> float:
+        """The share of its memory that requests hold, of the kind of layers that has least left.
+        What is only known, and would be given up, does not count."""
+        return max(pool.held / max(1, len(pool)) for pool in self._pools.values())
+
     def length(self, slot: int) -> int:
         """Tokens committed in `slot`."""
         return len(self._slots[slot].tokens)

@@ -76,6 +76,10 @@ class PagePool:
         if capacity is not None:
             self._grow(capacity)
 
+    def __len__(self) -> int:
+        """Pages that memory is allocated for."""
+        return len(self._holders)
+
     @property
     def held(self) -> int:
         return len(self._holders) - len(self._free) - len(self._idle)

@@ -35,6 +35,19 @@ CONTROL = {
 STOPS = [1, 106, 50]  # <eos>, <turn|>, <|tool_response>: DiffusionGemma's stop set
 
 CHAT_TEMPLATE = r"""{{- bos_token -}}
+{%- macro write(value) -%}
+{%- if value is string -%}<|"|>{{ value }}<|"|>
+{%- elif value is mapping -%}
+{{ '{' }}{%- for key, inner in value.items() -%}
+{{ key }}:{{ write(inner) }}{{ '' if loop.last else ',' }}
+{%- endfor -%}{{ '}' }}
+{%- elif value is sequence -%}
+{{ '[' }}{%- for inner in value -%}
+{{ write(inner) }}{{ '' if loop.last else ',' }}
+{%- endfor -%}{{ ']' }}
+{%- else -%}{{ value | tojson }}
+{%- endif -%}
+{%- endmacro -%}
 {%- set thinking = enable_thinking is defined and enable_thinking -%}
 {%- set system = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}
 {%- if thinking or tools or system -%}
@@ -49,9 +62,14 @@ CHAT_TEMPLATE = r"""{{- bos_token -}}
 {%- endfor -%}
 <turn|>
 {% endif -%}
-{%- for message in messages if message['role'] != 'system' -%}
+{%- for message in (messages[1:] if messages[0]['role'] == 'system' else messages) -%}
 <|turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
-{{ message['content'] }}<turn|>
+{{ message['content'] }}
+{%- for call in message['tool_calls'] or [] -%}
+<|tool_call>call:{{ call['function']['name'] }}
+{{- write(call['function']['arguments']) }}<tool_call|>
+{%- endfor -%}
+<turn|>
 {% endfor -%}
 {%- if add_generation_prompt -%}
 <|turn>model

@@ -25,6 +25,8 @@ class Weightless:
     def length(self, slot: int) -> int:
         return self._lengths.get(slot, 0)
 
+    usage: float = 0.0
+
     def fits(self, tokens: int) -> bool:
         return True
 

@@ -68,6 +68,7 @@ class SlotCaches:
     """A cache of transformers for each slot."""
 
     capacity: int | None = None
+    usage = 0.0  # of no fixed amount of memory
 
     def __init__(self, config: Any, slots: int):
         self._config = config

@@ -81,6 +81,11 @@ class Compiler:
         args = spec, list(tokens), Excerpt.of(self.vocabulary, tokens)
         return self._workers.submit(read, args, seconds=seconds, label="the result {} to check")
 
+    @property
+    def cold(self) -> bool:
+        """Something is left to warm up."""
+        return any(not warmup.done for warmup in self._cold.copy())
+
     def warm_up(self, work: int) -> None:
         """Spend about so many units of work on what was compiled: for when nobody waits."""
         while self._cold and self._cold[0].done:

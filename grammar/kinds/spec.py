@@ -37,6 +37,11 @@ class Spec(ABC):
         """Its rules may be wider than what it means: `value` decides."""
         return False
 
+    @property
+    def parts(self) -> "tuple[Spec, ...]":
+        """Other specs that the user wrote within this one."""
+        return ()
+
     @abstractmethod
     def rules(self, markers: "CallMarkers | None") -> Rules:
         """What it means as rules; `markers` are the vocabulary's, for specs with `calls`.

@@ -51,6 +51,7 @@ class Tools(Spec):
     `tools` are in OpenAI's form; each function needs a name, and without `parameters`, or with no
     `properties` in them, it takes none. With `choice` "required" there is a call, and no text
     before it; with `named` exactly one, of that tool. Without `parallel` there is one call at most.
+    An answer without calls is what `content` says; beside calls there is no text then.
 
     Schemas are those of `JsonSchema`, in every form, `strict` or not, and OpenAPI's `nullable`:
     what rules cannot say is refused, and so are keys that the form cannot write.
@@ -63,6 +64,7 @@ class Tools(Spec):
     named: str | None = None  # a tool's name; `choice` then says nothing
     parallel: bool = True
     format: str = _NATIVE  # or one of markup.MARKUPS
+    content: Spec | None = None  # None: any text; Gemma's own form alone takes another
 
     kind = "tools"
 
@@ -72,6 +74,9 @@ class Tools(Spec):
         if self.format != _NATIVE and self.format not in MARKUPS:
             known = ", ".join([_NATIVE, *MARKUPS])
             raise self._error(f"{self.format!r:.40} is none of {known}", "/format")
+        if self.content is not None and not self.calls:
+            reason = f"{self.format} takes any text beside calls, not a {self.content.kind}"
+            raise self._error(reason, "/content")
         if self.named is not None and self.named not in self.parameters:
             raise self._error(f"there is no tool {self.named!r:.80}", "/named")
         if not self.parameters:
@@ -121,7 +126,19 @@ class Tools(Spec):
 
     @property
     def checked(self) -> bool:
-        return not self.calls
+        """Text that is JSON may hold a key twice, which nobody watches beside calls."""
+        content = self._content
+        wide = content is not None and (content.checked or content.rules(None).free_keys)
+        return wide or not self.calls
+
+    @property
+    def _content(self) -> Spec | None:
+        """What is in the place of free text, if that may be there."""
+        return self.content if self.choice == "auto" and self.named is None else None
+
+    @property
+    def parts(self) -> tuple[Spec, ...]:
+        return () if self.content is None else (self.content,)
 
     @property
     def source(self) -> Any:
@@ -130,7 +147,8 @@ class Tools(Spec):
     @property
     def key(self) -> Hashable:
         schemas = json.dumps(self.parameters)
-        return self.kind, self.format, self.choice, self.named, self.parallel, schemas
+        content = None if self._content is None else self._content.key
+        return self.kind, self.format, self.choice, self.named, self.parallel, schemas, content
 
     def rules(self, markers: CallMarkers | None) -> Rules:
         rules = Rules()
@@ -141,14 +159,20 @@ class Tools(Spec):
         if len(calls) > 1:
             call = rules.add(call, "call")
         free = self.choice == "auto" and self.named is None
-        make = self._native if self.calls else self._marked_up
-        rules.nodes[rules.root] = make(call, free, more)
+        if self.calls:
+            rules.nodes[rules.root] = self._native(call, free, more, rules)
+        else:
+            rules.nodes[rules.root] = self._marked_up(call, free, more)
         return rules
 
-    def _native(self, call: Node, free: bool, more: bool) -> Node:
+    def _native(self, call: Node, free: bool, more: bool, rules: Rules) -> Node:
         calls = Repetition(call, 1) if more else call
+        if not free:
+            return calls
+        if self._content is not None:
+            return alternation(rules.include(self._content.rules(None)), calls)
         text = Terminal(Automaton.lengths(1, None))
-        return alternation(text, concatenation(optional(text), calls)) if free else calls
+        return alternation(text, concatenation(optional(text), calls))
 
     def _marked_up(self, call: Node, free: bool, more: bool) -> Node:
         opening = MARKUPS[self.format].opening
@@ -192,7 +216,10 @@ class Tools(Spec):
         that its schema refuses, and where `choice`, `named` or `parallel` are not met.
         """
         if self.calls:
-            return self._checked(read_calls(tokens, vocabulary))
+            answer = self._checked(read_calls(tokens, vocabulary))
+            if self._content is not None and not answer.tool_calls:
+                self._content.value(answer.content or "")
+            return answer
         return self.value(vocabulary.text(tokens))
 
     def _accepts(self, name: str, argument: str, value: Any) -> bool:

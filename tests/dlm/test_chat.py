@@ -150,3 +150,11 @@ def test_stand_ins_are_never_seen(chat):
 def test_what_cannot_be_rendered_says_why(chat, request_, problem):
     with pytest.raises(RequestError, match=problem):
         chat.prompt(request_)
+
+
+def test_a_text_by_itself_may_name_control_tokens_and_begins_with_one(chat):
+    tokens = chat.prompt(Request(text="<|turn>user\nhi<turn|>"))
+    assert chat.tokenizer.convert_ids_to_tokens(tokens)[:2] == ["<bos>", "<|turn>"]
+    assert tokens == chat.prompt(Request(text="<bos><|turn>user\nhi<turn|>"))
+    with pytest.raises(RequestError, match="half a surrogate pair"):
+        chat.prompt(Request(text="\ud800"))

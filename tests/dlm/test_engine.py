@@ -3,7 +3,7 @@
 import jsonschema
 import pytest
 import torch
-from doubles import Obsessed, Random, Scripted
+from doubles import Double, Obsessed, Random, Scripted
 from specs import checked
 from values import PROMPT, V
 
@@ -263,7 +263,7 @@ def test_a_value_that_python_cannot_hold_is_left_as_text(engine_of, tokens_of, t
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({}, "give one of prompt, messages and token_ids; got none"),
+        ({}, "give one of prompt, messages, text, token_ids; got none"),
         ({"prompt": "a", "token_ids": [1]}, "got prompt and token_ids"),
         ({"prompt": " \n"}, "prompt is empty"),
         ({"messages": []}, "messages is empty"),
@@ -329,3 +329,54 @@ def test_kernels_that_are_asked_for_are_told_of_or_refused(built_in):
     assert engine.backends["experts"] == "triton"
     with pytest.raises(BackendError, match=r"experts: activations are torch.float32"):
         Engine.load(device="cpu", kernels="triton")
+
+
+class Undecided(Double):
+    """Likes one token a little better than another, everywhere."""
+
+    def wish(self, committed, canvas, soft_embedding):
+        logits = torch.full((self.canvas_length, self.vocab_size), -50.0)
+        logits[:, 300], logits[:, 301] = 0.05, 0.0
+        return logits
+
+
+@pytest.mark.parametrize(("temperature", "others"), [(0, False), (1.0, True), (2, True)])
+def test_at_temperature_0_what_is_accepted_is_the_likeliest_token(engine_of, temperature, others):
+    engine, kept = engine_of(Undecided(V), slots=1), set()
+    for seed in range(12):
+        engine.add(Request(token_ids=PROMPT, seed=seed, temperature=temperature, max_tokens=16))
+        (draft,) = engine.step()
+        (sequence,) = engine._scheduler.running.values()
+        kept |= set(sequence.canvas.tokens[torch.tensor(draft.accepted)].tolist())
+        engine.cancel(sequence.number)
+    assert kept == ({300, 301} if others else {300})
+
+
+@pytest.mark.parametrize("temperature", [-0.1, 2.1, float("nan"), True, "1"])
+def test_a_temperature_that_is_none_is_refused(temperature):
+    with pytest.raises(RequestError, match=r"temperature is .*: it takes 0 to 2"):
+        Request(prompt="a", temperature=temperature)
+
+
+def test_a_request_may_take_fewer_tokens_than_it_asks_for(engine_of, tokens_of):
+    model = Scripted(V, len(PROMPT), tokens_of("word " * 40))
+    model.max_positions = len(PROMPT) + 2 * model.canvas_length + 3
+    engine = engine_of(model)
+    with pytest.raises(RequestError, match="4 prompt tokens leave 32 for the answer"):
+        engine.add(Request(token_ids=PROMPT, max_tokens=100))
+    result = engine.generate(Request(token_ids=PROMPT, max_tokens=100, fit=True))
+    assert (result.finish_reason, len(result.token_ids)) == ("length", 32)
+    with pytest.raises(RequestError, match="45 prompt tokens leave 0 for the answer"):
+        engine.add(Request(token_ids=[5] * 45, max_tokens=100, fit=True))
+
+
+def test_a_request_may_take_what_the_cache_holds(tokens_of):
+    engine = Engine.load(device="cpu", slots=1, cache_tokens=200)
+    try:
+        tokens = tokens_of("a word, ") * 20
+        with pytest.raises(RequestError, match="are more than the cache holds: 200"):
+            engine.add(Request(token_ids=tokens, max_tokens=512))
+        prepared = engine.prepare(Request(token_ids=tokens, max_tokens=512, fit=True))
+        assert prepared.prompt_tokens + prepared.sequence.request.max_tokens == 200
+    finally:
+        engine.close()

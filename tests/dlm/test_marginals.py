@@ -33,6 +33,10 @@ def marginals_of(logits: Tensor, heat: list[float], uniform: Tensor, softcap) ->
     return Marginals(logits, heat, uniform, softcap, MaskTable(WORDS))
 
 
+def drawn_of(marginals: Marginals) -> Tensor:
+    return marginals.draws([1.0] * len(marginals.entropies))
+
+
 def random_step(seed: int, scale: float, dtype: torch.dtype):
     """Logits from flat to peaked, temperatures, numbers to draw by, and masks of each canvas."""
     rng = torch.Generator().manual_seed(seed)
@@ -81,7 +85,7 @@ def test_entropies_draws_and_expectations_are_those_of_masked_rows(seed, scale, 
     expected = torch.special.entr(p).sum(-1).float()
     torch.testing.assert_close(marginals.entropies, expected, atol=2e-4, rtol=1e-4)
     mass = p.cumsum(-1)
-    drawn = marginals.draws[..., None]
+    drawn = drawn_of(marginals)[..., None]
     reached = mass.gather(-1, drawn)[..., 0]
     assert (uniform - 1e-5 <= reached).all()
     assert (uniform + 1e-5 >= reached - p.gather(-1, drawn)[..., 0]).all()
@@ -104,7 +108,7 @@ def test_by_the_kernels_it_is_the_same(scale, monkeypatch):
             marginals.restrict(i, guidance(bitmask, rows))
         marginals.mask()
         means = marginals.distributions().expected(torch.eye(SIZE))
-        outcomes.append((marginals.entropies, marginals.draws, means))
+        outcomes.append((marginals.entropies, drawn_of(marginals), means))
     for one, other in zip(*outcomes, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
@@ -116,7 +120,7 @@ def test_a_token_that_is_named_is_certain_whatever_the_model_says():
     marginals.restrict(0, guidance(torch.zeros(1, WORDS, dtype=torch.int32), [~7, ~9]))
     marginals.mask()
     assert marginals.entropies[0, :2].tolist() == [0, 0]
-    assert marginals.draws[0, :2].tolist() == [7, 9]
+    assert drawn_of(marginals)[0, :2].tolist() == [7, 9]
     table = torch.randn(SIZE, 3)
     assert torch.equal(marginals.distributions().expected(table)[:2], table[[7, 9]])
     assert marginals.link.copies == 3  # temperatures, statistics, what is expected: no second pass
@@ -132,7 +136,7 @@ def test_where_nothing_is_possible_entropy_is_infinite_and_nothing_is_expected()
     marginals.restrict(0, guidance(bitmask, [0, 0, 0]))
     marginals.mask()
     assert marginals.entropies[0].isinf().tolist() == [False, True, True, False, False]
-    assert ((marginals.draws >= 0) & (marginals.draws < SIZE)).all()
+    assert ((drawn_of(marginals) >= 0) & (drawn_of(marginals) < SIZE)).all()
     means = marginals.distributions().expected(torch.ones(SIZE, 2))
     torch.testing.assert_close(means[:, 0], torch.tensor([1.0, 0, 0, 1, 1]))
 
@@ -147,8 +151,8 @@ def test_a_nan_harms_no_other_canvas():
             marginals.restrict(i, guidance(bitmask, rows))
         marginals.mask()
         means = marginals.distributions().expected(torch.ones(SIZE, 2)).view(B, L, 2)
-        assert ((marginals.draws >= 0) & (marginals.draws < SIZE)).all()
-        outcomes.append((marginals.entropies[::2], marginals.draws[::2], means[::2]))
+        assert ((drawn_of(marginals) >= 0) & (drawn_of(marginals) < SIZE)).all()
+        outcomes.append((marginals.entropies[::2], drawn_of(marginals)[::2], means[::2]))
     for one, other in zip(*outcomes, strict=True):
         assert torch.equal(one, other)
 
@@ -181,7 +185,7 @@ def test_a_token_that_is_drawn_although_its_row_is_all_but_sure_is_an_allowed_on
     marginals = marginals_of(logits, [1.0], torch.full((1, L), 1 - 2.0**-24), None)
     marginals.restrict(0, guidance(bitmask, [0, 1]))
     marginals.mask()
-    assert marginals.draws[0, :2].tolist() == [5, 600]
+    assert drawn_of(marginals)[0, :2].tolist() == [5, 600]
 
 
 def test_rows_are_read_again_only_where_a_mask_changes_something(monkeypatch):
@@ -203,7 +207,7 @@ def test_rows_are_read_again_only_where_a_mask_changes_something(monkeypatch):
     marginals.restrict(0, guidance(torch.from_numpy(words.view(np.int32)), [0, 1, 0]))
     marginals.mask()
     assert read == [[1, 2]]
-    assert marginals.draws[0, 1] == 0
+    assert drawn_of(marginals)[0, 1] == 0
     assert marginals.entropies[0, 0] < 1e-20
 
 
@@ -266,3 +270,35 @@ def test_masks_that_were_sent_stay_there(engine_of):
     first = engine._pipeline.masks.count
     engine.generate(request)
     assert 0 < first == engine._pipeline.masks.count
+
+
+@pytest.mark.parametrize("scale", [2.0, 5.0, 40.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_lower_temperature_sharpens_what_is_drawn_and_nothing_else(scale, masked):
+    logits, heat, uniform, bitmask, masks = random_step(3, scale, torch.float32)
+    marginals = marginals_of(logits, heat, uniform, None)
+    masks = masks if masked else [[]] * B
+    for i, rows in enumerate(masks):
+        marginals.restrict(i, guidance(bitmask, rows))
+    marginals.mask()
+    entropies = marginals.entropies.clone()
+    p = probabilities(logits, heat, None, bitmask, masks)
+    likeliest = marginals.draws([0.0] * B)
+    assert (p.gather(-1, likeliest[..., None])[..., 0] == p.amax(-1)).all()
+    mixed = marginals.draws([1.0, 0.5, 0.0])
+    assert (mixed[0] == drawn_of(marginals)[0]).all()
+    assert (mixed[2] == likeliest[2]).all()
+    assert (marginals.entropies == entropies).all()
+
+
+def test_draws_at_a_temperature_follow_the_sharpened_distribution():
+    rng = torch.Generator().manual_seed(0)
+    L_, logits = 4000, torch.full((1, 1, SIZE), -30.0)
+    logits[0, 0, [5, 9, 600]] = torch.tensor([1.0, 0.0, -0.5])
+    uniform = torch.rand(1, L_, generator=rng)
+    marginals = marginals_of(logits.expand(1, L_, SIZE).contiguous(), [0.8], uniform, None)
+    for temperature in (0.3, 0.7):
+        drawn = marginals.draws([temperature])[0]
+        expected = (torch.tensor([1.0, 0.0, -0.5]) / 0.8 / temperature).softmax(-1)
+        found = torch.stack([(drawn == token).float().mean() for token in (5, 9, 600)])
+        assert (found - expected).abs().max() < 5 * (0.25 / L_) ** 0.5  # five standard deviations

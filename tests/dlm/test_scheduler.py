@@ -53,7 +53,7 @@ def serving(engine_of, tokens_of, monkeypatch):
         model = Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>'))
         engine = engine_of(model, slots=slots, policy=Policy(**limits))
         compiler = Held(engine._compiler)
-        monkeypatch.setattr(engine, "_compiler", compiler)
+        monkeypatch.setattr(engine._admission, "_compiler", compiler)
         return engine, compiler
 
     return serving
@@ -100,8 +100,8 @@ def test_a_request_that_joins_late_gives_what_it_gives_alone(serving):
     compiler.release()
     ends = ends_of(engine, {})
     for number, spec in ((slow, SLOW), (other, QUICK)):
-        alone = serving()[0]
-        alone._compiler.release()
+        alone, its = serving()
+        its.release()
         result = alone.generate(asks(spec))
         assert ends[number].result.token_ids == result.token_ids
         assert ends[number].result.stats.denoiser_calls == result.stats.denoiser_calls

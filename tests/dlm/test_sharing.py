@@ -38,7 +38,7 @@ def outcome(
     cache = Counting(model.config, 8, model.dtype, model.device)
     cache.sharing = sharing
     served = Engine(model, engine.chat, engine.config, 8, cache=cache)
-    monkeypatch.setattr(served, "_compiler", engine._compiler)
+    monkeypatch.setattr(served._admission, "_compiler", engine._compiler)
     return served.generate(requests), cache.encoded
 
 

@@ -6,7 +6,7 @@ from doubles import Obsessed, Random, Scripted
 from values import PROMPT, V
 
 from dlm import EFFORT, Committed, Finished, JsonSchema, Policy, Request, request_of
-from dlm.fields import thinking_of
+from dlm.openai.thinking import thinking_of
 
 engine_of = engine_of_each
 MARKERS = {
@@ -166,7 +166,7 @@ def test_a_free_answer_comes_apart_from_its_reasoning_too(scripted):
 def test_an_effort_is_a_budget(effort):
     body = {"prompt": "hi", "reasoning_effort": effort}
     request = request_of(body, Policy())
-    assert thinking_of(effort) == (EFFORT[effort] > 0, EFFORT[effort])
+    assert thinking_of({"reasoning_effort": effort}) == (effort != "none", EFFORT[effort] or None)
     assert request.thinking is (effort != "none")
     assert request.thinking_budget == (EFFORT[effort] or None)
 
@@ -174,3 +174,48 @@ def test_an_effort_is_a_budget(effort):
 def test_without_an_effort_there_is_no_reasoning():
     request = request_of({"prompt": "hi"}, Policy())
     assert (request.thinking, request.thinking_budget) == (False, None)
+
+
+@pytest.mark.parametrize("kind", ["control", "text"])
+@pytest.mark.parametrize("canvas_length", [4, 7, 64])
+@pytest.mark.parametrize("budget", [13, 20])
+def test_a_budget_closes_the_reasoning_of_an_answer_without_a_constraint(
+    scripted, kind, canvas_length, budget
+):
+    engine = scripted(kind, "a" * 90, "Yes.", canvas_length)
+    result = engine.generate(thinks(budget, max_tokens=64, spec=None))
+    assert result.reasoning
+    assert set(result.reasoning) == {"a"}
+    assert result.reasoning_tokens <= budget
+    assert result.text  # the model goes on as it likes: what it says behind the marker is answer
+
+
+@pytest.mark.parametrize("canvas_length", [4, 64])
+def test_reasoning_within_its_budget_is_left_as_it_is(scripted, canvas_length):
+    engine = scripted("control", "so", "Yes, indeed.<turn|>", canvas_length)
+    free = engine.generate(thinks(None, spec=None))
+    bounded = engine.generate(thinks(40, spec=None))
+    assert bounded.token_ids == free.token_ids
+    assert bounded.stats.denoiser_calls == free.stats.denoiser_calls
+    assert (bounded.reasoning, bounded.text) == ("so", "Yes, indeed.")
+    assert bounded.reasoning_tokens == len(bounded.token_ids) - len(
+        engine.vocabulary.encode("Yes, indeed.")
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_budget_without_a_constraint_holds_whatever_the_model_wants(engine_of, seed):
+    engine = engine_of(Random(V, seed, scale=20.0))
+    opened = engine.chat._encode("<|channel>thought\n")
+    engine.model.wish, wish = (lambda *a: biased(wish(*a), a[0], opened)), engine.model.wish
+    result = engine.generate(thinks(12, max_tokens=60, spec=None))
+    assert 0 < result.reasoning_tokens <= 12
+
+
+def biased(logits, committed, opened):
+    """It opens a channel to begin with, and never closes it."""
+    if committed == PROMPT:
+        for position, token in enumerate(opened):
+            logits[position, token] += 1000
+    logits[:, [1, 106, 50, 101]] -= 1000
+    return logits

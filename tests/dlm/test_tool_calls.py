@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 from native_calls import answer_tokens
 from values import PROMPT, V
 
-from dlm import Answer, Committed, Finished, Policy, Request, ToolCall, Tools, request_of
+from dlm import (
+    Answer,
+    Committed,
+    Finished,
+    JsonObject,
+    JsonSchema,
+    Policy,
+    Regex,
+    Request,
+    RequestError,
+    ToolCall,
+    Tools,
+    request_of,
+)
 
 FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 SCHEMAS = {
@@ -213,3 +226,30 @@ def test_wrong_arguments_in_another_form_are_mended(engine_of, tokens_of):
     result = engine.generate(Request(token_ids=PROMPT, constraint=spec, max_tokens=80))
     assert result.tool_calls[0].arguments["a"] != [7, 7]
     jsonschema.validate(result.tool_calls[0].arguments, schema)
+
+
+CONTENT = JsonSchema(
+    {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]},
+    unenforced="check",
+)
+
+
+@FEW
+@given(model=MODELS, seed=st.integers(0, 99))
+def test_an_answer_without_calls_is_what_its_format_says(engine_of, model, seed):
+    for content in (CONTENT, JsonObject()):
+        spec = Tools(TOOLS[2:], content=content)
+        request = Request(token_ids=PROMPT, constraint=spec, seed=seed, max_tokens=60)
+        result, told = serve(engine_of(model), request)
+        assert told == result.text
+        if result.tool_calls:
+            assert result.text == ""
+        else:
+            content.value(result.text)
+
+
+def test_a_policy_looks_at_the_format_beside_tools_too(engine_of):
+    spec = Tools(TOOLS, content=Regex("a+"))
+    engine = engine_of(Obsessed(V, [1]), policy=Policy.server("data"))
+    with pytest.raises(RequestError, match="a regex is not served here"):
+        engine.add(Request(token_ids=PROMPT, constraint=spec))

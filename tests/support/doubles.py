@@ -22,6 +22,8 @@ class Ledger:
     def length(self, slot: int) -> int:
         return len(self.tokens[slot])
 
+    usage: float = 0.0
+
     def fits(self, tokens: int) -> bool:
         return True
 

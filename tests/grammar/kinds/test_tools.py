@@ -11,7 +11,7 @@ from spoken import accepts, spoken
 from transformers import AutoTokenizer
 
 import dlm.models
-from dlm.grammar import InvalidGrammarError, InvalidValueError
+from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonObject, JsonSchema
 from dlm.grammar.calls.tool_call import Answer, ToolCall
 from dlm.grammar.kinds.tools import Tools
 
@@ -166,3 +166,33 @@ def test_what_is_no_spec_says_where_and_why(tools, options, where, reason):
     with pytest.raises(InvalidGrammarError, match=reason) as raised:
         Tools(tools, **options)
     assert raised.value.where == where
+
+
+CONTENT = JsonSchema({"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]})
+
+
+def test_without_a_call_an_answer_is_what_content_says():
+    spec = Tools(TOOLS, content=CONTENT)
+    call = ALARM
+    assert accepts(spec, '{"a": 1}')
+    assert accepts(spec, spoken(call, call))
+    for text in ('{"a": 3}', "Hello.", "", spoken('{"a": 1}', call)):
+        assert not accepts(spec, text)
+
+
+def test_where_a_call_is_asked_for_content_says_nothing():
+    for way in ({"choice": "required"}, {"named": "set_alarm.v2"}):
+        spec = Tools(TOOLS, content=CONTENT, **way)
+        assert spec.key == Tools(TOOLS, **way).key
+        assert not accepts(spec, '{"a": 1}')
+    assert Tools(TOOLS, content=CONTENT).key != Tools(TOOLS).key
+
+
+def test_content_that_may_hold_a_key_twice_is_checked_at_the_end():
+    assert not Tools(TOOLS, content=CONTENT).checked
+    assert Tools(TOOLS, content=JsonObject()).checked
+
+
+def test_content_beside_calls_in_another_form_is_refused():
+    with pytest.raises(InvalidGrammarError, match="hermes takes any text beside calls, not a JSON"):
+        Tools(TOOLS, content=CONTENT, format="hermes")

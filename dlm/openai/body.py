@@ -33,6 +33,12 @@ def whole_at(field: str, value: Any) -> int | None:
     return value
 
 
+def flag_at(field: str, value: Any) -> bool | None:
+    if not isinstance(value, bool | None):
+        raise wrong(field, value, "true or false")
+    return value
+
+
 def only(field: str, found: Mapping[str, Any], known: Collection[str]) -> None:
     """`RequestError` for what is there beside `known`."""
     for name, value in found.items():

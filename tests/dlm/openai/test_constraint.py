@@ -1,4 +1,4 @@
-"""Bodies of HTTP requests: what they ask for, and what a 400 says of those that make no sense."""
+"""What bodies say that an answer must be, and what a 400 says of those that make no sense."""
 
 import json
 from typing import Any
@@ -10,18 +10,18 @@ from dlm import (
     Grammar,
     JsonSchema,
     Regex,
-    Request,
     RequestError,
 )
-from dlm.fields import EFFORT, constraint_of, request_of, thinking_of
 from dlm.grammar import Spec
 from dlm.grammar.kinds.json_object import JsonObject
 from dlm.grammar.kinds.structural_tag import StructuralTag
 from dlm.grammar.kinds.tools import Tools
+from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
 
 LIBRARY = Policy()
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
+LAX = JsonSchema(SCHEMA, unenforced="check")
 TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
 OLD_TAG = {
     "type": "structural_tag",
@@ -42,6 +42,11 @@ def formatted(**schema):
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
+def allowed(mode, *names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def outputs(**kinds):
     return {"structured_outputs": kinds}
 
@@ -52,7 +57,9 @@ VALID: list[tuple[dict[str, Any], Spec | None]] = [
     ({"response_format": {"type": "text"}}, None),
     ({"response_format": {"type": "json_object"}}, JsonObject()),
     (formatted(name="person", schema=SCHEMA, strict=True), JsonSchema(SCHEMA)),
-    (formatted(schema=SCHEMA, strict=None, description="of one"), JsonSchema(SCHEMA)),
+    (formatted(schema=SCHEMA, strict=None, description="of one"), LAX),
+    (formatted(schema=SCHEMA, strict=False), LAX),
+    (formatted(schema={}, strict=True), JsonSchema({})),
     ({"response_format": TAG}, StructuralTag(TAG)),
     ({"response_format": OLD_TAG}, StructuralTag(OLD_TAG)),
     (outputs(json=SCHEMA), JsonSchema(SCHEMA)),
@@ -70,6 +77,12 @@ VALID: list[tuple[dict[str, Any], Spec | None]] = [
     ({"tools": TOOLS, "tool_choice": BOOK}, Tools(TOOLS, "required", "book")),
     ({"tools": TOOLS, "parallel_tool_calls": False}, Tools(TOOLS, parallel=False)),
     ({"tools": TOOLS, "tool_choice": "none"}, None),
+    ({"tools": TOOLS, "tool_choice": allowed("auto", "book")}, Tools(TOOLS[1:])),
+    ({"tools": TOOLS, "tool_choice": allowed("required", "find")}, Tools(TOOLS[:1], "required")),
+    ({"tools": TOOLS} | formatted(schema=SCHEMA), Tools(TOOLS, content=LAX)),
+    ({"tools": TOOLS} | outputs(regex="a"), Tools(TOOLS, content=Regex("a"))),
+    ({"tools": TOOLS, "tool_choice": "required"} | outputs(regex="a"), Tools(TOOLS, "required")),
+    ({"tools": TOOLS, "tool_choice": BOOK} | outputs(regex="a"), Tools(TOOLS, "required", "book")),
     ({"tool_choice": "auto"}, None),
     ({"tools": TOOLS, "tool_choice": "none"} | outputs(regex="a"), Regex("a")),
     ({"response_format": {"type": "text"}} | outputs(regex="a"), Regex("a")),
@@ -97,7 +110,6 @@ def test_a_body_asks_for_one_constraint(body, spec):
         ),
         ({"response_format": {"type": "json_schema"}}, "format.json_schema is missing: it takes"),
         (formatted(name="a"), "json_schema.schema is missing: it takes a JSON schema"),
-        (formatted(schema={}), "json_schema.schema is an empty object"),
         (formatted(schema=True), "json_schema.schema is true"),
         (formatted(schema=SCHEMA, name=3), "json_schema.name is 3: it takes text"),
         (formatted(schema=SCHEMA, strict="yes"), "json_schema.strict is 'yes': it takes true or"),
@@ -112,7 +124,6 @@ def test_a_body_asks_for_one_constraint(body, spec):
         (outputs(regex="a", whitespace_pattern=" "), "whitespace_pattern is not supported"),
         (outputs(json=SCHEMA, disable_any_whitespace=True), "disable_any_whitespace is not supp"),
         (outputs(json=""), "structured_outputs.json is '': it takes a JSON schema"),
-        (outputs(json={}), "structured_outputs.json is an empty object"),
         (outputs(json="{"), "structured_outputs.json: not JSON"),
         (outputs(json="3"), "structured_outputs.json: JSON schema: a schema is an object, not 3"),
         (outputs(json_object=False), "structured_outputs.json_object is false: it takes true"),
@@ -133,15 +144,21 @@ def test_a_body_asks_for_one_constraint(body, spec):
             "response_format: structural tag at /format: token names token ids",
         ),
         (formatted(schema=SCHEMA) | outputs(regex="a"), "response_format and structured_outputs e"),
-        ({"tools": TOOLS} | formatted(schema=SCHEMA), 'format and tools each .*choice to "none"'),
-        (
-            {"tools": TOOLS, "tool_choice": "required"} | formatted(schema=SCHEMA),
-            "response_format and tools each say what the answer must be: send one of them",
-        ),
         ({"tools": []}, "tools is an empty list"),
         ({"tools": {"find": 1}}, "tools is an object of find: it takes a list"),
         ({"tools": [3]}, "tools: tools at /tools/0: a tool is .* not 3"),
         ({"tools": [{"type": "function"}]}, "tools: tools at /tools/0"),
+        ({"tool_choice": allowed("auto", "book")}, "tool_choice asks for a call, and there are no"),
+        (
+            {"tools": TOOLS, "tool_choice": allowed("none")},
+            "allowed_tools.mode is 'none': it takes",
+        ),
+        ({"tools": TOOLS, "tool_choice": allowed("auto")}, "allowed_tools.tools is an empty list"),
+        ({"tools": TOOLS, "tool_choice": allowed("auto", "fly")}, "tool_choice names 'fly'"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}},
+            "tool_choice.allowed_tools is missing: it takes an object",
+        ),
         ({"tool_choice": "required"}, "tool_choice asks for a call, and there are no tools"),
         ({"tool_choice": BOOK}, "tool_choice asks for a call, and there are no tools"),
         ({"tools": TOOLS[:1], "tool_choice": BOOK}, "choice names 'book': it takes one of 'find'"),
@@ -175,78 +192,14 @@ def test_a_policy_is_kept_before_anything_is_made(body, problem):
         constraint_of(body, Policy.server("data"))
 
 
-def test_a_request_takes_all_that_a_body_says_of_it():
-    body = {
-        "messages": [
-            {"role": "user", "content": "Book it.", "name": None},
-            {"role": "assistant", "content": None, "tool_calls": []},
-        ],
-        "tools": TOOLS,
-        "tool_choice": "required",
-        "max_completion_tokens": 99,
-        "seed": 7,
-        "reasoning_effort": "low",
-        "temperature": 0.3,
-    }
-    request = request_of(body, LIBRARY)
-    assert request.messages == [
-        {"role": "user", "content": "Book it."},
-        {"role": "assistant", "content": "", "tool_calls": []},
-    ]
-    assert (request.max_tokens, request.seed) == (99, 7)
-    assert (request.thinking, request.thinking_budget) == (True, EFFORT["low"])
-    assert request.tools == TOOLS
-    assert isinstance(request.constraint, Tools)
-
-
-def test_what_a_body_leaves_out_keeps_its_default():
-    assert request_of({"prompt": "Hi.", "seed": None}, LIBRARY) == Request(prompt="Hi.")
-    assert request_of({"prompt": [5, 6]}, LIBRARY) == Request(token_ids=[5, 6])
-    unused = {"prompt": "Hi.", "tools": TOOLS, "tool_choice": "none"}
-    assert request_of(unused, LIBRARY) == Request(prompt="Hi.")
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"messages": None}, "give one of prompt, messages and token_ids; got none"),
-        ({"prompt": "a"}, "got prompt and messages"),
-        ({"messages": []}, "messages is an empty list"),
-        ({"messages": ["hi"]}, r"messages\[0\] is 'hi': it takes an object"),
-        ({"messages": [{"content": "hi"}]}, r"messages\[0\].role is missing: it takes system, dev"),
-        ({"messages": [{"role": "model", "content": "hi"}]}, r"role is 'model': it takes system"),
-        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content is 3: it takes t"),
-        ({"messages": None, "prompt": ["a"]}, "prompt is a list: it takes text or token ids"),
-        ({"max_tokens": "9"}, "max_tokens is '9': it takes a whole number"),
-        ({"max_tokens": True}, "max_tokens is true: it takes a whole number"),
-        ({"max_tokens": 0}, "max_tokens is 0: it takes at least 1"),
-        ({"max_tokens": 8, "max_completion_tokens": 9}, "max_completion_tokens is 9 and max_tok"),
-        ({"seed": 0.5}, r"seed is 0\.5: it takes a whole number"),
-        ({"reasoning_effort": "huge"}, "reasoning_effort is 'huge': it takes none, low, medium, h"),
-        ({"reasoning_effort": ["low"]}, "reasoning_effort is a list"),
-    ],
-)
-def test_a_request_that_makes_no_sense_says_what_would(fields, problem):
-    with pytest.raises(RequestError, match=problem):
-        request_of({"messages": [{"role": "user", "content": "hi"}]} | fields, LIBRARY)
-
-
 def test_a_schema_that_is_not_strict_may_ask_for_what_only_a_check_can_tell():
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
-    for strict in (True, None):
-        with pytest.raises(RequestError, match=r"json_schema.schema: JSON schema at .*unique"):
-            constraint_of(formatted(schema=schema, strict=strict), LIBRARY)
-    spec = constraint_of(formatted(schema=schema, strict=False), LIBRARY)
-    assert isinstance(spec, JsonSchema)
-    assert spec.unenforced == "check"
-
-
-def test_more_effort_is_more_thinking():
-    assert thinking_of(None) == (False, None)
-    assert thinking_of("none") == (False, 0)
-    budgets = [thinking_of(effort) for effort in ("low", "medium", "high")]
-    assert all(thinking for thinking, _ in budgets)
-    assert [budget for _, budget in budgets] == sorted({*EFFORT.values()} - {0})
+    with pytest.raises(RequestError, match=r"json_schema.schema: JSON schema at .*unique"):
+        constraint_of(formatted(schema=schema, strict=True), LIBRARY)
+    for strict in (False, None):
+        spec = constraint_of(formatted(schema=schema, strict=strict), LIBRARY)
+        assert isinstance(spec, JsonSchema)
+        assert spec.unenforced == "check"
 
 
 @pytest.mark.parametrize("field", ["response_format", "tools", "tool_choice", "structured_outputs"])

@@ -1,0 +1,133 @@
+"""Whether a request can be served, and what is made of it ahead of its turn.
+
+Nothing here is moved by a step, so that any thread may ask, and several at once.
+"""
+
+from collections import abc
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from itertools import count
+from time import perf_counter
+
+import torch
+
+from dlm.chat import Chat
+from dlm.decoding import Model
+from dlm.errors import DlmError, RequestError, failure
+from dlm.grammar import Compiled, Compiler, Reasoning, Spec, Vocabulary
+from dlm.policy import Policy
+from dlm.request import Request
+from dlm.sequence import Sequence
+from dlm.stream import Stream
+
+Compiling = Future[Compiled]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that was admitted, before `Engine.start`."""
+
+    sequence: Sequence
+    compiling: Compiling | None
+
+    @property
+    def number(self) -> int:
+        """In every event about it."""
+        return self.sequence.number
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.sequence.prompt)
+
+
+class Admission:
+    """Checks requests, numbers them, tokenizes their prompts, has their grammars compiled."""
+
+    def __init__(
+        self,
+        model: Model,
+        chat: Chat,
+        policy: Policy,
+        vocabulary: Vocabulary,
+        compiler: Compiler,
+        room: Callable[[int], int],
+        capacity: int | None,
+    ):
+        """`room` says how many tokens an answer may have if the model has so many positions left;
+        `capacity` is the cache's, in tokens; None: it grows."""
+        self._model, self._chat, self._policy, self._room = model, chat, policy, room
+        self._vocabulary, self._compiler, self._capacity = vocabulary, compiler, capacity
+        self._reasoning = Reasoning.of(vocabulary)
+        self._numbers = count()  # one call of `next` is one instruction: no number comes twice
+
+    def compile(self, spec: Spec) -> Compiling:
+        """Raises `RequestError` for what the policy refuses."""
+        self._policy.check(spec)
+        return self._compiler.submit(spec)
+
+    def admit(self, request: Request) -> Prepared:
+        """Raises `RequestError` for a request that cannot be served."""
+        prompt = self._chat.prompt(request)
+        self._check_tokens("token", prompt)
+        self._check_tokens("stop_token_ids:", request.stop_token_ids)
+        request = self._fitted(prompt, request)
+        spec = request.constraint
+        try:
+            compiling = None if spec is None else self.compile(spec)
+            calls = spec is not None and spec.calls
+        except DlmError:
+            raise
+        except Exception as error:
+            raise failure(error) from error
+        stream = Stream(
+            vocabulary=self._vocabulary,
+            reasoning=self._reasoning if spec is None or request.thinking else None,
+            calls=calls,
+            stop=tuple(request.stop),
+        )
+        sequence = Sequence(
+            number=next(self._numbers),
+            request=request,
+            prompt=prompt,
+            stream=stream,
+            rng=torch.Generator(self._model.device).manual_seed(request.seed),
+        )
+        if compiling is not None:
+            _time(compiling, sequence)
+        return Prepared(sequence, compiling)
+
+    def _check_tokens(self, what: str, tokens: abc.Sequence[int]) -> None:
+        V = self._model.vocab_size
+        for token in tokens:
+            if not isinstance(token, int) or not 0 <= token < V:
+                raise RequestError(f"{what} {token!r} is outside of {V} tokens")
+
+    def _fitted(self, prompt: list[int], request: Request) -> Request:
+        """A request for which there is room, in the model's positions and in the cache."""
+        wanted = request.max_tokens
+        room = self._room(max(0, self._model.max_positions - len(prompt)))
+        free = wanted if self._capacity is None else self._capacity - len(prompt)
+        most = min(wanted, room, free)
+        if most == wanted or (most > 0 and request.fit):
+            return replace(request, max_tokens=most)
+        if room < wanted and not (request.fit and room):
+            raise RequestError(
+                f"{len(prompt)} prompt tokens leave {room} for the answer, "
+                f"fewer than max_tokens {wanted}"
+            )
+        raise RequestError(
+            f"{len(prompt)} prompt tokens and max_tokens {wanted} are more than "
+            f"the cache holds: {self._capacity}"
+        )
+
+
+def _time(compiling: Compiling, sequence: Sequence) -> None:
+    """Note how long a grammar takes to compile; nothing where it was compiled before."""
+    begun, stats = perf_counter(), sequence.stats
+
+    def note(_: Compiling) -> None:
+        stats.compiling = perf_counter() - begun
+
+    if not compiling.done():
+        compiling.add_done_callback(note)

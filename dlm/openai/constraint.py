@@ -1,0 +1,167 @@
+"""What a body says that the answer must be: in OpenAI's fields, and in vLLM's.
+
+A `RequestError` says what a 400 should carry. A field that is null counts as left out.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dlm.errors import RequestError
+from dlm.grammar import (
+    Choice,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Spec,
+    StructuralTag,
+)
+from dlm.openai.body import list_at, object_at, only, text_at, wrong
+from dlm.openai.made import made
+from dlm.openai.tools import tools_of
+from dlm.openai.unsupported import check_old
+from dlm.policy import Policy
+
+_UNSUPPORTED = (  # options of vLLM's structured_outputs
+    "disable_any_whitespace",
+    "disable_additional_properties",
+    "disable_fallback",
+    "whitespace_pattern",
+)
+_EBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
+_LARK = re.compile(r"^[ \t]*[?!]*start(?:\.\d+)?[ \t]*:(?!:=)", re.MULTILINE)
+
+
+def constraint_of(body: Any, policy: Policy) -> Spec | None:
+    """The one constraint that `body` asks for, in whichever field; None for free text.
+
+    Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them is
+    what an answer without calls must be. Raises `RequestError`.
+    """
+    body = object_at("the body", body)
+    check_old(body)
+    formats = {
+        "response_format": _response_format(body, policy),
+        "structured_outputs": _structured_outputs(body, policy),
+    }
+    asked = {field: spec for field, spec in formats.items() if spec is not None}
+    if len(asked) > 1:
+        raise RequestError(
+            f"{' and '.join(asked)} each say what the answer must be: send one of them"
+        )
+    content = next(iter(asked.values()), None)
+    return tools_of(body, policy, content) or content
+
+
+def _response_format(body: Mapping[str, Any], policy: Policy) -> Spec | None:
+    field = "response_format"
+    if body.get(field) is None:
+        return None
+    wanted = object_at(field, body[field])
+    match wanted.get("type"):
+        case "text":
+            only(field, wanted, ("type",))
+            return None
+        case "json_object":
+            only(field, wanted, ("type",))
+            return _json_object(field, True, policy)
+        case "json_schema":
+            only(field, wanted, ("type", "json_schema"))
+            field = f"{field}.json_schema"
+            named = object_at(field, wanted.get("json_schema"))
+            only(field, named, ("name", "description", "schema", "strict"))
+            for name, type_, right in (
+                ("name", str, "text"),
+                ("description", str, "text"),
+                ("strict", bool, "true or false"),
+            ):
+                if not isinstance(named.get(name), type_ | None):
+                    raise wrong(f"{field}.{name}", named[name], right)
+            lax = named.get("strict") is not True
+            return _json(f"{field}.schema", named.get("schema"), policy, lax)
+        case "structural_tag":
+            return _structural_tag(field, wanted, policy)
+        case other:
+            hint = f"; structured_outputs takes {other}" if other in tuple(_KINDS) else ""
+            right = f"text, json_object, json_schema or structural_tag{hint}"
+            raise wrong(f"{field}.type", other, right)
+
+
+def _structured_outputs(body: Mapping[str, Any], policy: Policy) -> Spec | None:
+    field = "structured_outputs"
+    if body.get(field) is None:
+        return None
+    outputs = {k: v for k, v in object_at(field, body[field]).items() if v is not None}
+    for option in _UNSUPPORTED:
+        if outputs.pop(option, False) is not False:
+            raise RequestError(f"{field}.{option} is not supported: leave it out")
+    only(field, outputs, tuple(_KINDS))
+    if len(outputs) != 1:
+        got = " and ".join(outputs) or "none"
+        raise RequestError(f"{field} takes exactly one of {', '.join(_KINDS)}; got {got}")
+    ((name, value),) = outputs.items()
+    return _KINDS[name](f"{field}.{name}", value, policy)
+
+
+def _json(field: str, value: Any, policy: Policy, lax: bool = False) -> Spec:
+    """If `lax`, what a grammar cannot enforce is checked at the end rather than refused."""
+    if not isinstance(value, str | dict) or value == "":
+        raise wrong(field, value, "a JSON schema; json_object takes any object")
+
+    def make() -> Spec:
+        schema = json.loads(value) if isinstance(value, str) else value
+        if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
+            raise wrong("$schema", schema["$schema"], "a URI")
+        return JsonSchema(value, unenforced="check" if lax else "refuse")
+
+    return made(field, policy, JsonSchema.kind, value, make)
+
+
+def _json_object(field: str, value: Any, policy: Policy) -> Spec:
+    if value is not True:
+        raise wrong(field, value, "true")
+    return made(field, policy, JsonObject.kind, None, JsonObject)
+
+
+def _regex(field: str, value: Any, policy: Policy) -> Spec:
+    value = text_at(field, value, "a regex as text")
+    return made(field, policy, Regex.kind, value, lambda: Regex(value))
+
+
+def _choice(field: str, value: Any, policy: Policy) -> Spec:
+    options = list_at(field, value)
+    for i, option in enumerate(options):
+        if not isinstance(option, str):
+            raise wrong(f"{field}[{i}]", option, "text")
+    return made(field, policy, Choice.kind, options, lambda: Choice(options))
+
+
+def _grammar(field: str, value: Any, policy: Policy) -> Spec:
+    rules = text_at(field, value, "a grammar as text")
+    ebnf, lark = (bool(form.search(rules)) for form in (_EBNF, _LARK))
+    if ebnf is lark:
+        found = "both" if ebnf else "neither"
+        raise RequestError(
+            f"{field} takes EBNF with a rule `root ::= ...`, or Lark with a rule `start: ...`;"
+            f" found {found}"
+        )
+    syntax = "ebnf" if ebnf else "lark"
+    return made(field, policy, Grammar.kind, rules, lambda: Grammar(rules, syntax))
+
+
+def _structural_tag(field: str, value: Any, policy: Policy) -> Spec:
+    if not isinstance(value, str | dict) or not value:
+        raise wrong(field, value, "a structural tag")
+    return made(field, policy, StructuralTag.kind, value, lambda: StructuralTag(value))
+
+
+_KINDS: dict[str, Callable[[str, Any, Policy], Spec]] = {
+    "json": _json,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "structural_tag": _structural_tag,
+    "json_object": _json_object,
+}

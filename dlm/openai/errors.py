@@ -1,0 +1,57 @@
+"""What went wrong, as OpenAI's API says it: a status and a body."""
+
+import re
+from typing import Any
+
+from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
+from dlm.grammar import CrashError, GrammarError
+from dlm.openai.fields import CHAT, COMPLETION
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    413: "RequestTooLargeError",
+    422: "UnprocessableEntityError",
+    429: "RateLimitError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+_FIELD = re.compile(r"[a-z_]+")
+_FIELDS = frozenset((*CHAT, *COMPLETION))
+
+
+def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    """`param` is the field of the request that it is about, if that is known."""
+    message = message.encode("utf-8", "backslashreplace").decode()  # a client may send half a pair
+    type_ = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
+    return {"error": {"message": message, "type": type_, "param": param, "code": status}}
+
+
+def status_of(error: Exception) -> int:
+    """400 and 422 are the client's to mend: a body that cannot be served, an answer that could not
+    be made of it. 429 and 503 may be otherwise later."""
+    match error:
+        case RequestError():
+            return 400
+        case QueueFullError():
+            return 429
+        case UnavailableError():
+            return 503
+        case DlmError(__cause__=None):
+            return 422
+        case DlmError(__cause__=GrammarError() as cause) if not isinstance(cause, CrashError):
+            return 422
+    return 500
+
+
+def told(error: Exception) -> dict[str, Any]:
+    """The body for an error. Of what is not the client's affair it says nothing."""
+    status = status_of(error)
+    if status == 500:
+        return error_body(status, "the request failed, by no fault of its own")
+    named = _FIELD.match(str(error))
+    field = named[0] if named and named[0] in _FIELDS else None
+    return error_body(status, str(error), field)

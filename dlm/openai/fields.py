@@ -1,0 +1,209 @@
+"""From the JSON body of an HTTP request to the generations that it asks for.
+
+Knows bodies and policies, not HTTP: a `RequestError` says what a 400 should carry. A field that is
+null counts as left out, as clients send it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from secrets import randbelow
+from typing import Any
+
+from dlm.errors import RequestError
+from dlm.openai.body import flag_at, list_at, object_at, only, shown, text_at, whole_at, wrong
+from dlm.openai.constraint import constraint_of
+from dlm.openai.messages import messages_of
+from dlm.openai.thinking import thinking_of
+from dlm.openai.tools import choice_of, declared
+from dlm.openai.unsupported import check_fields
+from dlm.policy import Policy
+from dlm.request import HOTTEST, Request
+
+COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI has it
+_SEEDS = 2**63
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+_COMMON = (
+    "model n seed stop stop_token_ids max_tokens temperature stream stream_options request_id "
+    "response_format structured_outputs"
+).split()
+CHAT = (
+    "messages max_completion_tokens tools tool_choice parallel_tool_calls reasoning_effort "
+    "thinking_token_budget include_reasoning chat_template_kwargs"
+).split() + _COMMON
+COMPLETION = ["prompt", *_COMMON]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What one body asks for: a request for each choice, and how they are to be told of."""
+
+    requests: tuple[Request, ...]
+    prompts: int = 1  # of which `requests` are the answers, as many of each
+    model: str | None = None  # None: whichever there is
+    id: str | None = None  # the client's name for it
+    stream: bool = False
+    usage: bool = False  # a stream ends with what it cost
+    drafts: bool = False  # a stream tells of canvases between passes
+    reasoning: bool = True  # an answer tells what the model reasoned
+    named: bool = False  # a certain tool must be called
+
+
+def request_of(body: Any, policy: Policy) -> Request:
+    """The one generation that `body` asks for.
+
+    `messages` is a conversation; `prompt` a user's message, or token ids that go to the model as
+    they are. Tools are declared to the model unless `tool_choice` is "none". How a server is to
+    answer (`stream`, `model`) is not read. Raises `RequestError`.
+    """
+    body = object_at("the body", body)
+    check_fields(body, [*CHAT, "prompt"])
+    if body.get("n") not in (None, 1):
+        raise RequestError(f"n is {shown(body['n'])}: it takes 1 here")
+    fields = _fields(body, policy)
+    if (prompt := body.get("prompt")) is not None:
+        fields["prompt" if isinstance(prompt, str) else "token_ids"] = _prompt("prompt", prompt)
+    return Request(**fields)
+
+
+def chat_of(body: Any, policy: Policy) -> Generation:
+    """What a body of `/v1/chat/completions` asks for. Raises `RequestError`."""
+    body = object_at("the body", body)
+    check_fields(body, CHAT)
+    fields = _fields(body, policy)
+    fields.setdefault("max_tokens", policy.answer_tokens)
+    fit = body.get("max_tokens") is None and body.get("max_completion_tokens") is None
+    named = choice_of(body.get("tool_choice")).named is not None and bool(body.get("tools"))
+    shown_too = flag_at("include_reasoning", body.get("include_reasoning"))
+    requests = _choices([fields | {"fit": fit}], body, policy)
+    return _generation(requests, body, named=named, reasoning=shown_too is not False)
+
+
+def completion_of(body: Any, policy: Policy) -> Generation:
+    """What a body of `/v1/completions` asks for: a text or tokens, or several of either, which the
+    model continues as they are. Raises `RequestError`."""
+    body = object_at("the body", body)
+    check_fields(body, COMPLETION)
+    fields: dict[str, Any] = {"max_tokens": COMPLETION_TOKENS} | _fields(body, policy)
+    prompt = body.get("prompt")
+    several = isinstance(prompt, list) and not all(type(one) is int for one in prompt)
+    given = list_at("prompt", prompt) if several else [prompt]
+    prompts = []
+    for i, one in enumerate(given):
+        read = _prompt(f"prompt[{i}]" if several else "prompt", one)
+        prompts.append(fields | {"text" if isinstance(read, str) else "token_ids": read})
+    return _generation(_choices(prompts, body, policy), body, prompts=len(prompts))
+
+
+def model_of(body: Mapping[str, Any]) -> str | None:
+    model = body.get("model")
+    return None if model is None else text_at("model", model, "the name of a model")
+
+
+def _fields(body: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
+    """Of a `Request`, those that `body` says something of."""
+    constraint = constraint_of(body, policy)
+    thinking, budget = thinking_of(body)
+    fields: dict[str, Any] = {
+        "constraint": constraint,
+        "max_tokens": _max_tokens(body, policy),
+        "seed": whole_at("seed", body.get("seed")),
+        "temperature": _temperature(body.get("temperature")),
+        "stop": _stop(body.get("stop")),
+        "stop_token_ids": body.get("stop_token_ids"),
+        "tools": declared(body) or None,
+        "thinking": thinking or None,
+        "thinking_budget": budget,
+    }
+    if body.get("messages") is not None:
+        fields["messages"] = messages_of(body["messages"])
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _choices(
+    prompts: list[dict[str, Any]], body: Mapping[str, Any], policy: Policy
+) -> tuple[Request, ...]:
+    """`n` requests for each prompt, each with a seed of its own."""
+    n = whole_at("n", body.get("n"))
+    count = 1 if n is None else n
+    if not 1 <= count * len(prompts) <= policy.max_choices:
+        asked = f"{len(prompts)} prompts of {count}" if len(prompts) > 1 else f"n is {count}"
+        raise RequestError(f"{asked}: it takes 1 to {policy.max_choices} answers together")
+    seed = prompts[0].get("seed")
+    first = randbelow(_SEEDS) if seed is None else seed
+    requests = []
+    for i in range(count * len(prompts)):
+        fields = prompts[i // count]
+        requests.append(Request(**{**fields, "seed": (first + i) % _SEEDS if i else first}))
+    return tuple(requests)
+
+
+def _generation(
+    requests: tuple[Request, ...],
+    body: Mapping[str, Any],
+    *,
+    prompts: int = 1,
+    named: bool = False,
+    reasoning: bool = True,
+) -> Generation:
+    stream = flag_at("stream", body.get("stream")) or False
+    options = _stream_options(body.get("stream_options"), stream)
+    id = body.get("request_id")
+    if id is not None and not (isinstance(id, str) and _ID.fullmatch(id)):
+        raise wrong("request_id", id, "1 to 128 letters, digits and signs of ASCII")
+    return Generation(
+        requests=requests,
+        prompts=prompts,
+        model=model_of(body),
+        id=id,
+        stream=stream,
+        usage=options.get("include_usage") or False,
+        drafts=options.get("drafts") or False,
+        named=named,
+        reasoning=reasoning,
+    )
+
+
+def _stream_options(value: Any, stream: bool) -> dict[str, bool | None]:
+    """`include_obfuscation` pads chunks at OpenAI; it is read, and nothing is padded."""
+    if value is None:
+        return {}
+    if not stream:
+        raise RequestError("stream_options is there without stream: set stream to true")
+    options = object_at("stream_options", value)
+    only("stream_options", options, ("include_usage", "drafts", "include_obfuscation"))
+    return {name: flag_at(f"stream_options.{name}", option) for name, option in options.items()}
+
+
+def _max_tokens(body: Mapping[str, Any], policy: Policy) -> int | None:
+    new, old = (
+        whole_at(field, body.get(field)) for field in ("max_completion_tokens", "max_tokens")
+    )
+    if None not in (new, old) and new != old:
+        raise RequestError(f"max_completion_tokens is {new} and max_tokens {old}: send one of them")
+    asked = old if new is None else new
+    if asked is not None and asked > policy.max_answer_tokens:
+        most = policy.max_answer_tokens
+        raise RequestError(f"max_tokens is {asked}, and up to {most} are served here")
+    return asked
+
+
+def _temperature(value: Any) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= HOTTEST:
+        raise wrong("temperature", value, f"0 to {HOTTEST:g}")
+    return float(value)
+
+
+def _stop(value: Any) -> list[str] | None:
+    return [value] if isinstance(value, str) else value
+
+
+def _prompt(field: str, value: Any) -> str | list[int]:
+    if isinstance(value, str) and value:
+        return value
+    if not isinstance(value, list) or not value or not all(type(token) is int for token in value):
+        raise wrong(field, value, "text or token ids")
+    return value

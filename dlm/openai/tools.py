@@ -1,0 +1,99 @@
+"""Which tools a body offers, and which of them must be called.
+
+Knows the fields `tools`, `tool_choice` and `parallel_tool_calls`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dlm.errors import RequestError
+from dlm.grammar import Spec, Tools
+from dlm.openai.body import flag_at, list_at, object_at, shown, wrong
+from dlm.openai.made import made
+from dlm.policy import Policy
+
+_MODES = ("none", "auto", "required")
+_NAMED = '{"type": "function", "function": {"name": ...}}'
+_ALLOWED = '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """What `tool_choice` says."""
+
+    mode: str  # one of none, auto and required
+    named: str | None = None  # the one tool that must be called
+    allowed: tuple[str, ...] | None = None  # those that may be called; None: all
+
+
+def tools_of(body: Mapping[str, Any], policy: Policy, content: Spec | None) -> Spec | None:
+    """What an answer with tools must be; None: they are not there, or not to be called.
+
+    `content` is what an answer without calls must be. Raises `RequestError`.
+    """
+    parallel = flag_at("parallel_tool_calls", body.get("parallel_tool_calls"))
+    choice = choice_of(body.get("tool_choice"))
+    if body.get("tools") is None:
+        if choice.mode == "required" or choice.allowed is not None:
+            raise RequestError("tool_choice asks for a call, and there are no tools")
+        return None
+    tools = list_at("tools", body["tools"])
+    if choice.mode == "none":
+        return None
+    named = [choice.named] if choice.named is not None else choice.allowed or ()
+    for name in named:
+        if name not in (names := [_name(tool) for tool in tools]):
+            offered = ", ".join(map(shown, names))
+            raise RequestError(f"tool_choice names {name!r:.80}: it takes one of {offered:.200}")
+    if choice.allowed is not None:
+        tools = [tool for tool in tools if _name(tool) in choice.allowed]
+    if choice.mode == "required":
+        content = None
+
+    def make() -> Spec:
+        return Tools(tools, choice.mode, choice.named, parallel is not False, content=content)
+
+    return made("tools", policy, Tools.kind, tools, make)
+
+
+def declared(body: Mapping[str, Any]) -> list[Any]:
+    """The tools that the model is told of: all, unless none may be called."""
+    if body.get("tools") is None or choice_of(body.get("tool_choice")).mode == "none":
+        return []
+    return list(body["tools"])
+
+
+def choice_of(value: Any) -> ToolChoice:
+    """Raises `RequestError` for what `tool_choice` does not take."""
+    if value is None:
+        return ToolChoice(mode="auto")
+    if isinstance(value, str) and value in _MODES:
+        return ToolChoice(mode=value)
+    if isinstance(value, dict) and value.get("type") == "allowed_tools":
+        return _allowed(value.get("allowed_tools"))
+    name = _name(value)
+    if not isinstance(value, dict) or value.get("type") != "function" or name is None:
+        raise wrong("tool_choice", value, f"{', '.join(_MODES)}, {_NAMED} or {_ALLOWED}")
+    return ToolChoice(mode="required", named=name)
+
+
+def _allowed(value: Any) -> ToolChoice:
+    field = "tool_choice.allowed_tools"
+    allowed = object_at(field, value)
+    mode = allowed.get("mode")
+    if mode not in _MODES[1:]:
+        raise wrong(f"{field}.mode", mode, "auto or required")
+    names = []
+    for i, tool in enumerate(list_at(f"{field}.tools", allowed.get("tools"))):
+        if (name := _name(tool)) is None:
+            raise wrong(f"{field}.tools[{i}]", tool, _NAMED)
+        names.append(name)
+    return ToolChoice(mode=mode, allowed=tuple(names))
+
+
+def _name(tool: Any) -> str | None:
+    """The name of a tool, if it has one."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,1 @@
+"""An HTTP server in OpenAI's form around an engine."""

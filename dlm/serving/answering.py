@@ -1,0 +1,147 @@
+"""From one body to its answer, whole or as a stream of server-sent events."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from dlm.errors import DlmError
+from dlm.events import Event, Failed, Finished
+from dlm.openai.answers import Answers, Body
+from dlm.openai.errors import status_of, told
+from dlm.openai.fields import Generation
+from dlm.request import Result
+from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.merged import Merged, Told
+
+_LOG = logging.getLogger(__name__)
+_STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy holds it back
+
+T = TypeVar("T")
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def answer(
+    request: Request,
+    engine: AsyncEngine,
+    generation: Generation,
+    answers: Answers,
+    silence: float,
+) -> Response:
+    """Raises what the requests fail with, before anything was sent. After so many seconds of
+    `silence` a stream begins all the same, and later says that it lives."""
+    events = Merged(await engine.open(generation.requests, generation.drafts), silence)
+    try:
+        if not generation.stream:
+            results = await while_there(request, _results(events))
+            return JSONResponse(answers.whole(results))
+        first = await while_there(request, anext(events))
+        if first is not None and isinstance(first[1], Failed):
+            raise first[1].error
+    except BaseException:
+        events.close()
+        raise
+    return _EventResponse(events, _sent(events, first, answers, generation))
+
+
+class _EventResponse(StreamingResponse):
+    """Ends with the connection: at once, not when something is to be sent, which may take long."""
+
+    def __init__(self, events: Merged, chunks: AsyncIterator[str]):
+        super().__init__(chunks, media_type="text/event-stream", headers=_STREAMED)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with suppress(ClientGoneError):
+                await while_there(Request(scope, receive), super().__call__(scope, _never, send))
+        finally:
+            self._events.close()
+
+
+async def _never() -> Message:
+    return await asyncio.get_running_loop().create_future()
+
+
+async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns or raises; `ClientGoneError` if the client goes away before that."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGoneError
+        return working.result()
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _results(events: Merged) -> list[Result]:
+    """Raises what the first of the requests that fail fails with."""
+    results: dict[int, Result] = {}
+    async for one in events:
+        if one is not None and isinstance(one[1], Failed):
+            raise one[1].error
+        if one is not None and isinstance(one[1], Finished):
+            results[one[0]] = one[1].result
+    return [results[i] for i in range(len(results))]
+
+
+async def _sent(
+    events: Merged, first: Told, answers: Answers, generation: Generation
+) -> AsyncIterator[str]:
+    """Server-sent events. One request that fails ends all of them, with its error."""
+    for chunk in answers.first_chunks():
+        yield _event(chunk)
+    try:
+        one: Told = first
+        while True:
+            if one is None:
+                yield ": keep-alive\n\n"
+            else:
+                for chunk in _chunks(answers, *one):
+                    yield _event(chunk)
+            one = await anext(events)
+    except StopAsyncIteration:
+        if generation.usage:
+            yield _event(answers.usage_chunk())
+    except Exception as error:  # its status has been sent: the stream itself must tell of it
+        note(error)
+        yield _event(told(error))
+    yield "data: [DONE]\n\n"
+
+
+def _chunks(answers: Answers, index: int, event: Event) -> list[Body]:
+    if isinstance(event, Failed):
+        raise event.error
+    if isinstance(event, Finished):
+        return [answers.last_chunk(index, event.result)]
+    return answers.chunks(index, event)
+
+
+def _event(body: Body) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
+
+
+def note(error: Exception) -> None:
+    """Into the log goes what the client is not told."""
+    if not isinstance(error, DlmError) or status_of(error) == 500:
+        _LOG.error("a request failed", exc_info=error)

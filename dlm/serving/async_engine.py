@@ -1,0 +1,204 @@
+"""An engine for an event loop: a thread of its own steps it, and readers wait for their events.
+
+Knows no HTTP. What a client sends is read, limited, tokenized and compiled neither in the event
+loop nor in the thread that steps.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from threading import Condition, Thread
+from time import perf_counter
+from typing import Protocol, TypeVar
+
+from dlm.engine import Engine
+from dlm.errors import DlmError, QueueFullError, UnavailableError
+from dlm.events import Event, Failed, Finished
+from dlm.request import Request
+from dlm.serving.stream import EventStream
+
+_LOG = logging.getLogger(__name__)
+_READERS = 4  # threads that read what clients send
+_PARTING = 30.0  # seconds to wait for the step that is under way
+
+T = TypeVar("T")
+
+
+class Observer(Protocol):
+    """Hears of every event, in the event loop; `now` is the time of `perf_counter`."""
+
+    def told(self, stream: EventStream, event: Event, now: float) -> None: ...
+
+    def left(self, stream: EventStream, now: float) -> None:
+        """Its reader went away before its end."""
+        ...
+
+
+class AsyncEngine:
+    """Its methods are for one event loop, but where they say otherwise.
+
+    The engine is stepped while there is something to do, and otherwise its thread sleeps. Where a
+    step raises, the engine has failed: all that runs ends with `UnavailableError`, and all that
+    comes is refused with it.
+    """
+
+    def __init__(
+        self, engine: Engine, slots: int, max_queue: int = 64, observer: Observer | None = None
+    ):
+        """Beside `slots` requests, which run, `max_queue` more may wait."""
+        if max_queue < 0:
+            raise DlmError(f"max_queue is {max_queue}: it takes 0 or more requests")
+        self.engine, self._observer = engine, observer
+        self._most = slots + max_queue
+        self._streams: dict[int, EventStream] = {}
+        self._opening = 0  # requests that are being read
+        self._failure: str | None = None
+        self._draining = self._closed = False
+        self._idle = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._wake = Condition()  # something may be there to do
+        self._readers = ThreadPoolExecutor(_READERS, "dlm-reader")
+        self._thread = Thread(target=self._serve, name="dlm-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is served any more; None: all is well."""
+        if self._failure is not None:
+            return f"the engine has failed: {self._failure}"
+        return "the server is shutting down" if self._draining else None
+
+    @property
+    def busy(self) -> bool:
+        """Some request has not ended."""
+        return bool(self._streams or self._opening)
+
+    async def aside(self, read: Callable[[], T]) -> T:
+        """What `read`, which may take long, returns or raises. It runs in a thread."""
+        self._admit(1)
+        try:
+            return await self._loop.run_in_executor(self._readers, read)
+        finally:
+            self._left_opening(1)
+
+    async def open(self, requests: Sequence[Request], drafts: bool = False) -> list[EventStream]:
+        """Begin all of them, or none; each stream is to be closed by who reads it.
+
+        Raises `RequestError` for one that cannot be served, `QueueFullError` and
+        `UnavailableError`.
+        """
+        self._admit(len(requests))
+        try:
+            tasks = [partial(self.engine.prepare, request) for request in requests]
+            prepared = [await self._loop.run_in_executor(self._readers, task) for task in tasks]
+            if self.problem is not None and (self._failure is not None or self._closed):
+                raise UnavailableError(self.problem)
+        finally:
+            self._left_opening(len(requests))
+        streams = []
+        for one in prepared:
+            stream = EventStream(one.number, one.prompt_tokens, drafts, self._leave)
+            self._streams[one.number] = stream
+            streams.append(stream)
+            self.engine.start(one)
+        self._idle.clear()
+        self._notify()
+        return streams
+
+    async def stream(self, request: Request, drafts: bool = False) -> AsyncIterator[Event]:
+        """Its events. Leaving the loop early and closing the iterator cancels the request."""
+        (events,) = await self.open([request], drafts)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            events.close()
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse what comes, and let what runs go on for so many seconds at most; then end it."""
+        self._draining = True
+        if self.busy:
+            self._idle.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), seconds)
+        self._end_all(UnavailableError("the server was shut down"))
+
+    async def close(self) -> None:
+        """End everything: what runs, the thread, and the engine."""
+        self._draining = self._closed = True
+        self._end_all(UnavailableError("the server was shut down"))
+        self._notify()
+        await asyncio.to_thread(self._thread.join, _PARTING)
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self.engine.close()
+
+    def _admit(self, count: int) -> None:
+        if self.problem is not None:
+            raise UnavailableError(self.problem)
+        if len(self._streams) + self._opening + count > self._most:
+            raise QueueFullError(f"{self._most} requests run or wait already: try again later")
+        self._opening += count
+
+    def _left_opening(self, count: int) -> None:
+        self._opening -= count
+        self._see_idle()
+
+    def _see_idle(self) -> None:
+        if not self.busy:
+            self._idle.set()
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._wake.notify()
+
+    def _leave(self, stream: EventStream) -> None:
+        """A reader went away."""
+        self._streams.pop(stream.number, None)
+        self.engine.cancel(stream.number)
+        self._notify()
+        if self._observer is not None:
+            self._observer.left(stream, perf_counter())
+        self._see_idle()
+
+    def _serve(self) -> None:
+        """What the thread does."""
+        try:
+            while self._wait_for_work():
+                if events := self.engine.step():
+                    self._loop.call_soon_threadsafe(self._deliver, events)
+        except Exception as error:
+            _LOG.exception("the engine has failed")
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                self._loop.call_soon_threadsafe(self._fail, type(error).__name__)
+
+    def _wait_for_work(self) -> bool:
+        """False: there will be none."""
+        engine = self.engine
+        with self._wake:
+            self._wake.wait_for(lambda: self._closed or engine.busy or engine.cold)
+        return not self._closed
+
+    def _deliver(self, events: Sequence[Event]) -> None:
+        now = perf_counter()
+        for event in events:
+            stream = self._streams.get(event.request)
+            if stream is None:
+                continue  # its reader has gone
+            if isinstance(event, Finished | Failed):
+                del self._streams[event.request]
+            if self._observer is not None:
+                self._observer.told(stream, event, now)
+            stream.put(event)
+        self._see_idle()
+
+    def _fail(self, name: str) -> None:
+        self._failure = name
+        self._end_all(UnavailableError(f"the engine has failed: {name}"))
+
+    def _end_all(self, error: DlmError) -> None:
+        for number in list(self._streams):
+            self.engine.cancel(number)
+            self._deliver([Failed(request=number, error=error)])

@@ -1,0 +1,59 @@
+"""The events of one request, for one reader in an event loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+
+from dlm.events import Draft, Event, Failed, Finished
+
+
+class EventStream:
+    """Ends after `Finished` or `Failed`, or when it is closed, which cancels the request.
+
+    Belongs to one event loop. Its memory is bounded by what a request can say: of drafts that
+    nobody has read, only the last of a run is kept.
+    """
+
+    def __init__(
+        self, number: int, prompt_tokens: int, drafts: bool, leave: Callable[["EventStream"], None]
+    ):
+        """With `drafts` it tells of those too. `leave` is called where it is closed too early."""
+        self.number, self.prompt_tokens = number, prompt_tokens
+        self.opened = perf_counter()
+        self.last_text: float | None = None  # when text was last told, by `perf_counter`
+        self._drafts, self._leave = drafts, leave
+        self._events: deque[Event] = deque()
+        self._ready = asyncio.Event()
+        self._over = False  # nothing comes any more
+
+    def put(self, event: Event) -> None:
+        if self._over:
+            return
+        if isinstance(event, Draft):
+            if not self._drafts:
+                return
+            if self._events and isinstance(self._events[-1], Draft):
+                self._events.pop()
+        self._events.append(event)
+        self._over = isinstance(event, Finished | Failed)
+        self._ready.set()
+
+    def close(self) -> None:
+        """The reader goes away; nothing is left to read."""
+        self._events.clear()
+        if not self._over:
+            self._over = True
+            self._leave(self)
+        self._ready.set()
+
+    def __aiter__(self) -> "EventStream":
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self._over:
+                raise StopAsyncIteration
+            self._ready.clear()
+            await self._ready.wait()
+        return self._events.popleft()

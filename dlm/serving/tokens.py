@@ -1,0 +1,46 @@
+"""Text to tokens and back, as `/tokenize` and `/detokenize` do it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dlm.engine import Engine
+from dlm.errors import RequestError
+from dlm.openai.body import flag_at, list_at, text_at
+from dlm.openai.messages import messages_of
+from dlm.openai.thinking import thinking_of
+from dlm.openai.unsupported import check_fields
+from dlm.request import Request
+
+_TEXT = ("model", "prompt", "return_token_strs")
+_CHAT = ("model", "messages", "tools", "chat_template_kwargs", "return_token_strs")
+
+
+def tokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `messages`, or of a `prompt` by itself. Raises `RequestError`."""
+    check_fields(body, _CHAT if body.get("messages") is not None else _TEXT)
+    if body.get("messages") is not None:
+        tools = [] if body.get("tools") is None else list_at("tools", body["tools"])
+        messages = messages_of(body["messages"])
+        request = Request(messages=messages, tools=tools, thinking=thinking_of(body)[0])
+    else:
+        request = Request(text=text_at("prompt", body.get("prompt"), "text"))
+    tokens = engine.chat.prompt(request)
+    strings = None
+    if flag_at("return_token_strs", body.get("return_token_strs")):
+        strings = engine.chat.tokenizer.convert_ids_to_tokens(tokens)
+    return {
+        "count": len(tokens),
+        "max_model_len": engine.model.max_positions,
+        "tokens": tokens,
+        "token_strs": strings,
+    }
+
+
+def detokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Control tokens by their names. Raises `RequestError`."""
+    check_fields(body, ("model", "tokens"))
+    tokens, V = list_at("tokens", body.get("tokens")), engine.model.vocab_size
+    for i, token in enumerate(tokens):
+        if type(token) is not int or not 0 <= token < V:
+            raise RequestError(f"tokens[{i}] is {token!r:.40}: it takes 0 to {V - 1}")
+    return {"prompt": engine.chat.tokenizer.decode(tokens)}

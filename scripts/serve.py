@@ -1,0 +1,129 @@
+"""Serve a diffusion model over HTTP, as OpenAI's API and vLLM's users expect it.
+
+    python scripts/serve.py                                  # the built-in model, on this machine
+    python scripts/serve.py --model DIR --host 0.0.0.0 --api-key KEY --slots 16
+
+`docs/serving.md` has the routes, the fields and the metrics. Exit codes: 0 stopped by a signal, 2
+bad usage, a bad model or an address that cannot be had.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import dlm
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+POLICIES = {"none": False, "data": "data", "all": True}
+KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with spaces between
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(message)
+
+
+def main() -> None:
+    args = arguments()
+    try:
+        import uvicorn
+
+        import dlm
+        from dlm.serving.app import app_of
+        from dlm.serving.server import DrainingServer
+        from dlm.serving.settings import Settings
+    except ModuleNotFoundError as error:
+        fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
+    name = Path(args.model).resolve().name if args.model else "tiny"
+    try:
+        settings = Settings(
+            names=tuple(args.served_model_name or [name]),
+            slots=args.slots,
+            max_queue=args.max_queue,
+            api_keys=tuple(args.api_key),
+            allowed_origins=tuple(args.allowed_origins),
+            root_path=args.root_path,
+            request_ids=args.enable_request_id_headers,
+            max_body_bytes=args.max_body_bytes,
+        )
+        app, service = app_of(load(args), settings)
+    except (dlm.DlmError, dlm.ModelError) as error:
+        fail(str(error))
+    config = uvicorn.Config(
+        app,
+        host=args.host,
+        port=args.port,
+        uds=args.uds,
+        root_path="",  # the application knows it
+        ssl_keyfile=args.ssl_keyfile,
+        ssl_certfile=args.ssl_certfile,
+        ssl_ca_certs=args.ssl_ca_certs,
+        log_level=args.log_level,
+        server_header=False,
+        timeout_graceful_shutdown=10,
+    )
+    DrainingServer(config, service, args.shutdown_timeout).run()
+
+
+def load(args: argparse.Namespace) -> "dlm.Engine":
+    import torch
+
+    import dlm
+
+    if args.model is None:
+        torch.set_num_threads(1)  # it is tiny: several would only wait for one another
+    policy = dlm.Policy.server(POLICIES[args.policy])
+    return dlm.Engine.load(
+        args.model,
+        device="cpu" if args.model is None else args.device,
+        slots=args.slots,
+        policy=policy,
+        kv=args.kv,
+        cache_tokens=args.cache_tokens,
+    )
+
+
+def arguments() -> argparse.Namespace:
+    parser = Parser(prog="serve.py", description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny, on the CPU")
+    add("--device", metavar="NAME", help="cuda if there is one, else cpu")
+    add("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
+    add("--cache-tokens", type=int, metavar="N", help="of all requests; without, memory grows")
+    add("--slots", type=int, default=8, metavar="N", help="requests that run at once; 8")
+    add("--max-queue", type=int, default=256, metavar="N", help="that wait beside them; 256")
+    add("--policy", choices=POLICIES, default="data", help="constraints that are served; data")
+    add("--host", default="127.0.0.1", help="other than this machine's own only with a key")
+    add("--port", type=int, default=8000)
+    add("--uds", metavar="PATH", help="a Unix socket in the place of host and port")
+    add("--api-key", action="append", default=[], metavar="KEY", help=f"several times, or {KEYS}")
+    add("--served-model-name", nargs="+", metavar="NAME", help="the directory's name")
+    add("--allowed-origins", nargs="+", default=[], metavar="URL", help="of web pages that may ask")
+    add("--root-path", default="", metavar="PATH", help="that a proxy in front takes away")
+    add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help="of a request; 4 MiB")
+    add("--ssl-keyfile", metavar="FILE")
+    add("--ssl-certfile", metavar="FILE")
+    add("--ssl-ca-certs", metavar="FILE")
+    add("--enable-request-id-headers", action="store_true", help="X-Request-Id in all answers")
+    add("--shutdown-timeout", type=float, default=60.0, metavar="S", help="to finish in; 60")
+    add("--log-level", default="info", choices=("critical", "error", "warning", "info", "debug"))
+    args = parser.parse_args()
+    args.api_key += os.environ.get(KEYS, "").split()
+    if not args.api_key and args.uds is None and args.host not in LOOPBACK:
+        fail(f"--host {args.host} without --api-key: everybody could use the model")
+    if args.shutdown_timeout < 0:
+        fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
+    return args
+
+
+def fail(message: str) -> NoReturn:
+    """One line on stderr, and out."""
+    print(f"serve.py: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

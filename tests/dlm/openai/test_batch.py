@@ -1,0 +1,99 @@
+"""Files of requests: every line has its answer, whatever is wrong with it or with others."""
+
+import json
+
+import pytest
+from doubles import Random
+from gated import Gated
+from values import V
+
+from dlm.openai.batch import Batch, custom_ids
+
+CHAT = "/v1/chat/completions"
+
+
+def line(id, url=CHAT, **more):
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 16} | more
+    return json.dumps({"custom_id": id, "method": "POST", "url": url, "body": body})
+
+
+def answers_of(engine, lines, **more):
+    return {answer["custom_id"]: answer for answer in Batch(engine, "tiny", **more).run(lines)}
+
+
+@pytest.fixture
+def engine(engine_of, tokens_of):
+    model = Gated(tokens_of("hi there<turn|>"))
+    model.open.set()
+    return engine_of(model, slots=2)
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 64])
+def test_every_line_has_one_answer_however_many_are_read_ahead(engine, ahead):
+    lines = [line(f"a{i}", n=1 + i % 3) for i in range(7)] + ["", "\n"]
+    found = answers_of(engine, lines, ahead=ahead)
+    assert set(found) == {f"a{i}" for i in range(7)}
+    for i in range(7):
+        response = found[f"a{i}"]["response"]
+        assert (response["status_code"], found[f"a{i}"]["error"]) == (200, None)
+        texts = [choice["message"]["content"] for choice in response["body"]["choices"]]
+        assert texts == ["hi there"] * (1 + i % 3)
+        assert response["body"]["usage"]["completion_tokens"] > 0
+
+
+def test_lines_are_read_as_they_are_needed(engine):
+    read = []
+
+    def lines():
+        for i in range(50):
+            read.append(i)
+            yield line(str(i))
+
+    next(Batch(engine, "tiny", ahead=3).run(lines()))
+    assert len(read) < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "id", "problem"),
+    [
+        ("{", None, "the line is not JSON"),
+        ("[]", None, "the line is an empty list: it takes an object"),
+        ("[" * 100_000, None, "the line is not JSON"),
+        (json.dumps({"url": CHAT}), None, "custom_id is missing"),
+        (json.dumps({"custom_id": "a", "url": "/v1/other"}), "a", "url is '/v1/other': it takes"),
+        (json.dumps({"custom_id": "a", "method": "GET", "url": CHAT}), "a", "method is 'GET'"),
+        (json.dumps({"custom_id": "a", "url": CHAT}), "a", "the body is missing"),
+        (json.dumps({"custom_id": "a", "x": 1}), None, "the line.x is unknown"),
+        (line("a", stream=True), "a", "stream is true: a batch has whole answers"),
+        (line("a", temperature=9), "a", "temperature is 9"),
+        (line("a", max_tokens=120_000, n=2), "a", "fewer than max_tokens"),
+        (line("a", structured_outputs={"regex": "(?=a)b"}), "a", "regex"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_its_answer_and_no_one_else_s(engine, text, id, problem):
+    found = answers_of(engine, [line("before"), text, line("behind")])
+    assert found["before"]["response"]["status_code"] == 200
+    assert found["behind"]["response"]["status_code"] == 200
+    assert found[id]["response"]["status_code"] == 400
+    assert problem in found[id]["error"]["message"]
+    assert found[id]["response"]["body"]["error"] == found[id]["error"]
+    assert not engine.busy
+
+
+def test_several_answers_of_a_line_end_together_where_one_fails(engine_of):
+    engine = engine_of(Random(V, seed=1), slots=1)
+    doomed = line("a", n=3, structured_outputs={"choice": ["a word" * 9]}, max_tokens=2)
+    (answer,) = Batch(engine, "tiny").run([doomed])
+    assert answer["response"]["status_code"] == 400
+    assert not engine.busy
+
+
+def test_completions_are_answered_too(engine):
+    body = {"prompt": "<|channel>thought\n<channel|>", "max_tokens": 8}
+    text = json.dumps({"custom_id": "a", "url": "/v1/completions", "body": body})
+    answer = answers_of(engine, [text])["a"]["response"]["body"]
+    assert answer["choices"][0]["text"] == "hi there"
+
+
+def test_ids_are_those_of_whole_lines():
+    assert custom_ids(['{"custom_id": "a"}', "", "3", '{"b": 1}', '{"custom_id": "c']) == {"a"}

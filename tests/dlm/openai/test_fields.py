@@ -1,0 +1,272 @@
+"""What bodies ask for beside a constraint, and what a 400 says of those that make no sense."""
+
+import pytest
+
+from dlm import Request, RequestError, Tools
+from dlm.openai.fields import chat_of, completion_of, request_of
+from dlm.openai.thinking import EFFORT, thinking_of
+from dlm.openai.unsupported import LABELS
+from dlm.policy import Policy
+
+LIBRARY = Policy()
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("find", "book")]
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def test_a_request_takes_all_that_a_body_says_of_it():
+    body = {
+        "messages": [
+            {"role": "user", "content": "Book it.", "name": None},
+            {"role": "assistant", "content": None, "tool_calls": []},
+        ],
+        "tools": TOOLS,
+        "tool_choice": "required",
+        "max_completion_tokens": 99,
+        "seed": 7,
+        "reasoning_effort": "low",
+        "temperature": 0.3,
+    }
+    request = request_of(body, LIBRARY)
+    assert request.messages == [
+        {"role": "user", "content": "Book it."},
+        {"role": "assistant", "content": ""},
+    ]
+    assert (request.max_tokens, request.seed) == (99, 7)
+    assert (request.thinking, request.thinking_budget) == (True, EFFORT["low"])
+    assert request.tools == TOOLS
+    assert isinstance(request.constraint, Tools)
+
+
+def test_what_a_body_leaves_out_keeps_its_default():
+    assert request_of({"prompt": "Hi.", "seed": None}, LIBRARY) == Request(prompt="Hi.")
+    assert request_of({"prompt": [5, 6]}, LIBRARY) == Request(token_ids=[5, 6])
+    unused = {"prompt": "Hi.", "tools": TOOLS, "tool_choice": "none"}
+    assert request_of(unused, LIBRARY) == Request(prompt="Hi.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"messages": None}, "give one of prompt, messages, text, token_ids; got none"),
+        ({"prompt": "a"}, "got prompt and messages"),
+        ({"messages": []}, "messages is an empty list"),
+        ({"messages": ["hi"]}, r"messages\[0\] is 'hi': it takes an object"),
+        ({"messages": [{"content": "hi"}]}, r"messages\[0\].role is missing: it takes system, dev"),
+        ({"messages": [{"role": "model", "content": "hi"}]}, r"role is 'model': it takes system"),
+        ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\].content is 3: it takes t"),
+        ({"messages": None, "prompt": ["a"]}, "prompt is a list: it takes text or token ids"),
+        ({"max_tokens": "9"}, "max_tokens is '9': it takes a whole number"),
+        ({"max_tokens": True}, "max_tokens is true: it takes a whole number"),
+        ({"max_tokens": 0}, "max_tokens is 0: it takes at least 1"),
+        ({"max_tokens": 8, "max_completion_tokens": 9}, "max_completion_tokens is 9 and max_tok"),
+        ({"seed": 0.5}, r"seed is 0\.5: it takes a whole number"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort is 'huge': it takes none, minimal, low"),
+        ({"reasoning_effort": ["low"]}, "reasoning_effort is a list"),
+    ],
+)
+def test_a_request_that_makes_no_sense_says_what_would(fields, problem):
+    with pytest.raises(RequestError, match=problem):
+        request_of({"messages": [{"role": "user", "content": "hi"}]} | fields, LIBRARY)
+
+
+def test_a_chat_asks_for_as_many_answers_as_it_says_each_with_a_seed_of_its_own():
+    generation = chat_of(HI | {"n": 3, "seed": 7}, LIBRARY)
+    assert [request.seed for request in generation.requests] == [7, 8, 9]
+    assert {request.messages[0]["content"] for request in generation.requests} == {"hi"}
+    last = chat_of(HI | {"n": 2, "seed": 2**63 - 1}, LIBRARY)
+    assert [request.seed for request in last.requests] == [2**63 - 1, 0]
+
+
+def test_without_a_seed_every_body_has_another():
+    seeds = {chat_of(HI, LIBRARY).requests[0].seed for _ in range(8)}
+    assert len(seeds) == 8
+
+
+def test_a_chat_that_says_no_length_takes_what_room_there_is():
+    (request,) = chat_of(HI, Policy(answer_tokens=77)).requests
+    assert (request.max_tokens, request.fit) == (77, True)
+    (request,) = chat_of(HI | {"max_tokens": 9}, LIBRARY).requests
+    assert (request.max_tokens, request.fit) == (9, False)
+
+
+def test_what_a_stream_is_to_tell_is_told_apart_from_what_is_asked():
+    options = {"include_usage": True, "drafts": True, "include_obfuscation": False}
+    more = {"stream": True, "stream_options": options, "model": "m", "request_id": "mine"}
+    generation = chat_of(HI | more | {"include_reasoning": False}, LIBRARY)
+    assert (generation.stream, generation.usage, generation.drafts) == (True, True, True)
+    assert (generation.model, generation.id, generation.reasoning) == ("m", "mine", False)
+    plain = chat_of(HI, LIBRARY)
+    assert (plain.stream, plain.usage, plain.drafts, plain.reasoning) == (False, False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "named"), [("auto", False), ("required", False), (TOOLS[0], True), (None, False)]
+)
+def test_a_certain_tool_is_remembered(choice, named):
+    assert chat_of(HI | {"tools": TOOLS, "tool_choice": choice}, LIBRARY).named is named
+
+
+def test_all_tools_are_told_of_where_some_may_be_called():
+    allowed = {"mode": "auto", "tools": TOOLS[:1]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    (request,) = chat_of(HI | {"tools": TOOLS, "tool_choice": choice}, LIBRARY).requests
+    assert request.tools == TOOLS
+    assert isinstance(request.constraint, Tools)
+    assert list(request.constraint.parameters) == ["find"]
+
+
+def test_stops_and_temperature_are_those_of_the_request():
+    body = HI | {"stop": "END", "stop_token_ids": [7], "temperature": 0}
+    (request,) = chat_of(body, LIBRARY).requests
+    assert (request.stop, request.stop_token_ids, request.temperature) == (["END"], [7], 0.0)
+    (request,) = chat_of(HI | {"stop": ["a", "b"]}, LIBRARY).requests
+    assert request.stop == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "requests"),
+    [
+        ("Hi.", [("Hi.", None)]),
+        (["Hi.", "Ho."], [("Hi.", None), ("Ho.", None)]),
+        ([5, 6], [(None, [5, 6])]),
+        ([[5, 6], "Ho."], [(None, [5, 6]), ("Ho.", None)]),
+    ],
+)
+def test_a_completion_continues_texts_or_tokens_as_they_are(prompt, requests):
+    generation = completion_of({"prompt": prompt, "n": 2}, LIBRARY)
+    expected = [one for one in requests for _ in range(2)]
+    assert [(r.text, r.token_ids) for r in generation.requests] == expected
+    assert {r.max_tokens for r in generation.requests} == {16}
+    assert len({r.seed for r in generation.requests}) == len(expected)
+
+
+def test_labels_and_values_that_ask_for_nothing_are_taken():
+    neutral = {
+        "top_p": 1.0,
+        "top_k": -1,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0,
+        "repetition_penalty": 1,
+        "logit_bias": {},
+        "logprobs": False,
+        "top_logprobs": None,
+        "min_tokens": 0,
+        "ignore_eos": False,
+        "skip_special_tokens": True,
+        "service_tier": "auto",
+        "store": False,
+        "modalities": ["text"],
+        "n": 1,
+    }
+    body = HI | neutral | dict.fromkeys(LABELS, "x") | {"seed": 1}
+    assert chat_of(body, LIBRARY) == chat_of(HI | {"seed": 1}, LIBRARY)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"top_p": 0.9}, r"top_p is 0\.9, which is not supported: sampling goes by the entropy"),
+        ({"top_k": 40}, "top_k is 40, which is not"),
+        ({"min_p": 0.1}, "min_p is"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty is"),
+        ({"presence_penalty": -1}, "presence_penalty is"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty is"),
+        ({"logit_bias": {"50": 1}}, "logit_bias is an object of 50"),
+        ({"logprobs": True}, "logprobs is true, which is not supported: a canvas is denoised"),
+        ({"logprobs": 0}, "logprobs is 0"),
+        ({"top_logprobs": 3}, "top_logprobs is 3"),
+        ({"min_tokens": 5}, "min_tokens is 5"),
+        ({"ignore_eos": True}, "ignore_eos is true"),
+        ({"skip_special_tokens": False}, "skip_special_tokens is false"),
+        ({"echo": True}, "echo is true"),
+        ({"best_of": 4}, "best_of is 4, which is not supported: use n"),
+        ({"cache_salt": "x"}, "cache_salt is 'x'"),
+        ({"store": True}, "store is true"),
+        ({"continue_final_message": True}, "continue_final_message is true"),
+        ({"guided_json": {}}, "guided_json is not supported: use structured_outputs"),
+        ({"functions": []}, "functions is not supported: use tools"),
+        ({"temprature": 0}, "temprature is unknown here: leave it out"),
+        ({"prompt": "a"}, "prompt is unknown here"),
+        ({"temperature": "hot"}, "temperature is 'hot': it takes 0 to 2"),
+        ({"temperature": 2.5}, r"temperature is 2\.5: it takes 0 to 2"),
+        ({"temperature": True}, "temperature is true: it takes 0 to 2"),
+        ({"n": 0}, "n is 0: it takes 1 to 16 answers"),
+        ({"n": 17}, "n is 17: it takes 1 to 16 answers"),
+        ({"n": "2"}, "n is '2': it takes a whole number"),
+        ({"stream": 1}, "stream is 1: it takes true or false"),
+        ({"stream_options": {}}, "stream_options is there without stream"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage is unknown"),
+        (
+            {"stream": True, "stream_options": {"include_usage": "yes"}},
+            "stream_options.include_usage is 'yes': it takes true or false",
+        ),
+        ({"stop": [""]}, "stop holds an empty text"),
+        ({"stop": 3}, "stop is 3: it takes a list of texts"),
+        ({"stop_token_ids": "a"}, "stop_token_ids is 'a': it takes a list of token ids"),
+        (
+            {"stop": "a", "response_format": {"type": "json_object"}},
+            "stop would cut an answer that must be complete under a JSON schema|object",
+        ),
+        ({"max_tokens": 200_000}, "max_tokens is 200000, and up to 131072 are served here"),
+        ({"model": 3}, "model is 3: it takes the name of a model"),
+        ({"request_id": ""}, "request_id is '': it takes 1 to 128 letters"),
+        ({"request_id": "\ud800"}, "request_id is .*: it takes 1 to 128 letters"),
+        ({"include_reasoning": "no"}, "include_reasoning is 'no': it takes true or false"),
+        ({"thinking_token_budget": -1}, "thinking_token_budget is -1: it takes 0 or more"),
+        ({"chat_template_kwargs": {"x": 1}}, "chat_template_kwargs.x is unknown: it takes enable_"),
+        ({"chat_template": "{{ x }}"}, "chat_template is .*, which is not supported"),
+    ],
+)
+def test_a_field_that_would_be_lost_is_refused_by_name(fields, problem):
+    with pytest.raises(RequestError, match=problem):
+        chat_of(HI | fields, LIBRARY)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({}, "prompt is missing: it takes text or token ids"),
+        ({"prompt": ""}, "prompt is '': it takes text or token ids"),
+        ({"prompt": []}, "prompt is an empty list"),
+        ({"prompt": ["a", 3]}, r"prompt\[1\] is 3: it takes text or token ids"),
+        ({"prompt": ["a"] * 9, "n": 2}, "9 prompts of 2: it takes 1 to 16 answers together"),
+        ({"prompt": "a", "messages": []}, "messages is unknown here"),
+        ({"prompt": "a", "tools": TOOLS}, "tools is unknown here"),
+        ({"prompt": "a", "logprobs": 5}, "logprobs is 5"),
+        ({"prompt": "a", "suffix": "b"}, "suffix is 'b'"),
+    ],
+)
+def test_a_completion_that_makes_no_sense_says_what_would(body, problem):
+    with pytest.raises(RequestError, match=problem):
+        completion_of(body, LIBRARY)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, (False, None)),
+        ({"reasoning_effort": "none"}, (False, None)),
+        ({"reasoning_effort": "minimal"}, (True, 64)),
+        ({"reasoning_effort": "xhigh"}, (True, 16_384)),
+        ({"thinking_token_budget": 300}, (True, 300)),
+        ({"thinking_token_budget": 0}, (False, None)),
+        ({"reasoning_effort": "high", "thinking_token_budget": 300}, (True, 300)),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, (True, None)),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"},
+            (False, None),
+        ),
+        (
+            {"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "low"},
+            (True, 256),
+        ),
+    ],
+)
+def test_who_thinks_and_for_how_long(body, expected):
+    assert thinking_of(body) == expected
+
+
+def test_more_effort_is_more_thinking():
+    budgets = [thinking_of({"reasoning_effort": effort})[1] or 0 for effort in EFFORT]
+    assert budgets == sorted(budgets)
+    assert len(set(budgets)) == len(EFFORT)

@@ -1,0 +1,64 @@
+"""Servers on real sockets, in threads of their own."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import httpx2
+import openai
+import pytest
+import uvicorn
+
+from dlm import Engine, Policy
+from dlm.serving.app import app_of
+from dlm.serving.server import DrainingServer
+from dlm.serving.settings import Settings
+
+
+@contextmanager
+def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
+    """A server around `engine`; with `client` and `http` to ask it, and `url` for others."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        patch("dlm.serving.app.collect_seldom"),
+    ):
+        timeout = settings.pop("shutdown_timeout", 30.0)
+        app, service = app_of(engine, Settings(**{"names": ("tiny",), "slots": 4} | settings))
+        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5)
+        running = DrainingServer(config, service, timeout)
+        thread = threading.Thread(
+            target=lambda: asyncio.run(running.serve(sockets=[listener])), daemon=True
+        )
+        thread.start()
+        while not running.started:
+            assert thread.is_alive()
+            thread.join(0.005)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        key = (settings.get("api_keys") or ("none",))[0]
+        with (
+            openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60) as client,
+            httpx2.Client(base_url=url, timeout=60) as http,
+        ):
+            yield SimpleNamespace(
+                url=url, client=client, http=http, server=service, running=running, engine=engine
+            )
+        running.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def serve() -> Callable[..., Any]:
+    return serving
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[SimpleNamespace]:
+    """The built-in model, for everybody and everything."""
+    with serving(Engine.load(device="cpu", slots=4, policy=Policy())) as served:
+        yield served

@@ -1,0 +1,292 @@
+"""An engine in a thread of its own, and its readers in an event loop."""
+
+import asyncio
+import random
+import threading
+import time
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+from doubles import Random, Scripted
+from values import PROMPT, V
+
+from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Request, RequestError
+from dlm.errors import QueueFullError, UnavailableError
+from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.merged import Merged
+
+REQUEST = Request(token_ids=PROMPT, max_tokens=32)
+
+
+class Gate(Scripted):
+    """Says a text; no pass begins while it is shut."""
+
+    def __init__(self, script, **shape):
+        super().__init__(V, len(PROMPT), script, **shape)
+        self.open = threading.Event()
+        self.passes = 0
+
+    def denoise(self, *args, **more):
+        assert self.open.wait(60)
+        self.passes += 1
+        return super().denoise(*args, **more)
+
+
+class Broken(Random):
+    def denoise(self, *args, **more):
+        raise RuntimeError("/a/path of the device")
+
+
+@pytest.fixture
+def gate(tokens_of):
+    return Gate(tokens_of('"hi there"<turn|>'))
+
+
+@pytest.fixture
+def serving(engine_of):
+    @asynccontextmanager
+    async def serving(model, slots=2, max_queue=4, observer=None):
+        served = AsyncEngine(engine_of(model, slots=slots), slots, max_queue, observer)
+        try:
+            yield served
+        finally:
+            if isinstance(model, Gate):
+                model.open.set()
+            await served.close()
+
+    return serving
+
+
+async def read(events):
+    return [event async for event in events]
+
+
+def test_a_request_is_told_of_to_its_end_and_drafts_only_where_they_are_wanted(serving, gate):
+    async def main():
+        gate.open.set()
+        async with serving(gate) as served:
+            plain = await read(served.stream(REQUEST))
+            drawn = await read(served.stream(REQUEST, drafts=True))
+        assert [type(event) for event in plain] == [Committed, Finished]
+        assert isinstance(drawn[0], Draft)
+        assert plain[-1].result.text == drawn[-1].result.text == '"hi there"'
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_goes_away_gives_its_slot_to_others(serving, gate):
+    async def main():
+        async with serving(gate, slots=1) as served:
+            first = served.stream(REQUEST)
+            pending = asyncio.ensure_future(anext(first))
+            await asyncio.sleep(0)
+            while not served._streams:
+                await asyncio.sleep(0.001)
+            second = asyncio.ensure_future(read(served.stream(REQUEST)))
+            pending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await pending
+            await first.aclose()
+            gate.open.set()
+            events = await asyncio.wait_for(second, 60)
+            assert isinstance(events[-1], Finished)
+            assert not served.busy
+            while served.engine.busy:
+                await asyncio.sleep(0.001)
+        assert served.engine._scheduler._free == [0]
+
+    asyncio.run(main())
+
+
+def test_more_requests_than_may_wait_are_refused_and_later_ones_are_not(serving, gate):
+    async def main():
+        async with serving(gate, slots=1, max_queue=2) as served:
+            streams = await served.open([REQUEST] * 3)
+            with pytest.raises(QueueFullError, match="3 requests run or wait already"):
+                await served.open([REQUEST])
+            with pytest.raises(QueueFullError):
+                await served.aside(lambda: 1)
+            gate.open.set()
+            for stream in streams:
+                assert isinstance((await read(stream))[-1], Finished)
+            with pytest.raises(QueueFullError):
+                await served.open([REQUEST] * 4)  # all of them or none
+            assert not served.busy
+            assert await served.aside(lambda: 1) == 1
+
+    asyncio.run(main())
+
+
+def test_a_request_that_fails_ends_alone(serving, gate):
+    async def main():
+        gate.open.set()
+        async with serving(gate) as served:
+            with pytest.raises(RequestError, match="token 99999 is outside"):
+                await read(served.stream(Request(token_ids=[99999])))
+            short = Request(
+                token_ids=PROMPT, constraint=Choice(["quite long indeed"]), max_tokens=1
+            )
+            (refused,) = await read(served.stream(short))
+            assert isinstance(refused, Failed)
+            assert isinstance(refused.error, RequestError)
+            assert isinstance((await read(served.stream(REQUEST)))[-1], Finished)
+            assert served.problem is None
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_fails_says_so_to_all_and_tells_no_client_what_it_said(serving):
+    async def main():
+        async with serving(Broken(V, seed=1)) as served:
+            streams = await served.open([REQUEST] * 3)
+            for stream in streams:
+                (event,) = await read(stream)
+                assert isinstance(event, Failed)
+                assert isinstance(event.error, UnavailableError)
+                assert "path" not in str(event.error)
+            assert served.problem == "the engine has failed: RuntimeError"
+            with pytest.raises(UnavailableError, match="the engine has failed"):
+                await served.open([REQUEST])
+
+    asyncio.run(main())
+
+
+def test_draining_lets_requests_finish_and_refuses_new_ones(serving, gate):
+    async def main():
+        async with serving(gate, slots=1) as served:
+            streams = await served.open([REQUEST] * 3)
+            draining = asyncio.ensure_future(served.drain(60))
+            await asyncio.sleep(0)
+            with pytest.raises(UnavailableError, match="shutting down"):
+                await served.open([REQUEST])
+            gate.open.set()
+            await draining
+            assert [type((await read(s))[-1]) for s in streams] == [Finished] * 3
+
+    asyncio.run(main())
+
+
+def test_draining_ends_what_takes_longer_than_it_may(serving, gate):
+    async def main():
+        async with serving(gate, slots=1) as served:
+            streams = await served.open([REQUEST] * 2)
+            await served.drain(0)
+            for stream in streams:
+                (event,) = await read(stream)
+                assert isinstance(event.error, UnavailableError)
+
+    asyncio.run(main())
+
+
+def test_an_idle_engine_is_not_stepped(serving, gate, monkeypatch):
+    """Neither before the first request nor after the last, once its grammar is warm."""
+
+    async def main():
+        gate.open.set()
+        async with serving(gate) as served:
+            engine, steps = served.engine, []
+            step = engine.step
+            monkeypatch.setattr(engine, "step", lambda: steps.append(1) or step())
+            constrained = Request(token_ids=PROMPT, constraint=Choice(["a", "b"]), max_tokens=32)
+            await read(served.stream(constrained))
+            while engine.cold or engine.busy:
+                await asyncio.sleep(0.001)
+            await asyncio.to_thread(time.sleep, 0.05)  # the thread may still be in its last step
+            before = len(steps)
+            await asyncio.to_thread(time.sleep, 0.2)
+            assert len(steps) == before > 0
+
+    asyncio.run(main())
+
+
+def test_the_loop_goes_on_while_a_body_is_read(serving, gate):
+    async def main():
+        async with serving(gate) as served:
+            read = threading.Event()
+            reading = asyncio.ensure_future(served.aside(lambda: read.wait(60)))
+            await asyncio.sleep(0.01)
+            read.set()  # would never be, were the loop not free
+            assert await reading
+
+    asyncio.run(main())
+
+
+def test_drafts_that_nobody_reads_do_not_pile_up(engine_of, serving):
+    async def main():
+        async with serving(Random(V, seed=1, scale=0.1, canvas_length=8)) as served:
+            (stream,) = await served.open([Request(token_ids=PROMPT, max_tokens=24)], drafts=True)
+            while served.busy:
+                await asyncio.sleep(0.001)
+            events = await read(stream)
+        kinds = [type(event) for event in events]
+        assert kinds[-1] is Finished
+        assert all(pair != (Draft, Draft) for pair in pairwise(kinds))
+
+    asyncio.run(main())
+
+
+def test_a_storm_of_readers_half_of_whom_leave_loses_nothing(serving, tokens_of):
+    async def main():
+        model = Gate(tokens_of('"hi there"<turn|>'), canvas_length=4)
+        model.open.set()
+        async with serving(model, slots=3, max_queue=100) as served:
+
+            async def one(i):
+                draw = random.Random(i)
+                spec = Choice([f"yes {i % 7}", "no"]) if i % 2 else None
+                request = Request(token_ids=PROMPT, constraint=spec, max_tokens=32)
+                events = served.stream(request)
+                last = None
+                async for event in events:
+                    last = event
+                    if draw.random() < 0.4:
+                        break
+                await events.aclose()
+                return last
+
+            lasts = await asyncio.gather(*(one(i) for i in range(60)))
+            assert all(isinstance(last, Finished | Committed) for last in lasts)
+            assert sum(isinstance(last, Finished) for last in lasts) > 10
+            while served.engine.busy:
+                await asyncio.sleep(0.001)
+            assert not served.busy
+        assert sorted(served.engine._scheduler._free) == [0, 1, 2]
+
+    asyncio.run(main())
+
+
+def test_a_queue_of_less_than_nothing_is_refused(engine_of):
+    async def main():
+        with pytest.raises(DlmError, match="max_queue is -1: it takes 0 or more"):
+            AsyncEngine(engine_of(Random(V, seed=1)), 1, -1)
+
+    asyncio.run(main())
+
+
+def test_closing_what_nobody_has_read_gives_all_slots_back(serving, gate):
+    async def main():
+        async with serving(gate, slots=2) as served:
+            events = Merged(await served.open([REQUEST] * 3), silence=1.0)
+            assert served.busy
+            events.close()
+            assert not served.busy
+            gate.open.set()
+            while served.engine.busy:
+                await asyncio.sleep(0.001)
+        assert sorted(served.engine._scheduler._free) == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_merged_events_are_all_told_each_stream_in_its_order(serving, gate):
+    async def main():
+        async with serving(gate, slots=2) as served:
+            events = Merged(await served.open([REQUEST] * 3), silence=0.01)
+            assert await anext(events) is None  # nothing happens yet
+            gate.open.set()
+            told = [one async for one in events if one is not None]
+        for i in range(3):
+            assert [type(event) for j, event in told if i == j] == [Committed, Finished]
+
+    asyncio.run(main())

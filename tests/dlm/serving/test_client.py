@@ -1,0 +1,295 @@
+"""The real client against the real server: what its users do, answered as they expect it."""
+
+import json
+from typing import Literal
+
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel
+
+ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
+FREE = [{"role": "user", "content": ASK}]
+CHOICE = [
+    {"role": "user", "content": "Answer with one word of mage, healer. Ben Kim, fights as a mage."}
+]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tag",
+        "begin": "<a>",
+        "content": {"type": "json_schema", "json_schema": SCHEMA},
+        "end": "</a>",
+    },
+}
+EXTRA = {
+    "regex": ({"regex": "[0-9]{4}-[0-9]{2}"}, lambda text: len(text) == 7 and text[4] == "-"),
+    "choice": ({"choice": ["mage", "healer"]}, lambda text: text in ("mage", "healer")),
+    "grammar": ({"grammar": 'root ::= "a" | "(" root ")"'}, lambda text: "a" in text),
+    "json": ({"json": SCHEMA}, lambda text: set(json.loads(text)) == {"name", "age"}),
+    "json_object": ({"json_object": True}, lambda text: isinstance(json.loads(text), dict)),
+}
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+def schema_format(schema, **more):
+    named = {"name": "answer", "schema": schema} | more
+    return {"type": "json_schema", "json_schema": named}
+
+
+def ask(served, messages=FREE, **more):
+    return served.client.chat.completions.create(
+        **{"model": "tiny", "messages": messages, "seed": 1, "max_tokens": 96} | more
+    )
+
+
+def joined(stream):
+    """A message put together from its chunks, the way clients do it; and all chunks."""
+    chunks = list(stream)
+    text, reasoning, calls, reasons = "", "", {}, []
+    for chunk in chunks:
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            reasoning += getattr(choice.delta, "reasoning", None) or ""
+            for call in choice.delta.tool_calls or ():
+                if call.id is not None:
+                    assert call.index not in calls
+                    assert call.type == "function"
+                    assert call.function.arguments == ""
+                    calls[call.index] = [call.function.name, ""]
+                calls[call.index][1] += call.function.arguments
+            reasons += [choice.finish_reason] if choice.finish_reason else []
+    return text, reasoning, [calls[i] for i in sorted(calls)], reasons, chunks
+
+
+def test_a_free_answer_whole_and_streamed_is_the_same(tiny):
+    whole = ask(tiny)
+    text, reasoning, calls, reasons, chunks = joined(ask(tiny, stream=True))
+    (choice,) = whole.choices
+    assert choice.message.role == "assistant"
+    assert choice.message.content == text != ""
+    assert (choice.finish_reason, reasons) == ("stop", ["stop"])
+    assert (reasoning, calls, choice.message.tool_calls) == ("", [], None)
+    assert whole.id.startswith("chatcmpl-")
+    assert whole.object == "chat.completion"
+    first = chunks[0]
+    assert first.object == "chat.completion.chunk"
+    assert (first.choices[0].delta.role, first.choices[0].delta.content) == ("assistant", "")
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert chunks[-1].choices[0].delta.content is None
+
+
+def test_usage_counts_what_was_read_and_written(tiny):
+    whole = ask(tiny)
+    usage = whole.usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert 0 < usage.completion_tokens <= 96
+    assert 0 <= usage.prompt_tokens_details.cached_tokens <= usage.prompt_tokens
+    assert usage.completion_tokens_details.reasoning_tokens == 0
+    stream = ask(tiny, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == usage.completion_tokens
+    assert all(chunk.usage is None for chunk in ask(tiny, stream=True))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_schema_is_kept(tiny, streamed):
+    for asked in (
+        schema_format(SCHEMA),
+        schema_format(SCHEMA, strict=True),
+        {"type": "json_object"},
+    ):
+        answer = ask(tiny, response_format=asked, stream=streamed)
+        text = joined(answer)[0] if streamed else answer.choices[0].message.content
+        value = json.loads(text)
+        if asked["type"] == "json_schema":
+            jsonschema.validate(value, SCHEMA)
+    assert value["name"] == "Olga Lopez"
+
+
+def test_a_pydantic_model_comes_back_as_one(tiny):
+    answer = tiny.client.chat.completions.parse(
+        model="tiny", messages=FREE, response_format=Person, seed=1
+    )
+    assert answer.choices[0].message.parsed == Person(name="Olga Lopez", age=61)
+
+
+def test_a_pydantic_model_is_streamed_as_one(tiny):
+    class Job(BaseModel):
+        role: Literal["mage", "healer"]
+
+    with tiny.client.chat.completions.stream(
+        model="tiny", messages=CHOICE, response_format=Job, seed=1
+    ) as stream:
+        events = [event.type for event in stream]
+        answer = stream.get_final_completion()
+    assert answer.choices[0].message.parsed.role in ("mage", "healer")
+    assert "content.done" in events
+
+
+@pytest.mark.parametrize("kind", EXTRA)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_vllm_s_structured_outputs_are_kept(tiny, kind, streamed):
+    asked, right = EXTRA[kind]
+    answer = ask(tiny, extra_body={"structured_outputs": asked}, stream=streamed)
+    text = joined(answer)[0] if streamed else answer.choices[0].message.content
+    assert right(text)
+
+
+def test_a_structural_tag_is_kept(tiny):
+    text = ask(tiny, response_format=TAG).choices[0].message.content
+    jsonschema.validate(json.loads(text.removeprefix("<a>").removesuffix("</a>")), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"),
+    [
+        ("required", "tool_calls"),
+        ({"type": "function", "function": {"name": "get_weather"}}, "stop"),
+    ],
+)
+def test_a_call_whole_and_streamed_is_the_same(tiny, choice, reason):
+    asked = {"tools": [TOOL], "tool_choice": choice, "max_tokens": 64}
+    asked |= {"messages": [{"role": "user", "content": "What is the weather in Oslo?"}]}
+    whole = ask(tiny, **asked)
+    calls, reasons = joined(ask(tiny, **asked, stream=True))[2:4]
+    made = whole.choices[0].message.tool_calls
+    assert whole.choices[0].message.content is None
+    assert [[call.function.name, call.function.arguments] for call in made] == calls
+    assert (whole.choices[0].finish_reason, reasons) == (reason, [reason])
+    assert len({call.id for call in made}) == len(made)
+    for call in made:
+        jsonschema.validate(json.loads(call.function.arguments), TOOL["function"]["parameters"])
+
+
+def test_a_loop_of_calls_and_results_goes_on(tiny):
+    """The client's own message objects are sent back as they came."""
+    messages = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    answer = ask(tiny, messages, tools=[TOOL], tool_choice="required", parallel_tool_calls=False)
+    message = answer.choices[0].message
+    (call,) = message.tool_calls
+    messages += [message, {"role": "tool", "tool_call_id": call.id, "content": "sunny, 21"}]
+    before = answer.usage.prompt_tokens
+    answer = ask(tiny, messages, tools=[TOOL], tool_choice="auto")
+    assert answer.usage.prompt_tokens > before
+    assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
+    last = ask(
+        tiny, messages, tools=[TOOL], tool_choice="none", response_format=schema_format(SCHEMA)
+    )
+    jsonschema.validate(json.loads(last.choices[0].message.content), SCHEMA)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_reasoning_comes_apart_and_is_counted(tiny, streamed):
+    asked = {"reasoning_effort": "low", "response_format": schema_format(SCHEMA), "max_tokens": 200}
+    whole = ask(tiny, **asked)
+    reasoned = whole.choices[0].message.reasoning
+    assert reasoned.startswith("The text is about")
+    assert 0 < whole.usage.completion_tokens_details.reasoning_tokens <= 256
+    jsonschema.validate(json.loads(whole.choices[0].message.content), SCHEMA)
+    if streamed:
+        text, reasoning, *_ = joined(ask(tiny, **asked, stream=True))
+        assert (text, reasoning) == (whole.choices[0].message.content, reasoned)
+    quiet = {"include_reasoning": False}
+    hidden = ask(tiny, **asked, extra_body=quiet, stream=streamed)
+    if streamed:
+        assert joined(hidden)[1] == ""
+    else:
+        assert not hasattr(hidden.choices[0].message, "reasoning")
+
+
+def test_several_answers_come_with_seeds_of_their_own(tiny):
+    whole = ask(tiny, n=3, temperature=2)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    chunks = list(ask(tiny, n=3, temperature=2, stream=True))
+    texts = [
+        "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices if c.index == i)
+        for i in range(3)
+    ]
+    assert texts == [choice.message.content for choice in whole.choices]
+    alone = ask(tiny)
+    assert whole.usage.prompt_tokens == alone.usage.prompt_tokens
+    assert whole.usage.completion_tokens > alone.usage.completion_tokens
+
+
+def test_an_answer_that_is_cut_off_says_so(tiny):
+    answer = ask(tiny, max_completion_tokens=5, max_tokens=openai.omit)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 5
+    assert joined(ask(tiny, max_tokens=5, stream=True))[3] == ["length"]
+
+
+def test_a_stop_ends_an_answer_in_front_of_it(tiny):
+    text = ask(tiny).choices[0].message.content
+    stop = text[9:12]
+    answer = ask(tiny, stop=[stop])
+    assert answer.choices[0].message.content == text[: text.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+    assert joined(ask(tiny, stop=stop, stream=True))[0] == text[: text.index(stop)]
+
+
+def test_drafts_are_told_where_they_are_wanted_and_take_nothing_away(tiny):
+    options = {"drafts": True, "include_usage": True}
+    text, *_, chunks = joined(ask(tiny, stream=True, stream_options=options))
+    drafts = [chunk.draft for chunk in chunks if hasattr(chunk, "draft")]
+    assert drafts
+    assert all(len(d["tokens"]) == len(d["accepted"]) == 32 for d in drafts)
+    assert text == ask(tiny).choices[0].message.content
+    assert text in "".join(drafts[-1]["tokens"])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_completion_continues_its_prompt_as_it_is(tiny, streamed):
+    prompt = f"<|turn>user\n{ASK}<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"
+    asked = {"model": "tiny", "prompt": prompt, "seed": 1, "max_tokens": 96}
+    answer = tiny.client.completions.create(**asked, stream=streamed)
+    if streamed:
+        chunks = list(answer)
+        text = "".join(chunk.choices[0].text for chunk in chunks)
+        assert chunks[-1].choices[0].finish_reason == "stop"
+    else:
+        text = answer.choices[0].text
+        assert answer.id.startswith("cmpl-")
+        assert answer.object == "text_completion"
+    assert text == ask(tiny).choices[0].message.content
+
+
+def test_a_completion_takes_several_prompts_and_16_tokens_by_default(tiny):
+    answer = tiny.client.completions.create(model="tiny", prompt=[ASK, [2, 657]], n=2, seed=1)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.usage.completion_tokens <= 4 * 16
+    one = tiny.client.completions.create(model="tiny", prompt=ASK, seed=1)
+    assert answer.usage.prompt_tokens == one.usage.prompt_tokens + 2
+
+
+def test_models_are_listed_by_their_names(tiny):
+    (model,) = tiny.client.models.list().data
+    assert (model.id, model.object) == ("tiny", "model")
+    assert tiny.client.models.retrieve("tiny").max_model_len == 2048
+    with pytest.raises(openai.NotFoundError):
+        tiny.client.models.retrieve("other/one")

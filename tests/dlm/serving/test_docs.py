@@ -1,0 +1,60 @@
+"""docs/serving.md tells of every flag, route, field and metric that there is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from doubles import Random
+from values import V
+
+from dlm.engine import Occupancy
+from dlm.openai import unsupported
+from dlm.openai.fields import CHAT, COMPLETION
+from dlm.openai.thinking import EFFORT
+from dlm.serving.app import app_of
+from dlm.serving.metrics import Metrics
+from dlm.serving.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+DOC = (ROOT / "docs" / "serving.md").read_text()
+
+
+def test_flags():
+    script = [sys.executable, str(ROOT / "scripts" / "serve.py"), "--help"]
+    help = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    flags = set(re.findall(r"--[a-z-]+", help)) - {"--help", "--log-level"}
+    assert len(flags) > 15
+    assert not {flag for flag in flags if flag not in DOC}
+
+
+def test_fields():
+    fields = {*CHAT, *COMPLETION, *unsupported._NEUTRAL, *unsupported.LABELS}
+    left_out = {field for field in fields if not re.search(rf"\b{field}\b", DOC)}
+    assert not left_out
+    for effort, tokens in EFFORT.items():
+        assert f"{effort} {tokens:,}" in DOC
+
+
+def test_routes(engine_of):
+    app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
+    paths = {"/" + part for path in _paths(app) for part in path.strip("/").split("/{")[:1]}
+    assert len(paths) == 9
+    assert not {path for path in paths if path not in DOC}
+
+
+def _paths(app):
+    waiting, found = list(app.routes), []
+    while waiting:
+        route = waiting.pop()
+        found += [route.path] if getattr(route, "path", "") else []
+        waiting += getattr(getattr(route, "original_router", None), "routes", [])
+    return found
+
+
+def test_metrics():
+    idle = Occupancy(running=0, waiting=0, cache=0.0)
+    names = re.findall(r"# TYPE dlm:(\w+) ", Metrics("m", 1, lambda: idle).text().decode())
+    told = {name.removesuffix("_total") for name in names if not name.endswith("_created")}
+    assert len(told) > 20
+    assert not {name for name in told if name not in DOC}

@@ -1,0 +1,252 @@
+"""What a client is told when it cannot be served: the right exception, nothing of the machine."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import openai
+import pytest
+from doubles import Random
+from gated import Gated
+from values import V
+
+from dlm import DlmError
+from dlm.errors import RequestError, failure
+from dlm.grammar import CrashError, DeadEndError
+from dlm.openai.errors import status_of, told
+
+HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
+
+
+class Broken(Random):
+    def denoise(self, *args, **more):
+        raise RuntimeError("/a/path of the device")
+
+
+def error_of(problem: openai.APIStatusError):
+    body = problem.response.json()["error"]
+    assert set(body) == {"message", "type", "param", "code"}
+    assert body["code"] == problem.status_code
+    return body
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"temperature": 3}, "temperature", "temperature is 3: it takes 0 to 2"),
+        ({"max_tokens": 5000}, None, "leave .* for the answer, fewer than max_tokens 5000"),
+        ({"extra_body": {"guided_json": {}}}, None, "use structured_outputs"),
+        ({"extra_body": {"top_k": 5}}, None, "top_k is 5, which is not supported"),
+        ({"messages": [{"role": "x"}]}, "messages", r"messages\[0\].role is 'x'"),
+        (
+            {"extra_body": {"structured_outputs": {"choice": ["a word" * 9]}}, "max_tokens": 2},
+            "max_tokens",
+            "max_tokens is 2: .* tokens",
+        ),
+        (
+            {"extra_body": {"structured_outputs": {"regex": "(?=a)b"}}},
+            None,  # it is found where fields have no names any more
+            "regex",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_client_can_mend_is_a_400(tiny, fields, param, message, stream):
+    """A stream too: nothing has been sent when it is found."""
+    with pytest.raises(openai.BadRequestError, match=message) as raised:
+        tiny.client.chat.completions.create(**HI | fields, stream=stream)
+    body = error_of(raised.value)
+    assert (body["type"], body["param"]) == ("BadRequestError", param)
+
+
+def test_a_model_that_is_not_there_is_a_404(tiny):
+    with pytest.raises(openai.NotFoundError, match="'gpt' does not exist") as raised:
+        tiny.client.chat.completions.create(**HI | {"model": "gpt"})
+    assert error_of(raised.value)["type"] == "NotFoundError"
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[" * 100_000, b'{"a": NaN}', b"\xff", b"[]", b"3"])
+def test_a_body_that_is_none_is_a_400(tiny, raw):
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+        answer = tiny.http.post(path, content=raw)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("the body is")
+
+
+def test_a_way_that_leads_nowhere_is_told_in_the_same_form(tiny):
+    assert tiny.http.get("/v1/nothing").json()["error"]["code"] == 404
+    assert tiny.http.get("/v1/chat/completions").json()["error"]["code"] == 405
+    assert tiny.http.get("/docs").status_code == 404  # a page of scripts from elsewhere
+    assert tiny.http.get("/openapi.json").status_code == 404
+
+
+def test_keys_open_what_costs_something_and_others_do_not(engine_of, serve):
+    with serve(engine_of(Random(V, seed=1)), api_keys=("first", "second")) as served:
+        for key in ("first", "second"):
+            client = served.client.with_options(api_key=key)
+            assert client.models.list().data[0].id == "tiny"
+        for key in ("third", "firs", "first2"):
+            client = served.client.with_options(api_key=key)
+            with pytest.raises(openai.AuthenticationError, match="Incorrect API key") as raised:
+                client.chat.completions.create(**HI)
+            assert error_of(raised.value)["type"] == "AuthenticationError"
+        strange = {"Authorization": b"Bearer \xc3\xa9\xff"}
+        assert served.http.get("/v1/models", headers=strange).status_code == 401
+        for path in ("/v1/completions", "/tokenize", "/detokenize"):
+            answer = served.http.post(path, content=b"{}")
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert served.http.get("/v1/models", headers={"Authorization": "first"}).status_code == 401
+        assert [served.http.get(p).status_code for p in ("/health", "/version", "/metrics")] == [
+            200
+        ] * 3
+
+
+def test_a_body_that_is_too_large_is_a_413(engine_of, serve):
+    with serve(engine_of(Random(V, seed=1)), max_body_bytes=1000) as served:
+        long = [{"role": "user", "content": "a" * 1000}]
+        with pytest.raises(openai.APIStatusError, match="more than 1000 bytes") as raised:
+            served.client.chat.completions.create(**HI | {"messages": long})
+        assert error_of(raised.value)["code"] == 413
+
+        def parts():
+            for _ in range(100):
+                yield b" " * 100
+
+        assert served.http.post("/tokenize", content=parts()).status_code == 413
+
+
+def test_more_than_can_be_received_at_once_is_a_429(engine_of, serve):
+    limits = {"max_body_bytes": 10_000, "max_bodies_bytes": 12_000}
+    with serve(engine_of(Random(V, seed=1)), **limits) as served, ThreadPoolExecutor(1) as pool:
+        sent, go_on = threading.Event(), threading.Event()
+
+        def parts():
+            yield b" " * 9000
+            sent.set()
+            assert go_on.wait(60)
+            yield b"3"
+
+        slow = pool.submit(lambda: served.http.post("/tokenize", content=parts()))
+        assert sent.wait(60)
+        long = httpx2.post(f"{served.url}/tokenize", content=b" " * 9000)
+        while long.status_code == 400:  # what was sent has not arrived yet
+            long = httpx2.post(f"{served.url}/tokenize", content=b" " * 9000)
+        assert long.status_code == 429
+        assert "try again later" in long.json()["error"]["message"]
+        go_on.set()
+        assert slow.result().status_code == 400  # it was read: 3 is no object
+        assert httpx2.post(f"{served.url}/tokenize", content=b" " * 9000).status_code == 400
+
+
+def test_a_large_body_within_the_limit_is_read(tiny):
+    """By the framework too, which has a limit of its own."""
+    answer = tiny.http.post("/tokenize", json={"prompt": "word " * 500_000})
+    assert answer.status_code == 200
+    assert answer.json()["count"] > 500_000
+
+
+def test_a_body_that_does_not_arrive_is_a_408(engine_of, serve):
+    with serve(engine_of(Random(V, seed=1)), body_seconds=0.1) as served:
+        wait = threading.Event()
+
+        def parts():
+            yield b"{"
+            wait.wait(1)
+
+        assert served.http.post("/tokenize", content=parts()).status_code == 408
+
+
+def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, serve):
+    """Its schema asks for what only a check can tell, and the model never does it."""
+    engine = engine_of(Gated(tokens_of("[1, 1]<turn|>")), slots=1)
+    engine.model.open.set()
+    schema = {
+        "type": "array",
+        "items": {"const": 1},
+        "minItems": 2,
+        "maxItems": 2,
+        "uniqueItems": True,
+    }
+    named = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    with serve(engine) as served, pytest.raises(openai.UnprocessableEntityError) as raised:
+        served.client.chat.completions.create(**HI | {"response_format": named})
+    assert error_of(raised.value)["type"] == "UnprocessableEntityError"
+
+
+def test_a_full_queue_is_a_429_that_says_when_to_come_again(engine_of, tokens_of, serve):
+    model = Gated(tokens_of("hi<turn|>"))
+    with (
+        serve(engine_of(model, slots=1), slots=1, max_queue=1, retry_after=7) as served,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        waiting = [pool.submit(served.client.chat.completions.create, **HI) for _ in range(2)]
+        while len(served.server.engine._streams) < 2:
+            pass
+        with pytest.raises(openai.RateLimitError, match="try again later") as raised:
+            served.client.chat.completions.create(**HI)
+        assert error_of(raised.value)["type"] == "RateLimitError"
+        assert raised.value.response.headers["retry-after"] == "7"
+        model.open.set()
+        assert [w.result().choices[0].message.content for w in waiting] == ["hi", "hi"]
+
+
+def test_an_engine_that_failed_is_a_503_and_ill(engine_of, serve):
+    with serve(engine_of(Broken(V, seed=1))) as served:
+        assert served.http.get("/health").content == b""
+        for stream in (False, True, False):
+            with pytest.raises(openai.InternalServerError, match="the engine has failed") as raised:
+                served.client.chat.completions.create(**HI, stream=stream)
+            assert error_of(raised.value)["code"] == 503
+            assert "path" not in raised.value.response.text
+        health = served.http.get("/health")
+        assert (health.status_code, health.json()["error"]["code"]) == (503, 503)
+        assert served.http.get("/metrics").status_code == 200
+
+
+def test_an_error_in_mid_stream_is_the_last_thing_told_of_it(
+    engine_of, tokens_of, serve, monkeypatch
+):
+    engine = engine_of(Gated(tokens_of("word " * 40)), slots=1)
+    engine.model.open.set()
+    advance, calls = engine._decoder.advance, []
+
+    def failing(slot, sequence, outcome):
+        calls.append(1)
+        if sequence.tokens:
+            raise OSError("/a/path of the machine")
+        yield from advance(slot, sequence, outcome)
+
+    monkeypatch.setattr(engine._decoder, "advance", failing)
+    asked = HI | {"stream": True, "max_tokens": 64}
+    with serve(engine) as served:
+        answer = served.http.post("/v1/chat/completions", json=asked)
+        assert answer.status_code == 200
+        lines = [line for line in answer.text.split("\n\n") if line]
+        assert lines[-1] == "data: [DONE]"
+        error = json.loads(lines[-2].removeprefix("data: "))["error"]
+        assert (error["code"], error["type"]) == (500, "InternalServerError")
+        assert "path" not in answer.text
+        assert "word" in answer.text
+        with pytest.raises(openai.APIError, match="by no fault of its own"):
+            list(served.client.chat.completions.create(**asked))
+        with pytest.raises(openai.InternalServerError):
+            served.client.chat.completions.create(**HI | {"max_tokens": 64})
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RequestError("seed is 3"), 400),
+        (DlmError("the result is refused"), 422),
+        (failure(DeadEndError("no way")), 422),
+        (failure(CrashError("ended")), 500),
+        (failure(OSError("/a/path")), 500),
+        (ValueError("/a/path"), 500),
+    ],
+)
+def test_whose_fault_an_error_is_decides_its_status(error, status):
+    assert status_of(error) == status
+    assert told(error)["error"]["code"] == status
+    assert "/a/path" not in told(error)["error"]["message"]

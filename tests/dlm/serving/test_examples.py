@@ -1,0 +1,26 @@
+"""Every example does what it says, with the built-in model."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SAID = {
+    "extract": ["AK-4071: Silver Robotics owes 0"],
+    "stream": ["pass 1: ", "final: ", " tokens"],
+    "tools": ["get_weather({'city': ", "sunny, 21 degrees", " messages"],
+    "choose": ["mage. -> mage", "warrior. -> warrior"],
+    "reason": ["reasoning: The text is about", "'age': 61", " tokens of reasoning"],
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_example_runs(tiny, capsys, name):
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](tiny.client)
+    said = capsys.readouterr().out
+    assert all(part in said for part in SAID[name])
+
+
+def test_no_example_is_left_out():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAID)

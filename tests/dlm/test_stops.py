@@ -1,0 +1,125 @@
+"""Where else an answer without a constraint ends: at texts and tokens that its caller names."""
+
+import pytest
+from doubles import Scripted
+from values import PROMPT, V
+
+from dlm import Choice, Committed, Finished, Request, RequestError, Tools
+
+SAID = "One desk. Two lamps. Three tents.\nOne more chair."
+
+
+@pytest.fixture
+def says(engine_of, tokens_of):
+    def says(text, canvas_length=16):
+        script = tokens_of(text + "<turn|>")
+        return engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
+
+    return says
+
+
+def serve(engine, request):
+    """The result, and what was told on the way: after each event, all of the text."""
+    engine.add(request)
+    told, result = [""], None
+    while engine.busy:
+        for event in engine.step():
+            if isinstance(event, Committed):
+                told.append(told[-1] + event.text)
+            elif isinstance(event, Finished):
+                result = event.result
+    assert result is not None
+    return result, told
+
+
+@pytest.mark.parametrize("canvas_length", [1, 3, 16, 64])
+@pytest.mark.parametrize(
+    ("stop", "left"),
+    [
+        (["lamps"], "One desk. Two "),
+        (["\n"], "One desk. Two lamps. Three tents."),
+        (["tents", "lamps. Three", "Two lamp"], "One desk. "),
+        (["s. Three tents.\nOne m"], "One desk. Two lamp"),
+        (["O"], ""),
+        (["nowhere", "chair. "], SAID),
+        ([" chair."], SAID.removesuffix(" chair.")),
+    ],
+)
+def test_an_answer_ends_in_front_of_the_first_stop_wherever_canvases_end(
+    says, canvas_length, stop, left
+):
+    engine = says(SAID, canvas_length)
+    result, told = serve(engine, Request(token_ids=PROMPT, stop=stop, max_tokens=80))
+    assert (result.text, result.finish_reason) == (left, "stop")
+    assert told[-1] == left
+    assert all(left.startswith(text) for text in told)  # nothing that was told is taken back
+    said = engine.vocabulary.text(result.token_ids)
+    assert SAID.startswith(said)
+    assert (said != left) == (left != SAID)  # the stop itself was committed, and is paid for
+    assert result.stats.tokens == len(result.token_ids) + (left == SAID)
+
+
+def test_a_stop_that_only_begins_is_told_once_the_answer_is_over(says):
+    result, told = serve(says("a lamp. b", 1), Request(token_ids=PROMPT, stop=["bc"]))
+    assert told[-1] == result.text == "a lamp. b"
+    assert "a lamp. b" not in told[:-2]
+
+
+def test_reasoning_is_not_looked_into(says):
+    said = "<|channel>thought\nTwo lamps?<channel|>One desk. Two lamps."
+    result, _ = serve(says(said), Request(token_ids=PROMPT, stop=["lamps"], thinking=True))
+    assert (result.reasoning, result.text) == ("Two lamps?", "One desk. Two ")
+
+
+@pytest.mark.parametrize("canvas_length", [1, 16])
+def test_an_answer_ends_at_a_token_that_its_caller_names(says, tokens_of, canvas_length):
+    comma = tokens_of("desk, lamp")[1]
+    engine = says("desk, lamp", canvas_length)
+    request = Request(token_ids=PROMPT, stop_token_ids=[comma], max_tokens=40)
+    result, told = serve(engine, request)
+    assert (result.text, told[-1], result.finish_reason) == ("desk", "desk", "stop")
+    assert comma not in result.token_ids
+
+
+def test_the_last_token_that_is_allowed_may_complete_a_stop(says, tokens_of):
+    room = len(tokens_of("One desk."))
+    result, told = serve(says(SAID), Request(token_ids=PROMPT, stop=["."], max_tokens=room))
+    assert (result.text, told[-1], result.finish_reason) == ("One desk", "One desk", "stop")
+
+
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"stop": "ab"}, "stop is 'ab': it takes a list of texts"),
+        ({"stop": [1]}, "stop is .*: it takes a list of texts"),
+        ({"stop": ["a", ""]}, "stop holds an empty text"),
+        ({"stop": ["a"] * 65}, "stop has 65 texts: it takes 64"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids is .*: it takes a list of token ids"),
+        (
+            {"stop": ["a"], "constraint": Choice(["a"])},
+            "stop would cut an answer .* under a choice",
+        ),
+        ({"stop_token_ids": [7], "constraint": Tools([TOOL])}, "stop_token_ids would cut"),
+    ],
+)
+def test_stops_that_make_no_sense_are_refused(fields, problem):
+    with pytest.raises(RequestError, match=problem):
+        Request(token_ids=PROMPT, **fields)
+
+
+def test_a_stop_token_that_the_model_does_not_have_is_refused(says):
+    with pytest.raises(RequestError, match="stop_token_ids: 99999 is outside of 1536 tokens"):
+        says(SAID).add(Request(token_ids=PROMPT, stop_token_ids=[99999]))
+
+
+@pytest.mark.parametrize("text", ["a lamp. b", "日", "b"])
+def test_what_was_held_back_is_told_at_the_end_although_no_token_is_new(says, tokens_of, text):
+    stream = says("").prepare(Request(token_ids=PROMPT, stop=["bc", "日本"])).sequence.stream
+    tokens = tokens_of(text)
+    told = [stream.tell(tokens), stream.tell(tokens), stream.tell(tokens, ended=True)]
+    assert [new for new, _, _ in told] == [tokens, [], []]
+    assert "".join(said for _, said, _ in told) == text
+    assert told[2][1]

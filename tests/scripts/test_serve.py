@@ -1,0 +1,107 @@
+"""The server as operators start it: a process, its flags, and its end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+COMMAND = [sys.executable, str(ROOT / "scripts" / "serve.py"), "--log-level", "error"]
+HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+@contextmanager
+def started(*flags, http, there=ROOT, **environment):
+    """The process, once the file `there` exists and it is well."""
+    more = os.environ | environment
+    process = subprocess.Popen([*COMMAND, *flags], stderr=subprocess.PIPE, text=True, env=more)
+    try:
+        end = time.monotonic() + 120
+        while True:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+            with suppress(httpx2.TransportError):
+                if there.exists() and http.get("/health").status_code == 200:
+                    break
+        yield process
+    finally:
+        process.kill()
+        process.wait(60)
+        process.stderr.close()
+
+
+def test_a_signal_ends_the_process_once_what_it_had_begun_is_finished():
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    asked = HI | {"max_tokens": 1500, "response_format": {"type": "json_object"}, "temperature": 2}
+    with (
+        httpx2.Client(base_url=url, timeout=60) as http,
+        started("--port", str(port), "--slots", "1", http=http, DLM_API_KEYS="one two") as process,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="two", max_retries=0) as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="three").models.list()
+        running = [pool.submit(client.chat.completions.create, **asked) for _ in range(4)]
+        while 'waiting{model_name="tiny"} 3.0' not in http.get("/metrics").text:
+            assert not any(one.done() for one in running)
+        process.send_signal(signal.SIGTERM)
+        while http.get("/health").status_code == 200:
+            pass
+        with pytest.raises(openai.InternalServerError, match="shutting down") as raised:
+            client.chat.completions.create(**HI)
+        assert raised.value.status_code == 503
+        for one in running:
+            assert one.result().choices[0].finish_reason in ("stop", "length")
+        process.wait(60)
+        assert process.returncode == 0
+
+
+def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
+    path = tmp_path / "socket"
+    flags = ("--uds", str(path), "--served-model-name", "a", "b", "--root-path", "/llm")
+    transport = httpx2.HTTPTransport(uds=str(path))
+    with (
+        httpx2.Client(transport=transport, base_url="http://server", timeout=60) as http,
+        started(*flags, http=http, there=path),
+    ):
+        names = [model["id"] for model in http.get("/v1/models").json()["data"]]
+        assert names == ["a", "b"]
+        assert http.get("/llm/v1/models").status_code == 200  # behind a proxy that leaves it there
+        said = http.post("/v1/completions", json={"prompt": "hi", "model": "b"}).json()
+        assert said["model"] == "b"
+        assert str(ROOT) not in str(http.post("/v1/completions", json={"prompt": 3}).json())
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--host", "0.0.0.0"], "--host 0.0.0.0 without --api-key: everybody could use the model"),
+        (["--slots", "0"], "slots is 0: it takes at least 1"),
+        (["--model", "/nowhere"], "no model directory at /nowhere"),
+        (["--policy", "some"], "argument --policy: invalid choice: 'some'"),
+        (["--shutdown-timeout", "-1"], "--shutdown-timeout is -1: it takes 0 or more seconds"),
+        (["--api-key", ""], "api_keys holds an empty key"),
+    ],
+)
+def test_bad_usage_is_one_line_and_code_2(flags, problem):
+    run = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 2
+    assert run.stderr.startswith("serve.py: ")
+    assert problem in run.stderr
+    assert run.stderr.count("\n") == 1
