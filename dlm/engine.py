@@ -66,8 +66,8 @@ class Engine:
     depends on the request alone, never on what runs beside it.
 
     One thread at a time calls `step`, `generate`, `decide` and `close`. Any thread may at any time
-    call `add`, its halves `prepare` and `start`, `cancel` and `compile`, and read `busy`, `cold` and
-    `occupancy`. None of these waits for a step; what is asked for while one is under way counts
+    call `add`, its halves `prepare` and `start`, `cancel` and `compile`, and read `busy`, `cold`
+    and `occupancy`. None of these waits for a step; what is asked for while one is under way counts
     from the next on. `chat` and `vocabulary` are for any thread too.
     """
 
