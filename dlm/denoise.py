@@ -16,6 +16,7 @@ from torch import Tensor
 from dlm import sampling
 from dlm.class_table import ClassTable
 from dlm.config import DecodeConfig
+from dlm.decoding import Model
 from dlm.grammar import Guidance
 from dlm.kernels.expectation import Distributions
 from dlm.logits import Logits
@@ -26,27 +27,11 @@ from dlm.turn import Cache, Turn
 
 
 @runtime_checkable
-class Denoiser(Protocol):
-    """All that the engine asks of a model; `DiffusionGemma` is one."""
-
-    @property
-    def vocab_size(self) -> int: ...
+class Denoiser(Model, Protocol):
+    """All that decoding in canvases asks of a model; `DiffusionGemma` is one."""
 
     @property
     def canvas_length(self) -> int: ...
-
-    @property
-    def max_positions(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def softcap(self) -> float | None:
-        """A logit l counts as softcap * tanh(l / softcap); None: as it is."""
-        ...
-
-    def new_cache(self, slots: int) -> Any: ...  # a Cache, of the model's own kind
 
     def encode(
         self, tokens: abc.Sequence[abc.Sequence[int]], cache: Any, slots: abc.Sequence[int]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dlm
-from comparison.variants import AtCommit, NoSearch, Raw, WholeChain
+from comparison.variants import AtCommit, Guided, NoSearch, Raw, WholeChain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ POLICIES = (
     Mode(
         name="masks along the whole chain",
         what="nothing is suspect: what was predicted under a wrong left context is accepted",
-        decoding=WholeChain(),
+        decoding=Guided(frontier=WholeChain),
     ),
     Mode(
         name="exact posterior",
@@ -89,7 +89,7 @@ POLICIES = (
     Mode(
         name="no search for repairs",
         what="the likeliest allowed token stands in, whatever comes behind it",
-        decoding=NoSearch(),
+        decoding=Guided(frontier=NoSearch),
     ),
     Mode(
         name="raw soft embeddings",

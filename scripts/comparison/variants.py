@@ -69,8 +69,10 @@ class _Unseen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeChain(dlm.Diffusion):
-    """Masks along the whole guess: what was predicted under a wrong left context is accepted."""
+class Guided(dlm.Diffusion):
+    """Another frontier is asked."""
+
+    frontier: type[Frontier]
 
     def constrain(
         self,
@@ -79,34 +81,22 @@ class WholeChain(dlm.Diffusion):
         reasoning: Reasoning | None,
         parts: Parts,
     ) -> None:
-        super(WholeChain, self).constrain(sequence, compiled, reasoning, parts)
+        super(Guided, self).constrain(sequence, compiled, reasoning, parts)
         if compiled is not None:
-            sequence.constraint = _Chain(compiled, sequence.request.max_tokens, reasoning)
+            sequence.constraint = self.frontier(compiled, sequence.request.max_tokens, reasoning)
 
 
-class _Chain(Frontier):
+class WholeChain(Frontier):
+    """Masks along the whole guess: what was predicted under a wrong left context is accepted."""
+
     def _advance(self, scores: Scores, here: CanvasPass) -> None:
         here.repair = None  # each disagreement counts as the first: nothing is suspect behind it
         super()._advance(scores, here)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoSearch(dlm.Diffusion):
+class NoSearch(Frontier):
     """The likeliest allowed token stands in for one that is refused, whatever comes behind it."""
 
-    def constrain(
-        self,
-        sequence: Any,
-        compiled: Compiled | None,
-        reasoning: Reasoning | None,
-        parts: Parts,
-    ) -> None:
-        super(NoSearch, self).constrain(sequence, compiled, reasoning, parts)
-        if compiled is not None:
-            sequence.constraint = _Greedy(compiled, sequence.request.max_tokens, reasoning)
-
-
-class _Greedy(Frontier):
     def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:
         found = super()._candidates(scores, position, mask)
         return replace(found, ranked=found.ranked[:1])
