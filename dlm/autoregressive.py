@@ -13,9 +13,10 @@ from dlm.config import DecodeConfig
 from dlm.decoder import Decoder
 from dlm.decoding import Model, Parts
 from dlm.drafts import Drafts
-from dlm.errors import DlmError, RequestError
+from dlm.errors import DlmError
 from dlm.events import Event
 from dlm.grammar import (
+    BoundedTokens,
     Compiled,
     Free,
     FreeTokens,
@@ -74,11 +75,9 @@ class Autoregressive:
         request, drafting = sequence.request, None
         stops, room = {*parts.config.stops, *request.stop_token_ids}, request.max_tokens
         if compiled is None:
-            if reasoning is not None and reasoning.budget is not None:
-                raise RequestError(
-                    "thinking_budget takes a constraint when text is written left to right"
-                )
             constraint = FreeTokens(stops, room)
+            if reasoning is not None and reasoning.budget is not None:
+                constraint = BoundedTokens(stops, room, reasoning)
             if self.drafts:
                 sequence.constraint = drafting = Free(stops)
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlm.grammar.calls.tool_call import Answer, ToolCall
-    from dlm.grammar.canvas.bounded import Bounded
+    from dlm.grammar.canvas.bounded import Bounded, BoundedTokens
     from dlm.grammar.canvas.compiler import Compiler
     from dlm.grammar.canvas.frontier import Frontier
     from dlm.grammar.canvas.workers import Workers
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "dlm.grammar.calls.tool_call": "Answer ToolCall",
-    "dlm.grammar.canvas.bounded": "Bounded",
+    "dlm.grammar.canvas.bounded": "Bounded BoundedTokens",
     "dlm.grammar.canvas.compiler": "Compiler",
     "dlm.grammar.canvas.frontier": "Frontier",
     "dlm.grammar.canvas.workers": "Workers",

@@ -81,7 +81,9 @@ def test_entropies_draws_and_expectations_are_those_of_the_posterior(
     wanted = torch.tensor(expected.reshape(B * L, V)) @ table.double()
     torch.testing.assert_close(mean.double(), wanted, atol=2e-3, rtol=1e-3)
     for i, posterior in told.items():
-        for position, draw in enumerate(marginals.draws[i, : len(posterior.drawn)].tolist()):
+        for position, draw in enumerate(
+            marginals.draws([1.0] * B)[i, : len(posterior.drawn)].tolist()
+        ):
             check_draw(draw, position, posterior, raw[i, position])
 
 
@@ -112,7 +114,7 @@ def test_beside_a_posterior_other_canvases_are_as_they_were():
     rows = [*range(L), *range(2 * L, 3 * L)]
     one, other = (m.expected(lambda d: d.expected(table)) for m in (alone, beside))
     assert torch.equal(one[rows], other[rows])
-    assert torch.equal(alone.draws[[0, 2]], beside.draws[[0, 2]])
+    assert torch.equal(alone.draws([1.0] * 3)[[0, 2]], beside.draws([1.0] * 3)[[0, 2]])
     assert torch.equal(alone.entropies[[0, 2]], beside.entropies[[0, 2]])
 
 
