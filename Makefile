@@ -9,7 +9,7 @@ demo: $(STAMP)
 	  "Extract invoice_id, customer, total, paid as JSON. Invoice AK-4071, billed to Silver Robotics, the total is 218.5, payment was received."
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
