@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dlm.batch.template import Template
 
 _OWN = ("id", "max_tokens", "seed")  # options that OpenAI's lines have no use for
+_ALIKE = ("column", "template", "unenforced", "kv", "policy")  # answers depend on these, too
 
 
 class Parser(argparse.ArgumentParser):
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace, source: str | None) -> int:
 
     rows = rows_of(args.input)
     form = form_of(args, rows, source)
-    with closing(Output(args.output, settings(args, rows, source), form)) as output:
+    with closing(Output(args.output, settings(args, rows, form, source), form)) as output:
         total = min(sum(1 for _ in rows.read()), args.limit or sys.maxsize)
         if len(output.done & set(range(total))) < total:
             with closing(runner(args, form)) as answering:
@@ -129,15 +130,17 @@ def template_of(args: argparse.Namespace, rows: "Rows") -> "Template":
     return Template.column(rows.text_column())
 
 
-def settings(args: argparse.Namespace, rows: "Rows", source: str | None) -> dict[str, Any]:
+def settings(
+    args: argparse.Namespace, rows: "Rows", form: "Form", source: str | None
+) -> dict[str, Any]:
     """What answers depend on: those of other settings are not mixed with these."""
     constraint = source and f"{kind_of(args)} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
-    alike = ("column", "template", "unenforced", "max_tokens", "seed", "id", "kv", "policy")
     return {
         "input": rows.digest(),
         "constraint": constraint,
         "model": str(Path(args.model).resolve()) if args.model else "tiny (built in)",
-        **{name: getattr(args, name) for name in alike},
+        **{name: getattr(form, name, None) for name in _OWN},
+        **{name: getattr(args, name) for name in _ALIKE},
     }
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlm.batch.rows import Row
-from dlm.engine import Engine
 from dlm.errors import DlmError, failure
 from dlm.events import Event, Failed, Finished
 from dlm.request import Request, Result
+
+if TYPE_CHECKING:
+    from dlm.engine import Engine  # with torch, which takes seconds
 
 Answer = dict[str, Any]  # JSON; its "error" is None where the row succeeded
 Ended = tuple[int, Answer]  # with the number of the row
@@ -25,7 +27,7 @@ class Job:
 class Form(Protocol):
     """What rows mean, and how their answers are written. It travels to other processes."""
 
-    def job(self, row: Row, engine: Engine) -> Job:
+    def job(self, row: Row, engine: "Engine") -> Job:
         """Raises `DlmError` for a row that cannot be served."""
         ...
 
@@ -87,7 +89,7 @@ class _Running:
 class Batch:
     """The `Runner` that owns an engine, which nobody else steps."""
 
-    def __init__(self, engine: Engine, form: Form, ahead: int):
+    def __init__(self, engine: "Engine", form: Form, ahead: int):
         """So many rows are under way at once: those beyond the engine's slots have their grammars
         compiled while others run."""
         self._engine, self._form, self._ahead = engine, form, ahead

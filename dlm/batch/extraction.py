@@ -3,15 +3,17 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlm.batch.batch import Answer, Job
 from dlm.batch.rows import Row
 from dlm.batch.template import Template
-from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import Spec
 from dlm.request import Request, Result
+
+if TYPE_CHECKING:
+    from dlm.engine import Engine
 
 _SEEDS = 2**63
 
@@ -27,7 +29,7 @@ class Extraction:
     seed: int = 0  # of the first row
     id: str | None = None  # the column of the rows' own names
 
-    def job(self, row: Row, engine: Engine) -> Job:
+    def job(self, row: Row, engine: "Engine") -> Job:
         request = Request(
             prompt=self.template.fill(row.fields),
             constraint=self.constraint,

@@ -59,14 +59,13 @@ class Output:
 
     def _compare(self, settings: dict[str, Any]) -> None:
         try:
-            before = json.loads(self._settings.read_text(encoding="utf-8"))
-            names = dict.fromkeys([*before, *settings])
+            before = {} | json.loads(self._settings.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError, TypeError) as error:
             raise OutputError(
                 f"{self.path} is there, without the settings of a run in {self._settings.name}: "
                 "take another file"
             ) from error
-        for name in names:
+        for name in before | settings:
             was, now = before.get(name), settings.get(name)
             if was != now:
                 raise OutputError(
