@@ -22,6 +22,7 @@ from constraints import UsageError, add_options, constraint_of, kind_of, read_so
 from serve import POLICIES, load
 
 import dlm
+from dlm.collector import collect_seldom
 
 if TYPE_CHECKING:
     from dlm.batch.batch import Batch, Form, Runner
@@ -158,7 +159,6 @@ def batch_of(args: argparse.Namespace, form: "Form", place: int) -> "Batch":
     import torch
 
     from dlm.batch.batch import Batch
-    from dlm.collector import collect_seldom
 
     if args.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))

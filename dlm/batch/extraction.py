@@ -1,9 +1,8 @@
 """Rows to prompts, all under one constraint, and results to lines of values."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlm.batch.batch import Answer, Job
 from dlm.batch.rows import Row
@@ -50,7 +49,7 @@ class Extraction:
         (result,) = results
         calls = [{"name": call.name, "arguments": call.arguments} for call in result.tool_calls]
         return self._named(row) | {
-            "value": calls or _finite(result.parsed),
+            "value": calls or result.parsed,
             "text": result.text,
             "finish_reason": result.finish_reason,
             "tokens": result.stats.tokens,
@@ -65,12 +64,3 @@ class Extraction:
         except RequestError:
             id = None
         return {"row": row.number, "id": id if isinstance(id, str | int | None) else str(id)}
-
-
-def _finite(value: Any) -> Any:
-    """The value, or None where JSON cannot say it as Python holds it: 1e999 is infinite there."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (ValueError, RecursionError):
-        return None
-    return value

@@ -16,7 +16,7 @@ from dlm.batch.rows import Row
 from dlm.errors import DlmError
 
 Start = Callable[[int], Batch]  # takes the worker's place, 0 up; it travels to its process
-_CHANCES = 3  # processes that a row may be on when they end
+_CHANCES = 3  # processes that a row may be on when they end, or that may end without one
 _PARTING = 10.0  # seconds for a process to end in, once there is nothing for it to do
 
 
@@ -43,6 +43,7 @@ class Pool:
         self._fresh: deque[Row] = deque()
         self._suspects: deque[Row] = deque()  # whose process ended
         self._losses: dict[int, int] = {}  # processes that ended, by the number of a row they had
+        self._unready = 0  # processes that ended before they were ready, since the last that was
         self._ended: list[Ended] = []
 
     @property
@@ -125,7 +126,7 @@ class Pool:
             self._losses.pop(number, None)
             self._ended.append((number, answer))
         elif said is None:
-            worker.ready = True
+            worker.ready, self._unready = True, 0
         else:
             raise DlmError(said)
 
@@ -137,8 +138,12 @@ class Pool:
             worker.process.kill()
             worker.process.join()
         code = worker.process.exitcode
-        if not worker.ready:
-            raise DlmError(f"a worker ended with {code} before its model was loaded")
+        self._unready += not worker.ready
+        if self._unready >= _CHANCES:
+            raise DlmError(
+                f"{self._unready} workers ended before their models were loaded, "
+                f"the last one with {code}"
+            )
         for number, row in worker.held.items():
             losses = self._losses[number] = self._losses.get(number, 0) + 1
             if losses < _CHANCES:

@@ -41,7 +41,7 @@ def test_no_rows_start_no_process():
     ("start", "problem"),
     [
         (fragile.refuse, "ValueError: no such model"),
-        (fragile.vanish, "a worker ended with -9 before its model was loaded"),
+        (fragile.vanish, "3 workers ended before their models were loaded, the last one with -9"),
     ],
 )
 def test_a_worker_that_cannot_start_is_the_end(start, problem):
