@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class Rows:
         for name in ("prompt", TEXT, *self.columns[: len(self.columns) == 1]):
             if name in self.columns:
                 return name
+        if not self.columns:
+            raise InputError(f"{self.path} has no row that can be read")
         raise InputError(
             f"{self.path} has neither a column prompt nor a column text: "
             f"say which holds the text, of {self._listed}"
@@ -74,7 +77,7 @@ class Rows:
 
     @property
     def _listed(self) -> str:
-        return ", ".join(self.columns) or "none"
+        return ", ".join(self.columns)
 
 
 def rows_of(path: Path) -> Rows:
@@ -149,8 +152,7 @@ def _csv_row(number: int, fields: dict[Any, Any]) -> Row:
 
 def _parquet(path: Path) -> Rows:
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
         raise InputError(
             f"{path} needs pyarrow, which is not installed: pip install 'dlm[parquet]'"
@@ -160,17 +162,17 @@ def _parquet(path: Path) -> Rows:
         number = 0
         try:
             with path.open("rb") as file:
-                for batch in ParquetFile(file).iter_batches(batch_size=1024):
+                for batch in parquet.ParquetFile(file).iter_batches(batch_size=1024):
                     for fields in batch.to_pylist():
                         yield Row(number, fields)
                         number += 1
-        except ArrowException as error:
+        except arrow.ArrowException as error:
             raise InputError(f"{path} is not readable as Parquet: {error}") from error
 
     try:
         with path.open("rb") as file:
-            columns = _distinct(path, ParquetFile(file).schema_arrow.names)
-    except ArrowException as error:
+            columns = _distinct(path, parquet.ParquetFile(file).schema_arrow.names)
+    except arrow.ArrowException as error:
         raise InputError(f"{path} is not readable as Parquet: {error}") from error
     return Rows(path, columns, True, read)
 

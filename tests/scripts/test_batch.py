@@ -251,12 +251,9 @@ def test_bad_usage_is_one_clear_line_and_exit_code_2(run, tmp_path, args, proble
     assert (code, problem in err, err.count("\n")) == (2, True, 1), err
 
 
-def test_a_worker_that_cannot_load_the_model_is_bad_usage(tmp_path):
-    rows = written(tmp_path / "in.jsonl", ["one"])
-    process = started(
-        *["--input", rows, "--output", tmp_path / "out.jsonl", "--workers", 2, "--model", ROOT]
-    )
-    said = process.communicate(timeout=100)[1]
-    assert process.returncode == 2
-    assert said.splitlines()[-1].startswith("batch.py: ")
-    assert "holds no config.json" in said.splitlines()[-1]
+def test_a_worker_that_cannot_load_the_model_is_bad_usage(run, tmp_path):
+    args = ["--input", written(tmp_path / "in.jsonl", ["one"]), "--output", tmp_path / "out.jsonl"]
+    code, err = run(*args, "--workers", 2, "--model", ROOT / "docs")
+    assert code == 2
+    assert err.splitlines()[-1].startswith("batch.py: ")
+    assert "holds no config.json" in err.splitlines()[-1]

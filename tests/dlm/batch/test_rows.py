@@ -98,6 +98,11 @@ def test_the_column_of_texts_is_found_by_its_name_or_is_the_only_one(tmp_path, h
         rows.text_column()
 
 
+def test_a_file_without_rows_has_no_column_of_texts(tmp_path):
+    with pytest.raises(InputError, match="has no row that can be read"):
+        rows_of(written(tmp_path, "a.jsonl", "\n{\n")).text_column()
+
+
 def test_a_column_that_no_row_can_have_is_an_error_of_a_table_alone(tmp_path):
     with pytest.raises(InputError, match="has no column 'b': it has a"):
         rows_of(written(tmp_path, "a.csv", "a\n")).need("b")
