@@ -62,9 +62,10 @@ class Pool:
         cannot load its model."""
         self._hire()
         self._deal()
-        pipes = {worker.pipe: worker for worker in self._workers}
-        for pipe in connection.wait(pipes, 0 if self._ended or not self._workers else None):
-            self._hear(pipes[pipe])  # type: ignore[index]  # wait() gives back what it was given
+        pipes = [worker.pipe for worker in self._workers]
+        told = connection.wait(pipes, 0 if self._ended or not pipes else None)
+        for worker in [worker for worker in self._workers if worker.pipe in told]:
+            self._hear(worker)
         ended, self._ended = self._ended, []
         return ended
 
