@@ -1,39 +1,52 @@
-"""Answer a file of requests, in the form of OpenAI's batches, as fast as the model can.
+"""Extract from a file of texts, or answer a file of OpenAI's batch lines, all slots full.
 
-    python scripts/batch.py requests.jsonl answers.jsonl --model DIR --slots 16
+    python scripts/batch.py --input rows.csv --schema s.json --output out.jsonl --column text
+    python scripts/batch.py --input rows.jsonl --schema s.json --output out.jsonl \\
+        --template "Extract name, age as JSON. {text}" --workers 2
+    python scripts/batch.py --input requests.jsonl --output answers.jsonl     # custom_id, url, body
 
-A line of requests is {"custom_id": ..., "url": "/v1/chat/completions", "body": {...}}. Answers come
-in the order in which they end. Run again after it was interrupted, it answers what is missing. Exit
-codes: 0 all lines have answers, 1 some of them are errors, 2 bad usage, 130 interrupted.
+Lines come in the order in which rows end. Killed, the same command goes on with what is missing.
+Exit codes: 0 all rows have answers, 1 some are errors, 2 bad usage, 130 interrupted.
 """
 
 import argparse
-import json
+import hashlib
 import sys
-from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from constraints import UsageError, add_options, constraint_of, kind_of, read_source
 from serve import POLICIES, load
 
 import dlm
 from dlm.collector import collect_seldom
-from dlm.openai.batch import Batch, custom_ids
+
+if TYPE_CHECKING:
+    from dlm.batch.batch import Batch, Form, Runner
+    from dlm.batch.output import Output
+    from dlm.batch.rows import Rows
+    from dlm.batch.template import Template
+
+_OWN = ("id", "max_tokens", "seed")  # options that OpenAI's lines have no use for
+_ALIKE = ("column", "template", "unenforced", "kv", "policy")  # answers depend on these, too
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(message)
 
 
 def main() -> None:
     args = arguments()
     try:
-        done = answered(args.answers)
-        with args.requests.open(encoding="utf-8") as lines, closing(load(args)) as engine:
-            collect_seldom()
-            name = args.model.resolve().name if args.model else "tiny"
-            failed = run(Batch(engine, name), missing(lines, done), args.answers)
-    except (dlm.DlmError, dlm.ModelError) as error:
+        failed = run(args, read_source(args))
+    except (UsageError, dlm.DlmError, dlm.GrammarError) as error:
         fail(str(error))
-    except UnicodeDecodeError as error:
-        fail(f"{args.requests} is not UTF-8 text: {error.reason} at byte {error.start}")
+    except dlm.ModelError as error:  # by itself: to name it imports torch
+        fail(str(error))
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}")
     except KeyboardInterrupt:
@@ -41,49 +54,160 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def run(batch: Batch, lines: Iterator[str], path: Path) -> int:
-    """Writes answers as they come; returns how many of them are errors."""
-    failed = count = 0
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        for answer in batch.run(lines):
-            print(json.dumps(answer, ensure_ascii=False), file=file, flush=True)
-            failed += answer["error"] is not None
-            count += 1
-            print(f"\r{count} answers, {failed} errors", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return failed
+def run(args: argparse.Namespace, source: str | None) -> int:
+    """Answers all rows that have no answer yet; returns how many have failed, in earlier runs too.
+    What is wrong with the file or the options is told before a model is loaded."""
+    from dlm.batch.output import Output
+    from dlm.batch.rows import rows_of
+
+    rows = rows_of(args.input)
+    form = form_of(args, rows, source)
+    with closing(Output(args.output, settings(args, rows, form, source), form)) as output:
+        total = min(sum(1 for _ in rows.read()), args.limit or sys.maxsize)
+        if len(output.done & set(range(total))) < total:
+            with closing(runner(args, form)) as answering:
+                follow(answering, rows, output, total)
+        print(f"{len(output.done)} rows, {output.failed} errors", file=sys.stderr)
+        return output.failed
 
 
-def answered(path: Path) -> set[str]:
-    """What an earlier run has answered. A last line that it could not finish is taken away."""
-    if not path.exists():
-        return set()
-    raw = path.read_bytes()
-    whole = raw[: raw.rfind(b"\n") + 1]
-    if whole != raw:
-        path.write_bytes(whole)
-    return custom_ids(whole.decode("utf-8", "replace").splitlines())
+def follow(answering: "Runner", rows: "Rows", output: "Output", total: int) -> None:
+    """Writes answers as they come, and shows how far it is."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from dlm.batch.batch import answers
+
+    earlier = frozenset(output.done)
+    missing = (row for row in islice(rows.read(), total) if row.number not in earlier)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        done = sum(number < total for number in earlier)
+        bar = progress.add_task("", total=total, completed=done, rate="")
+        for _, answer in answers(missing, answering):
+            output.write(answer)
+            speed = progress.tasks[0].speed
+            rate = "" if speed is None else f"{speed:.1f} rows/s, {output.failed} errors"
+            progress.update(bar, advance=1, rate=rate)
 
 
-def missing(lines: Iterator[str], done: set[str]) -> Iterator[str]:
-    return (line for line in lines if not custom_ids([line]) & done)
+def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form":
+    """What rows mean: OpenAI's lines if they are such and nothing else is asked for."""
+    from dlm.batch.extraction import Extraction
+    from dlm.openai.batch import Lines, are_lines
+
+    free = kind_of(args) is None and args.column is None and args.template is None
+    if free and are_lines(rows):
+        given = next((name for name in _OWN if getattr(args, name) is not None), None)
+        if given is not None:
+            flag = f"--{given.replace('_', '-')}"
+            raise UsageError(f"{flag} with OpenAI's lines: each line says that itself")
+        return Lines(Path(args.model).resolve().name if args.model else "tiny")
+    if args.id is not None:
+        rows.need(args.id)
+    return Extraction(
+        template=template_of(args, rows),
+        constraint=constraint_of(args, source),
+        max_tokens=256 if args.max_tokens is None else args.max_tokens,
+        seed=args.seed or 0,
+        id=args.id,
+    )
+
+
+def template_of(args: argparse.Namespace, rows: "Rows") -> "Template":
+    from dlm.batch.template import Template
+
+    if args.template is not None:
+        return Template.parse(args.template)
+    if args.column is not None:
+        rows.need(args.column)
+        return Template.column(args.column)
+    return Template.column(rows.text_column())
+
+
+def settings(
+    args: argparse.Namespace, rows: "Rows", form: "Form", source: str | None
+) -> dict[str, Any]:
+    """What answers depend on: those of other settings are not mixed with these."""
+    constraint = source and f"{kind_of(args)} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    return {
+        "input": rows.digest(),
+        "constraint": constraint,
+        "model": str(Path(args.model).resolve()) if args.model else "tiny (built in)",
+        **{name: getattr(form, name, None) for name in _OWN},
+        **{name: getattr(args, name) for name in _ALIKE},
+    }
+
+
+def runner(args: argparse.Namespace, form: "Form") -> "Runner":
+    from dlm.batch.pool import Pool
+
+    start = partial(batch_of, args, form)
+    return start(0) if args.workers == 1 else Pool(start, args.workers, form, _ahead(args))
+
+
+def batch_of(args: argparse.Namespace, form: "Form", place: int) -> "Batch":
+    """An engine of its own for the worker at this `place`, on its share of devices and cores."""
+    import os
+
+    import torch
+
+    from dlm.batch.batch import Batch
+
+    if args.workers > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))
+    devices = args.device.split(",") if args.device else [None]
+    own = argparse.Namespace(**{**vars(args), "device": devices[place % len(devices)]})
+    engine = load(own)
+    collect_seldom()
+    return Batch(engine, form, _ahead(args))
+
+
+def _ahead(args: argparse.Namespace) -> int:
+    """Rows that an engine has: as many as run, and as many again, whose grammars compile."""
+    return 2 * args.slots
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("requests", type=Path, metavar="REQUESTS")
-    parser.add_argument("answers", type=Path, metavar="ANSWERS", help="what is there is kept")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="built in: tiny, on the CPU")
-    parser.add_argument("--device", metavar="NAME", help="cuda if there is one, else cpu")
-    parser.add_argument("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
-    parser.add_argument("--cache-tokens", type=int, metavar="N", help="without, memory grows")
-    parser.add_argument("--slots", type=int, default=8, metavar="N", help="requests at once; 8")
-    parser.add_argument("--policy", choices=POLICIES, default="all", help="constraints; all")
-    return parser.parse_args()
+    parser = Parser(prog="batch.py", description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--input", type=Path, required=True, metavar="FILE", help=".jsonl, .csv or .parquet")
+    add("--output", type=Path, required=True, metavar="FILE", help="JSON lines; goes on with it")
+    add("--column", metavar="NAME", help="that holds the text; prompt, text, or the only one")
+    add("--template", metavar="TEXT", help="the prompt, with {NAME} for a row's fields")
+    add("--id", metavar="NAME", help="the column of the rows' own names")
+    add_options(parser)
+    add("--max-tokens", type=int, metavar="N", help="of an answer; 256")
+    add("--seed", type=int, metavar="N", help="of the first row, then counted up; 0")
+    add("--limit", type=int, metavar="N", help="only so many rows, from the first")
+    add("--workers", type=int, default=1, metavar="N", help="processes, an engine each; 1")
+    add("--slots", type=int, default=8, metavar="N", help="rows at once, of each engine; 8")
+    add("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny, on the CPU")
+    add("--device", metavar="NAME,...", help="by worker, in turn; cuda if there is one, else cpu")
+    add("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
+    add("--cache-tokens", type=int, metavar="N", help="of all rows; without, memory grows")
+    add("--policy", choices=POLICIES, default="all", help="constraints that are served; all")
+    args = parser.parse_args()
+    for name in ("max_tokens", "limit", "workers", "slots"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            fail(f"--{name.replace('_', '-')} is {value}: it takes at least 1")
+    if args.seed is not None and not 0 <= args.seed < 2**63:
+        fail(f"--seed is {args.seed}: it takes 0 to 2**63 - 1")
+    if args.column is not None and args.template is not None:
+        fail("--column with --template: the template says which fields are read")
+    return args
 
 
 def fail(message: str) -> NoReturn:
-    print(f"batch.py: {' '.join(message.split())}", file=sys.stderr)
+    """One line on stderr, and out."""
+    said = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()
+    print(f"batch.py: {said}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -14,15 +14,13 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from canvas_view import canvas_view, status
+from constraints import UsageError, add_options, constraint_of, kind_of, read_source, text_of
 
 if TYPE_CHECKING:
     import dlm
-
-KINDS = ("schema", "regex", "choice", "grammar", "tools", "structural_tag")
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,6 +34,8 @@ def main() -> None:
         args = arguments()
         source, prompt = read_source(args), read_prompt(args.prompt)
         sys.exit(run(args, source, prompt))
+    except UsageError as error:
+        fail(2, str(error))
     except ModuleNotFoundError as error:
         fail(2, f"{error} for {sys.executable}: run `make install`, then use .venv/bin/python")
     except KeyboardInterrupt:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     import dlm  # what is wrong with the arguments is told before
 
     try:
-        constraint = None if source is None else constraint_of(args, source)
+        constraint = constraint_of(args, source)
         request = dlm.Request(
             prompt=prompt,
             constraint=None if args.no_constraint else constraint,
@@ -88,19 +88,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
 def arguments() -> argparse.Namespace:
     parser = Parser(prog="generate.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("prompt", help="what the user says; - reads it from stdin")
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--schema", metavar="FILE|-|JSON", help="the JSON schema of the output")
-    kinds.add_argument("--regex", metavar="PATTERN", help="what the whole output matches")
-    kinds.add_argument("--choice", metavar="A,B,...", help="the words that the output is one of")
-    kinds.add_argument("--grammar", metavar="FILE|-", help="EBNF; Lark, if it is named .lark")
-    kinds.add_argument("--tools", metavar="FILE|-", help="tools to call, in OpenAI's form")
-    kinds.add_argument("--structural-tag", metavar="FILE|-", help="text with constrained parts")
-    parser.add_argument(
-        "--unenforced",
-        choices=("check", "refuse"),
-        default="check",
-        help="what of a schema no grammar enforces: checked at the end, or refused; check",
-    )
+    add_options(parser)
     parser.add_argument("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N")
     parser.add_argument("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
@@ -111,7 +99,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stats", action="store_true", help="what it cost, to stderr")
     parser.add_argument("--json", action="store_true", help="result and statistics as one object")
     args = parser.parse_args()
-    args.kind = next((kind for kind in KINDS if getattr(args, kind) is not None), None)
+    args.kind = kind_of(args)
     if args.prompt == "-" and args.kind and getattr(args, args.kind) == "-":
         fail(2, f"prompt and --{args.kind.replace('_', '-')} cannot both come from stdin")
     if args.no_constraint and args.kind != "schema":
@@ -119,56 +107,10 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def read_source(args: argparse.Namespace) -> str | None:
-    """What the constraint says: from a file, from stdin, or from the command line itself."""
-    source: str | None = getattr(args, args.kind) if args.kind else None
-    if source is None or args.kind in ("regex", "choice"):
-        return source
-    written = source.lstrip().startswith(("{", "[")) or source in ("true", "false")
-    if args.kind == "schema" and written:
-        return source
-    what = f"the {args.kind.replace('_', ' ')}"
-    if source == "-":
-        return text_of(sys.stdin.buffer.read(), f"{what} from stdin")
-    try:
-        return text_of(Path(source).read_bytes(), f"{what} {source}")
-    except OSError as error:
-        fail(2, f"cannot read {what} {source}: {error.strerror}")
-
-
 def read_prompt(source: str) -> str:
     if source == "-":
         return text_of(sys.stdin.buffer.read(), "the prompt from stdin")
     return text_of(os.fsencode(source), "the prompt")
-
-
-def text_of(raw: bytes, what: str) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        fail(2, f"cannot read {what}: it is not UTF-8 text at byte {error.start}")
-
-
-def constraint_of(args: argparse.Namespace, source: str) -> "dlm.Spec":
-    import dlm
-
-    match args.kind:
-        case "schema":
-            return dlm.JsonSchema(source, unenforced=args.unenforced)
-        case "regex":
-            return dlm.Regex(source)
-        case "choice":
-            return dlm.Choice(source.split(","))
-        case "grammar":
-            return dlm.Grammar(source, "lark" if args.grammar.endswith(".lark") else "ebnf")
-        case "tools":
-            try:
-                return dlm.Tools(json.loads(source))
-            except json.JSONDecodeError as error:
-                where, reason = f"line {error.lineno} column {error.colno}", error.msg
-                raise dlm.InvalidGrammarError("tools", f"not JSON: {reason}", where) from error
-        case _:
-            return dlm.StructuralTag(source)
 
 
 def load(directory: str | None, kv: str) -> "dlm.Engine":

@@ -1,40 +1,259 @@
-"""The batch script: a file in, a file out, and on again where it was interrupted."""
+"""The batch script: a file in, a file out, and on again where it was killed."""
 
+import csv
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from random import Random
 
-ROOT = Path(__file__).parent.parent.parent
+import batch
+import jsonschema
+import pytest
+from tiny_data import extract
+
+ROOT = Path(__file__).parents[2]
 ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+ROWS = 24
 
 
-def run(*args):
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command in this process: exit code, stderr."""
+
+    def command(*args):
+        monkeypatch.setattr(sys, "argv", ["batch.py", *map(str, args)])
+        monkeypatch.setattr(batch, "collect_seldom", lambda: None)  # for a process of its own
+        with pytest.raises(SystemExit) as end:
+            batch.main()
+        return end.value.code, capsys.readouterr().err
+
+    return command
+
+
+def written(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def started(*args):
+    """The script as a process of its own."""
     command = [sys.executable, str(ROOT / "scripts" / "batch.py"), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_file_is_answered_and_what_was_answered_before_is_not_asked_again(tmp_path):
-    requests, answers = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+def wait_for(process, path, count):
+    """Until so many answers are there."""
+    end = time.monotonic() + 100
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def workers_of(pid):
+    """The processes with engines that a process has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+def is_running(pid):
+    cmdline = Path(f"/proc/{pid}/cmdline")
+    return cmdline.exists() and cmdline.read_bytes() != b""  # empty: it has ended
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Options for a file of prompts, and what one run answers."""
+    folder = tmp_path_factory.mktemp("whole")
+    random = Random("batch")
+    prompts = [extract(random, "heldout").prompt for _ in range(ROWS)]
+    rows = written(folder / "in.jsonl", ({"prompt": prompt} for prompt in prompts))
+    schema = {"type": "object", "additionalProperties": {"type": "string", "maxLength": 20}}
+    options = ["--input", rows, "--schema", json.dumps(schema), "--max-tokens", 64]
+    out = folder / "out.jsonl"
+    process = started(*options, "--output", out)
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 0, said
+    assert f"{ROWS} rows, 0 errors" in said
+    return options, {line["row"]: line for line in lines_of(out)}
+
+
+def test_killed_three_times_it_ends_with_the_rows_of_one_run(whole, tmp_path):
+    options, right = whole
+    assert len(right) == ROWS
+    out, counts = tmp_path / "out.jsonl", [0]
+    for workers in (1, 1, 2):
+        process = started(*options, "--output", out, "--slots", 2, "--workers", workers)
+        wait_for(process, out, counts[-1] + 3)
+        pids = workers_of(process.pid)
+        assert bool(pids) == (workers > 1)
+        process.kill()
+        process.communicate()  # ends when nobody holds its stderr any more, workers neither
+        assert process.returncode == -signal.SIGKILL
+        assert not any(map(is_running, pids))
+        counts.append(out.read_bytes().count(b"\n"))
+        with out.open("a") as file:
+            file.write('{"row": 0, "value": {"na')  # what a kill in the middle of a write leaves
+    assert counts == sorted(set(counts))
+    assert counts[-1] < ROWS
+    process = started(*options, "--output", out)
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 0, said
+    lines = lines_of(out)
+    assert len(lines) == ROWS
+    assert {line["row"]: line for line in lines} == right
+
+
+def test_a_worker_that_is_killed_costs_no_row(whole, tmp_path):
+    options, right = whole
+    out = tmp_path / "out.jsonl"
+    process = started(*options, "--output", out, "--workers", 2, "--slots", 2)
+    wait_for(process, out, 2)
+    before = workers_of(process.pid)
+    assert before
+    os.kill(before[0], signal.SIGKILL)
+    count = out.read_bytes().count(b"\n")
+    assert count < ROWS - 8
+    wait_for(process, out, count + 8)
+    assert before[0] not in workers_of(process.pid)
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 0, said
+    lines = lines_of(out)
+    assert len(lines) == ROWS
+    assert {line["row"]: line for line in lines} == right
+
+
+def test_a_csv_is_extracted_and_a_bad_row_is_its_own_error(run, tmp_path):
+    table, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [["key", "said"], ["a", "This is Olga Lopez, 61 years old."], ["b"], ["c", "Max, 3."]]
+        )
+    args = ["--input", table, "--output", out, "--schema", json.dumps(PERSON), "--id", "key"]
+    args += ["--template", "Extract name, age as JSON. {said}", "--max-tokens", 64]
+    code, err = run(*args)
+    assert code == 1, err
+    assert err.endswith("3 rows, 1 errors\n")
+    found = {line["id"]: line for line in lines_of(out)}
+    assert found["a"]["value"] == {"name": "Olga Lopez", "age": 61}
+    jsonschema.validate(found["c"]["value"], PERSON)
+    assert found["b"]["error"] == "the row has no field 'said': it has key"
+    code, err = run(*args, "--slots", 3)  # nothing is missing, and the error stays one
+    assert (code, err) == (1, "3 rows, 1 errors\n")
+
+
+def test_parquet_is_extracted(run, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": [ASK]}), tmp_path / "in.parquet")
+    args = ["--schema", json.dumps(PERSON), "--output", tmp_path / "out.jsonl"]
+    code, err = run("--input", tmp_path / "in.parquet", *args)
+    assert code == 0, err
+    assert lines_of(tmp_path / "out.jsonl")[0]["value"] == {"name": "Olga Lopez", "age": 61}
+
+
+def test_texts_a_line_and_a_limit_that_grows(run, tmp_path):
+    rows, out = written(tmp_path / "in.jsonl", ["one", "two", "three"]), tmp_path / "out.jsonl"
+    args = ["--input", rows, "--output", out, "--choice", "yes,no"]
+    assert run(*args, "--limit", 1)[0] == 0
+    assert [line["row"] for line in lines_of(out)] == [0]
+    assert run(*args)[0] == 0
+    assert sorted(line["row"] for line in lines_of(out)) == [0, 1, 2]
+    assert {line["value"] for line in lines_of(out)} <= {"yes", "no"}
+
+
+def test_openai_s_lines_are_answered_in_their_own_form(run, tmp_path):
+    out = tmp_path / "answers.jsonl"
     asked = {"messages": [{"role": "user", "content": ASK}], "seed": 1, "max_tokens": 96}
     asked |= {"response_format": {"type": "json_object"}}
-    lines = [
-        {"custom_id": f"r{i}", "url": "/v1/chat/completions", "body": asked | more}
-        for i, more in enumerate([{}, {"temperature": 9}, {"n": 2}])
-    ]
-    requests.write_text("\n".join(map(json.dumps, lines)))
-    answers.write_text('{"custom_id": "r0", "mine": 1}\n{"custom_id": "r2", "cut o')
-    done = run(requests, answers)
-    assert done.returncode == 1, done.stderr
-    assert "2 answers, 1 errors" in done.stderr
-    found = {one["custom_id"]: one for one in map(json.loads, answers.read_text().splitlines())}
-    assert found["r0"] == {"custom_id": "r0", "mine": 1}
+    bodies = [asked, asked | {"temperature": 9}, asked | {"n": 2}]
+    url = "/v1/chat/completions"
+    lines = [{"custom_id": f"r{i}", "url": url, "body": body} for i, body in enumerate(bodies)]
+    args = ["--input", written(tmp_path / "in.jsonl", lines), "--output", out]
+    assert run(*args, "--limit", 2)[0] == 1
+    kept = out.read_text()
+    code, err = run(*args)
+    assert (code, err.endswith("3 rows, 1 errors\n")) == (1, True), err
+    assert out.read_text().startswith(kept)
+    found = {line["custom_id"]: line for line in lines_of(out)}
     assert "temperature is 9" in found["r1"]["error"]["message"]
     choices = found["r2"]["response"]["body"]["choices"]
     assert [json.loads(c["message"]["content"])["age"] for c in choices] == [61, 61]
+    refused = run("--seed", 1, "--input", args[1], "--output", tmp_path / "other.jsonl")
+    assert refused == (2, "batch.py: --seed with OpenAI's lines: each line says that itself\n")
 
 
-def test_bad_usage_is_one_line(tmp_path):
-    missing = run(tmp_path / "none.jsonl", tmp_path / "answers.jsonl")
-    assert missing.returncode == 2
-    assert missing.stderr == f"batch.py: {tmp_path}/none.jsonl: No such file or directory\n"
+def test_a_changed_input_or_other_settings_are_refused(run, tmp_path):
+    rows, out = written(tmp_path / "in.jsonl", ["one"]), tmp_path / "out.jsonl"
+    args = ["--input", rows, "--output", out, "--choice", "yes,no"]
+    assert run(*args)[0] == 0
+    for more, name in [(["--seed", 3], "seed"), (["--choice", "yes"], "constraint")]:
+        code, err = run(*args, *more)
+        assert (code, f"has answers with {name} " in err) == (2, True), err
+    written(rows, ["one", "two"])
+    code, err = run(*args)
+    assert (code, "has answers with input " in err) == (2, True), err
+
+
+def test_a_worker_gets_its_device_in_turn(monkeypatch):
+    asked = []
+
+    def load(args):
+        asked.append(args.device)
+        raise InterruptedError
+
+    monkeypatch.setattr(batch, "load", load)
+    monkeypatch.setattr(sys, "argv", "batch.py --input a --output b --device x,y".split())
+    args = batch.arguments()
+    for place in range(3):
+        with pytest.raises(InterruptedError):
+            batch.batch_of(args, None, place)
+    assert asked == ["x", "y", "x"]
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["--input", "none.jsonl"], "none.jsonl: No such file or directory"),
+        (["--input", "FILE.txt"], "ends in '.txt': it takes .jsonl, .csv or .parquet"),
+        (["--input", "FILE.csv"], "neither a column prompt nor a column text"),
+        (["--input", "FILE.csv", "--column", "c"], "has no column 'c': it has a, b"),
+        (["--input", "FILE.csv", "--column", "a", "--id", "c"], "has no column 'c': it has a, b"),
+        (["--input", "FILE.csv", "--template", "{"], "the template cannot be read"),
+        (["--input", "FILE.csv", "--column", "a", "--template", "{a}"], "--column with --template"),
+        (["--input", "FILE.csv", "--column", "a", "--schema", "{"], "JSON schema at line 1"),
+        (["--input", "FILE.csv", "--column", "a", "--schema", "no"], "cannot read the schema no"),
+        (["--input", "FILE.csv", "--column", "a", "--model", "/no"], "no model directory at /no"),
+        (["--input", "FILE.csv", "--workers", "0"], "--workers is 0: it takes at least 1"),
+        (["--input", "FILE.csv", "--seed", "-1"], "--seed is -1: it takes 0 to"),
+        ([], "the following arguments are required: --input"),
+    ],
+)
+def test_bad_usage_is_one_clear_line_and_exit_code_2(run, tmp_path, args, problem):
+    for name in ("FILE.csv", "FILE.txt"):
+        (tmp_path / name).write_text("a,b\n1,2\n")
+    args = [arg.replace("FILE", str(tmp_path / "FILE")) for arg in args]
+    code, err = run(*args, "--output", tmp_path / "out.jsonl")
+    assert (code, problem in err, err.count("\n")) == (2, True, 1), err
+
+
+def test_a_worker_that_cannot_load_the_model_is_bad_usage(run, tmp_path):
+    args = ["--input", written(tmp_path / "in.jsonl", ["one"]), "--output", tmp_path / "out.jsonl"]
+    code, err = run(*args, "--workers", 2, "--model", ROOT / "docs")
+    assert code == 2
+    assert err.splitlines()[-1].startswith("batch.py: ")
+    assert "holds no config.json" in err.splitlines()[-1]

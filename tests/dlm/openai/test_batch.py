@@ -1,4 +1,4 @@
-"""Files of requests: every line has its answer, whatever is wrong with it or with others."""
+"""Lines of OpenAI's batches: each has its answer, whatever is wrong with it or with others."""
 
 import json
 
@@ -7,7 +7,9 @@ from doubles import Random
 from gated import Gated
 from values import V
 
-from dlm.openai.batch import Batch, custom_ids
+from dlm.batch.batch import Batch, answers
+from dlm.batch.rows import json_row
+from dlm.openai.batch import Lines
 
 CHAT = "/v1/chat/completions"
 
@@ -17,8 +19,13 @@ def line(id, url=CHAT, **more):
     return json.dumps({"custom_id": id, "method": "POST", "url": url, "body": body})
 
 
+def answered(engine, lines, ahead=64):
+    rows = (json_row(number, text.encode()) for number, text in enumerate(lines))
+    return (answer for _, answer in answers(rows, Batch(engine, Lines("tiny"), ahead)))
+
+
 def answers_of(engine, lines, **more):
-    return {answer["custom_id"]: answer for answer in Batch(engine, "tiny", **more).run(lines)}
+    return {answer["custom_id"]: answer for answer in answered(engine, lines, **more)}
 
 
 @pytest.fixture
@@ -30,7 +37,7 @@ def engine(engine_of, tokens_of):
 
 @pytest.mark.parametrize("ahead", [1, 3, 64])
 def test_every_line_has_one_answer_however_many_are_read_ahead(engine, ahead):
-    lines = [line(f"a{i}", n=1 + i % 3) for i in range(7)] + ["", "\n"]
+    lines = [line(f"a{i}", n=1 + i % 3) for i in range(7)]
     found = answers_of(engine, lines, ahead=ahead)
     assert set(found) == {f"a{i}" for i in range(7)}
     for i in range(7):
@@ -49,7 +56,7 @@ def test_lines_are_read_as_they_are_needed(engine):
             read.append(i)
             yield line(str(i))
 
-    next(Batch(engine, "tiny", ahead=3).run(lines()))
+    next(answered(engine, lines(), ahead=3))
     assert len(read) < 10
 
 
@@ -63,7 +70,7 @@ def test_lines_are_read_as_they_are_needed(engine):
         (json.dumps({"custom_id": "a", "url": "/v1/other"}), "a", "url is '/v1/other': it takes"),
         (json.dumps({"custom_id": "a", "method": "GET", "url": CHAT}), "a", "method is 'GET'"),
         (json.dumps({"custom_id": "a", "url": CHAT}), "a", "the body is missing"),
-        (json.dumps({"custom_id": "a", "x": 1}), None, "the line.x is unknown"),
+        (json.dumps({"custom_id": "a", "x": 1}), "a", "the line.x is unknown"),
         (line("a", stream=True), "a", "stream is true: a batch has whole answers"),
         (line("a", temperature=9), "a", "temperature is 9"),
         (line("a", max_tokens=120_000, n=2), "a", "fewer than max_tokens"),
@@ -83,7 +90,7 @@ def test_what_is_wrong_with_a_line_is_its_answer_and_no_one_else_s(engine, text,
 def test_several_answers_of_a_line_end_together_where_one_fails(engine_of):
     engine = engine_of(Random(V, seed=1), slots=1)
     doomed = line("a", n=3, structured_outputs={"choice": ["a word" * 9]}, max_tokens=2)
-    (answer,) = Batch(engine, "tiny").run([doomed])
+    (answer,) = answered(engine, [doomed])
     assert answer["response"]["status_code"] == 400
     assert not engine.busy
 
@@ -95,5 +102,6 @@ def test_completions_are_answered_too(engine):
     assert answer["choices"][0]["text"] == "hi there"
 
 
-def test_ids_are_those_of_whole_lines():
-    assert custom_ids(['{"custom_id": "a"}', "", "3", '{"b": 1}', '{"custom_id": "c']) == {"a"}
+def test_an_answer_tells_which_row_it_is_for_even_where_the_row_has_no_id(engine):
+    found = list(answered(engine, [line("a"), "{", line("a", temperature=9)]))
+    assert sorted(map(Lines("tiny").row_of, found)) == [0, 1, 2]

@@ -1,0 +1,66 @@
+"""Rows to prompts, all under one constraint, and results to lines of values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dlm.batch.batch import Answer, Job
+from dlm.batch.rows import Row
+from dlm.batch.template import Template
+from dlm.errors import DlmError, RequestError
+from dlm.grammar import Spec
+from dlm.request import Request, Result
+
+if TYPE_CHECKING:
+    from dlm.engine import Engine
+
+_SEEDS = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction:
+    """The `Form` of rows that are texts. Each has the seed of its number, so that its answer does
+    not depend on when it runs."""
+
+    template: Template
+    constraint: Spec | None = None  # None: free text
+    max_tokens: int = 256
+    seed: int = 0  # of the first row
+    id: str | None = None  # the column of the rows' own names
+
+    def job(self, row: Row, engine: "Engine") -> Job:
+        request = Request(
+            prompt=self.template.fill(row.fields),
+            constraint=self.constraint,
+            tools=getattr(self.constraint, "tools", ()),
+            max_tokens=self.max_tokens,
+            seed=(self.seed + row.number) % _SEEDS,
+        )
+        return Job(requests=[request], answer=lambda results: self._answer(row, results))
+
+    def refusal(self, row: Row, error: DlmError) -> Answer:
+        said = {"value": None, "text": None, "finish_reason": None, "tokens": None}
+        return self._named(row) | said | {"error": str(error)}
+
+    def row_of(self, answer: Answer) -> int:
+        return int(answer["row"])
+
+    def _answer(self, row: Row, results: Sequence[Result]) -> Answer:
+        (result,) = results
+        calls = [{"name": call.name, "arguments": call.arguments} for call in result.tool_calls]
+        return self._named(row) | {
+            "value": calls or result.parsed,
+            "text": result.text,
+            "finish_reason": result.finish_reason,
+            "tokens": result.stats.tokens,
+            "error": None,
+        }
+
+    def _named(self, row: Row) -> Answer:
+        if self.id is None:
+            return {"row": row.number}
+        try:
+            id = row.fields.get(self.id)
+        except RequestError:
+            id = None
+        return {"row": row.number, "id": id if isinstance(id, str | int | None) else str(id)}

@@ -1,0 +1,187 @@
+"""Files of rows: JSON lines, CSV and Parquet. Knows files, and not what rows are for.
+
+A row that cannot be read is still a row: it says what is wrong with it. Only what makes all rows
+behind it doubtful is an error of the file.
+"""
+
+import csv
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dlm.errors import DlmError, RequestError
+
+TEXT = "text"  # the column of JSON lines that are texts
+
+
+class InputError(DlmError):
+    """A file of rows that cannot be read, or that lacks what is asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    number: int  # from 0; blank lines and the header do not count
+    value: Any  # a dict by column; of JSON lines whatever JSON says
+    problem: str | None = None  # why there is no value
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """By column. Raises `RequestError` for a row that has none."""
+        if self.problem is not None:
+            raise RequestError(self.problem)
+        if isinstance(self.value, str):
+            return {TEXT: self.value}
+        if not isinstance(self.value, dict):
+            kind = type(self.value).__name__
+            raise RequestError(f"the line is a JSON {kind}: it takes an object or a text")
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a file, as often as they are read."""
+
+    path: Path
+    columns: tuple[str, ...]  # of JSON lines, those of the first that has any
+    fixed: bool  # all rows have these columns
+    read: Callable[[], Iterator[Row]]
+
+    def need(self, column: str) -> None:
+        """Raises `InputError` where no row can have such a column."""
+        if self.fixed and column not in self.columns:
+            raise InputError(f"{self.path} has no column {column!r}: it has {self._listed}")
+
+    def text_column(self) -> str:
+        """The column that holds the texts where nobody says which: `prompt`, `text`, or the only
+        one. Raises `InputError` where there are several others."""
+        for name in ("prompt", TEXT, *self.columns[: len(self.columns) == 1]):
+            if name in self.columns:
+                return name
+        if not self.columns:
+            raise InputError(f"{self.path} has no row that can be read")
+        raise InputError(
+            f"{self.path} has neither a column prompt nor a column text: "
+            f"say which holds the text, of {self._listed}"
+        )
+
+    def digest(self) -> str:
+        """Of the file's bytes."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+    @property
+    def _listed(self) -> str:
+        return ", ".join(self.columns)
+
+
+def rows_of(path: Path) -> Rows:
+    """The rows of a `.jsonl`, `.csv` or `.parquet` file.
+
+    Raises `InputError` for another kind, a file that is broken and a header that is none, `OSError`
+    for one that cannot be opened; reading the rows does, too.
+    """
+    match path.suffix.lower():
+        case ".jsonl":
+            return _json_lines(path)
+        case ".csv":
+            return _csv(path)
+        case ".parquet":
+            return _parquet(path)
+        case suffix:
+            raise InputError(f"{path} ends in {suffix!r}: it takes .jsonl, .csv or .parquet")
+
+
+def json_row(number: int, line: bytes) -> Row:
+    """A line of JSON; what is wrong with it is the row's problem."""
+    try:
+        return Row(number, json.loads(line.decode()))
+    except UnicodeDecodeError as error:
+        return Row(number, None, f"the line is not UTF-8 text at byte {error.start}")
+    except (ValueError, RecursionError) as error:
+        return Row(number, None, f"the line is not JSON: {str(error)[:200]}")
+
+
+def _json_lines(path: Path) -> Rows:
+    def read() -> Iterator[Row]:
+        with path.open("rb") as file:
+            lines = (line for line in file if line.strip())
+            for number, line in enumerate(lines):
+                yield json_row(number, line.removeprefix(b"\xef\xbb\xbf"))
+
+    first = next((row for row in read() if isinstance(row.value, dict | str)), None)
+    return Rows(path, () if first is None else tuple(first.fields), False, read)
+
+
+def _csv(path: Path) -> Rows:
+    csv.field_size_limit(sys.maxsize)  # a text may be longer than the 128 KiB that are the default
+
+    @contextmanager
+    def reader() -> Iterator["csv.DictReader[str]"]:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            found = csv.DictReader(file, strict=True)
+            try:
+                yield found
+            except csv.Error as error:
+                raise InputError(f"{path}, line {found.line_num}: {error}") from error
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path} is not UTF-8 text: {error.reason}") from error
+
+    def read() -> Iterator[Row]:
+        with reader() as found:
+            for number, fields in enumerate(found):
+                yield _csv_row(number, fields)
+
+    with reader() as found:
+        columns = _distinct(path, found.fieldnames or ())
+    return Rows(path, columns, True, read)
+
+
+def _csv_row(number: int, fields: dict[Any, Any]) -> Row:
+    if None in fields:
+        count = len(fields) - 1 + len(fields[None])
+        problem = f"the row has {count} fields, and the header {len(fields) - 1}"
+        return Row(number, None, problem)
+    return Row(number, {name: value for name, value in fields.items() if value is not None})
+
+
+def _parquet(path: Path) -> Rows:
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{path} needs pyarrow, which is not installed: pip install 'dlm[parquet]'"
+        ) from error
+
+    def read() -> Iterator[Row]:
+        number = 0
+        try:
+            with path.open("rb") as file:
+                for batch in parquet.ParquetFile(file).iter_batches(batch_size=1024):
+                    for fields in batch.to_pylist():
+                        yield Row(number, fields)
+                        number += 1
+        except arrow.ArrowException as error:
+            raise InputError(f"{path} is not readable as Parquet: {error}") from error
+
+    try:
+        with path.open("rb") as file:
+            columns = _distinct(path, parquet.ParquetFile(file).schema_arrow.names)
+    except arrow.ArrowException as error:
+        raise InputError(f"{path} is not readable as Parquet: {error}") from error
+    return Rows(path, columns, True, read)
+
+
+def _distinct(path: Path, names: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(names)
+    twice = next((name for name in found if found.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path} has two columns {twice!r}: their names must differ")
+    if not found:
+        raise InputError(f"{path} has no columns: it takes a header")
+    return found

@@ -1,0 +1,92 @@
+"""The constraint that a command line asks for, by one of several options."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import dlm
+
+_KINDS = ("schema", "regex", "choice", "grammar", "tools", "structural_tag")
+
+
+class UsageError(Exception):
+    """A command line that cannot be followed."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--schema", metavar="FILE|-|JSON", help="the JSON schema of the output")
+    kinds.add_argument("--regex", metavar="PATTERN", help="what the whole output matches")
+    kinds.add_argument("--choice", metavar="A,B,...", help="the words that the output is one of")
+    kinds.add_argument("--grammar", metavar="FILE|-", help="EBNF; Lark, if it is named .lark")
+    kinds.add_argument("--tools", metavar="FILE|-", help="tools to call, in OpenAI's form")
+    kinds.add_argument("--structural-tag", metavar="FILE|-", help="text with constrained parts")
+    parser.add_argument(
+        "--unenforced",
+        choices=("check", "refuse"),
+        default="check",
+        help="what of a schema no grammar enforces: checked at the end, or refused; check",
+    )
+
+
+def kind_of(args: argparse.Namespace) -> str | None:
+    """Which of the options is there."""
+    return next((kind for kind in _KINDS if getattr(args, kind) is not None), None)
+
+
+def read_source(args: argparse.Namespace) -> str | None:
+    """What the constraint says: from a file, from stdin, or from the command line itself; None:
+    there is none. Raises `UsageError`."""
+    kind = kind_of(args)
+    if kind is None:
+        return None
+    source: str = getattr(args, kind)
+    if kind in ("regex", "choice"):
+        return source
+    written = source.lstrip().startswith(("{", "[")) or source in ("true", "false")
+    if kind == "schema" and written:
+        return source
+    what = f"the {kind.replace('_', ' ')}"
+    if source == "-":
+        return text_of(sys.stdin.buffer.read(), f"{what} from stdin")
+    try:
+        return text_of(Path(source).read_bytes(), f"{what} {source}")
+    except OSError as error:
+        raise UsageError(f"cannot read {what} {source}: {error.strerror}") from error
+
+
+def text_of(raw: bytes, what: str) -> str:
+    """Raises `UsageError` for what is no text."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        message = f"cannot read {what}: it is not UTF-8 text at byte {error.start}"
+        raise UsageError(message) from error
+
+
+def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | None":
+    """Of what `read_source` has read. Raises `dlm.InvalidGrammarError`."""
+    import dlm  # what is wrong with the arguments is told before
+
+    if source is None:
+        return None
+    match kind_of(args):
+        case "schema":
+            return dlm.JsonSchema(source, unenforced=args.unenforced)
+        case "regex":
+            return dlm.Regex(source)
+        case "choice":
+            return dlm.Choice(source.split(","))
+        case "grammar":
+            return dlm.Grammar(source, "lark" if args.grammar.endswith(".lark") else "ebnf")
+        case "tools":
+            try:
+                return dlm.Tools(json.loads(source))
+            except json.JSONDecodeError as error:
+                where, reason = f"line {error.lineno} column {error.colno}", error.msg
+                raise dlm.InvalidGrammarError("tools", f"not JSON: {reason}", where) from error
+        case _:
+            return dlm.StructuralTag(source)

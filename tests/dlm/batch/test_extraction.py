@@ -1,0 +1,94 @@
+"""Rows under one constraint: values, seeds by row, and errors that are the row's alone."""
+
+import json
+
+import pytest
+from doubles import Random
+from values import V
+
+from dlm import Choice, JsonSchema, Tools
+from dlm.batch.batch import Batch, answers
+from dlm.batch.extraction import Extraction
+from dlm.batch.rows import Row
+from dlm.batch.template import Template
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+
+
+def extraction(**more):
+    return Extraction(template=Template.column("text"), max_tokens=64, **more)
+
+
+def answered(engine, form, values, ahead=8):
+    rows = [Row(number, value) for number, value in enumerate(values)]
+    found = dict(answers(rows, Batch(engine, form, ahead)))
+    assert len(found) == len(rows)
+    assert not engine.busy
+    return found
+
+
+def test_values_are_those_of_the_texts(built_in):
+    texts = ["Extract name, age as JSON. This is Olga Lopez, 61 years old."] * 2
+    found = answered(built_in, extraction(constraint=JsonSchema(PERSON)), texts)
+    for number in range(2):
+        answer = found[number]
+        assert answer["value"] == {"name": "Olga Lopez", "age": 61} == json.loads(answer["text"])
+        assert (answer["row"], answer["finish_reason"], answer["error"]) == (number, "stop", None)
+        assert answer["tokens"] > 5
+
+
+def test_each_row_has_the_seed_of_its_number_whatever_runs_beside_it(built_in):
+    values = ["Tell me something."] * 5
+    together = answered(built_in, extraction(seed=7), values)
+    assert answered(built_in, extraction(seed=7), values, ahead=1) == together
+    assert len({answer["text"] for answer in together.values()}) > 1
+    later = answered(built_in, extraction(seed=8), values)
+    assert [later[i]["text"] for i in range(4)] == [together[i + 1]["text"] for i in range(4)]
+
+
+def test_what_is_wrong_with_a_row_is_its_error_alone(engine_of):
+    engine = engine_of(Random(V, seed=1), slots=2)
+    values = ["hi", {"words": "hi"}, 3, " ", "half a pair \ud800", "hi"]
+    found = answered(engine, extraction(constraint=Choice(["a", "b"])), values)
+    assert {found[0]["value"], found[5]["value"]} <= {"a", "b"}
+    assert found[1]["error"] == "the row has no field 'text': it has words"
+    assert found[2]["error"] == "the line is a JSON int: it takes an object or a text"
+    assert found[3]["error"] == "prompt is empty: there is nothing to answer"
+    assert "surrogate" in found[4]["error"]
+    for number in (1, 2, 3, 4):
+        assert found[number]["row"] == number
+        assert found[number]["value"] is found[number]["text"] is None
+
+
+def test_rows_keep_names_of_their_own(engine_of):
+    engine = engine_of(Random(V, seed=1), slots=2)
+    values = [{"text": "hi", "key": "k"}, {"text": "hi", "key": 4}, {"text": "hi"}, {"key": "x"}]
+    form = extraction(constraint=Choice(["a"]), id="key")
+    found = answered(engine, form, values)
+    assert [found[i]["id"] for i in range(4)] == ["k", 4, None, "x"]
+    assert [found[i]["error"] is None for i in range(4)] == [True, True, True, False]
+
+
+def test_calls_of_tools_are_values(built_in):
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "ping", "parameters": nothing}}
+    form = extraction(constraint=Tools([tool], "required"))
+    assert answered(built_in, form, ["ping"])[0]["value"] == [{"name": "ping", "arguments": {}}]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_no_more_rows_are_read_than_there_is_room_for(engine_of, slots):
+    engine, read = engine_of(Random(V, seed=1), slots=slots), []
+
+    def rows():
+        for number in range(30):
+            read.append(number)
+            yield Row(number, "hi" if number % 2 else 3)  # every other one is refused at once
+
+    form = extraction(constraint=Choice(["a"]))
+    next(answers(rows(), Batch(engine, form, 4)))
+    assert len(read) <= 5

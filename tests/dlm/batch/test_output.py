@@ -1,0 +1,89 @@
+"""Answers on disk: kept whole, gone on with under the same settings only."""
+
+import json
+from contextlib import closing
+
+import pytest
+
+from dlm.batch.extraction import Extraction
+from dlm.batch.output import Output, OutputError
+from dlm.batch.template import Template
+
+FORM = Extraction(template=Template.column("text"))
+SETTINGS = {"seed": 0, "model": "m"}
+
+
+def opened(path, **changed):
+    return closing(Output(path, SETTINGS | changed, FORM))
+
+
+def answer(row, **more):
+    return {"row": row, "text": "ä\ud800", "error": None} | more
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "out.jsonl"
+
+
+def test_a_line_that_was_cut_short_goes_and_the_others_stay(path):
+    with opened(path) as output:
+        output.write(answer(4))
+        output.write(answer(2, error="no"))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])
+    with opened(path) as output:
+        assert (output.done, output.failed) == ({2, 4}, 1)
+        output.write(answer(7))
+    lines = path.read_bytes()[len(whole) :].splitlines()
+    assert [json.loads(line) for line in lines] == [answer(7)]
+    assert path.read_bytes().startswith(whole)
+
+
+def test_a_file_with_one_line_that_was_cut_short_begins_anew(path):
+    with opened(path):
+        path.write_text('{"row": 1')
+    with opened(path) as output:
+        assert output.done == set()
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"more": 2}])
+def test_other_settings_are_refused_and_nothing_is_touched(path, changed):
+    with opened(path) as output:
+        output.write(answer(0))
+    before = path.read_bytes()
+    name = next(iter(changed))
+    with pytest.raises(OutputError, match=f"has answers with {name} .*, not {changed[name]}"):
+        Output(path, SETTINGS | changed, FORM)
+    assert path.read_bytes() == before
+    path.unlink()
+    with opened(path, **changed) as output:  # nothing is left that could be mixed
+        assert output.done == set()
+
+
+@pytest.mark.parametrize("kept", ["", "[]", None])
+def test_a_file_of_something_else_is_refused(path, kept):
+    path.write_text("mine\n")
+    if kept is not None:
+        path.with_name("out.jsonl.settings.json").write_text(kept)
+    with pytest.raises(OutputError, match="without the settings of a run"):
+        Output(path, SETTINGS, FORM)
+    assert path.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("line", ["mine", "{}", '{"row": 1}', '{"row": "x", "error": null}', "3"])
+def test_a_line_that_is_no_answer_is_refused_by_its_number(path, line):
+    with opened(path) as output:
+        output.write(answer(0))
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(OutputError, match="line 2: no answer of a run"):
+        Output(path, SETTINGS, FORM)
+
+
+def test_two_runs_do_not_write_one_file(path):
+    with opened(path), pytest.raises(OutputError, match="another run writes"):
+        Output(path, SETTINGS, FORM)
+    with opened(path):
+        pass
