@@ -38,7 +38,8 @@ SHIFTS = """
 """
 FOCUSED = """() => {
   const one = document.activeElement, style = getComputedStyle(one);
-  return [one.id || one.className || one.tagName, style.outlineStyle !== "none", one === document.body];
+  const name = one.id || one.className || one.tagName;
+  return [name, style.outlineStyle !== "none", one === document.body];
 }"""
 UNNAMED = """() => [...document.querySelectorAll("input, select, textarea, button, [tabindex]")]
   .filter(one => !one.labels?.length && !one.ariaLabel && !one.textContent.trim())
@@ -115,6 +116,7 @@ def check(browser: Any, url: str, out: Path, patience: float) -> None:
         check_keyboard(page)
         check_motion(page)
         check_stop(page)
+        check_examples(page)
         check_errors(page, out / "refused")
 
 
@@ -169,13 +171,14 @@ def slowed(page: Any) -> None:
     """From now on chunks come one by one, so that states in between can be seen."""
     page.evaluate(
         """milliseconds => {
-          const next = TransformStream;
           const ask = window.fetch;
+          const transform = async (chunk, out) => {
+            await new Promise(done => setTimeout(done, milliseconds));
+            out.enqueue(chunk);
+          };
           window.fetch = async (...asked) => {
             const answer = await ask(...asked);
-            const wait = () => new Promise(done => setTimeout(done, milliseconds));
-            const late = new next({transform: async (chunk, out) => { await wait(); out.enqueue(chunk); }});
-            return new Response(answer.body.pipeThrough(late), answer);
+            return new Response(answer.body.pipeThrough(new TransformStream({transform})), answer);
           };
         }""",
         SLOW * 1000,
@@ -194,7 +197,7 @@ def check_keyboard(page: Any) -> None:
             break
         expect(seen, f"the focus on {name} cannot be seen")
         came.append(name)
-    controls = ["example", "prompt", "kind", "constraint", "seed", "most", "key", "think", "go"]
+    controls = ["example", "kind", "prompt", "constraint", "seed", "most", "key", "think", "go"]
     expect(came[:9] == controls, f"Tab comes to {came}")
     expect(came.count("canvas") == came.count("said") == 2, f"Tab comes to {came}")
 
@@ -223,8 +226,27 @@ def check_stop(page: Any) -> None:
     page.wait_for_function(SETTLED.format("done"))
 
 
+def check_examples(page: Any) -> None:
+    """All that the page offers can be asked for, from the keyboard, and comes out valid."""
+    count = page.locator("#example option").count()
+    expect(count >= 4, f"the page has {count} examples")
+    for index in range(count):
+        page.focus("#example")
+        page.keyboard.press("Home")
+        for _ in range(index):
+            page.keyboard.press("ArrowDown")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector("[data-state=running]")
+        page.wait_for_function(SETTLED.format("done"))
+        name = page.locator("#example").input_value()
+        valid = page.locator("section:first-child [data-number=valid]").inner_text()
+        said = page.locator("section:first-child .text").inner_text()
+        expect(valid == "yes", f"of the answer to {name} the page says {valid!r}: {said}")
+
+
 def check_errors(page: Any, name: Path) -> None:
     """What is wrong is told in words, before the server is asked and after."""
+    page.select_option("#example", index=0)
     page.fill("#constraint", "{")
     page.keyboard.press("Control+Enter")
     problem = page.locator("#problem").inner_text()
