@@ -31,6 +31,7 @@ NARROWEST = 360  # pixels across in which all must be readable
 SLOW = 0.25  # seconds between two chunks where a state in between is to be seen
 WANTED = {"invoice_id", "customer", "total", "paid"}  # of the page's first example
 SETTLED = "() => [...document.querySelectorAll('section')].every(s => s.dataset.state === '{}')"
+FORGET = "() => document.querySelectorAll('section').forEach(s => s.dataset.state = 'empty')"
 SHIFTS = """
   window.shift = 0;
   new PerformanceObserver(list => list.getEntries().forEach(one => window.shift += one.value))
@@ -59,25 +60,25 @@ def main() -> None:
     playwright, chromium = needed()
     args.out.mkdir(parents=True, exist_ok=True)
     try:
-        with served() as url, playwright() as driver:
+        with served() as url, playwright.sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=chromium)
             check(browser, url, args.out, args.seconds * 1000)
             browser.close()
-    except WrongError as error:
+    except (WrongError, playwright.Error) as error:
         stop(1, str(error))
     print(f"the page is well; {len(list(args.out.glob('*.png')))} screenshots are in {args.out}")
 
 
 def needed() -> tuple[Any, str]:
-    """Playwright's driver and Chromium's path."""
+    """Playwright's module and Chromium's path."""
     chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:
         stop(2, f"none of {', '.join(BROWSERS)} is on the PATH: install Debian's package chromium")
     try:
-        from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
+        from playwright import sync_api  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         stop(2, f"{error} for {sys.executable}: pip install playwright")
-    return sync_playwright, chromium
+    return sync_api, chromium
 
 
 @contextmanager
@@ -115,9 +116,10 @@ def check(browser: Any, url: str, out: Path, patience: float) -> None:
     with opened(browser, url, patience, (NARROWEST, 740), reduced_motion="reduce") as page:
         check_keyboard(page)
         check_motion(page)
-        check_stop(page)
         check_examples(page)
         check_errors(page, out / "refused")
+    with opened(browser, url, patience, (NARROWEST, 740)) as page:
+        check_stop(page)
 
 
 @contextmanager
@@ -214,6 +216,7 @@ def check_motion(page: Any) -> None:
 
 def check_stop(page: Any) -> None:
     """Ctrl+Enter asks, Escape stops, and what was asked before disturbs nothing."""
+    slowed(page)
     page.focus("#constraint")
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("[data-state=running]")
@@ -235,8 +238,8 @@ def check_examples(page: Any) -> None:
         page.keyboard.press("Home")
         for _ in range(index):
             page.keyboard.press("ArrowDown")
+        page.evaluate(FORGET)
         page.keyboard.press("Control+Enter")
-        page.wait_for_selector("[data-state=running]")
         page.wait_for_function(SETTLED.format("done"))
         name = page.locator("#example").input_value()
         valid = page.locator("section:first-child [data-number=valid]").inner_text()
@@ -258,6 +261,7 @@ def check_errors(page: Any, name: Path) -> None:
     expect("(400)" in said and "nothing" in said, f"of a schema that is none it says {said!r}")
     page.screenshot(path=f"{name}.png", full_page=True)
     page.context.set_offline(True)
+    page.evaluate(FORGET)
     page.keyboard.press("Control+Enter")
     page.wait_for_function(SETTLED.format("failed"))
     said = page.locator("#summary").inner_text()
