@@ -93,6 +93,9 @@ class CanvasDecoder(Decoder):
             tokens=guidance.guess,
             accepted=outcome.accepted,
             pinned=len(canvas.pinned),
+            suspect=guidance.suspect,
+            passes=sequence.stats.denoiser_calls,
+            repairs=sequence.stats.repairs,
         )
         if not outcome.settled:
             yield from self._tell(sequence)

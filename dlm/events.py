@@ -16,6 +16,9 @@ class Draft:
     tokens: list[int]  # [L] the guess
     accepted: list[bool]  # [L] kept on the canvas; the others are noise
     pinned: int  # leading positions that the constraint has fixed
+    suspect: int  # the first position predicted under a wrong left context; L: none
+    passes: int  # over all canvases of the request so far
+    repairs: int  # of them, those in which the grammar refused the model's own choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

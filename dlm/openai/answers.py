@@ -111,6 +111,9 @@ class Answers(ABC):
             "tokens": [pieces[token].decode("utf-8", "replace") for token in draft.tokens],
             "accepted": draft.accepted,
             "pinned": draft.pinned,
+            "suspect": draft.suspect,
+            "passes": draft.passes,
+            "repairs": draft.repairs,
         }
 
 

@@ -31,7 +31,7 @@ from dlm.serving.tokens import detokenized, tokenized
 _PAGE = Path(__file__).with_name("page.html")
 _POLICY = (  # the page asks this server, and nobody else
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'"
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Read = Callable[[Any, Policy], Generation]

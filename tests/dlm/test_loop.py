@@ -1,6 +1,7 @@
 """The whole loop against the same loop, written for one request in one go."""
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ SPECS = {
 class Decoded:
     """All that comes of a request."""
 
-    drafts: list[tuple[int, list[int], list[bool], int]] = field(default_factory=list)
+    drafts: list[tuple[Any, ...]] = field(default_factory=list)  # of drafts, all but the entropy
     tokens: list[int] = field(default_factory=list)
     calls: int = 0
     canvases: int = 0
@@ -107,7 +108,8 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
                 elif waited >= config.patience:
                     pinned, banned, waited = guess[: read.suspect], {}, 0
                     out.pins += 1
-            out.drafts.append((step, guess, accepted.tolist(), len(pinned)))
+            seen = read.suspect, out.calls, out.repairs
+            out.drafts.append((step, guess, accepted.tolist(), len(pinned), *seen))
         room = request.max_tokens - len(out.tokens)
         tokens = guess[: read.stop + 1][:room]
         constraint.commit(tokens)
@@ -150,7 +152,9 @@ def by_engine(engine, requests) -> list[Decoded]:
         for event in engine.step():
             out = found[event.request]
             if isinstance(event, Draft):
-                out.drafts.append((event.step, event.tokens, event.accepted, event.pinned))
+                seen = event.suspect, event.passes, event.repairs
+                drawn = event.step, event.tokens, event.accepted, event.pinned
+                out.drafts.append((*drawn, *seen))
             elif isinstance(event, Finished):
                 stats = asdict(event.result.stats)
                 out.calls, out.canvases = stats["denoiser_calls"], stats["canvases"]

@@ -259,8 +259,20 @@ def test_drafts_are_told_where_they_are_wanted_and_take_nothing_away(tiny):
     drafts = [chunk.draft for chunk in chunks if hasattr(chunk, "draft")]
     assert drafts
     assert all(len(d["tokens"]) == len(d["accepted"]) == 32 for d in drafts)
+    assert all(not any(d["accepted"][d["suspect"] :]) for d in drafts)
+    assert drafts[-1]["suspect"] == 32  # without a constraint none is
+    assert [d["passes"] for d in drafts] == sorted({d["passes"] for d in drafts})
     assert text == ask(tiny).choices[0].message.content
     assert text in "".join(drafts[-1]["tokens"])
+
+
+def test_drafts_show_where_the_grammar_refused_what_the_model_says(tiny):
+    digits = {"structured_outputs": {"regex": "[0-9]{3} [0-9]{4}"}}
+    asked = ask(tiny, stream=True, stream_options={"drafts": True}, extra_body=digits)
+    drafts = [chunk.draft for chunk in asked if hasattr(chunk, "draft")]
+    assert drafts[0]["suspect"] < 32
+    assert 0 < drafts[-1]["repairs"] <= drafts[-1]["passes"] == len(drafts)
+    assert [d["repairs"] for d in drafts] == sorted(d["repairs"] for d in drafts)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
