@@ -62,7 +62,7 @@ class Lines:
         return _answered(row.number, named, status_of(error), told(error))
 
     def row_of(self, answer: Answer) -> int:
-        return int(answer["id"].removeprefix(_PREFIX))
+        return int(str(answer["id"]).removeprefix(_PREFIX))
 
 
 def _route(
