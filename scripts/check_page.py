@@ -32,6 +32,11 @@ SLOW = 0.25  # seconds between two chunks where a state in between is to be seen
 WANTED = {"invoice_id", "customer", "total", "paid"}  # of the page's first example
 SETTLED = "() => [...document.querySelectorAll('section')].every(s => s.dataset.state === '{}')"
 FORGET = "() => document.querySelectorAll('section').forEach(s => s.dataset.state = 'empty')"
+HISTORY = """() => {
+  window.states = [];
+  const note = list => list.forEach(one => one.addedNodes.forEach(n => states.push(n.textContent)));
+  new MutationObserver(note).observe(document.querySelector(".state"), {childList: true});
+}"""
 SHIFTS = """
   window.shift = 0;
   new PerformanceObserver(list => list.getEntries().forEach(one => window.shift += one.value))
@@ -151,7 +156,7 @@ def check_answer(page: Any, name: Path) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("section:first-child .canvas .accepted")
     page.screenshot(path=f"{name}-running.png", full_page=True)
-    page.wait_for_function(SETTLED.format("done"))
+    until(page, "done")
     shift = page.evaluate("() => window.shift")
     expect(shift == 0, f"the layout moved while the canvases changed, by {shift:.4f}")
     said = page.locator("section:first-child .text").inner_text()
@@ -167,6 +172,15 @@ def check_answer(page: Any, name: Path) -> None:
     valid = page.locator("section:first-child [data-number=valid]").inner_text()
     expect(valid == "yes", f"of valid JSON the page says {valid!r}")
     page.screenshot(path=f"{name}.png", full_page=True)
+
+
+def until(page: Any, state: str) -> None:
+    """Wait until both streams are in this state."""
+    try:
+        page.wait_for_function(SETTLED.format(state))
+    except Exception as error:  # a class that is known only where Playwright is there
+        shown = page.locator("section .state").all_inner_texts()
+        raise WrongError(f"the streams are not {state}: the page shows {shown}") from error
 
 
 def slowed(page: Any) -> None:
@@ -221,12 +235,16 @@ def check_stop(page: Any) -> None:
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("[data-state=running]")
     page.keyboard.press("Escape")
-    page.wait_for_function(SETTLED.format("stopped"))
+    until(page, "stopped")
     expect(page.locator("#stop").is_disabled(), "Stop can be pressed although nothing runs")
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("[data-state=running]")
+    page.evaluate(HISTORY)
     page.keyboard.press("Control+Enter")
-    page.wait_for_function(SETTLED.format("done"))
+    until(page, "done")
+    states = page.evaluate("() => window.states")
+    first = [words for words in states if words == "stopped" or words.startswith("waiting")]
+    expect(first == ["stopped", "waiting for the first pass"], f"asked anew it went on: {states}")
 
 
 def check_examples(page: Any) -> None:
@@ -240,7 +258,7 @@ def check_examples(page: Any) -> None:
             page.keyboard.press("ArrowDown")
         page.evaluate(FORGET)
         page.keyboard.press("Control+Enter")
-        page.wait_for_function(SETTLED.format("done"))
+        until(page, "done")
         name = page.locator("#example").input_value()
         valid = page.locator("section:first-child [data-number=valid]").inner_text()
         said = page.locator("section:first-child .text").inner_text()
@@ -263,7 +281,7 @@ def check_errors(page: Any, name: Path) -> None:
     page.context.set_offline(True)
     page.evaluate(FORGET)
     page.keyboard.press("Control+Enter")
-    page.wait_for_function(SETTLED.format("failed"))
+    until(page, "failed")
     said = page.locator("#summary").inner_text()
     expect("cannot be reached" in said, f"where no server is it says {said!r}")
 
