@@ -109,7 +109,7 @@ def until_well(url: str, server: "subprocess.Popen[bytes]", seconds: float = 120
             return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise WrongError(f"scripts/serve.py did not come up within {seconds:g} seconds")
+    raise WrongError(f"scripts/serve.py ended, or did not come up within {seconds:g} seconds")
 
 
 def check(browser: Any, url: str, out: Path, patience: float) -> None:
