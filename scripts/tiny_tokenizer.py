@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from training.tokenizer import CHAT_TEMPLATE
 from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 1536
@@ -33,48 +34,6 @@ CONTROL = {
     106: "<turn|>",
 }
 STOPS = [1, 106, 50]  # <eos>, <turn|>, <|tool_response>: DiffusionGemma's stop set
-
-CHAT_TEMPLATE = r"""{{- bos_token -}}
-{%- macro write(value) -%}
-{%- if value is string -%}<|"|>{{ value }}<|"|>
-{%- elif value is mapping -%}
-{{ '{' }}{%- for key, inner in value.items() -%}
-{{ key }}:{{ write(inner) }}{{ '' if loop.last else ',' }}
-{%- endfor -%}{{ '}' }}
-{%- elif value is sequence -%}
-{{ '[' }}{%- for inner in value -%}
-{{ write(inner) }}{{ '' if loop.last else ',' }}
-{%- endfor -%}{{ ']' }}
-{%- else -%}{{ value | tojson }}
-{%- endif -%}
-{%- endmacro -%}
-{%- set thinking = enable_thinking is defined and enable_thinking -%}
-{%- set system = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}
-{%- if thinking or tools or system -%}
-<|turn>system
-{% if thinking %}<|think|>{% endif %}{{ system }}
-{%- for tool in tools or [] -%}
-<|tool>declaration:{{ tool['function']['name'] }}{
-{%- for name, property in tool['function']['parameters']['properties'].items() -%}
-{{ name }}:{{ property['type'] | upper }}{{ '' if loop.last else ',' }}
-{%- endfor -%}
-}<tool|>
-{%- endfor -%}
-<turn|>
-{% endif -%}
-{%- for message in (messages[1:] if messages[0]['role'] == 'system' else messages) -%}
-<|turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
-{{ message['content'] }}
-{%- for call in message['tool_calls'] or [] -%}
-<|tool_call>call:{{ call['function']['name'] }}
-{{- write(call['function']['arguments']) }}<tool_call|>
-{%- endfor -%}
-<turn|>
-{% endfor -%}
-{%- if add_generation_prompt -%}
-<|turn>model
-{% endif -%}
-"""
 
 
 def train(texts: Iterable[str], directory: Path) -> None:

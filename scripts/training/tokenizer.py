@@ -44,6 +44,19 @@ SAMPLES = 2_500  # with values: few, so that their words stay in pieces
 SENTENCES = 6  # times that every pattern is read without its values
 
 CHAT_TEMPLATE = r"""{{- bos_token -}}
+{%- macro write(value) -%}
+{%- if value is string -%}<|"|>{{ value }}<|"|>
+{%- elif value is mapping -%}
+{{ '{' }}{%- for key, inner in value.items() -%}
+{{ key }}:{{ write(inner) }}{{ '' if loop.last else ',' }}
+{%- endfor -%}{{ '}' }}
+{%- elif value is sequence -%}
+{{ '[' }}{%- for inner in value -%}
+{{ write(inner) }}{{ '' if loop.last else ',' }}
+{%- endfor -%}{{ ']' }}
+{%- else -%}{{ value | tojson }}
+{%- endif -%}
+{%- endmacro -%}
 {%- set thinking = enable_thinking is defined and enable_thinking -%}
 {%- set system = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}
 {%- if thinking or tools or system -%}
@@ -58,9 +71,14 @@ CHAT_TEMPLATE = r"""{{- bos_token -}}
 {%- endfor -%}
 <turn|>
 {% endif -%}
-{%- for message in messages if message['role'] != 'system' -%}
+{%- for message in (messages[1:] if messages[0]['role'] == 'system' else messages) -%}
 <|turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
-{{ message['content'] }}<turn|>
+{{ message['content'] }}
+{%- for call in message['tool_calls'] or [] -%}
+<|tool_call>call:{{ call['function']['name'] }}
+{{- write(call['function']['arguments']) }}<tool_call|>
+{%- endfor -%}
+<turn|>
 {% endfor -%}
 {%- if add_generation_prompt -%}
 <|turn>model
