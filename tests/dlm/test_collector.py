@@ -27,6 +27,7 @@ def full_collections(count: int) -> int:
 def test_a_process_that_serves_seldom_looks_at_everything():
     gc.collect()
     gc.freeze()
+    gc.collect()  # one that counts what is not frozen: a full collection waits for a quarter more
     assert full_collections(300_000) > 0
     collect_seldom()
     assert gc.get_freeze_count() > 300_000 // 10
