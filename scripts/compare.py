@@ -35,13 +35,14 @@ def main() -> None:
     try:
         tasks = read(args.data, args.n) if args.data else built_in(args.n or 300, args.seed)
         modes = chosen(STUDIES[args.study], args.modes)
-        records = Records(args.out, settings(args, tasks))
+        made_with = settings(args, tasks)
+        records = Records(args.out, made_with)
         measure(records, modes, tasks, args)
     except (TaskError, RecordsError, dlm.DlmError, OSError) as error:
         sys.exit(f"compare.py: {error}")
     table = {mode.name: records.of(mode.name) for mode in modes}
     command = f"python scripts/compare.py {' '.join(sys.argv[1:])}"
-    text = page(table, modes, settings(args, tasks), command)
+    text = page(table, modes, made_with, command)
     (args.out / "report.html").write_text(text, encoding="utf-8")
     records.write_csv(args.out / "results.csv")
     if any(run.exact is not None for run in records.runs):

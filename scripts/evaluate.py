@@ -8,7 +8,6 @@ Prints a table; --json one object a line instead.
 
 import argparse
 import json
-import math
 import time
 from dataclasses import asdict, dataclass
 from random import Random
@@ -17,6 +16,7 @@ from typing import Any
 from jsonschema import validators
 from rich.console import Console
 from rich.table import Table
+from scipy import stats
 from tiny_data import Sample, extract
 
 import dlm
@@ -113,11 +113,15 @@ def measure(
 
 def is_valid(text: str, schema: Any) -> bool:
     """`text` is JSON that `jsonschema` accepts."""
-    checker = validators.validator_for(schema, default=validators.Draft202012Validator)
     try:
-        return checker(schema).is_valid(json.loads(text))
+        return validator_of(schema)(schema).is_valid(json.loads(text))
     except (ValueError, RecursionError):
         return False
+
+
+def validator_of(schema: Any) -> Any:
+    """Of the draft that the schema names, or of 2020-12."""
+    return validators.validator_for(schema, default=validators.Draft202012Validator)
 
 
 def is_exact(text: str, item: Sample) -> bool:
@@ -150,9 +154,7 @@ def paired(free: list[bool], bound: list[bool]) -> str:
     """Prompts that only one of the two got right, and how likely so uneven a split is by chance."""
     lost = sum(f and not b for f, b in zip(free, bound, strict=True))
     won = sum(b and not f for f, b in zip(free, bound, strict=True))
-    n = lost + won
-    tail = sum(math.comb(n, k) for k in range(max(lost, won), n + 1)) / 2**n
-    chance = min(1.0, 2 * tail)
+    chance = stats.binomtest(won, lost + won).pvalue if lost + won else 1.0
     return f"exact only free {lost}, only constrained {won} (two-sided sign test: p = {chance:.2g})"
 
 

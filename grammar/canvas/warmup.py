@@ -7,6 +7,7 @@ further ones that turn off from the first at one place each.
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -16,6 +17,7 @@ from dlm.grammar.canvas.texts import Text, Texts
 from dlm.grammar.constraint import Candidates
 from dlm.grammar.errors import GrammarError, Unfinished
 from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.exploration import Exploration
 
 _MOST_WORK = 200_000  # units for all of it: 1 to 2 s
 _EXPLORING = 40_000  # units of it, at most, before texts are read
@@ -48,7 +50,7 @@ class Warmup:
     def __init__(self, compiled: Compiled):
         self._compiled = compiled
         self._left = _MOST_WORK
-        self._exploration, self._explored = compiled.exploration(), 0  # units
+        self._explored = 0  # units
         self._texts = deque(
             [Texts(compiled), Texts(compiled, indented=True), Texts(compiled, turns=1)]
         )
@@ -78,6 +80,11 @@ class Warmup:
             meter.begin()
         self._left -= meter.spent - begun
         self.done = self.done or self._left <= 0
+
+    @cached_property
+    def _exploration(self) -> Exploration:
+        """Begun in a step that has time for it: it looks at all edges of the grammar."""
+        return self._compiled.exploration()
 
     def _advance(self, work: int) -> None:
         """A small part of it. What raises `Unfinished` has changed nothing but what is learnt."""

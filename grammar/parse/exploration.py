@@ -12,6 +12,7 @@ from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.within import TerminalTokens
 
 _BEGUN = 100  # units for a terminal that is met for the first time
+_EDGES = 64  # that are looked at for a unit
 
 
 class Exploration:
@@ -26,6 +27,7 @@ class Exploration:
                 self._bounded[edge.terminal] = bounded or self._bounded.get(edge.terminal, False)
         self._todo: deque[tuple[int, int | None]] = deque((each, None) for each in self._bounded)
         self._met: set[tuple[int, int]] = set()
+        meter.add(sum(map(len, network.edges)) // _EDGES)
 
     def __bool__(self) -> bool:
         """There is more to find."""

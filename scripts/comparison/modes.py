@@ -1,6 +1,6 @@
 """The ways to decode that are compared: how an engine writes, and what is done with an answer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,39 +102,38 @@ POLICIES = (
         decoding=Raw(entropies=True),
     ),
 )
+
+
+def _settings(name: str, what: str, field: str, values: Sequence[float]) -> list[Mode]:
+    """A mode for each value of a field of `DecodeConfig`."""
+    return [Mode(name=f"{name} {one:g}", what=what, config={field: one}) for one in values]
+
+
 NUMBERS = (
     CONSTRAINED,
-    *(
-        Mode(
-            name=f"entropy bound {bound}",
-            what="nats that a pass may accept; 0.1 by default",
-            config={"entropy_bound": bound},
-        )
-        for bound in (0.02, 0.05, 0.2, 0.5)
+    *_settings(
+        "entropy bound",
+        "nats that a pass may accept; 0.1 by default",
+        "entropy_bound",
+        (0.02, 0.05, 0.2, 0.5),
     ),
-    *(
-        Mode(
-            name=f"{steps} steps",
-            what="passes a canvas before positions are pinned; 48 by default",
-            config={"max_steps": steps},
-        )
-        for steps in (8, 16, 24)
+    *_settings(
+        "steps",
+        "passes a canvas before positions are pinned; 48 by default",
+        "max_steps",
+        (8, 16, 24),
     ),
-    *(
-        Mode(
-            name=f"patience {passes}",
-            what="passes that the first disagreement may stay where it is; 8 by default",
-            config={"patience": passes},
-        )
-        for passes in (2, 4, 16)
+    *_settings(
+        "patience",
+        "passes that the first disagreement may stay where it is; 8 by default",
+        "patience",
+        (2, 4, 16),
     ),
-    *(
-        Mode(
-            name=f"lost {share:g}",
-            what="share of what is allowed under which a choice is taken back; 0.001 by default",
-            config={"lost": share},
-        )
-        for share in (0.0, 0.03)
+    *_settings(
+        "lost",
+        "share of what is allowed under which a choice is taken back; 0.001 by default",
+        "lost",
+        (0.0, 0.03),
     ),
     *(
         Mode(
