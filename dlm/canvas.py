@@ -23,7 +23,7 @@ class Canvas:
     barred: Bans = field(default_factory=dict)  # those of answers that were refused
     banned: Bans = field(default_factory=dict)  # those taken back: they led nowhere
     uniform: Tensor | None = None  # [L] to draw by, from a pass that is to be made again
-    guess: list[int] | None = None  # of the last pass
+    guess: list[int] | None = None  # of the last pass, as far as that was read
     steps: int = 0  # passes
     retries: int = 0  # choices taken back
     frontier: int = -1  # how far the guess has agreed with the grammar
@@ -50,7 +50,8 @@ class Canvas:
         self.work = 0
         self.stats.denoiser_calls += 1
         self.stats.repairs += guidance.repaired
-        stable, self.guess = guess == self.guess, guess
+        stable = self.guess is not None and guess[: len(self.guess)] == self.guess
+        self.guess = guess[: guidance.read]
         late = self.steps - config.max_steps
         if suspect >= guidance.scored:
             return late >= 0 or sampling.settled(stable, entropy, config.confidence)

@@ -6,6 +6,7 @@ with a `Look`.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import maxsize
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -95,13 +96,14 @@ class Guidance:
     been told of never changes while its `bitmask` lives: it is sent to the model's device once.
     """
 
-    guess: list[int]  # [L] what would be committed now: valid as a whole, padding after its stop
+    guess: list[int]  # [L] what would be committed now; padding after its stop
     bitmask: Int32[Tensor, "masks words"] | None
     rows: list[int]  # [trusted] which row of `bitmask`; or ~token
     suspect: int  # the first position predicted under a wrong left context; L: none
     repaired: bool  # somewhere the model's own choice was refused
     stop: int  # where the guess's stop token is; L: the guess goes on in the next canvas
     scored: int  # positions whose mean entropy says whether the guess is settled
+    read: int = maxsize  # leading positions whose tokens are valid; others are the model's own
     mass: float = 1.0  # the model's own share in what is allowed where it is first refused
     choice: int = -1  # the last free choice in front of that position; -1: none to take back
     posterior: Posterior | None = None  # instead of masks
@@ -113,7 +115,7 @@ class Fixed:
 
     pinned: Sequence[int] = ()  # its leading tokens
     banned: Mapping[int, Collection[int]] = field(default_factory=dict)  # tokens, by position
-    last: bool = False  # the whole guess may be pinned: choose well behind the suspect position too
+    last: bool = False  # the whole guess may be committed: it is to be valid, and chosen well
 
 
 NOTHING = Fixed()

@@ -53,10 +53,11 @@ class VocabPass(NamedTuple):
     @classmethod
     def certain(cls, tokens: Int64[Tensor, "n"], k: int) -> "VocabPass":
         """Of rows that allow one token each; their lse is that of a logit of 0."""
-        none, one = torch.zeros(len(tokens)), torch.ones_like(tokens)
         ids = torch.full((len(tokens), k), -1, dtype=torch.int32)
         ids[:, 0] = tokens
-        return cls(none, none, tokens, tokens, one, none, ids, torch.zeros(len(tokens), k))
+        lse, entropy, tail = torch.zeros(3, len(tokens))
+        argmax, draw, above = tokens.clone(), tokens.clone(), torch.ones_like(tokens)
+        return cls(lse, entropy, argmax, draw, above, tail, ids, torch.zeros(len(tokens), k))
 
 
 def heated(

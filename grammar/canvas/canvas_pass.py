@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from dlm.grammar.constraint import Fixed
+from jaxtyping import Int32
+from torch import Tensor
+
+from dlm.grammar.constraint import Fixed, Guidance
 from dlm.grammar.masks.table import Mask
 
 
@@ -20,6 +23,24 @@ class CanvasPass:
     repair: int | None = None  # the first position where the model's choice was refused
     suspect: int | None = None  # the first position behind the repair and what that dictates
     mass: float = 1.0
+
+    def guidance(self, ended: bool, pad: int, bitmask: Int32[Tensor, "masks words"]) -> Guidance:
+        """What it says of the canvas. `ended`: the guess's last token is its stop."""
+        L, read = len(self.wanted), len(self.guess)
+        guess = self.guess if ended else self.guess + self.wanted[read:]
+        suspect = L if self.suspect is None else self.suspect
+        return Guidance(
+            guess=guess + [pad] * (L - len(guess)),
+            bitmask=bitmask,
+            rows=self.masks + [~pad] * (suspect - len(guess)),
+            suspect=suspect,
+            repaired=self.repair is not None,
+            stop=read - 1 if ended else L,
+            scored=len(guess),
+            read=L if ended else read,
+            mass=self.mass,
+            choice=self.choice,
+        )
 
     def sure_of(self, token: int) -> bool:
         """The next one is pinned, or goes on with a completion: it is known to fit the budget."""

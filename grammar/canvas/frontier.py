@@ -4,7 +4,8 @@ A grammar is about the whole string, and a denoising step predicts its positions
 From the left, the model's own choices are followed as long as the grammar takes them; each of
 these positions is masked by the state that it is reached in. At the first refusal the best allowed
 token is taken. Everything right of that was predicted under a wrong left context: it is suspect,
-stays unmasked, and is noised again. The guess goes on, so that a valid whole is always there.
+stays unmasked, and is noised again. It is read up to the next refusal, to see whether the next pass
+says the same, and to its end in the last passes, where the whole guess may be committed.
 
 No token is taken that leaves too few of the budget to complete the text: then the shortest
 completion is followed instead.
@@ -59,7 +60,6 @@ class Frontier:
             raise self._matcher.too_long(budget)
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
-        L = len(scores.argmax)
         self._masks.trim()
         here = self._resume(scores.argmax, fixed)
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
@@ -74,20 +74,9 @@ class Frontier:
             raise
         finally:
             self._compiled.meter.begin()
-        end = len(here.guess)
-        suspect = L if here.suspect is None else here.suspect
         self._last, self._age = here, self._masks.age
-        self._guidance = Guidance(
-            guess=here.guess + [self._vocabulary.pad] * (L - end),
-            bitmask=self._masks.table,
-            rows=here.masks + [~self._vocabulary.pad] * (suspect - end),
-            suspect=suspect,
-            repaired=here.repair is not None,
-            stop=end - 1 if self._matcher.ended else L,
-            scored=end,
-            mass=here.mass,
-            choice=here.choice,
-        )
+        pad, bitmask = self._vocabulary.pad, self._masks.table
+        self._guidance = here.guidance(self._matcher.ended, pad, bitmask)
         return self._guidance
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -148,12 +137,22 @@ class Frontier:
         )
 
     def _follow(self, scores: Scores, here: CanvasPass) -> None:
-        """Extend the guess to the stop or the canvas's end."""
+        """Extend the guess to the stop or the canvas's end, or to the second refusal.
+
+        What the grammar dictates right behind a repair is certain all the same.
+        """
         while True:
             self._run(here)
-            if self._matcher.ended or len(here.guess) == len(here.wanted):
+            position = len(here.guess)
+            if self._matcher.ended or position == len(here.wanted):
                 return
+            here.forced = here.forced or self._spelled(here.guess, self._matcher.forced())
+            if here.repair is not None and here.suspect is None and not here.forced:
+                here.suspect = position
             self._advance(scores, here)
+            refused = here.guess[position] != here.wanted[position]
+            if refused and here.suspect is not None and not here.fixed.last:
+                return
 
     def _run(self, here: CanvasPass) -> None:
         """Take the model's choices as far as masks are known: what `_advance` does, faster."""
@@ -192,14 +191,8 @@ class Frontier:
         self._ahead += here.guess[begin:]
 
     def _advance(self, scores: Scores, here: CanvasPass) -> None:
-        """Go on by one token.
-
-        What the grammar dictates right behind a repair is certain all the same.
-        """
-        position = len(here.guess)
-        forced = here.forced = here.forced or self._spelled(here.guess, self._matcher.forced())
-        if here.repair is not None and here.suspect is None and not forced:
-            here.suspect = position
+        """Go on by one token."""
+        position, forced = len(here.guess), here.forced
         token, mask = self._take(scores, here)
         if here.suspect is None:
             here.masks.append(mask)

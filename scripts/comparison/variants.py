@@ -58,7 +58,7 @@ class _Unseen:
         self._constraint.work = units
 
     def guide(self, scores: ScoresByClass, fixed: Fixed = NOTHING) -> Guidance:
-        read = self._constraint.guide(scores, fixed)
+        read = self._constraint.guide(scores, replace(fixed, last=True))  # any may be the last
         return replace(read, bitmask=None, rows=[], suspect=len(read.guess))
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -90,8 +90,8 @@ class WholeChain(Frontier):
     """Masks along the whole guess: what was predicted under a wrong left context is accepted."""
 
     def _advance(self, scores: Scores, here: CanvasPass) -> None:
-        here.repair = None  # each disagreement counts as the first: nothing is suspect behind it
         super()._advance(scores, here)
+        here.repair = None  # each disagreement counts as the first: nothing is suspect behind it
 
 
 class NoSearch(Frontier):

@@ -61,8 +61,8 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(args.threads)
     out, warm = Path(args.out), args.warm and Path(args.warm)
-    if warm and not out.exists():
-        shutil.copytree(warm, out)
+    if warm and not (out / "config.json").exists():
+        shutil.copytree(warm, out, dirs_exist_ok=True)
     directory.prepare(out, args.seed)
     config = json.loads((out / "config.json").read_text())
     run = begun(args, config, out, warm)

@@ -12,6 +12,7 @@ from dlm.grammar import (
     BudgetError,
     Choice,
     Compiler,
+    Fixed,
     Frontier,
     Grammar,
     JsonObject,
@@ -22,6 +23,7 @@ from dlm.grammar import (
 from dlm.grammar.canvas.warmup import Warmup
 
 L, AMPLE = 12, 1000
+LAST = Fixed(last=True)  # the whole guess may be committed
 PAIRS = {"type": "array", "items": {"type": "array", "maxItems": 3}, "minItems": 2}
 PERSON = {"name": {"type": "string"}, "age": {"type": ["integer", "null"]}, "of": {"$ref": "#"}}
 SPECS = [
@@ -54,7 +56,7 @@ def answer(frontier, canvases):
     """All that is committed up to the stop, canvas by canvas."""
     said = []
     for scores in canvases:
-        guidance = frontier.guide(scores)
+        guidance = frontier.guide(scores, LAST)
         said += guidance.guess[: guidance.stop + 1]
         frontier.commit(guidance.guess[: guidance.stop + 1])
         if guidance.stop < L:
@@ -105,7 +107,7 @@ def test_a_huge_budget_and_an_ample_one_give_equal_guesses(compiler, vocabulary,
     one, two = Frontier(compiled, AMPLE), Frontier(compiled, 10**9)
     for canvas in range(3):
         scores = random_scores(seed + canvas, len(vocabulary))
-        ample, huge = one.guide(scores), two.guide(scores)
+        ample, huge = one.guide(scores, LAST), two.guide(scores, LAST)
         assert ample.guess == huge.guess
         assert torch.equal(rows_of(ample), rows_of(huge))
         if ample.stop < L:
@@ -174,7 +176,7 @@ def test_what_is_too_long_to_be_spelled_closes_within_as_many_tokens_as_bytes(
     logits = torch.zeros(canvas, len(vocabulary))
     logits[:, vocabulary.encode("a")[0]] = 9.0
     while not said or said[-1] not in vocabulary.stops:
-        guidance = frontier.guide(scores_of(logits))
+        guidance = frontier.guide(scores_of(logits), LAST)
         said += guidance.guess[: guidance.stop + 1]
         frontier.commit(guidance.guess[: guidance.stop + 1])
     assert len(said) <= needed

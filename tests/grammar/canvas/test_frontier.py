@@ -24,6 +24,7 @@ from dlm.grammar import (
 )
 
 L, BUDGET = 12, 1000
+LAST = Fixed(last=True)  # the whole guess may be committed
 SCHEMA = {
     "type": "object",
     "properties": {"invoice_id": {"type": "string"}, "total": {"type": "integer"}},
@@ -100,6 +101,24 @@ def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontie
     assert len(guidance.rows) == guidance.suspect  # and no mask further right
 
 
+def test_behind_the_second_refusal_nothing_is_read_before_a_last_pass(frontier, vocabulary):
+    """It is left as the model has it; in a last pass a valid text goes on."""
+    wanted = [*encode(vocabulary, "no{"), *encode(vocabulary, "} and more")]
+    scores = wanting(vocabulary, (wanted * L)[:L])
+    early, late = frontier.guide(scores), frontier.guide(scores, LAST)
+    assert early.repaired
+    assert 0 < early.suspect == late.suspect < L
+    assert early.suspect < early.read < L <= late.read
+    assert early.guess[: early.read - 1] == late.guess[: early.read - 1]
+    assert early.guess[early.read - 1] != scores.argmax[early.read - 1]
+    assert early.guess[early.read :] == scores.argmax[early.read :]
+    assert (early.scored, early.stop) == (L, L)
+    frontier.commit(early.guess[: early.read])
+    frontier.rollback(early.read)
+    assert torch.equal(rows_of(early), rows_of(late))
+    frontier.commit(late.guess[: late.stop + 1])
+
+
 def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabulary):
     frontier = Frontier(compiler.compile(JsonSchema({"type": "integer"})), BUDGET)
     tokens = [*encode(vocabulary, "42"), 106, *encode(vocabulary, "junk")]
@@ -145,7 +164,7 @@ def test_what_others_have_read_changes_nothing(compiler, vocabulary, seeds, text
     among = Frontier(known, budget)
     wanted = encode(vocabulary, text)
     for scores in [wanting(vocabulary, wanted), *(random_scores(vocabulary, s) for s in seeds)]:
-        one, two = alone.guide(scores), among.guide(scores)
+        one, two = alone.guide(scores, LAST), among.guide(scores, LAST)
         assert (one.guess, one.suspect, one.stop) == (two.guess, two.suspect, two.stop)
         assert (one.choice, one.repaired) == (two.choice, two.repaired)
         assert torch.equal(rows_of(one), rows_of(two))
@@ -191,13 +210,13 @@ def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, 
 @settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), canvases=st.integers(1, 4))
 def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases):
-    """The guess of every step could be committed; a fresh matcher takes all that were."""
+    """The guess of a last pass could be committed; a fresh matcher takes all that were."""
     spec = JsonSchema(SCHEMA)
     frontier = Frontier(compiler.compile(spec), BUDGET)
     oracle = judge(spec, vocabulary)
     raw = b""
     for canvas in range(canvases):
-        guidance = frontier.guide(random_scores(vocabulary, seed + canvas))
+        guidance = frontier.guide(random_scores(vocabulary, seed + canvas), LAST)
         tokens = guidance.guess[: guidance.stop + 1]
         frontier.commit(tokens)
         piece = b"".join(vocabulary.pieces[token] for token in tokens)
@@ -212,7 +231,7 @@ def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases)
 @given(seed=st.integers(0, 2**32), count=st.integers(0, L))
 def test_pinned_tokens_stay_and_are_all_that_is_allowed(compiler, vocabulary, seed, count):
     frontier = Frontier(compiler.compile(JsonSchema(SCHEMA)), BUDGET)
-    pinned = frontier.guide(random_scores(vocabulary, seed)).guess[:count]
+    pinned = frontier.guide(random_scores(vocabulary, seed), LAST).guess[:count]
     guidance = frontier.guide(random_scores(vocabulary, seed + 1), Fixed(pinned=pinned))
     assert guidance.guess[:count] == pinned
     assert guidance.suspect >= count
@@ -234,7 +253,7 @@ def test_a_literal_that_reads_like_a_control_token_is_spelled_out(compiler, voca
     compiled = compiler.compile(JsonSchema({"const": text}))
     frontier = Frontier(compiled, BUDGET)
     scores = scores_of(torch.zeros(60, len(vocabulary)), [vocabulary.pad] * 60)
-    guidance = frontier.guide(scores)
+    guidance = frontier.guide(scores, LAST)
     said = guidance.guess[: guidance.stop]
     assert json.loads(vocabulary.text(said)) == text
     assert not set(said) & vocabulary.control
@@ -259,11 +278,11 @@ def test_a_look_that_is_resumed_sees_what_one_look_would(vocabulary, seed, work)
     while True:
         looks += 1
         try:
-            resumed = part.guide(scores)
+            resumed = part.guide(scores, LAST)
             break
         except Unfinished:
             assert looks < 1000
-    at_once = whole.guide(scores)
+    at_once = whole.guide(scores, LAST)
     assert (resumed.guess, resumed.suspect) == (at_once.guess, at_once.suspect)
     assert torch.equal(rows_of(resumed), rows_of(at_once))
     part.commit(resumed.guess[: resumed.stop + 1])

@@ -98,7 +98,7 @@ def test_a_model_that_repeats_itself_ends_with_keys_that_differ(
         scores = obsessed(vocabulary, text)
         if not said:
             scores.argmax[: len(begun)] = begun
-        guidance = frontier.guide(scores)
+        guidance = frontier.guide(scores, Fixed(last=True))
         tokens = guidance.guess[: guidance.stop + 1]
         frontier.commit(tokens)
         said += tokens
@@ -140,7 +140,7 @@ def test_keys_that_begin_alike_fit_the_tightest_budget(compiler, vocabulary, see
         pinned: tuple[int, ...] = ()
         for _ in range(4):  # each pass pins what the last one repaired
             logits = 4 * torch.randn(L, len(vocabulary), generator=rng)
-            guidance = frontier.guide(scores_of(logits), Fixed(pinned=pinned))
+            guidance = frontier.guide(scores_of(logits), Fixed(pinned=pinned, last=True))
             repaired = (guidance.suspect or 0) if guidance.repaired else 0
             pinned = tuple(guidance.guess[: max(len(pinned), repaired)])
         tokens = guidance.guess[: guidance.stop + 1]

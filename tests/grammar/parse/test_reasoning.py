@@ -13,7 +13,7 @@ from scores import scores_of
 from transformers import AutoTokenizer
 
 import dlm.models
-from dlm.grammar import Choice, Compiler, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
+from dlm.grammar import Choice, Compiler, Fixed, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Marker
 
@@ -207,7 +207,7 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
         if noise:
             logits += 30 * torch.randn(L, len(vocabulary), generator=rng)
         argmax = [*wanted[:1], *logits.argmax(-1).tolist()[1:]]
-        guidance = frontier.guide(scores_of(logits, argmax))
+        guidance = frontier.guide(scores_of(logits, argmax), Fixed(last=True))
         tokens = guidance.guess[: guidance.stop + 1]
         frontier.commit(tokens)
         said += tokens
