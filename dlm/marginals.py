@@ -220,13 +220,11 @@ class Marginals:
     def _moves(self, rows: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
         """Which rows change under their masks: what was drawn or is listed is forbidden, or too
         much is not listed."""
-        above, tail, draw, ids = (
-            column[rows].numpy()
-            for column in (self._found.above, self._found.tail, self._found.draw, self._found.ids)
-        )
+        found = self._found
+        above, tail, draw = (one.numpy()[rows] for one in (found.above, found.tail, found.draw))
         few = above <= CANDIDATES
         most = int(above[few].max(initial=0))
-        tokens = np.concatenate((draw[:, None], ids[:, :most]), axis=1)
+        tokens = np.concatenate((draw[:, None], found.ids.numpy()[rows, :most]), axis=1)
         allowed = words[masks[:, None], tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
         there = np.arange(most + 1) <= above[:, None]
         return ~few | (tail > _UNMOVED) | ((allowed == 0) & there).any(1)
