@@ -1,6 +1,7 @@
 """Who runs: requests wait for their grammars, then for slots. Knows no model and no canvas."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent import futures
 from dataclasses import dataclass
 
@@ -15,9 +16,15 @@ _NAP = 0.02  # seconds to wait for a compiler when there is nothing else to do
 
 @dataclass(slots=True)
 class _Waiting:
-    sequence: Sequence
+    """A request, or a decision, whose questions take slots one by one."""
+
+    sequences: deque[Sequence]  # without slots; never empty between two steps
     compiling: "futures.Future[Compiled] | None"  # None: without a constraint
     built: bool = False  # it has its constraint
+
+    @property
+    def number(self) -> int:
+        return self.sequences[0].number
 
 
 class Scheduler:
@@ -42,21 +49,24 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests without a slot."""
+        """Requests without a slot, and decisions some of whose questions have none."""
         return len(self._waiting)
 
-    def add(self, sequence: Sequence, compiling: "futures.Future[Compiled] | None") -> None:
-        self._waiting.append(_Waiting(sequence, compiling))
+    def add(
+        self, sequences: Iterable[Sequence], compiling: "futures.Future[Compiled] | None"
+    ) -> None:
+        """Of one request, or the questions of one decision."""
+        self._waiting.append(_Waiting(deque(sequences), compiling))
 
-    def cancel(self, number: int) -> int | None:
-        """The slot in which a request runs; it is forgotten where it waits."""
-        self._waiting = [one for one in self._waiting if one.sequence.number != number]
-        return next((slot for slot, s in self.running.items() if s.number == number), None)
+    def cancel(self, number: int) -> list[int]:
+        """The slots in which a request runs; it is forgotten where it waits."""
+        self._waiting = [one for one in self._waiting if one.number != number]
+        return [slot for slot, s in self.running.items() if s.number == number]
 
     def prepare(self, number: int) -> None:
         """Wait until a request can run. Raises `DlmError` if it never can."""
         for one in self._waiting:
-            if one.sequence.number == number:
+            if one.number == number:
                 self._prepare(one)
 
     def admit(self) -> list[Failed]:
@@ -68,19 +78,27 @@ class Scheduler:
         waiting: list[_Waiting] = []
         full = False
         for one in self._waiting:
-            ready = one.compiling is None or one.compiling.done()
-            full = full or not self._free or (ready and not self._fits(one.sequence))
-            if full or not ready:
-                waiting.append(one)
-                continue
+            number, ready = one.number, one.compiling is None or one.compiling.done()
             try:
-                self._prepare(one)
-                self._begin(self._free[-1], one.sequence)
-                self.running[self._free.pop()] = one.sequence
+                while one.sequences and ready and not full:
+                    full = not self._free or not self._fits(one.sequences[0])
+                    if not full:
+                        self._start(one)
             except DlmError as error:
-                failed.append(Failed(request=one.sequence.number, error=error))
+                failed.append(Failed(request=number, error=error))
+                continue
+            if one.sequences:
+                waiting.append(one)
         self._waiting = waiting
         return failed
+
+    def _start(self, one: _Waiting) -> None:
+        """Give a free slot to what is next of a request."""
+        self._prepare(one)
+        slot, sequence = self._free[-1], one.sequences[0]
+        self._begin(slot, sequence)
+        self._free.pop()
+        self.running[slot] = one.sequences.popleft()
 
     def leave(self, slot: int) -> Sequence:
         self._free.append(slot)
@@ -98,10 +116,11 @@ class Scheduler:
             return
         try:
             compiled = None if one.compiling is None else one.compiling.result()
-            self._build(one.sequence, compiled)
+            for sequence in one.sequences:
+                self._build(sequence, compiled)
             one.built = True
         except BudgetError as error:
-            max_tokens = one.sequence.request.max_tokens
+            max_tokens = one.sequences[0].request.max_tokens
             raise RequestError(f"max_tokens is {max_tokens}: {error}") from error
         except CrashError as error:
             raise failure(error) from error
