@@ -26,9 +26,18 @@ class _Waiting:
     def number(self) -> int:
         return self.sequences[0].number
 
+    @property
+    def ready(self) -> bool:
+        return self.compiling is None or self.compiling.done()
+
+    @property
+    def decides(self) -> bool:
+        return self.sequences[0].asked is not None
+
 
 class Scheduler:
-    """First come, first served, of those whose grammars are compiled."""
+    """First come, first served, of those whose grammars are compiled; but decisions, which may have
+    hundreds of questions, leave slots to requests."""
 
     def __init__(
         self,
@@ -40,7 +49,7 @@ class Scheduler:
         """`build` gives a sequence its constraint; where there is memory and it `fits`, it gets a
         slot, in which it will `begin`."""
         self.running: dict[int, Sequence] = {}  # by slot
-        self._free = list(range(slots))
+        self._free, self._half = list(range(slots)), -(-slots // 2)
         self._waiting: list[_Waiting] = []
         self._build, self._fits, self._begin = build, fits, begin
 
@@ -72,15 +81,18 @@ class Scheduler:
     def admit(self) -> list[Failed]:
         """Requests that can run take the free slots; tells of those that never can.
 
-        One that memory is missing for is not overtaken: it would wait for ever.
+        One that memory is missing for is not overtaken: it would wait for ever. Decisions have half
+        of the slots together while requests wait that can run, and are overtaken by these.
         """
         failed: list[Failed] = []
         waiting: list[_Waiting] = []
-        full = False
+        full, shared = False, any(one.ready and not one.decides for one in self._waiting)
         for one in self._waiting:
-            number, ready = one.number, one.compiling is None or one.compiling.done()
+            number, ready, decides = one.number, one.ready, one.decides
             try:
                 while one.sequences and ready and not full:
+                    if decides and shared and self._deciding >= self._half:
+                        break
                     full = not self._free or not self._fits(one.sequences[0])
                     if not full:
                         self._start(one)
@@ -91,6 +103,11 @@ class Scheduler:
                 waiting.append(one)
         self._waiting = waiting
         return failed
+
+    @property
+    def _deciding(self) -> int:
+        """Slots that questions have."""
+        return sum(sequence.asked is not None for sequence in self.running.values())
 
     def _start(self, one: _Waiting) -> None:
         """Give a free slot to what is next of a request."""

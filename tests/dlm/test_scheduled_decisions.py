@@ -144,13 +144,16 @@ def test_nothing_is_expected_of_a_canvas_that_is_only_read(engine_of):
 
 
 def test_cancelling_a_decision_drops_its_questions_wherever_they_are(engine_of):
-    engine = engine_of(Random(V, 0), slots=3)
+    engine = engine_of(Random(V, 0), slots=3, policy=Policy(step_work=1))
     number = engine.add(decision([ALIKE] * 9, prompt=None, token_ids=PROMPT))
     other = engine.add(Request(token_ids=PROMPT))
     engine.step()
-    assert engine.occupancy.waiting == 2  # the request, and the rest of the decision
+    running = engine._scheduler.running
+    assert sorted(sequence.number for sequence in running.values()) == [number, number, other]
+    assert engine.occupancy.waiting == 1  # the rest of the decision
     engine.cancel(number)
-    assert engine.occupancy.waiting == 1
+    assert [sequence.number for sequence in running.values()] == [other]
+    assert engine.occupancy.waiting == 0
     ends, _ = ends_of(engine)
     assert list(ends) == [other]
     assert sorted(engine._scheduler._free) == [0, 1, 2]
@@ -183,17 +186,26 @@ def test_what_cannot_be_read_of_a_canvas_ends_that_decision_alone(engine_of, mon
     assert isinstance(ends[fine], Decided)
 
 
-def test_first_come_first_served_holds_for_decisions_too(engine_of):
-    engine = engine_of(Random(V, 0), slots=2)
-    asked = engine.add(decision([Predicate()] * 8, prompt=None, token_ids=PROMPT))
-    later = engine.add(Request(token_ids=PROMPT, max_tokens=16))
-    _, told = ends_of(engine)
-    first = {
-        number: next(i for i, events in enumerate(told) if any(e.request == number for e in events))
-        for number in (asked, later)
-    }
-    assert first[asked] <= 8
-    assert first[later] >= first[asked]
+def test_a_request_behind_a_large_decision_has_half_of_the_slots_at_once(engine_of):
+    """Behind two: all decisions share the other half."""
+    engine = engine_of(Random(V, 0), slots=4)
+    free = Request(token_ids=PROMPT, max_tokens=48)
+    asked = [engine.add(decision([ALIKE] * 50, prompt=None, token_ids=PROMPT)) for _ in range(2)]
+    later = [engine.add(free) for _ in range(3)]
+    engine.step()
+    running = [sequence.number for sequence in engine._scheduler.running.values()]
+    assert [number for number in running if number in later] == later[:2]
+    ends, told = ends_of(engine)
+    assert all(isinstance(ends[number], Decided) for number in asked)
+    order = [event.request for events in told for event in events if isinstance(event, End)]
+    assert order.index(later[0]) < order.index(asked[0]) < order.index(asked[1])
+
+
+def test_without_requests_that_wait_a_decision_has_all_slots(engine_of):
+    engine = engine_of(Random(V, 0), slots=4)
+    engine.add(decision([ALIKE] * 9, prompt=None, token_ids=PROMPT))
+    engine._scheduler.admit()
+    assert len(engine._scheduler.running) == 4
 
 
 @pytest.fixture
