@@ -26,10 +26,10 @@ class Asked:
 
     def __init__(self, question: Question, place: int, labels: LabelSet, tally: "Tally"):
         """`place` is the question's among those of its decision."""
-        self.question, self.place, self._labels, self._tally = question, place, labels, tally
+        self._question, self._place, self._labels, self._tally = question, place, labels, tally
         self._sums: Iterator[Masses] | None = None
         self._left = 0  # positions that are not summed yet
-        self.masses: Masses | None = None  # of its labels, up to where positions are summed
+        self._masses: Masses = np.empty(0)  # of its labels, up to there
 
     @property
     def was_read(self) -> bool:
@@ -55,19 +55,18 @@ class Asked:
         """Go on until `work` is done; returns what is left of it, negative if the last position
         took more."""
         while work > 0 and self._left and self._sums is not None:
-            self.masses = next(self._sums)
+            self._masses = next(self._sums)
             self._left -= 1
             work -= self._labels.work
         return work
 
     def answer(self, prompt_tokens: int, stats: Stats) -> Decided | None:
         """Answer it; tells of the decision if this is its last answer."""
-        masses = np.array([]) if self.masses is None else self.masses
         try:
-            answer = answer_of(self.question, masses, prompt_tokens)
+            answer = answer_of(self._question, self._masses, prompt_tokens)
         except DlmError as error:
-            raise DlmError(f"questions[{self.place}]: {error}") from error
-        return self._tally.add(self.place, answer, stats)
+            raise DlmError(f"questions[{self._place}]: {error}") from None
+        return self._tally.add(self._place, answer, stats)
 
 
 class Tally:

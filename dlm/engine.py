@@ -54,8 +54,8 @@ KV_TYPES = {
 class Occupancy:
     """How much an engine has to do."""
 
-    running: int  # requests
-    waiting: int  # requests
+    running: int  # requests, and questions of decisions
+    waiting: int  # requests, and decisions
     cache: float  # share of its memory that holds keys and values
 
 

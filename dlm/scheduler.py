@@ -18,21 +18,15 @@ _NAP = 0.02  # seconds to wait for a compiler when there is nothing else to do
 class _Waiting:
     """A request, or a decision, whose questions take slots one by one."""
 
-    sequences: deque[Sequence]  # without slots; never empty between two steps
+    number: int
+    sequences: deque[Sequence]  # those without slots
     compiling: "futures.Future[Compiled] | None"  # None: without a constraint
+    decides: bool
     built: bool = False  # it has its constraint
-
-    @property
-    def number(self) -> int:
-        return self.sequences[0].number
 
     @property
     def ready(self) -> bool:
         return self.compiling is None or self.compiling.done()
-
-    @property
-    def decides(self) -> bool:
-        return self.sequences[0].asked is not None
 
 
 class Scheduler:
@@ -65,7 +59,9 @@ class Scheduler:
         self, sequences: Iterable[Sequence], compiling: "futures.Future[Compiled] | None"
     ) -> None:
         """Of one request, or the questions of one decision."""
-        self._waiting.append(_Waiting(deque(sequences), compiling))
+        queue = deque(sequences)
+        decides = queue[0].asked is not None
+        self._waiting.append(_Waiting(queue[0].number, queue, compiling, decides))
 
     def cancel(self, number: int) -> list[int]:
         """The slots in which a request runs; it is forgotten where it waits."""
@@ -85,23 +81,22 @@ class Scheduler:
         of the slots together while requests wait that can run, and are overtaken by these.
         """
         failed: list[Failed] = []
-        waiting: list[_Waiting] = []
-        full, shared = False, any(one.ready and not one.decides for one in self._waiting)
-        for one in self._waiting:
-            number, ready, decides = one.number, one.ready, one.decides
-            try:
-                while one.sequences and ready and not full:
-                    if decides and shared and self._deciding >= self._half:
-                        break
-                    full = not self._free or not self._fits(one.sequences[0])
-                    if not full:
-                        self._start(one)
-            except DlmError as error:
-                failed.append(Failed(request=number, error=error))
-                continue
-            if one.sequences:
-                waiting.append(one)
-        self._waiting = waiting
+        shared = any(one.ready and not one.decides for one in self._waiting)
+        full = False
+        try:
+            for one in self._waiting:
+                try:
+                    while one.sequences and one.ready and not full:
+                        if one.decides and shared and self._deciding >= self._half:
+                            break
+                        full = not self._free or not self._fits(one.sequences[0])
+                        if not full:
+                            self._start(one)
+                except DlmError as error:
+                    failed.append(Failed(request=one.number, error=error))
+                    one.sequences.clear()
+        finally:
+            self._waiting = [one for one in self._waiting if one.sequences]
         return failed
 
     @property

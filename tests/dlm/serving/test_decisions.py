@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from doubles import Random
+import torch
+from doubles import Double, Random
 from gated import Gated
 from prometheus_client.parser import text_string_to_metric_families
 from values import V
@@ -146,6 +147,21 @@ def test_what_the_client_can_mend_is_a_400(tiny, fields, param, message):
 def test_a_model_that_is_not_there_is_a_404(tiny):
     with pytest.raises(openai.NotFoundError, match="'gpt' does not exist"):
         tiny.client.decisions.create(**ASKED | {"model": "gpt"})
+
+
+def test_labels_that_the_model_rules_out_are_a_422(engine_of, serve):
+    class Shut(Double):
+        def wish(self, *_):
+            return torch.full((16, V), -torch.inf).index_fill_(1, torch.tensor([300]), 0.0)
+
+    with (
+        serve(engine_of(Shut(V))) as served,
+        pytest.raises(
+            openai.UnprocessableEntityError, match=r"questions\[0\]: the model gives"
+        ) as e,
+    ):
+        served.client.decisions.create(**ASKED)
+    assert e.value.response.json()["error"]["param"] == "questions"
 
 
 def test_an_engine_that_writes_left_to_right_says_so(engine_of, serve):
