@@ -104,17 +104,19 @@ class Decider:
         if not isinstance(self._model, Denoiser):
             raise RequestError(f"a {type(self._model).__name__} has no canvases to read labels in")
         sizes, tokens = dict[tuple[str, ...], int](), 0
+        spelled: dict[tuple[str, ...], list[list[int]]] = {}
         for place, question, request in decision.asked():
             with at(place):
                 values = tuple(label.value for label in question.labels)
                 sizes[values] = sum(len(value.encode()) for value in values)
                 self._policy.check_labels(sizes[values], sum(sizes.values()))
-                spelled = [self._spelled(value) for value in values]
+                if values not in spelled:
+                    spelled[values] = [self._spelled(value) for value in values]
                 prompt = self._chat.prompt(request)
-                self._check_room(prompt, values, spelled, by)
+                self._check_room(prompt, values, spelled[values], by)
                 tokens += len(prompt)
                 self._policy.check_prompts(tokens)
-            yield _Prepared(question, request, prompt, values, spelled)
+            yield _Prepared(question, request, prompt, values, spelled[values])
 
     def _labels(self, one: _Prepared) -> LabelSet:
         """What tells its labels apart on a canvas."""
