@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dlm.autoregressive import Autoregressive
     from dlm.config import DecodeConfig
+    from dlm.decision import Decision
     from dlm.diffusion import Diffusion
     from dlm.engine import Engine
     from dlm.errors import DlmError, RequestError
-    from dlm.events import Committed, Draft, Event, Failed, Finished
+    from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
     from dlm.grammar import (
         Answer,
         Choice,
@@ -50,10 +51,11 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "dlm.autoregressive": "Autoregressive",
     "dlm.config": "DecodeConfig",
+    "dlm.decision": "Decision",
     "dlm.diffusion": "Diffusion",
     "dlm.engine": "Engine",
     "dlm.errors": "DlmError RequestError",
-    "dlm.events": "Committed Draft Event Failed Finished",
+    "dlm.events": "Committed Decided Draft Event Failed Finished",
     "dlm.grammar": (
         "Answer Choice Grammar GrammarError InvalidGrammarError JsonObject JsonSchema "
         "Regex Spec StructuralTag ToolCall Tools"

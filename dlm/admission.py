@@ -13,6 +13,8 @@ from time import perf_counter
 import torch
 
 from dlm.chat import Chat
+from dlm.decide import Decider
+from dlm.decision import Decision
 from dlm.decoding import Model
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import Compiled, Compiler, Reasoning, Spec, Vocabulary
@@ -26,19 +28,19 @@ Compiling = Future[Compiled]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that was admitted, before `Engine.start`."""
+    """A request or a decision that was admitted, before `Engine.start`."""
 
-    sequence: Sequence
+    sequences: list[Sequence]  # one; of a decision one for each question
     compiling: Compiling | None
 
     @property
     def number(self) -> int:
         """In every event about it."""
-        return self.sequence.number
+        return self.sequences[0].number
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self.sequence.prompt)
+        return sum(len(sequence.prompt) for sequence in self.sequences)
 
 
 class Admission:
@@ -53,9 +55,11 @@ class Admission:
         compiler: Compiler,
         room: Callable[[int], int],
         capacity: int | None,
+        decider: Decider,
     ):
         """`room` says how many tokens an answer may have if the model has so many positions left;
         `capacity` is the cache's, in tokens; None: it grows."""
+        self._decider = decider
         self._model, self._chat, self._policy, self._room = model, chat, policy, room
         self._vocabulary, self._compiler, self._capacity = vocabulary, compiler, capacity
         self._reasoning = Reasoning.of(vocabulary)
@@ -66,8 +70,10 @@ class Admission:
         self._policy.check(spec)
         return self._compiler.submit(spec)
 
-    def admit(self, request: Request) -> Prepared:
+    def admit(self, request: Request | Decision) -> Prepared:
         """Raises `RequestError` for a request that cannot be served."""
+        if isinstance(request, Decision):
+            return Prepared(self._decider.sequences(request, next(self._numbers)), None)
         prompt = self._chat.prompt(request)
         self._check_tokens("token", prompt)
         self._check_tokens("stop_token_ids:", request.stop_token_ids)
@@ -95,7 +101,7 @@ class Admission:
         )
         if compiling is not None:
             _time(compiling, sequence)
-        return Prepared(sequence, compiling)
+        return Prepared([sequence], compiling)
 
     def _check_tokens(self, what: str, tokens: abc.Sequence[int]) -> None:
         V = self._model.vocab_size

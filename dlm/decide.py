@@ -11,105 +11,125 @@ says 0.75 to 0.25. Where first tokens tell too little, that product is taken, ov
 the labels: their exact posterior.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
-from dlm import questions
+from dlm.asked import Asked, LabelSet, Tally, answer_of, reading_work
 from dlm.causal import CausalLM
 from dlm.chat import Chat
-from dlm.class_table import ClassTable
-from dlm.config import DecodeConfig
+from dlm.decision import Decision, at
 from dlm.decoding import Model
-from dlm.denoise import Denoiser, denoise
-from dlm.errors import DlmError, RequestError
-from dlm.grammar import Labels, ScoresByClass, Vocabulary
+from dlm.denoise import Denoiser
+from dlm.errors import RequestError
+from dlm.grammar import FirstTokens, Labels, Vocabulary
 from dlm.likelihood import log_probabilities
-from dlm.mask_table import MaskTable
+from dlm.policy import Policy
 from dlm.questions import Answer, Question
 from dlm.request import Request
 from dlm.sequence import Sequence as Running
 from dlm.stream import Stream
-from dlm.turn import Cache, turn_of
+from dlm.turn import Cache
 
 By = Literal["canvas", "causal"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A question, ready to be put to a model."""
+class _Prepared:
+    """A question, checked, and as tokens."""
 
     question: Question
+    request: Request
     prompt: list[int]
-    spelled: list[list[int]]  # its labels' tokens, as the tokenizer writes them
-    labels: Labels | None  # None: their first tokens tell them apart
+    values: tuple[str, ...]  # of its labels
+    spelled: list[list[int]]  # the same, as the tokenizer writes them
 
 
 class Decider:
-    """Asks the questions of one request at a time; slots are empty before and after."""
+    """Makes of decisions what an engine runs. Any thread may ask, and several at once."""
 
     def __init__(
         self,
         model: Model,
         chat: Chat,
+        policy: Policy,
         vocabulary: Vocabulary,
-        cache: Cache,
-        config: DecodeConfig,
-        slots: int,
-        encode_tokens: int,
-        by_kernel: bool | None = None,
+        capacity: int | None,
+        by_canvas: bool,
     ):
-        """A pass encodes `encode_tokens` of prompts; `by_kernel` is `vocab_pass`'s."""
+        """`capacity` is the cache's, in tokens; None: it grows. `by_canvas` says whether passes
+        read canvases."""
         self._model: Any = model
-        self._chat, self._vocabulary, self._cache = chat, vocabulary, cache
-        self._config = replace(config, t_min=1.0, t_max=1.0)
-        self._slots, self._encode_tokens, self._by_kernel = slots, encode_tokens, by_kernel
-        self._masks, self._classes = MaskTable(-(-model.vocab_size // 32)), ClassTable()
+        self._chat, self._policy, self._vocabulary = chat, policy, vocabulary
+        self._capacity, self._by_canvas = capacity, by_canvas
 
-    def decide(
-        self, request: Request, asked: Sequence[Question | Mapping[str, Any]], by: By
-    ) -> list[Answer]:
-        """The answers, in the order of the questions.
+    def sequences(self, decision: Decision, number: int) -> list[Running]:
+        """One for each question, in their order: a canvas of each is to be read. Events about the
+        decision will have its `number`. Raises `RequestError` for what cannot be asked."""
+        if not self._by_canvas:
+            raise RequestError("this engine writes left to right: it decides by 'causal' alone")
+        tally, known = Tally(number, len(decision.questions)), dict[tuple[str, ...], LabelSet]()
+        made: list[Running] = []
+        for one in self._prepared(decision, "canvas"):
+            with at(len(made)):
+                if one.values not in known:
+                    known[one.values] = self._labels(one)
+            sequence = Running(
+                number=number,
+                request=one.request,
+                prompt=one.prompt,
+                stream=Stream(vocabulary=self._vocabulary, reasoning=None, calls=False),
+                rng=torch.Generator(self._model.device).manual_seed(one.request.seed),
+                asked=Asked(one.question, len(made), known[one.values], tally),
+            )
+            made.append(sequence)
+        return made
 
-        Raises `RequestError`, before any work is done, for what cannot be asked.
-        """
-        if not 1 <= len(asked) <= questions.MOST_QUESTIONS:
-            raise RequestError(f"{len(asked)} questions: it takes 1 to {questions.MOST_QUESTIONS}")
-        if by not in ("canvas", "causal"):
-            raise RequestError(f"by is {by!r}: it takes canvas or causal")
+    def by_causal(self, decision: Decision, cache: Cache, slots: int) -> list[Answer]:
+        """The answers of a model that reads labels left to right, one question after another. All
+        `slots` are empty, and are left empty. Raises `RequestError` for what cannot be asked."""
+        if not isinstance(self._model, CausalLM):
+            raise RequestError("by is 'causal': this model's encoder predicts no tokens")
+        answers = []
+        for one in list(self._prepared(decision, "causal")):
+            rest = one.prompt, one.spelled, self._vocabulary.stops
+            logs = log_probabilities(self._model, cache, range(slots), *rest)
+            answers.append(answer_of(one.question, logs.numpy(), len(one.prompt)))
+        return answers
+
+    def _prepared(self, decision: Decision, by: By) -> Iterator[_Prepared]:
+        """The questions, each checked before anything is made of the next."""
         if not isinstance(self._model, Denoiser):
             raise RequestError(f"a {type(self._model).__name__} has no canvases to read labels in")
-        if request.constraint is not None or request.thinking:
-            raise RequestError("a decision takes a request without a constraint and thinking")
-        model = self._causal_model() if by == "causal" else None
-        ready = []
-        for i, one in enumerate(asked):
-            try:
-                ready.append(self._prepared(request, one, by))
-            except RequestError as error:
-                raise RequestError(f"question {i}: {error}") from error
-        scored = self._by_canvas(request, ready) if model is None else self._by_causal(model, ready)
-        return [_answer(one, logs) for one, logs in zip(ready, scored, strict=True)]
+        sizes, tokens = dict[tuple[str, ...], int](), 0
+        spelled: dict[tuple[str, ...], list[list[int]]] = {}
+        for place, question, request in decision.asked():
+            with at(place):
+                values = tuple(label.value for label in question.labels)
+                sizes[values] = sum(len(value.encode()) for value in values)
+                self._policy.check_labels(sizes[values], sum(sizes.values()))
+                if values not in spelled:
+                    spelled[values] = [self._spelled(value) for value in values]
+                prompt = self._chat.prompt(request)
+                self._check_room(prompt, values, spelled[values], by)
+                tokens += len(prompt)
+                self._policy.check_prompts(tokens)
+            yield _Prepared(question, request, prompt, values, spelled[values])
 
-    def _prepared(self, request: Request, one: Question | Mapping[str, Any], by: By) -> _Asked:
-        question = one if isinstance(one, Question) else questions.question_of(one)
-        values = [label.value for label in question.labels]
-        spelled = [self._spelled(value) for value in values]
-        longest = max(range(len(values)), key=lambda i: len(spelled[i]))
-        L, most = self._model.canvas_length, len(spelled[longest]) + 1
-        if most > L:
+    def _labels(self, one: _Prepared) -> LabelSet:
+        """What tells its labels apart on a canvas."""
+        first = [tokens[0] for tokens in one.spelled]
+        if len(set(first)) == len(first):
+            return FirstTokens(first, self._model.vocab_size)
+        labels, most = Labels(one.values, self._vocabulary), self._policy.step_work
+        if max(labels.work, reading_work(labels)) > most:
             raise RequestError(
-                f"the label {values[longest]!r:.80} takes {most} tokens with its stop, "
-                f"more than a canvas: {L}"
+                f"its {len(first)} labels are too long, or have too little in common: to read them "
+                f"takes more than the {most} units of work that a step has"
             )
-        apart = by == "causal" or len({tokens[0] for tokens in spelled}) == len(spelled)
-        labels = None if apart else Labels(values, self._vocabulary)
-        prompt = self._chat.prompt(_with_question(request, question))
-        self._check_room(prompt, most, by)
-        return _Asked(question, prompt, spelled, labels)
+        return labels
 
     def _spelled(self, label: str) -> list[int]:
         """The tokenizer's own tokens, or, where these are no text or another, the fewest."""
@@ -124,107 +144,22 @@ class Decider:
             raise RequestError(f"the label {label!r:.80} cannot be spelled in this vocabulary")
         return fewest
 
-    def _check_room(self, prompt: list[int], most: int, by: By) -> None:
-        model, capacity = self._model, self._cache.capacity
+    def _check_room(
+        self, prompt: list[int], values: Sequence[str], spelled: list[list[int]], by: By
+    ) -> None:
+        model, capacity = self._model, self._capacity
+        longest = max(range(len(spelled)), key=lambda i: len(spelled[i]))
+        L, most = model.canvas_length, len(spelled[longest]) + 1
+        if most > L:
+            raise RequestError(
+                f"the label {values[longest]!r:.80} takes {most} tokens with its stop, "
+                f"more than a canvas: {L}"
+            )
         for token in prompt:
             if not isinstance(token, int) or not 0 <= token < model.vocab_size:
                 raise RequestError(f"token {token!r} is outside of {model.vocab_size} tokens")
-        room = model.max_positions - model.canvas_length
-        if len(prompt) > room:
+        if len(prompt) > (room := model.max_positions - L):
             raise RequestError(f"{len(prompt)} prompt tokens: this model takes up to {room}")
         needed = len(prompt) + (most if by == "causal" else 0)
         if capacity is not None and needed > capacity:
             raise RequestError(f"{needed} tokens are more than the cache holds: {capacity}")
-
-    def _by_canvas(self, request: Request, ready: list[_Asked]) -> list[np.ndarray]:
-        """The log-weights of each question's labels, as many questions at a time as have room."""
-        waiting, found = list(enumerate(ready)), dict[int, np.ndarray]()
-        running: dict[int, Running] = {}
-        free = list(range(self._slots))
-        try:
-            while waiting or running:
-                while waiting and free and self._cache.fits(len(waiting[0][1].prompt)):
-                    number, one = waiting.pop(0)
-                    slot = free.pop()
-                    self._cache.reserve(slot, len(one.prompt))
-                    running[slot] = self._begun(request, number, one.prompt)
-                for slot, sequence in running.items():
-                    if not sequence.attached:
-                        attached = self._cache.attach(slot, sequence.prompt)
-                        sequence.attached = attached is not None
-                for slot, scores in self._pass(running).items():
-                    number = running.pop(slot).number
-                    found[number] = self._read(ready[number], scores)
-                    self._cache.release(slot)
-                    free.append(slot)
-        finally:
-            for slot in running:
-                self._cache.release(slot)
-        return [found[number] for number in range(len(ready))]
-
-    def _begun(self, request: Request, number: int, prompt: list[int]) -> Running:
-        """A question in its slot, with a canvas of noise."""
-        model, L = self._model, self._model.canvas_length
-        rng = torch.Generator(model.device).manual_seed(request.seed)
-        stream = Stream(vocabulary=self._vocabulary, reasoning=None, calls=False)
-        begun = Running(number=number, request=request, prompt=prompt, stream=stream, rng=rng)
-        noise = torch.randint(model.vocab_size, (L,), generator=rng, device=model.device)
-        begun.begin_canvas(noise, model.no_soft_embedding())
-        return begun
-
-    def _pass(self, running: Mapping[int, Running]) -> dict[int, ScoresByClass]:
-        """Go on with all of them; says what those canvases look like that came to be denoised."""
-        turn = turn_of(running, self._cache, self._encode_tokens)
-        more = self._config, self._masks, self._by_kernel, self._classes
-        reading = denoise(self._model, self._cache, turn, *more)
-        return {} if reading is None else dict(zip(turn.canvases, reading.scores, strict=True))
-
-    def _read(self, one: _Asked, scores: ScoresByClass) -> np.ndarray:
-        if one.labels is not None:
-            classes = scores.by_class(one.labels.classes, one.labels.count, {})
-            return one.labels.log_masses(classes)
-        first = [tokens[0] for tokens in one.spelled]
-        of = torch.zeros(self._model.vocab_size, dtype=torch.int32)
-        of[first] = torch.arange(1, len(first) + 1, dtype=torch.int32)
-        return scores.by_class(of, len(first) + 1, {}).mass[0, 1:]
-
-    def _by_causal(self, model: CausalLM, ready: list[_Asked]) -> list[np.ndarray]:
-        """The same, one question after another: the labels of each take all slots."""
-        found = []
-        for one in ready:
-            rest = one.prompt, one.spelled, self._vocabulary.stops
-            logs = log_probabilities(model, self._cache, range(self._slots), *rest)
-            found.append(logs.numpy())
-        return found
-
-    def _causal_model(self) -> CausalLM:
-        if not isinstance(self._model, CausalLM):
-            raise RequestError("by is 'causal': this model's encoder predicts no tokens")
-        return self._model
-
-
-def _with_question(request: Request, question: Question) -> Request:
-    """The request, with what the question asks behind its input."""
-    if not question.instructions:
-        return request
-    if request.prompt is not None:
-        return replace(request, prompt=f"{request.prompt}\n\n{question.text}")
-    if request.messages is None:
-        raise RequestError("instructions cannot be put behind token_ids: give a prompt or messages")
-    *before, last = request.messages
-    if last["role"] == "user" and isinstance(last["content"], str):
-        said = {**last, "content": f"{last['content']}\n\n{question.text}"}
-        return replace(request, messages=[*before, said])
-    return replace(
-        request, messages=[*request.messages, {"role": "user", "content": question.text}]
-    )
-
-
-def _answer(one: _Asked, logs: np.ndarray) -> Answer:
-    """From log-weights to probabilities."""
-    total = np.logaddexp.reduce(logs)
-    if not total > -np.inf:
-        raise DlmError("the model gives none of the labels any probability")
-    values = [label.value for label in one.question.labels]
-    probabilities = dict(zip(values, np.exp(logs - total).tolist(), strict=True))
-    return one.question.answer(probabilities, float(np.exp(total)), len(one.prompt))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
@@ -26,6 +26,8 @@ class Decoder(ABC):
 
     What they raise ends the request that it is about.
     """
+
+    decides: ClassVar[bool] = False  # questions are answered too, from canvases
 
     def __init__(
         self,
@@ -136,5 +138,6 @@ class Decoder(ABC):
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
         yield from self._tell(sequence, reason)
+        sequence.ended = True
         result = sequence.result(parsed, reason)
         yield Finished(request=sequence.number, result=result)

@@ -134,35 +134,83 @@ def settle(
     """Ask the constraints, and take each canvas a step further. Grammars do not move.
 
     All constraints together may do `work` units of it. What a constraint raises is its slot's
-    outcome: that canvas stays as it is, and the others do not notice.
+    outcome: that canvas stays as it is, and the others do not notice. Canvases of questions are
+    read, which may take as much work again, and have no outcome.
     """
     marginals, scores, canvases = reading.marginals, reading.scores, reading.turn.canvases
     running, start = list(canvases.values()), perf_counter()
-    work = max(1, work // len(running))
+    failed = _read_questions(running, scores, work)
+    share = max(1, work // len(running))
     readings = [
-        _guide(sequence, i, scores[i], marginals, config, work)
+        failed.get(i)
+        if sequence.asked is not None
+        else _guide(sequence, i, scores[i], marginals, config, share)
         for i, sequence in enumerate(running)
     ]
     guided = perf_counter()
+    outcomes: dict[int, Outcome | Exception] = {
+        slot: read
+        for slot, read in zip(canvases, readings, strict=True)
+        if isinstance(read, Exception)
+    }
+    if any(isinstance(read, Guidance) for read in readings):
+        outcomes |= _go_on(model, reading, readings, config)
+    seconds = reading.seconds, guided - start, perf_counter() - guided
+    for sequence, said in zip(running, scores, strict=True):
+        sequence.stats.spend(*seconds)
+        sequence.stats.copies += marginals.link.copies + said.copies
+        sequence.stats.fetched_rows += said.rows
+    return outcomes
 
+
+def _read_questions(
+    running: list[Sequence], scores: list[Logits], work: int
+) -> dict[int, Exception]:
+    """Read the canvases of questions; tells of those that fail, by their places.
+
+    The first is read whatever it takes, others while there is `work` left. What is not read now is
+    denoised again.
+    """
+    failed: dict[int, Exception] = {}
+    left = work
+    for i, sequence in enumerate(running):
+        asked = sequence.asked
+        if asked is None or (left < asked.reading_work and left < work):
+            continue
+        try:
+            asked.read(scores[i])
+            sequence.stats.denoiser_calls += 1
+        except Exception as error:
+            failed[i] = error
+        left -= asked.reading_work
+    return failed
+
+
+def _go_on(
+    model: Denoiser,
+    reading: Reading,
+    readings: list[Guidance | Exception | None],
+    config: DecodeConfig,
+) -> dict[int, Outcome | Exception]:
+    """Take those canvases a step further whose constraints have said how."""
+    marginals, canvases = reading.marginals, reading.turn.canvases
+    running = list(canvases.values())
     marginals.mask()
     entropies = marginals.entropies
     accepted = sampling.accept(entropies, config.entropy_bound)
-    for row, read in zip(accepted, readings, strict=True):
+    for i, read in enumerate(readings):
         if isinstance(read, Guidance):
-            row[read.suspect :] = False
+            accepted[i, read.suspect :] = False
+        else:
+            marginals.leave_out(i)
     draws = marginals.draws([min(1.0, float(s.request.temperature)) for s in running])
     (kept,) = marginals.link.to_device(torch.where(accepted, draws, -1))
     soft_embeddings = marginals.expected(model.expected_embedding).unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
-    for i, slot in enumerate(canvases):
-        each = running[i], readings[i], entropies[i], accepted[i], kept[i], soft_embeddings[i]
-        outcomes[slot] = _settle(*each, model.vocab_size, config)
-    seconds = reading.seconds, guided - start, perf_counter() - guided
-    for sequence, asked in zip(running, scores, strict=True):
-        sequence.stats.spend(*seconds)
-        sequence.stats.copies += marginals.link.copies + asked.copies
-        sequence.stats.fetched_rows += asked.rows
+    for i, (slot, read) in enumerate(zip(canvases, readings, strict=True)):
+        if isinstance(read, Guidance):
+            each = running[i], read, entropies[i], accepted[i], kept[i], soft_embeddings[i]
+            outcomes[slot] = _settle(*each, model.vocab_size, config)
     return outcomes
 
 
@@ -173,6 +221,8 @@ def _heat(sequence: Sequence, config: DecodeConfig) -> float:
     the schedule makes them, or unsure positions would pass for sure ones.
     """
     N = config.max_steps
+    if sequence.asked is not None:
+        return max(1.0, sequence.request.temperature)
     scheduled = sampling.temperature(N - sequence.canvas.steps, N, config.t_min, config.t_max)
     return scheduled * max(1.0, sequence.request.temperature)
 
@@ -212,7 +262,7 @@ def _guide(
 
 def _settle(
     sequence: Sequence,
-    read: Guidance | Exception,
+    read: Guidance,
     entropies: Float[Tensor, "L"],
     accepted: Bool[Tensor, "L"],
     kept: Int[Tensor, "L"],
@@ -224,8 +274,6 @@ def _settle(
 
     All randomness is the request's own.
     """
-    if isinstance(read, Exception):
-        return read
     try:
         canvas, rng = sequence.canvas, sequence.rng
         noise = torch.randint(vocab_size, kept.shape, generator=rng, device=kept.device)

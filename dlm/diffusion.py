@@ -57,7 +57,9 @@ class Diffusion:
 
 
 class CanvasDecoder(Decoder):
-    """Requests go from canvas to canvas."""
+    """Requests go from canvas to canvas, questions are answered from one."""
+
+    decides = True
 
     def __init__(self, parts: Parts):
         more = parts.policy, parts.vocabulary, parts.compiler
@@ -74,9 +76,10 @@ class CanvasDecoder(Decoder):
         sequence.begin_canvas(noise, self._model.no_soft_embedding())
 
     def advance(
-        self, slot: int, sequence: Sequence, outcome: Outcome | Exception
+        self, slot: int, sequence: Sequence, outcome: Outcome | Exception | None
     ) -> Iterator[Event]:
-        """Tell of the pass; commit the canvas if it settled, and see whether the answer ends."""
+        """Tell of the pass; commit the canvas if it settled, and see whether the answer ends. A
+        question is answered."""
         if isinstance(outcome, Unfinished):
             canvas = sequence.canvas  # nothing of the look counts yet
             canvas.work += sequence.constraint.work
@@ -85,6 +88,9 @@ class CanvasDecoder(Decoder):
         if isinstance(outcome, Exception):
             raise outcome
         self._note_pass(sequence)
+        if outcome is None:
+            yield from self._decide(sequence)
+            return
         guidance, canvas = outcome.guidance, sequence.canvas
         yield Draft(
             request=sequence.number,
@@ -112,6 +118,12 @@ class CanvasDecoder(Decoder):
         else:
             self._begin_canvas(sequence)
             yield from self._tell(sequence)
+
+    def _decide(self, sequence: Sequence) -> Iterator[Event]:
+        sequence.ended = True
+        if sequence.asked is not None:
+            decided = sequence.asked.answer(len(sequence.prompt), sequence.stats)
+            yield from () if decided is None else (decided,)
 
     def _final(self, sequence: Sequence) -> list[int]:
         return sequence.tokens + sequence.canvas.pinned

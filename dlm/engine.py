@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, overload
+from typing import Any, get_args, overload
 
 import torch
 
@@ -16,10 +16,11 @@ from dlm.changes import Changes
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
 from dlm.decide import By, Decider
+from dlm.decision import Decision
 from dlm.decoding import Decoding, Model, Parts
 from dlm.diffusion import Diffusion
 from dlm.errors import DlmError, RequestError, failure
-from dlm.events import Event, Failed, Finished
+from dlm.events import End, Event, Failed
 from dlm.grammar import (
     Automata,
     Compiled,
@@ -53,17 +54,17 @@ KV_TYPES = {
 class Occupancy:
     """How much an engine has to do."""
 
-    running: int  # requests
-    waiting: int  # requests
+    running: int  # requests, and questions of decisions
+    waiting: int  # requests, and decisions
     cache: float  # share of its memory that holds keys and values
 
 
 class Engine:
     """Serves requests on one model.
 
-    `add` admits a request, `step` runs one pass of the model for all that are running and tells
-    what happened; requests join and leave between passes, each at its own pace. A request's output
-    depends on the request alone, never on what runs beside it.
+    `add` admits a request or a decision, `step` runs one pass of the model for all that are running
+    and tells what happened; they join and leave between passes, each at its own pace. What comes of
+    a request depends on the request alone, never on what runs beside it.
 
     One thread at a time calls `step`, `generate`, `decide` and `close`. Any thread may at any time
     call `add`, its halves `prepare` and `start`, `cancel` and `compile`, and read `busy`, `cold`
@@ -115,28 +116,14 @@ class Engine:
             by_kernel=None if vocabulary is None else vocabulary == "triton",
         )
         self._decoder = decoder = self.decoding.decoder(parts)
+        self._slots = slots
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
         self._pipeline = self.decoding.passes(parts)
         self._events: list[Event] = []  # that no step has told of yet
-        self._decider = Decider(
-            model,
-            chat,
-            self.vocabulary,
-            self._cache,
-            self.config,
-            slots,
-            self.policy.encode_tokens,
-            parts.by_kernel,
-        )
-        self._admission = Admission(
-            model,
-            chat,
-            self.policy,
-            self.vocabulary,
-            self._compiler,
-            partial(self.decoding.room, model),
-            self._cache.capacity,
-        )
+        chatting, capacity = (model, chat, self.policy, self.vocabulary), self._cache.capacity
+        self._decider = Decider(*chatting, capacity, decoder.decides)
+        room = partial(self.decoding.room, model)
+        self._admission = Admission(*chatting, self._compiler, room, capacity, self._decider)
         self._changes = Changes()  # of who waits and who runs
 
     @classmethod
@@ -209,8 +196,8 @@ class Engine:
         """
         return self._admission.compile(spec)
 
-    def add(self, request: Request) -> int:
-        """Admit a request; its number is in every event about it.
+    def add(self, request: Request | Decision) -> int:
+        """Admit a request, or a decision; its number is in every event about it.
 
         Raises `RequestError` for one that cannot be served, before any work is done for it. What
         only compiling its grammar shows ends it later, as `Failed` with a `RequestError`: the
@@ -220,19 +207,20 @@ class Engine:
         self.start(prepared)
         return prepared.number
 
-    def prepare(self, request: Request) -> Prepared:
+    def prepare(self, request: Request | Decision) -> Prepared:
         """The first half of `add`, which may take long: the request is checked, its prompt is
         tokenized and its grammar compiles. It has a number, and nobody runs it yet."""
-        exact = self.config.policy == "exact" and request.constraint is not None
-        if exact and request.thinking:
+        gated = isinstance(request, Request) and request.constraint is not None and request.thinking
+        if gated and self.config.policy == "exact":
             raise RequestError("thinking is true: the policy exact knows no reasoning, say false")
         return self._admission.admit(request)
 
     def start(self, prepared: Prepared) -> None:
         """The other half of `add`, which takes no time: the request waits for its turn."""
-        sequence = prepared.sequence
-        sequence.started = perf_counter()
-        self._changes.post(partial(self._scheduler.add, sequence, prepared.compiling))
+        for sequence in prepared.sequences:
+            sequence.started = perf_counter()
+        add = partial(self._scheduler.add, prepared.sequences, prepared.compiling)
+        self._changes.post(add)
 
     def cancel(self, number: int) -> None:
         """Drop a request, waiting or running; one that has ended is left as it is. A step that is
@@ -240,8 +228,7 @@ class Engine:
         self._changes.post(partial(self._cancel, number))
 
     def _cancel(self, number: int) -> None:
-        slot = self._scheduler.cancel(number)
-        if slot is not None:
+        for slot in self._scheduler.cancel(number):
             self._leave(slot)
 
     def step(self) -> list[Event]:
@@ -251,7 +238,8 @@ class Engine:
             return self._step()
 
     def _step(self) -> list[Event]:
-        self._events += self._scheduler.admit()
+        for failed in self._scheduler.admit():
+            self._fail(failed)
         running = self._scheduler.running
         for slot in list(running):
             self._alone(slot, self._decoder.prepare)
@@ -272,23 +260,7 @@ class Engine:
         `RequestError` before any of them starts; one that fails raises after all have ended."""
         if isinstance(requests, Request):
             return self.generate([requests])[0]
-        if self.busy:
-            raise DlmError("generate would swallow the events of requests that were added before")
-        numbers = self._add_all(requests)
-        ends: dict[int, Result | DlmError] = {}
-        while self.busy:
-            for event in self.step():
-                if isinstance(event, Finished):
-                    ends[event.request] = event.result
-                elif isinstance(event, Failed):
-                    ends[event.request] = event.error
-        results = []
-        for number in numbers:
-            end = ends[number]
-            if isinstance(end, DlmError):
-                raise end
-            results.append(end)
-        return results
+        return [end.result for end in self._run(requests, "generate")]
 
     def decide(
         self,
@@ -299,16 +271,40 @@ class Engine:
         """Answer typed questions about a request's input, with probabilities.
 
         A question without instructions is what the input itself asks. Each is answered from one
-        pass over a canvas; or, `by` "causal", from the probabilities of the model as it encodes,
-        left to right. Questions may be the protocol's JSON. Raises `RequestError` before any work
-        is done for what cannot be asked, `DlmError` while requests run.
+        pass over a canvas, as a `Decision` is that is added; or, `by` "causal", from the
+        probabilities of the model as it encodes, left to right. Questions may be the protocol's
+        JSON. Raises `RequestError` before any work is done for what cannot be asked, `DlmError`
+        while requests run.
         """
+        if by not in get_args(By):
+            raise RequestError(f"by is {by!r}: it takes {' or '.join(get_args(By))}")
+        decision = Decision(request=request, questions=questions)
+        if by == "canvas":
+            return self._run([decision], "decide")[0].answers
         with self._changes.move():
             if self.busy:
                 raise DlmError("decide would take the slots of requests that are running")
-            return self._decider.decide(request, questions, by)
+            return self._decider.by_causal(decision, self._cache, self._slots)
 
-    def _add_all(self, requests: abc.Sequence[Request]) -> list[int]:
+    def _run(self, requests: abc.Sequence[Request | Decision], who: str) -> list[Any]:
+        """`Finished` or `Decided` of each, in their order. Raises what the first failed with."""
+        if self.busy:
+            raise DlmError(f"{who} would swallow the events of requests that were added before")
+        numbers, ends = self._add_all(requests), dict[int, End]()
+        try:
+            while self.busy:
+                ends |= {event.request: event for event in self.step() if isinstance(event, End)}
+        except BaseException:
+            for number in numbers:
+                self.cancel(number)
+            self._events.clear()
+            raise
+        for number in numbers:
+            if isinstance(end := ends[number], Failed):
+                raise end.error
+        return [ends[number] for number in numbers]
+
+    def _add_all(self, requests: abc.Sequence[Request | Decision]) -> list[int]:
         """Admit all of them, with their grammars compiled, or none."""
         numbers: list[int] = []
         at = 0
@@ -331,7 +327,9 @@ class Engine:
         self._pipeline.close()
 
     def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
-        """Give a request that is about to run its constraint."""
+        """Give a request that is about to run its constraint; a question has none."""
+        if sequence.asked is not None:
+            return
         request, reasoning = sequence.request, None
         if request.thinking and self._reasoning is not None:
             reasoning = replace(self._reasoning, budget=request.thinking_budget)
@@ -340,17 +338,21 @@ class Engine:
 
     def _alone(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:
         """Do the `work` of one request. Whatever it raises ends that request, and no other."""
-        sequence = self._scheduler.running[slot]
-        ended = False
+        sequence = self._scheduler.running.get(slot)
+        if sequence is None:  # another question of its decision has failed
+            return
         try:
             for event in work(slot, sequence, *args):
                 self._events.append(event)
-                ended = isinstance(event, Finished)
         except Exception as error:
-            self._events.append(Failed(request=sequence.number, error=failure(error)))
-            ended = True
-        if ended:
-            self._leave(slot)
+            self._fail(Failed(request=sequence.number, error=failure(error)))
+        else:
+            if sequence.ended:
+                self._leave(slot)
+
+    def _fail(self, failed: Failed) -> None:
+        self._events.append(failed)
+        self._cancel(failed.request)
 
     def _leave(self, slot: int) -> None:
         self._cache.release(slot)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from dlm.errors import DlmError
-from dlm.request import Result
+from dlm.questions import Answer
+from dlm.request import Result, Stats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,4 +49,16 @@ class Failed:
     error: DlmError
 
 
-Event = Draft | Committed | Finished | Failed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """All questions of a decision are answered."""
+
+    request: int
+    answers: list[Answer]  # in the order of the questions
+    stats: Stats  # of all questions together
+
+
+End = Finished | Decided | Failed
+"""The last event of a request, or of a decision."""
+
+Event = Draft | Committed | End

@@ -87,12 +87,16 @@ class Logits:
         return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
 
     def by_class(
-        self, classes: Int32[Tensor, " V"], count: int, without: Mapping[int, Collection[int]]
+        self,
+        classes: Int32[Tensor, " V"],
+        count: int,
+        without: Mapping[int, Collection[int]],
+        length: int | None = None,
     ) -> ClassScores:
-        """Log-probabilities of `count` classes of tokens, at all positions.
+        """Log-probabilities of `count` classes of tokens at the first `length` positions, or all.
 
-        The device reads the rows once more, but no token of class 0, and `[L, 3 count + 1]` numbers
-        come over the link in one copy. Tokens in `without`, by position, have no probability.
+        The device reads their rows once more, but no token of class 0, and `3 count + 1` numbers of
+        each come over the link in one copy. Tokens in `without`, by position, have no probability.
         """
         logits, (inverse_temperature, softcap) = self._logits, self._heat
         check_size(classes, logits.shape[1])
@@ -101,12 +105,13 @@ class Logits:
             logits = logits.clone()
             for position, tokens in without.items():
                 logits[position, list(tokens)] = -torch.inf
-        heat = torch.full_like(self._uniform, inverse_temperature.item())
+        logits, uniform = logits[:length], self._uniform[:length]
+        heat = torch.full_like(uniform, inverse_temperature.item())
         found = class_pass(logits, heat, members, count, softcap).packed()
-        sent = torch.cat((found, self._uniform.view(torch.int32)[:, None]), dim=1)
+        sent = torch.cat((found, uniform.view(torch.int32)[:, None]), dim=1)
         host = self._link.to_host(sent)
         mass, top, best = (each.numpy() for each in ClassPass.unpacked(host[:, :-1]))
-        lse = np.array(self._lse)[:, None]
+        lse = np.array(self._lse[:length])[:, None]
         uniform = host[:, -1].contiguous().view(torch.float32).double().numpy()
         return ClassScores(mass=mass - lse, top=top - lse, best=best, uniform=uniform)
 

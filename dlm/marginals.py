@@ -62,6 +62,7 @@ class Marginals:
         self._classes = classes or ClassTable()
         self._posteriors: list[tuple[int, Posterior]] = []  # by canvas
         self._reweighted: list[tuple[int, Reweighted]] = []  # by the canvas's first row
+        self._left_out: list[int] = []  # canvases
 
     @property
     def entropies(self) -> Float32[Tensor, "B L"]:
@@ -121,6 +122,10 @@ class Marginals:
         if moved.any():
             self._moved.append((rows[moved], bitmask, masks[moved]))
 
+    def leave_out(self, i: int) -> None:
+        """Nobody asks what is expected of canvas `i`: it is not looked for."""
+        self._left_out.append(i)
+
     def mask(self) -> None:
         """Let all that was told count: rows that masks or posteriors change are read again."""
         for i, one in self._posteriors:
@@ -153,9 +158,11 @@ class Marginals:
     def distributions(self) -> Distributions:
         """Of all `B * L` rows, for the model to take the expectation of its embedding under.
 
-        Rows that a posterior reweights are left out.
+        Rows that a posterior reweights are left out, and so are canvases that do not go on.
         """
-        counted = torch.ones(self._B * self._L, dtype=torch.bool)
+        counted = torch.ones(self._B, self._L, dtype=torch.bool)
+        counted[self._left_out] = False
+        counted = counted.flatten()
         for first, part in self._reweighted:
             counted[first + part.rows] = False
         masks = Masks(self._table.bitmask, self._masks) if self._moved else None

@@ -19,6 +19,8 @@ from dlm.turn import Cache, Turn, turn_of
 
 ALTERNATE = 4  # canvases from which there are two groups
 
+Outcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
+
 
 class Pipeline:
     """No pass is under way between two calls of `step`: caches and slots may be changed there."""
@@ -46,12 +48,16 @@ class Pipeline:
         self._device = futures.ThreadPoolExecutor(1, "dlm-device")
         self.idle = False  # the last step had nothing to do
 
-    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, Outcome | Exception]]:
+    def step(self, running: Mapping[int, Sequence]) -> Outcomes:
         """One more pass for the requests that are `running`, by slot, or for half of them.
 
         Yields what became of the canvases that a pass is complete for, by slot, and then raises
-        what the model raised, if it did.
+        what the model raised, if it did. A question's is None, once its labels are summed.
         """
+        yield from self._passed(running)
+        yield from self._summed(running)
+
+    def _passed(self, running: Mapping[int, Sequence]) -> Outcomes:
         before, self._reading = self._reading, None
         turn, whole = self._turn(running, before)
         self.idle = before is None and not turn
@@ -85,11 +91,26 @@ class Pipeline:
         turn = turn_of({slot: ready[slot] for slot in some}, self._cache, self._encode_tokens)
         return turn, len(some) == len(free)
 
-    def _settled(
-        self, reading: Reading, running: Mapping[int, Sequence]
-    ) -> Iterator[tuple[int, Outcome | Exception]]:
+    def _settled(self, reading: Reading, running: Mapping[int, Sequence]) -> Outcomes:
         """Of canvases whose requests have not been cancelled meanwhile."""
         canvases = reading.turn.canvases
         for slot, outcome in settle(self._model, reading, self._config, self._work).items():
             if running.get(slot) is canvases[slot]:
                 yield slot, outcome
+
+    def _summed(self, running: Mapping[int, Sequence]) -> Outcomes:
+        """Sum up the labels of questions whose canvases have been read, who came first first: a
+        step's work of it, and at most one position more."""
+        work = self._work
+        for slot, sequence in list(running.items()):
+            asked = sequence.asked
+            if asked is None or not asked.was_read:
+                continue
+            self.idle = False
+            try:
+                work = asked.sum(work)
+            except Exception as error:
+                yield slot, error
+            else:
+                if asked.ready:
+                    yield slot, None

@@ -35,13 +35,15 @@ class Policy:
     """
 
     kinds: frozenset[str] = DATA | GRAMMARS  # as `Spec.kind` has them
-    max_source_bytes: int = 65_536  # of a grammar's text, or of all names and values of a schema
+    max_source_bytes: int = 65_536  # of a grammar's text, of a schema's names and values, of labels
     max_depth: int = 64  # of nested JSON or brackets; real schemas seldom pass 15
     max_options: int = 1000  # of a choice; OpenAI's limit for an enum
     max_tools: int = 128  # OpenAI's limit
     answer_tokens: int = 1024  # of an answer whose body does not say, if there is room for them
     max_answer_tokens: int = 131_072  # that a body may ask for
     max_choices: int = 16  # answers that a body may ask for
+    max_label_bytes: int = 524_288  # of all labels of a decision; equal sets of them count once
+    max_decision_tokens: int = 1_048_576  # of the prompts of all questions of a decision
     compile_seconds: float = 10.0  # of the processor's time, then a compiler gives up
     check_seconds: float = 2.0  # likewise, for the check of a finished value
     encode_tokens: int = 1024  # of prompts that a pass encodes, beside the canvases it denoises
@@ -57,6 +59,8 @@ class Policy:
             "answer_tokens",
             "max_answer_tokens",
             "max_choices",
+            "max_label_bytes",
+            "max_decision_tokens",
             "encode_tokens",
             "step_work",
             "looks",
@@ -107,6 +111,15 @@ class Policy:
             if kind in (JsonSchema.kind, StructuralTag.kind):
                 source = _parsed(source)
         self._measure(kind, source)
+
+    def check_labels(self, size: int, total: int) -> None:
+        """`RequestError` for a question's labels of `size` bytes, or a decision's of `total`."""
+        self._within("bytes of labels", size, self.max_source_bytes)
+        self._within("bytes of labels together", total, self.max_label_bytes)
+
+    def check_prompts(self, tokens: int) -> None:
+        """`RequestError` for a decision whose prompts have so many tokens together."""
+        self._within("tokens of prompts together", tokens, self.max_decision_tokens)
 
     def _measure(self, kind: str, source: Any) -> None:
         size = 0

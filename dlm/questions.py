@@ -4,6 +4,7 @@ What is asked is checked when it is made. Knows no model and no tokens.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ class Label:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(ABC):
     """`instructions` are put behind the request's input, with the labels; empty: it asks already.
 
     Raises `RequestError` for labels that nobody could tell apart, or too many of them.
@@ -56,12 +57,18 @@ class Question:
             seen.add(value)
 
     @property
+    @abstractmethod
     def labels(self) -> Sequence[Label]:
-        raise NotImplementedError
+        """What it may be answered with."""
+
+    @abstractmethod
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+        """What the `probabilities` say, and the fields that all answers have in `common`."""
 
     def answer(self, probabilities: dict[str, float], mass: float, prompt_tokens: int) -> "Answer":
         """What the `probabilities` of the labels, in their order, say."""
-        raise NotImplementedError
+        common = {"name": self.name, "mass": mass, "prompt_tokens": prompt_tokens}
+        return self._answer(probabilities, **common)
 
     @property
     def text(self) -> str:
@@ -81,9 +88,8 @@ class Predicate(Question):
     def labels(self) -> Sequence[Label]:
         return Label(YES), Label(NO)
 
-    def answer(self, probabilities: dict[str, float], mass: float, prompt_tokens: int) -> "Answer":
-        told = {"name": self.name, "mass": mass, "prompt_tokens": prompt_tokens}
-        return PredicateAnswer(probability=probabilities[YES], **told)
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+        return PredicateAnswer(probability=probabilities[YES], **common)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +104,10 @@ class Selection(Question):
     def labels(self) -> Sequence[Label]:
         return self.choices
 
-    def answer(self, probabilities: dict[str, float], mass: float, prompt_tokens: int) -> "Answer":
-        told = {"name": self.name, "mass": mass, "prompt_tokens": prompt_tokens}
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
         best = max(probabilities, key=lambda value: probabilities[value])
         return SelectionAnswer(
-            choice=best, probabilities=probabilities, confidence=probabilities[best], **told
+            choice=best, probabilities=probabilities, confidence=probabilities[best], **common
         )
 
 
@@ -120,10 +125,9 @@ class Rating(Question):
     def labels(self) -> Sequence[Label]:
         return self.levels
 
-    def answer(self, probabilities: dict[str, float], mass: float, prompt_tokens: int) -> "Answer":
-        told = {"name": self.name, "mass": mass, "prompt_tokens": prompt_tokens}
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
         score = sum(i * p for i, p in enumerate(probabilities.values()))
-        return RatingAnswer(score=score, probabilities=probabilities, **told)
+        return RatingAnswer(score=score, probabilities=probabilities, **common)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What a caller asks, and what comes back."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from dlm.errors import RequestError
@@ -116,6 +116,17 @@ class Stats:
         for phase, each in zip(_PASS, seconds, strict=True):
             self.seconds[phase] += each
 
+    @classmethod
+    def total(cls, parts: Sequence["Stats"]) -> "Stats":
+        """Of several that belong together: what all of them cost, and the times of the first."""
+        first = min(parts, key=lambda one: one.queued)
+        found = cls(compiling=first.compiling, queued=first.queued, prefill=first.prefill)
+        for one in parts:
+            for name in _COUNTS:
+                setattr(found, name, getattr(found, name) + getattr(one, name))
+            found.spend(*one.seconds.values())
+        return found
+
     @property
     def calls(self) -> int:
         """Forward passes of the model, but for those that only encode a part of a long prompt.
@@ -127,6 +138,9 @@ class Stats:
     @property
     def tokens_per_call(self) -> float:
         return self.tokens / max(1, self.calls)
+
+
+_COUNTS = [one.name for one in fields(Stats) if one.type is int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Who runs: requests wait for their grammars, then for slots. Knows no model and no canvas."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent import futures
 from dataclasses import dataclass
 
@@ -15,13 +16,22 @@ _NAP = 0.02  # seconds to wait for a compiler when there is nothing else to do
 
 @dataclass(slots=True)
 class _Waiting:
-    sequence: Sequence
+    """A request, or a decision, whose questions take slots one by one."""
+
+    number: int
+    sequences: deque[Sequence]  # those without slots
     compiling: "futures.Future[Compiled] | None"  # None: without a constraint
+    decides: bool
     built: bool = False  # it has its constraint
+
+    @property
+    def ready(self) -> bool:
+        return self.compiling is None or self.compiling.done()
 
 
 class Scheduler:
-    """First come, first served, of those whose grammars are compiled."""
+    """First come, first served, of those whose grammars are compiled; but decisions, which may have
+    hundreds of questions, leave slots to requests."""
 
     def __init__(
         self,
@@ -33,7 +43,7 @@ class Scheduler:
         """`build` gives a sequence its constraint; where there is memory and it `fits`, it gets a
         slot, in which it will `begin`."""
         self.running: dict[int, Sequence] = {}  # by slot
-        self._free = list(range(slots))
+        self._free, self._half = list(range(slots)), -(-slots // 2)
         self._waiting: list[_Waiting] = []
         self._build, self._fits, self._begin = build, fits, begin
 
@@ -42,45 +52,65 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests without a slot."""
+        """Requests without a slot, and decisions some of whose questions have none."""
         return len(self._waiting)
 
-    def add(self, sequence: Sequence, compiling: "futures.Future[Compiled] | None") -> None:
-        self._waiting.append(_Waiting(sequence, compiling))
+    def add(
+        self, sequences: Iterable[Sequence], compiling: "futures.Future[Compiled] | None"
+    ) -> None:
+        """Of one request, or the questions of one decision."""
+        queue = deque(sequences)
+        decides = queue[0].asked is not None
+        self._waiting.append(_Waiting(queue[0].number, queue, compiling, decides))
 
-    def cancel(self, number: int) -> int | None:
-        """The slot in which a request runs; it is forgotten where it waits."""
-        self._waiting = [one for one in self._waiting if one.sequence.number != number]
-        return next((slot for slot, s in self.running.items() if s.number == number), None)
+    def cancel(self, number: int) -> list[int]:
+        """The slots in which a request runs; it is forgotten where it waits."""
+        self._waiting = [one for one in self._waiting if one.number != number]
+        return [slot for slot, s in self.running.items() if s.number == number]
 
     def prepare(self, number: int) -> None:
         """Wait until a request can run. Raises `DlmError` if it never can."""
         for one in self._waiting:
-            if one.sequence.number == number:
+            if one.number == number:
                 self._prepare(one)
 
     def admit(self) -> list[Failed]:
         """Requests that can run take the free slots; tells of those that never can.
 
-        One that memory is missing for is not overtaken: it would wait for ever.
+        One that memory is missing for is not overtaken: it would wait for ever. Decisions have half
+        of the slots together while requests wait that can run, and are overtaken by these.
         """
         failed: list[Failed] = []
-        waiting: list[_Waiting] = []
+        shared = any(one.ready and not one.decides for one in self._waiting)
         full = False
-        for one in self._waiting:
-            ready = one.compiling is None or one.compiling.done()
-            full = full or not self._free or (ready and not self._fits(one.sequence))
-            if full or not ready:
-                waiting.append(one)
-                continue
-            try:
-                self._prepare(one)
-                self._begin(self._free[-1], one.sequence)
-                self.running[self._free.pop()] = one.sequence
-            except DlmError as error:
-                failed.append(Failed(request=one.sequence.number, error=error))
-        self._waiting = waiting
+        try:
+            for one in self._waiting:
+                try:
+                    while one.sequences and one.ready and not full:
+                        if one.decides and shared and self._deciding >= self._half:
+                            break
+                        full = not self._free or not self._fits(one.sequences[0])
+                        if not full:
+                            self._start(one)
+                except DlmError as error:
+                    failed.append(Failed(request=one.number, error=error))
+                    one.sequences.clear()
+        finally:
+            self._waiting = [one for one in self._waiting if one.sequences]
         return failed
+
+    @property
+    def _deciding(self) -> int:
+        """Slots that questions have."""
+        return sum(sequence.asked is not None for sequence in self.running.values())
+
+    def _start(self, one: _Waiting) -> None:
+        """Give a free slot to what is next of a request."""
+        self._prepare(one)
+        slot, sequence = self._free[-1], one.sequences[0]
+        self._begin(slot, sequence)
+        self._free.pop()
+        self.running[slot] = one.sequences.popleft()
 
     def leave(self, slot: int) -> Sequence:
         self._free.append(slot)
@@ -98,10 +128,11 @@ class Scheduler:
             return
         try:
             compiled = None if one.compiling is None else one.compiling.result()
-            self._build(one.sequence, compiled)
+            for sequence in one.sequences:
+                self._build(sequence, compiled)
             one.built = True
         except BudgetError as error:
-            max_tokens = one.sequence.request.max_tokens
+            max_tokens = one.sequences[0].request.max_tokens
             raise RequestError(f"max_tokens is {max_tokens}: {error}") from error
         except CrashError as error:
             raise failure(error) from error

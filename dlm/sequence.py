@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dlm.asked import Asked
 from dlm.canvas import Canvas
 from dlm.grammar import Answer, Constraint
 from dlm.request import FinishReason, Request, Result, Stats
@@ -18,13 +19,14 @@ from dlm.writing import Writing
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
-    """One admitted request. Moved by `Engine.step` alone."""
+    """One admitted request, or one question of a decision. Moved by `Engine.step` alone."""
 
     number: int  # the engine's, for events about the request
     request: Request
     prompt: list[int]
     stream: Stream
     rng: torch.Generator  # all the randomness of the request
+    asked: Asked | None = None  # one canvas answers it; None: what is asked for is a text
     tokens: list[int] = field(default_factory=list)  # committed
     stats: Stats = field(default_factory=Stats)
     refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
@@ -35,6 +37,7 @@ class Sequence:
     checking: "Future[Any] | None" = None  # the value of a finished answer, while it is checked
     started: float = 0.0  # when it began to wait for a slot, by `perf_counter`
     begun: float = 0.0  # when it got one
+    ended: bool = False  # nothing is left to do
 
     constraint: Constraint = field(init=False)  # over canvases; made when the request can run
     writing: Writing = field(init=False)  # of decoding left to right; likewise
@@ -44,7 +47,7 @@ class Sequence:
     @property
     def most_tokens(self) -> int:
         """That the cache may come to hold."""
-        return len(self.prompt) + self.request.max_tokens
+        return len(self.prompt) + (0 if self.asked is not None else self.request.max_tokens)
 
     def begin_canvas(self, noise: Tensor, soft_embedding: Tensor) -> None:
         self.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=self.stats)
@@ -87,7 +90,8 @@ class Sequence:
     @property
     def ready(self) -> bool:
         """A pass can go on with it."""
-        return self.attached and self.checking is None
+        read = self.asked is not None and self.asked.was_read
+        return self.attached and self.checking is None and not read
 
     def unencoded(self, encoded: int) -> list[int]:
         """Tokens of the prompt and of finished canvases behind the first `encoded` of them."""

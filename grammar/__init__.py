@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dlm.grammar.exact.automaton import TokenAutomaton
     from dlm.grammar.exact.construction import Automata, token_automaton
     from dlm.grammar.exact.exact import Exact
-    from dlm.grammar.exact.labels import Labels
+    from dlm.grammar.exact.labels import FirstTokens, Labels
     from dlm.grammar.kinds.cfg import Grammar
     from dlm.grammar.kinds.choice import Choice
     from dlm.grammar.kinds.json_object import JsonObject
@@ -76,7 +76,7 @@ _EXPORTS = {
     "dlm.grammar.exact.automaton": "TokenAutomaton",
     "dlm.grammar.exact.construction": "Automata token_automaton",
     "dlm.grammar.exact.exact": "Exact",
-    "dlm.grammar.exact.labels": "Labels",
+    "dlm.grammar.exact.labels": "FirstTokens Labels",
     "dlm.grammar.kinds.cfg": "Grammar",
     "dlm.grammar.kinds.choice": "Choice",
     "dlm.grammar.kinds.json_object": "JsonObject",

@@ -58,9 +58,14 @@ class ScoresByClass(Scores, Protocol):
     """The same, with sums over all tokens: what the loop gives to every constraint."""
 
     def by_class(
-        self, classes: Int32[Tensor, " V"], count: int, without: Mapping[int, Collection[int]]
+        self,
+        classes: Int32[Tensor, " V"],
+        count: int,
+        without: Mapping[int, Collection[int]],
+        length: int | None = None,
     ) -> ClassScores:
-        """Of all positions at once; `classes` says to which of `count` classes a token belongs.
+        """Of the first `length` positions at once, by default all; `classes` says to which of
+        `count` classes a token belongs.
 
         Tokens in `without`, by position, have no probability, and others have no more for it.
         Class 0 is nobody's concern: what is said of it may be anything.

@@ -5,6 +5,7 @@ from typing import Any
 
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.grammar import CrashError, GrammarError
+from dlm.openai.decisions import DECISION
 from dlm.openai.fields import CHAT, COMPLETION
 
 _TYPES = {
@@ -20,7 +21,7 @@ _TYPES = {
     503: "ServiceUnavailableError",
 }
 _FIELD = re.compile(r"[a-z_]+")
-_FIELDS = frozenset((*CHAT, *COMPLETION))
+_FIELDS = frozenset((*CHAT, *COMPLETION, *DECISION))
 
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:

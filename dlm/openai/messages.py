@@ -20,13 +20,17 @@ _FIELDS = {  # of a message, by its role
 }
 
 
-def messages_of(value: Any) -> list[dict[str, Any]]:
-    """Raises `RequestError`. What an assistant said of its reasoning is not shown to the model
-    again, as its own template wants it."""
+def messages_of(value: Any, field: str = "messages") -> list[dict[str, Any]]:
+    """Of what a body's `field` holds. Raises `RequestError`.
+
+    What an assistant said of its reasoning is not shown to the model again, as its own template
+    wants it.
+    """
     called: dict[str, str] = {}  # tools, by the ids of their calls
     messages = []
-    for i, message in enumerate(list_at("messages", value)):
-        messages.append(_message(f"messages[{i}]", object_at(f"messages[{i}]", message), called))
+    for i, message in enumerate(list_at(field, value)):
+        where = f"{field}[{i}]"
+        messages.append(_message(where, object_at(where, message), called))
     return messages
 
 

@@ -11,8 +11,9 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from dlm.decision import Decision
 from dlm.errors import DlmError
-from dlm.events import Event, Failed, Finished
+from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
 from dlm.openai.answers import Answers, Body
 from dlm.openai.errors import status_of, told
 from dlm.openai.fields import Generation
@@ -51,6 +52,20 @@ async def answer(
         events.close()
         raise
     return _EventResponse(events, _sent(events, first, answers, generation))
+
+
+async def decided(request: Request, engine: AsyncEngine, decision: Decision) -> Decided:
+    """Raises what the decision fails with."""
+    (events,) = await engine.open([decision])
+    try:
+        end = await while_there(request, anext(events))  # there are no others
+    finally:
+        events.close()
+    if isinstance(end, Failed):
+        raise end.error
+    if not isinstance(end, Decided):
+        raise TypeError(f"a decision ended as {type(end).__name__}")
+    return end
 
 
 class _EventResponse(StreamingResponse):
@@ -130,11 +145,14 @@ async def _sent(
 
 
 def _chunks(answers: Answers, index: int, event: Event) -> list[Body]:
-    if isinstance(event, Failed):
-        raise event.error
-    if isinstance(event, Finished):
-        return [answers.last_chunk(index, event.result)]
-    return answers.chunks(index, event)
+    match event:
+        case Failed(error=error):
+            raise error
+        case Finished(result=result):
+            return [answers.last_chunk(index, result)]
+        case Committed() | Draft():
+            return answers.chunks(index, event)
+    raise TypeError(f"an answer that streams has no {type(event).__name__}")
 
 
 def _event(body: Body) -> str:

@@ -17,10 +17,11 @@ from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
 from dlm.openai.body import object_at
+from dlm.openai.decisions import answered, inquiry_of
 from dlm.openai.errors import error_body, status_of, told
 from dlm.openai.fields import Generation, chat_of, completion_of, model_of
 from dlm.policy import Policy
-from dlm.serving.answering import ClientGoneError, answer, note
+from dlm.serving.answering import ClientGoneError, answer, decided, note
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.guard import Guard
 from dlm.serving.metrics import Metrics
@@ -72,6 +73,13 @@ class Service:
         answers = form(generation, self._named(generation.model), self._engine.vocabulary)
         silence = self._settings.keep_alive
         return await answer(request, self.engine, generation, answers, silence)
+
+    async def decide(self, request: Request) -> Response:
+        inquiry = await self._read(request, inquiry_of)
+        name = self._named(inquiry.model)
+        return JSONResponse(
+            answered(inquiry, await decided(request, self.engine, inquiry.decision), name)
+        )
 
     async def tokenize(self, request: Request) -> Response:
         return JSONResponse(await self._read(request, self._tokens(tokenized)))
@@ -155,6 +163,7 @@ def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Service]:
     for path, work in {
         "/v1/chat/completions": service.chat,
         "/v1/completions": service.complete,
+        "/v1/decisions": service.decide,
         "/tokenize": service.tokenize,
         "/detokenize": service.detokenize,
     }.items():

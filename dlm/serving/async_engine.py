@@ -14,9 +14,10 @@ from threading import Condition, Thread
 from time import perf_counter
 from typing import Protocol, TypeVar
 
+from dlm.decision import Decision
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, UnavailableError
-from dlm.events import Event, Failed, Finished
+from dlm.events import End, Event, Failed
 from dlm.request import Request
 from dlm.serving.stream import EventStream
 
@@ -84,7 +85,9 @@ class AsyncEngine:
         finally:
             self._left_opening(1)
 
-    async def open(self, requests: Sequence[Request], drafts: bool = False) -> list[EventStream]:
+    async def open(
+        self, requests: Sequence[Request | Decision], drafts: bool = False
+    ) -> list[EventStream]:
         """Begin all of them, or none; each stream is to be closed by who reads it.
 
         Raises `RequestError` for one that cannot be served, `QueueFullError` and
@@ -108,7 +111,9 @@ class AsyncEngine:
         self._notify()
         return streams
 
-    async def stream(self, request: Request, drafts: bool = False) -> AsyncIterator[Event]:
+    async def stream(
+        self, request: Request | Decision, drafts: bool = False
+    ) -> AsyncIterator[Event]:
         """Its events. Leaving the loop early and closing the iterator cancels the request."""
         (events,) = await self.open([request], drafts)
         try:
@@ -187,7 +192,7 @@ class AsyncEngine:
             stream = self._streams.get(event.request)
             if stream is None:
                 continue  # its reader has gone
-            if isinstance(event, Finished | Failed):
+            if isinstance(event, End):
                 del self._streams[event.request]
             if self._observer is not None:
                 self._observer.told(stream, event, now)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dlm.engine import Occupancy
-from dlm.events import Committed, Event, Failed, Finished
-from dlm.request import Result
+from dlm.events import Committed, Decided, Event, Failed, Finished
+from dlm.request import Stats
 from dlm.serving.stream import EventStream
 
 _TIMES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # seconds
@@ -18,6 +18,7 @@ _RATES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens
 _COUNTERS = {
     "prompt_tokens": "Tokens of prompts.",
     "generation_tokens": "Tokens of answers.",
+    "questions": "Questions that decisions answered.",
     "prefix_cache_queries": "Tokens of prompts that were looked for in the cache.",
     "prefix_cache_hits": "Tokens of prompts that were found there.",
     "diffusion_num_denoising_steps": "Passes over canvases.",
@@ -54,7 +55,7 @@ class Metrics:
             ["model_name", "finished_reason"],
             registry=self._registry,
         )
-        for reason in ("stop", "length", "abort", "error"):
+        for reason in ("stop", "length", "decided", "abort", "error"):
             self._ends.labels(model, reason)
         gauges: dict[str, tuple[str, Callable[[], float]]] = {
             "num_requests_running": ("Requests in a slot.", lambda: occupancy().running),
@@ -74,7 +75,13 @@ class Metrics:
             case Committed(tokens=tokens):
                 self._committed(stream, len(tokens), now)
             case Finished(result=result):
-                self._finished(stream, result, now)
+                self._per_pass.observe(result.stats.tokens_per_call)
+                self._spent(stream, result.prompt_tokens, result.stats, now)
+                self._ended(stream, result.finish_reason, now)
+            case Decided(answers=answers, stats=stats):
+                self._counters["questions"].inc(len(answers))
+                self._spent(stream, sum(one.prompt_tokens for one in answers), stats, now)
+                self._ended(stream, "decided", now)
             case Failed():
                 self._ended(stream, "error", now)
 
@@ -90,12 +97,12 @@ class Metrics:
             self._timings["inter_token_latency_seconds"].observe(gap)
         stream.last_text = now
 
-    def _finished(self, stream: EventStream, result: Result, now: float) -> None:
-        stats = result.stats
+    def _spent(self, stream: EventStream, read: int, stats: Stats, now: float) -> None:
+        """What a request cost whose prompts have so many tokens to be `read`."""
         counted = {
-            "prompt_tokens": result.prompt_tokens,
+            "prompt_tokens": read,
             "generation_tokens": stats.tokens,
-            "prefix_cache_queries": result.prompt_tokens,
+            "prefix_cache_queries": read,
             "prefix_cache_hits": stats.cached,
             "diffusion_num_denoising_steps": stats.denoiser_calls,
             "diffusion_num_canvas_positions": stats.canvases * self._L,
@@ -113,8 +120,6 @@ class Metrics:
         self._timings["request_prefill_time_seconds"].observe(stats.prefill)
         decode = max(0.0, whole - stats.queued - stats.prefill)
         self._timings["request_decode_time_seconds"].observe(decode)
-        self._per_pass.observe(stats.tokens_per_call)
-        self._ended(stream, result.finish_reason, now)
 
     def _ended(self, stream: EventStream, reason: str, now: float) -> None:
         self._ends.labels(self._label, reason).inc()

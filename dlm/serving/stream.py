@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
-from dlm.events import Draft, Event, Failed, Finished
+from dlm.events import Draft, End, Event
 
 
 class EventStream:
-    """Ends after `Finished` or `Failed`, or when it is closed, which cancels the request.
+    """Ends after an `End`, or when it is closed, which cancels the request.
 
     Belongs to one event loop. Its memory is bounded by what a request can say: of drafts that
     nobody has read, only the last of a run is kept.
@@ -36,7 +36,7 @@ class EventStream:
             if self._events and isinstance(self._events[-1], Draft):
                 self._events.pop()
         self._events.append(event)
-        self._over = isinstance(event, Finished | Failed)
+        self._over = isinstance(event, End)
         self._ready.set()
 
     def close(self) -> None:

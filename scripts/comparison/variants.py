@@ -1,6 +1,6 @@
 """Decodings that lost. They are measured beside the engine's own, and are no part of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 import dlm
 from dlm.decoding import Parts
-from dlm.denoise import Outcome, Reading
+from dlm.denoise import Reading
 from dlm.grammar import (
     NOTHING,
     Compiled,
@@ -25,7 +25,7 @@ from dlm.grammar.constraint import Candidates
 from dlm.grammar.masks.table import Mask
 from dlm.kernels.expectation import Distributions
 from dlm.marginals import Marginals
-from dlm.pipeline import Pipeline
+from dlm.pipeline import Outcomes, Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,7 @@ class Raw(dlm.Diffusion):
 class _RawPipeline(Pipeline):
     decoding: Raw
 
-    def _settled(
-        self, reading: Reading, running: Mapping[int, Any]
-    ) -> Iterator[tuple[int, Outcome | Exception]]:
+    def _settled(self, reading: Reading, running: Mapping[int, Any]) -> Outcomes:
         marginals = _RawMarginals(reading.marginals, self.decoding)
         return super()._settled(replace(reading, marginals=marginals), running)
 

@@ -9,7 +9,18 @@ from doubles import Double, Random
 from spellings import probability
 from values import PROMPT, V
 
-from dlm import Choice, DlmError, Label, Predicate, Rating, Request, RequestError, Selection
+from dlm import (
+    Autoregressive,
+    Choice,
+    DlmError,
+    Label,
+    Policy,
+    Predicate,
+    Rating,
+    Request,
+    RequestError,
+    Selection,
+)
 
 INPUT = Request(token_ids=PROMPT)
 
@@ -136,11 +147,11 @@ def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
 @pytest.mark.parametrize(
     ("request_", "questions", "by", "reason"),
     [
-        (INPUT, [], "canvas", "0 questions: it takes 1 to 200"),
-        (INPUT, [Predicate()] * 201, "canvas", "201 questions"),
-        (INPUT, [Predicate(), {"type": "rank"}], "canvas", "question 1: a question's type is"),
+        (INPUT, [], "canvas", "questions holds 0: it takes 1 to 200"),
+        (INPUT, [Predicate()] * 201, "canvas", "questions holds 201"),
+        (INPUT, [Predicate(), {"type": "rank"}], "canvas", r"questions\[1\]: a question's type is"),
         (INPUT, [Predicate(instructions="Is it?")], "canvas", "behind token_ids: give a prompt"),
-        (INPUT, [selection("x" * 100_000)], "canvas", "is longer than any canvas"),
+        (INPUT, [selection("x" * 10_000)], "canvas", "is longer than any canvas"),
         (INPUT, [selection("one two three " * 6)], "canvas", r"tokens with its stop, more than"),
         (INPUT, [Predicate()], "oracle", "by is 'oracle': it takes canvas or causal"),
         (Request(token_ids=[V]), [Predicate()], "canvas", "token 1536 is outside of 1536"),
@@ -170,19 +181,64 @@ def test_a_model_that_predicts_no_tokens_is_not_asked_left_to_right(engine_of):
 def test_a_label_that_the_tokenizer_cannot_spell_is_refused_by_name(engine_of, monkeypatch):
     engine = engine_of(Broken(V))
     monkeypatch.setattr(engine.vocabulary, "fewest", lambda text: None)
-    with pytest.raises(RequestError, match=r"question 0: the label '<turn.>' cannot be spelled"):
+    with pytest.raises(
+        RequestError, match=r"questions\[0\]: the label '<turn.>' cannot be spelled"
+    ):
         engine.decide(INPUT, [selection("<turn|>")])
 
 
-def test_while_requests_run_there_are_no_decisions(engine_of):
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        ("canvas", "swallow the events of requests"),
+        ("causal", "slots of requests that are running"),
+    ],
+)
+def test_while_requests_run_a_call_does_not_wait_for_decisions(engine_of, by, reason):
     engine = engine_of(Fixed(0))
     engine.add(Request(token_ids=PROMPT))
-    with pytest.raises(DlmError, match="slots of requests that are running"):
-        engine.decide(INPUT, [Predicate()])
+    with pytest.raises(DlmError, match=reason):
+        engine.decide(INPUT, [Predicate()], by)
 
 
 def test_a_pass_that_fails_leaves_the_slots_empty(engine_of):
     engine = engine_of(Broken(V))
     with pytest.raises(AssertionError, match="it was asked"):
-        engine.decide(INPUT, [Predicate()] * 3)
+        engine.decide(INPUT, [Predicate()] * 20)
+    assert not engine.busy
+    assert sorted(engine._scheduler._free) == list(range(8))
     assert all(engine._cache.length(slot) == 0 for slot in range(8))
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"max_source_bytes": 20}, "too large: 22 bytes of labels, and up to 20"),
+        ({"max_label_bytes": 40}, r"questions\[1\]: too large: 44 bytes of labels together"),
+        ({"max_decision_tokens": 7}, r"questions\[1\]: too large: 8 tokens of prompts together"),
+        ({"step_work": 1}, r"its 3 labels are too long.*more than the 1 units of work"),
+    ],
+)
+def test_a_decision_larger_than_the_policy_has_it_is_refused(engine_of, limits, reason):
+    words = ["mark a", "mark be", "mark cold"]
+    longer = [f"mark {'abcd' * 60} {i}" for i in range(3)]
+    asked = [selection(*words), selection(*reversed(words))]
+    if "step_work" in limits:
+        asked = [selection(*longer)]
+    engine = engine_of(Broken(V, canvas_length=256), policy=Policy(**limits))
+    with pytest.raises(RequestError, match=reason):
+        engine.decide(INPUT, asked)
+
+
+def test_equal_labels_of_many_questions_count_once(engine_of):
+    words = ["mark a", "mark be", "mark cold"]
+    engine = engine_of(Fixed(1), policy=Policy(max_label_bytes=22))
+    assert len(engine.decide(INPUT, [selection(*words)] * 3)) == 3
+
+
+def test_an_engine_that_writes_left_to_right_reads_no_canvases(engine_of):
+    engine = engine_of(Fixed(2), decoding=Autoregressive())
+    with pytest.raises(RequestError, match="it decides by 'causal' alone"):
+        engine.decide(INPUT, [Predicate()])
+    (answer,) = engine.decide(INPUT, [Predicate()], "causal")
+    assert 0 < answer.probability < 1

@@ -377,6 +377,6 @@ def test_a_request_may_take_what_the_cache_holds(tokens_of):
         with pytest.raises(RequestError, match="are more than the cache holds: 200"):
             engine.add(Request(token_ids=tokens, max_tokens=512))
         prepared = engine.prepare(Request(token_ids=tokens, max_tokens=512, fit=True))
-        assert prepared.prompt_tokens + prepared.sequence.request.max_tokens == 200
+        assert prepared.prompt_tokens + prepared.sequences[0].request.max_tokens == 200
     finally:
         engine.close()

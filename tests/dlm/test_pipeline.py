@@ -77,13 +77,14 @@ def watched(engine_of, slots):
     engine = engine_of(model, slots=slots)
     numbers = admitted(engine, slots)
     for one in engine._scheduler._waiting:
-        ask = one.sequence.constraint.guide
+        (sequence,) = one.sequences
+        ask = sequence.constraint.guide
 
         def guide(*args, ask=ask):
             model.guided.set()
             return ask(*args)
 
-        one.sequence.constraint.guide = guide
+        sequence.constraint.guide = guide
     return model, engine, numbers
 
 

@@ -117,7 +117,8 @@ def test_a_stop_token_that_the_model_does_not_have_is_refused(says):
 
 @pytest.mark.parametrize("text", ["a lamp. b", "日", "b"])
 def test_what_was_held_back_is_told_at_the_end_although_no_token_is_new(says, tokens_of, text):
-    stream = says("").prepare(Request(token_ids=PROMPT, stop=["bc", "日本"])).sequence.stream
+    prepared = says("").prepare(Request(token_ids=PROMPT, stop=["bc", "日本"]))
+    stream = prepared.sequences[0].stream
     tokens = tokens_of(text)
     told = [stream.tell(tokens), stream.tell(tokens), stream.tell(tokens, ended=True)]
     assert [new for new, _, _ in told] == [tokens, [], []]

@@ -32,9 +32,13 @@ class FullRows:
         return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
 
     def by_class(
-        self, classes: Tensor, count: int, without: Mapping[int, Collection[int]]
+        self,
+        classes: Tensor,
+        count: int,
+        without: Mapping[int, Collection[int]],
+        length: int | None = None,
     ) -> ClassScores:
-        logp, of = self._logp.copy(), classes.numpy()
+        logp, of = self._logp[:length].copy(), classes.numpy()
         for position, tokens in without.items():
             logp[position, list(tokens)] = -np.inf
         mass = np.full((len(logp), count), -np.inf)
@@ -45,7 +49,7 @@ class FullRows:
                 mass[:, label] = np.logaddexp.reduce(logp[:, members], axis=1)
                 top[:, label] = logp[:, members].max(1)
                 best[:, label] = members[logp[:, members].argmax(1)]
-        return ClassScores(mass=mass, top=top, best=best, uniform=self._uniform)
+        return ClassScores(mass=mass, top=top, best=best, uniform=self._uniform[:length])
 
     def _tokens(self, allowed: np.ndarray) -> np.ndarray:
         return np.flatnonzero(unpacked(allowed)[: self._logits.shape[1]])

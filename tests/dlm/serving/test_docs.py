@@ -11,6 +11,7 @@ from values import V
 
 from dlm.engine import Occupancy
 from dlm.openai import unsupported
+from dlm.openai.decisions import DECISION
 from dlm.openai.fields import CHAT, COMPLETION
 from dlm.openai.thinking import EFFORT
 from dlm.serving.app import app_of
@@ -31,7 +32,7 @@ def test_flags(name):
 
 
 def test_fields():
-    fields = {*CHAT, *COMPLETION, *unsupported._NEUTRAL, *unsupported.LABELS}
+    fields = {*CHAT, *COMPLETION, *DECISION, *unsupported._NEUTRAL, *unsupported.LABELS}
     left_out = {field for field in fields if not re.search(rf"\b{field}\b", DOC)}
     assert not left_out
     for effort, tokens in EFFORT.items():
@@ -41,7 +42,7 @@ def test_fields():
 def test_routes(engine_of):
     app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
     paths = {"/" + part for path in _paths(app) for part in path.strip("/").split("/{")[:1]}
-    assert len(paths) == 9
+    assert len(paths) == 10
     assert not {path for path in paths if path not in DOC}
 
 

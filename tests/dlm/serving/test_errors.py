@@ -68,7 +68,8 @@ def test_a_model_that_is_not_there_is_a_404(tiny):
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[" * 100_000, b'{"a": NaN}', b"\xff", b"[]", b"3"])
 def test_a_body_that_is_none_is_a_400(tiny, raw):
-    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
+    asked = "/v1/chat/completions", "/v1/completions", "/v1/decisions"
+    for path in (*asked, "/tokenize", "/detokenize"):
         answer = tiny.http.post(path, content=raw)
         assert answer.status_code == 400
         assert answer.json()["error"]["message"].startswith("the body is")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spellings import probability
 
-from dlm.grammar import GrammarError, Labels, Vocabulary
+from dlm.grammar import FirstTokens, GrammarError, Labels, Vocabulary
 
 PIECES = [b"", b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"a", "é".encode(), b"\xc3", b"\xa9"]
 STOPS = [1, 13]
@@ -45,3 +45,24 @@ def test_labels_that_are_spelled_alike_in_part_are_told_apart():
     found = asked.log_masses(FullRows(logits).by_class(asked.classes, asked.count, {}))
     assert found.argmax() == 2
     assert found[2] == pytest.approx(0, abs=1e-6)
+
+
+def test_sums_over_the_first_positions_are_those_of_a_shorter_canvas():
+    logits = torch.tensor(3 * np.random.default_rng(1).normal(size=(6, V)))
+    asked = Labels(["ab", "abc", "cab"], VOCABULARY)
+    assert asked.length == 4
+    scores = FullRows(logits).by_class(asked.classes, asked.count, {}, asked.length)
+    parts = list(asked.forward(scores))
+    assert len(parts) == 4
+    for end, found in enumerate(parts, start=1):
+        short = FullRows(logits).by_class(asked.classes, asked.count, {}, end)
+        np.testing.assert_array_equal(found, asked.log_masses(short))
+    whole = FullRows(logits).by_class(asked.classes, asked.count, {})
+    np.testing.assert_array_equal(parts[-1], asked.log_masses(whole))
+
+
+def test_first_tokens_are_compared_at_the_first_position():
+    logits = torch.tensor(3 * np.random.default_rng(2).normal(size=(3, V)))
+    asked = FirstTokens([4, 2], V)
+    (found,) = asked.forward(FullRows(logits).by_class(asked.classes, asked.count, {}, 1))
+    np.testing.assert_allclose(found, logits.log_softmax(-1)[0, [4, 2]].numpy())

@@ -1,0 +1,170 @@
+"""Bodies of decisions: what they ask, and what is refused by name."""
+
+import pytest
+
+from dlm import Label, Predicate, Rating, RequestError, Selection
+from dlm.events import Decided
+from dlm.openai.decisions import answered, inquiry_of
+from dlm.questions import PredicateAnswer, RatingAnswer, SelectionAnswer
+from dlm.request import Stats
+
+ASKED = {
+    "model": "tiny",
+    "input": "Anna is 30.",
+    "questions": [
+        {"type": "predicate", "name": "adult", "instructions": "Is she an adult?"},
+        {"type": "choice", "instructions": "Which?", "choices": [{"value": True}, {"value": "b"}]},
+        {"type": "score", "instructions": "How old?", "levels": [{"label": "x"}, {"label": "y"}]},
+    ],
+}
+
+
+def test_a_body_is_the_decision_that_it_asks_for():
+    inquiry = inquiry_of(ASKED | {"seed": 3, "safety_identifier": "me", "prompt_cache_key": "k"})
+    assert inquiry.model == "tiny"
+    assert (inquiry.decision.request.prompt, inquiry.decision.request.seed) == ("Anna is 30.", 3)
+    assert inquiry.decision.questions == [
+        Predicate(name="adult", instructions="Is she an adult?"),
+        Selection(instructions="Which?", choices=[Label("true"), Label("b")]),
+        Rating(instructions="How old?", levels=[Label("x"), Label("y")]),
+    ]
+
+
+def test_what_is_null_counts_as_left_out():
+    question = {"type": "choice", "name": None, "instructions": None, "levels": None}
+    question["choices"] = [{"value": "a", "description": None}]
+    inquiry = inquiry_of({"input": "i", "questions": [question], "seed": None, "stream": None})
+    assert inquiry.decision.questions == [Selection(choices=[Label("a")])]
+    assert inquiry.decision.request.seed == 0
+
+
+def test_input_may_be_a_conversation_of_parts():
+    said = [
+        {"type": "message", "role": "developer", "content": "Be strict."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "A row:", "prompt_cache_breakpoint": None},
+                {"type": "input_json", "data": {"age": 30, "né": [None]}},
+            ],
+        },
+        {"role": "assistant", "phase": None, "content": [{"type": "output_text", "text": "Yes."}]},
+    ]
+    inquiry = inquiry_of(ASKED | {"input": said})
+    assert inquiry.decision.request.messages == [
+        {"role": "system", "content": "Be strict."},
+        {"role": "user", "content": 'A row:\n{"age": 30, "né": [null]}'},
+        {"role": "assistant", "content": "Yes."},
+    ]
+
+
+def test_instructions_may_come_in_parts():
+    question = {"type": "predicate", "instructions": [{"type": "input_text", "text": "Is it?"}]}
+    (read,) = inquiry_of(ASKED | {"questions": [question]}).decision.questions
+    assert read == Predicate(instructions="Is it?")
+
+
+def deep():
+    value = {}
+    for _ in range(100_000):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"stream": True}, "stream is unknown here"),
+        ({"temperature": 0.5}, "temperature is unknown here"),
+        ({"input": None}, "input is missing: it takes text or a list of messages"),
+        ({"input": " "}, "input is ' '"),
+        ({"input": []}, "input is an empty list"),
+        ({"input": [3]}, r"input\[0\] is 3: it takes an object"),
+        ({"input": [{"type": "function_call"}]}, r"input\[0\].type is 'function_call'"),
+        ({"input": [{"role": "x", "content": "a"}]}, r"input\[0\].role is 'x'"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            r"input\[0\].content\[0\].type is 'input_image'",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]},
+            r"input\[0\].content\[0\].text is 3",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_json", "data": 3}]}]},
+            r"input\[0\].content\[0\].data is 3",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_json", "data": deep()}]}]},
+            "nests too deep",
+        ),
+        ({"questions": None}, "questions is missing"),
+        ({"questions": ASKED["questions"] * 67}, "questions holds 201: it takes 1 to 200"),
+        ({"questions": [3]}, r"questions\[0\]: a question is 3: it takes an object"),
+        ({"questions": [{"type": "rank"}]}, r"questions\[0\]: a question's type is 'rank'"),
+        (
+            {"questions": [ASKED["questions"][0] | {"wieght": 2}]},
+            r"questions\[0\]: a question of type predicate has no 'wieght'",
+        ),
+        (
+            {"questions": [{"type": "choice", "choices": [{"value": True}, {"value": "true"}]}]},
+            r"choices\[1\] is 'true', and so is one in front of it",
+        ),
+        (
+            {"questions": [{"type": "choice", "choices": [{"value": str(i)} for i in range(256)]}]},
+            "256 choices: a choice takes 1 to 255",
+        ),
+        (
+            {"questions": [{"type": "score", "levels": [{"label": str(i)} for i in range(11)]}]},
+            "11 levels: a score takes 1 to 10",
+        ),
+        (
+            {"questions": [{"type": "choice", "choices": [{"value": "a", "weight": 3}]}]},
+            r"choices\[0\] has no 'weight'",
+        ),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 0.5}, "seed is 0.5"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(fields, reason):
+    with pytest.raises(RequestError, match=reason):
+        inquiry_of(ASKED | fields)
+
+
+def test_answers_have_the_form_of_their_questions():
+    common = {"name": "", "mass": 0.9, "prompt_tokens": 10}
+    answers = [
+        PredicateAnswer(probability=0.25, **common | {"name": "adult"}),
+        SelectionAnswer(
+            choice="true", probabilities={"true": 0.75, "b": 0.25}, confidence=0.75, **common
+        ),
+        RatingAnswer(score=0.5, probabilities={"x": 0.5, "y": 0.5}, **common),
+    ]
+    decided = Decided(request=0, answers=answers, stats=Stats(cached=16))
+    body = answered(inquiry_of(ASKED), decided, "tiny")
+    assert body["answers"] == [
+        {"type": "predicate", "name": "adult", "probability": 0.25},
+        {
+            "type": "choice",
+            "name": None,
+            "choice": True,
+            "probabilities": [
+                {"value": True, "probability": 0.75},
+                {"value": "b", "probability": 0.25},
+            ],
+            "confidence": 0.75,
+        },
+        {
+            "type": "score",
+            "name": None,
+            "score": 0.5,
+            "probabilities": [
+                {"label": "x", "value": 0, "probability": 0.5},
+                {"label": "y", "value": 1, "probability": 0.5},
+            ],
+            "confidence": 0.5,
+        },
+    ]
+    usage = body["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (30, 0, 30)
+    assert usage["input_tokens_details"] == {"cached_tokens": 16, "cache_write_tokens": 14}

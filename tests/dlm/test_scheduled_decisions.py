@@ -1,0 +1,283 @@
+"""Decisions beside requests: answers and texts are those that each gets alone, and none waits."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from doubles import Double, Random
+from values import PROMPT, V
+
+from dlm import (
+    Choice,
+    Decided,
+    Decision,
+    Draft,
+    Engine,
+    Failed,
+    Finished,
+    JsonSchema,
+    Label,
+    Policy,
+    Predicate,
+    Rating,
+    Request,
+    Selection,
+)
+from dlm.asked import Asked, reading_work
+from dlm.events import End
+from dlm.grammar import Labels
+
+INPUT = "Anna lives in Paris, and is aged 30. " * 6
+QUESTIONS = [
+    Predicate(name="city", instructions="Does Anna live in Paris?"),
+    Rating(instructions="How old?", levels=[Label("young"), Label("old", "over 60")]),
+    *[
+        Selection(
+            instructions=f"Where {i}?", choices=[Label(f"Rome {i}"), Label("Rome"), Label("x")]
+        )
+        for i in range(9)
+    ],
+]
+PERSON = JsonSchema({"type": "object", "properties": {"name": {"type": "string"}}})
+REQUESTS = [
+    Request(prompt="Extract name as JSON. This is Olga Lopez.", constraint=PERSON, max_tokens=48),
+    Request(prompt=INPUT, max_tokens=40, seed=3, temperature=2.0),
+    Request(prompt="Answer with one word of mage, healer.", constraint=Choice(["mage", "healer"])),
+]
+ALIKE = Selection(choices=[Label(f"mark {word}") for word in ("one", "two", "three")])
+
+
+class Shut(Double):
+    """Takes no label: all mass is on one token, and the others have none at all."""
+
+    def wish(self, committed, canvas, soft_embedding):
+        logits = torch.full((self.canvas_length, self.vocab_size), -torch.inf)
+        logits[:, 300] = 0
+        return logits
+
+
+def decision(questions=QUESTIONS, **more):
+    return Decision(request=Request(**{"prompt": INPUT, "seed": 4} | more), questions=questions)
+
+
+def ends_of(engine, steps=10_000):
+    """The ends by number, and what each step told of."""
+    ends, told = {}, []
+    while engine.busy and len(told) < steps:
+        told.append(engine.step())
+        for event in told[-1]:
+            assert event.request not in ends
+            if isinstance(event, End):
+                ends[event.request] = event
+    return ends, told
+
+
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_decisions_and_requests_do_not_show_in_each_other(built_in, slots):
+    """Bit for bit, on the CPU in fp32; whatever shares the passes, and the pages."""
+    alone = [Engine.load(device="cpu").decide(decision().request, [one])[0] for one in QUESTIONS]
+    texts = [built_in.generate(request).token_ids for request in REQUESTS]
+    engine = Engine.load(device="cpu", slots=slots)
+    numbers = [engine.add(request) for request in REQUESTS[:2]]
+    engine.step()
+    asked = [engine.add(decision()), engine.add(decision(QUESTIONS[::-1]))]
+    numbers.append(engine.add(REQUESTS[2]))
+    ends, _ = ends_of(engine)
+    assert [ends[number].result.token_ids for number in numbers] == texts
+    assert ends[asked[0]].answers == alone
+    assert ends[asked[1]].answers == alone[::-1]
+    engine.close()
+
+
+def test_a_decision_ends_once_with_all_of_its_answers_and_what_they_cost(built_in):
+    number = built_in.add(decision())
+    ends, told = ends_of(built_in)
+    assert [event for events in told for event in events] == [ends[number]]
+    (end,) = ends.values()
+    assert isinstance(end, Decided)
+    assert [answer.name for answer in end.answers] == [one.name for one in QUESTIONS]
+    assert end.stats.denoiser_calls == end.stats.canvases == len(QUESTIONS)
+    shared = len(built_in.chat.prompt(Request(prompt=INPUT))) // 16 * 16 - 16
+    assert end.stats.cached >= (len(QUESTIONS) - 1) * shared
+    assert end.stats.tokens == 0
+
+
+def test_a_question_is_read_at_a_temperature_of_1_beside_canvases_of_others(engine_of):
+    fixed = 3 * torch.randn(16, V, generator=torch.Generator().manual_seed(1))
+
+    class Fixed(Random):
+        def wish(self, *_):
+            return fixed
+
+    engine = engine_of(Fixed(V, 0), slots=4)
+    engine.add(Request(token_ids=PROMPT))
+    engine.step()
+    number = engine.add(decision([Predicate()], prompt=None, token_ids=PROMPT))
+    ends, _ = ends_of(engine)
+    (answer,) = ends[number].answers
+    first = [engine.vocabulary.encode(word)[0] for word in ("yes", "no")]
+    expected = fixed.double().softmax(-1)[0, first].numpy()
+    assert answer.mass == pytest.approx(expected.sum(), rel=1e-5)
+    assert answer.probability == pytest.approx(expected[0] / expected.sum(), rel=1e-5)
+
+
+def test_nothing_is_expected_of_a_canvas_that_is_only_read(engine_of):
+    class Watched(Random):
+        rows: list[int] = []  # noqa: RUF012
+
+        def expected_embedding(self, distributions):
+            found = distributions.listed.rows.tolist() + distributions.flat.rows.tolist()
+            self.rows.append(len(found))
+            return super().expected_embedding(distributions)
+
+    model = Watched(V, 0)
+    engine = engine_of(model, slots=3)
+    asked = decision([Predicate()] * 6, prompt=None, token_ids=PROMPT)
+    engine.add(asked)
+    ends_of(engine)
+    assert model.rows == []
+    engine.add(Request(token_ids=PROMPT, max_tokens=16))
+    engine.add(asked)
+    ends_of(engine)
+    assert set(model.rows) == {16}
+
+
+def test_cancelling_a_decision_drops_its_questions_wherever_they_are(engine_of):
+    engine = engine_of(Random(V, 0), slots=3, policy=Policy(step_work=1))
+    number = engine.add(decision([ALIKE] * 9, prompt=None, token_ids=PROMPT))
+    other = engine.add(Request(token_ids=PROMPT))
+    engine.step()
+    running = engine._scheduler.running
+    assert sorted(sequence.number for sequence in running.values()) == [number, number, other]
+    assert engine.occupancy.waiting == 1  # the rest of the decision
+    engine.cancel(number)
+    assert [sequence.number for sequence in running.values()] == [other]
+    assert engine.occupancy.waiting == 0
+    ends, _ = ends_of(engine)
+    assert list(ends) == [other]
+    assert sorted(engine._scheduler._free) == [0, 1, 2]
+
+
+def test_a_question_that_fails_ends_its_decision_alone(engine_of):
+    engine = engine_of(Shut(V), slots=4)
+    doomed = engine.add(decision([Predicate(), Predicate()] * 9, prompt=None, token_ids=PROMPT))
+    fine = engine.add(Request(token_ids=PROMPT, max_tokens=16))
+    ends, _ = ends_of(engine)
+    assert isinstance(ends[doomed], Failed)
+    assert str(ends[doomed].error).startswith("questions[0]: the model gives none of the labels")
+    assert isinstance(ends[fine], Finished)
+    assert sorted(engine._scheduler._free) == [0, 1, 2, 3]
+
+
+def test_what_cannot_be_read_of_a_canvas_ends_that_decision_alone(engine_of, monkeypatch):
+    engine = engine_of(Random(V, 0), slots=4)
+    whole = Labels.forward
+
+    def broken(self, scores):
+        raise OSError("broken")
+        yield from whole(self, scores)
+
+    monkeypatch.setattr(Labels, "forward", broken)
+    doomed = engine.add(decision([ALIKE], prompt=None, token_ids=PROMPT))
+    fine = engine.add(decision([Predicate()], prompt=None, token_ids=PROMPT))
+    ends, _ = ends_of(engine)
+    assert "OSError: broken" in str(ends[doomed].error)
+    assert isinstance(ends[fine], Decided)
+
+
+def test_a_request_behind_a_large_decision_has_half_of_the_slots_at_once(engine_of):
+    """Behind two: all decisions share the other half."""
+    engine = engine_of(Random(V, 0), slots=4)
+    free = Request(token_ids=PROMPT, max_tokens=48)
+    asked = [engine.add(decision([ALIKE] * 50, prompt=None, token_ids=PROMPT)) for _ in range(2)]
+    later = [engine.add(free) for _ in range(3)]
+    engine.step()
+    running = [sequence.number for sequence in engine._scheduler.running.values()]
+    assert [number for number in running if number in later] == later[:2]
+    ends, told = ends_of(engine)
+    assert all(isinstance(ends[number], Decided) for number in asked)
+    order = [event.request for events in told for event in events if isinstance(event, End)]
+    assert order.index(later[0]) < order.index(asked[0]) < order.index(asked[1])
+
+
+def test_without_requests_that_wait_a_decision_has_all_slots(engine_of):
+    engine = engine_of(Random(V, 0), slots=4)
+    engine.add(decision([ALIKE] * 9, prompt=None, token_ids=PROMPT))
+    engine._scheduler.admit()
+    assert len(engine._scheduler.running) == 4
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Work of labels by step: of reading canvases, and of sums; of either, single pieces."""
+    work = defaultdict(list)
+    step, read, forward = Engine.step, Asked.read, Labels.forward
+    steps = 0
+
+    def stepping(self):
+        nonlocal steps
+        steps += 1
+        return step(self)
+
+    def reading(self, scores):
+        work["read", steps].append(self.reading_work)
+        read(self, scores)
+
+    def summing(self, scores):
+        for found in forward(self, scores):
+            work["sum", steps].append(self.work)
+            yield found
+
+    monkeypatch.setattr(Engine, "step", stepping)
+    monkeypatch.setattr(Asked, "read", reading)
+    monkeypatch.setattr(Labels, "forward", summing)
+    return work
+
+
+def test_a_step_does_its_share_of_a_large_decision_and_no_more(engine_of, counted, monkeypatch):
+    """60 questions of 255 long labels each; as costly to read as if they were longer still."""
+    monkeypatch.setattr("dlm.asked._NUMBERS", 64)
+    model, work = Random(V, 0, canvas_length=32), 40
+    engine = engine_of(model, slots=6, policy=Policy(step_work=work))
+    values = [f"mark {7919 * i % 9973:04} of {104729 * i % 9967:04}, {i} red" for i in range(255)]
+    large = Selection(choices=[Label(value) for value in values])
+    labels = Labels(values, engine.vocabulary)
+    assert 6 * reading_work(labels) > work > labels.work
+    asked = engine.add(decision([large] * 60, prompt=None, token_ids=PROMPT))
+    ends, _ = ends_of(engine)
+    assert len(ends[asked].answers) == 60
+    sums = sum(sum(pieces) for (kind, _), pieces in counted.items() if kind == "sum")
+    assert sums == 60 * labels.work * labels.length
+    for (kind, _), pieces in counted.items():
+        assert sum(pieces) <= work + (pieces[-1] - 1 if kind == "sum" else 0)
+
+
+def test_requests_that_run_go_on_in_each_step_while_labels_are_summed(engine_of, counted):
+    """The canvas beside them is denoised at each step, be the labels as many as they will."""
+    engine = engine_of(Random(V, 0), slots=3, policy=Policy(step_work=1))
+    beside = engine.add(Request(token_ids=PROMPT, max_tokens=96))
+    engine.step()
+    asked = engine.add(decision([ALIKE] * 20, prompt=None, token_ids=PROMPT))
+    ends, told = ends_of(engine)
+    until = next(i for i, events in enumerate(told) if ends[beside] in events)
+    drafts = [any(isinstance(e, Draft) and e.request == beside for e in events) for events in told]
+    assert all(drafts[: until + 1])
+    assert until > 20
+    assert isinstance(ends[asked], Decided)
+    assert all(len(pieces) == 1 for pieces in counted.values())
+
+
+def test_how_the_work_is_cut_does_not_show_in_the_answers(engine_of):
+    fixed = 3 * torch.randn(16, V, generator=torch.Generator().manual_seed(1))
+
+    class Fixed(Random):
+        def wish(self, *_):
+            return fixed
+
+    answers = []
+    for work in (1, 2, 2000):
+        engine = engine_of(Fixed(V, 0), policy=Policy(step_work=work))
+        answers.append(engine.decide(Request(token_ids=PROMPT), [ALIKE, Predicate()] * 7))
+    assert answers[0] == answers[1] == answers[2]
+    assert not np.isnan(answers[0][0].mass)
