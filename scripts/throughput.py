@@ -43,11 +43,12 @@ _WARM = 160  # steps before: masks that nobody has used yet are made in them
 _ANSWER = 3 * L  # tokens at most
 
 
-def _unsure(right: Tensor, known: Tensor, V: int, rng: torch.Generator) -> VocabPass:
-    """Rows that are sure of the right token, or have it among others."""
+def _unsure(right: Tensor, known: Tensor, rng: torch.Generator) -> VocabPass:
+    """Rows that are sure of the right token, or have it among others of its canvas."""
     found = VocabPass.certain(right, CANDIDATES)
     rows = (~known).nonzero()[:, 0]
-    tokens = torch.randint(V, (len(rows), _UNSURE), generator=rng)
+    others = torch.randint(L, (len(rows), _UNSURE), generator=rng)
+    tokens = right[rows[:, None] // L * L + others]
     tokens[:, 1] = right[rows]
     found.argmax[rows], found.above[rows] = tokens[:, 0], _UNSURE
     share = 1 / torch.arange(1, _UNSURE + 1)
@@ -93,7 +94,7 @@ class Clock(Weightless):
         self.encode(list(encode.values()), cache, list(encode))
         each = [self._tokens(slot) for slot in slots]
         right, known = (torch.cat(columns) for columns in zip(*each, strict=True))
-        self._said = _unsure(right, known, self.vocab_size, self._rng)
+        self._said = _unsure(right, known, self._rng)
         time.sleep(PASS)
         return self._row.expand(len(slots), L, self.vocab_size)
 

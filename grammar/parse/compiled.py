@@ -52,6 +52,7 @@ class Compiled:
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self._spelled: dict[int, int | None] = {}  # the tokens of a state's rest, if any
         self._completions: dict[State, list[int] | None] = {}
+        self._begun: dict[State, list[int] | None] = {}  # the first tokens of those
         self._farthest: dict[State, int] = {}  # bytes to the end behind any token that may follow
 
     @property
@@ -151,7 +152,11 @@ class Compiled:
         """
         if state.cost is None or state.cost > tokens or not self.vocabulary.spells_every_byte:
             return self.shortest_completion(state, tokens)
-        return self.vocabulary.fewest(self.parser.completion(state, BEGUN))
+        if state not in self._begun:
+            if len(self._begun) >= _COMPLETIONS:
+                self._begun.clear()
+            self._begun[state] = self.vocabulary.fewest(self.parser.completion(state, BEGUN))
+        return self._begun[state]
 
     def spells(self, state: State) -> bool:
         """A shortest completion is not too long to be spelled to its end."""
