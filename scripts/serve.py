@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     import dlm
+    from dlm.loading import Loading
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 POLICIES = {"none": False, "data": "data", "all": True}
@@ -69,18 +70,19 @@ def main() -> None:
 
 
 def load(args: argparse.Namespace) -> "dlm.Engine":
-    import torch
+    return loading_of(args).engine()
 
+
+def loading_of(args: argparse.Namespace) -> "Loading":
+    """The engine that the options ask for."""
     import dlm
+    from dlm.loading import Loading
 
-    if args.model is None:
-        torch.set_num_threads(1)  # it is tiny: several would only wait for one another
-    policy = dlm.Policy.server(POLICIES[args.policy])
-    return dlm.Engine.load(
-        args.model,
-        device="cpu" if args.model is None else args.device,
+    return Loading(
+        model=args.model and str(Path(args.model).resolve()),
+        device=args.device,
         slots=args.slots,
-        policy=policy,
+        policy=dlm.Policy.server(POLICIES[args.policy]),
         kv=args.kv,
         cache_tokens=args.cache_tokens,
     )
@@ -117,6 +119,10 @@ def arguments() -> argparse.Namespace:
     if args.shutdown_timeout < 0:
         fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
     return args
+
+
+def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
+    parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=purpose)
 
 
 def fail(message: str) -> NoReturn:
