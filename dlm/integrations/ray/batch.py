@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from typing import Any
 import pyarrow
 from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask, read_datasource
 from ray.data.block import BlockMetadata
+from ray.exceptions import RayError
 
 from dlm.batch.batch import Batch, Ended, Form, take
 from dlm.batch.rows import Rest, Row
@@ -30,10 +32,10 @@ from dlm.loading import Loading
 Start = Callable[[], Batch]  # loads an engine; it travels to an actor
 Block = Sequence[Row]
 
-_CALLS = 4  # blocks that an actor works at together, so that its slots are full while one ends
+_CALLS = 4  # blocks under way in an actor, so that its slots are full while one of them ends
 _WAITING = 2  # blocks that are with an actor beside these
 _RETRIES = 2  # times that a block is tried again whose actor ended
-_RESTARTS = 8  # of an actor; Ray Data then makes another in its place
+_RESTARTS = 4  # of an actor; Ray Data then makes another in its place
 _COLUMN = "pickled"  # of blocks and of their answers: what JSON may hold fits no table
 
 
@@ -55,11 +57,13 @@ class Actors:
     def answers(self, rest: Rest) -> Iterator[Ended]:
         """An answer to each row, in the order in which their blocks end. Raises `DlmError` where no
         engine can be loaded, or where the rows cannot be read."""
-        for size, calls in ((max(1, self.ahead // _CALLS), _CALLS), (1, 1)):
-            if next(rest(), None) is None:
+        shared = _Way(rows=max(1, self.ahead // _CALLS), calls=_CALLS, retries=_RETRIES)
+        for way in (shared, _Way(rows=1, calls=1, retries=0)):
+            few = sum(1 for _ in islice(rest(), self.count * way.rows))
+            if few == 0:
                 return
             ended = set[int]()
-            for number, answer in self._tried(_Source(rest, size), calls):
+            for number, answer in self._tried(rest, way, min(self.count, -(-few // way.rows))):
                 ended.add(number)
                 yield number, answer
             rest = replace(rest, answered=rest.answered | ended)
@@ -67,35 +71,52 @@ class Actors:
             error = DlmError("workers ended with this row, the last one with this row alone")
             yield row.number, self.form.refusal(row, error)
 
-    def _tried(self, source: "_Source", calls: int) -> Iterator[Ended]:
-        """Answers to the blocks that an actor has survived."""
+    def _tried(self, rest: Rest, way: "_Way", count: int) -> Iterator[Ended]:
+        """Answers to the blocks that some of `count` actors has survived."""
         context = DataContext.get_current().copy()
         context.enable_progress_bars = False
         context.max_errored_blocks = -1  # they are tried again, or named
         context.target_max_block_size = 1  # byte: blocks stay as small as they are
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the same, with its traces
-        with DataContext.current(context):
+        with DataContext.current(context), warnings.catch_warnings():
+            # Until 2.64 there is no other way to bound how often a block is tried.
+            warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
+            source = _Source(rest, way.rows)
             blocks = read_datasource(source, override_num_blocks=1, num_cpus=0).map_batches(
                 _Actor,
                 fn_constructor_args=(self.start,),
                 batch_size=None,
                 batch_format="pyarrow",
                 compute=ActorPoolStrategy(
-                    size=self.count,
-                    max_tasks_in_flight_per_actor=calls + _WAITING,
-                    max_concurrent_calls_per_actor=calls,
+                    size=count,
+                    max_tasks_in_flight_per_actor=way.calls + _WAITING,
+                    max_concurrent_calls_per_actor=way.calls,
                     enable_true_multi_threading=True,
                 ),
                 max_restarts=_RESTARTS,
-                max_task_retries=_RETRIES,
+                max_task_retries=way.retries,
                 **self.resources,
             )
-            told = blocks.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-            for table in told:
+        try:
+            for table in blocks.iter_batches(
+                batch_size=None, batch_format="pyarrow", prefetch_batches=0
+            ):
                 for said in _unpacked(table):
                     if isinstance(said, DlmError):
                         raise said
                     yield from said
+        except RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise DlmError(f"the workers could not be started: {' '.join(lines)[:500]}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How blocks are tried."""
+
+    rows: int  # of a block
+    calls: int  # blocks that an actor works at together
+    retries: int  # times that a block is tried again whose actor ended
 
 
 class _Source(Datasource):

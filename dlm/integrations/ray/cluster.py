@@ -16,7 +16,6 @@ LOCAL = "local"  # the address of a cluster that is made here
 _STORE = 256 << 20  # bytes of a local cluster's object store: rows pass through it, no weights do
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # Ray Data's own actors are an error in its eyes
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray will have it; else it warns
 }
 
