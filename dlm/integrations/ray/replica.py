@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 from ray import serve
@@ -26,8 +26,8 @@ class Replica:
         engine = await asyncio.to_thread(loading.engine)
         inner = replace(settings, api_keys=(), allowed_origins=(), root_path="", request_ids=False)
         self._app, self._service = app_of(engine, inner)
-        self._stack = AsyncExitStack()
-        await self._stack.enter_async_context(self._service.serving(self._app))
+        self._serving = self._service.serving(self._app)
+        await self._serving.__aenter__()  # and never out: it ends with its process
 
     async def ask(self, call: Call) -> AsyncIterator[Message]:
         """What the application sends, in ASGI's messages. Closing the iterator, or cancelling who
@@ -56,9 +56,6 @@ class Replica:
         failure = self._service.engine.failure
         if failure is not None:
             raise RuntimeError(f"the engine has failed: {failure}")
-
-    async def __del__(self) -> None:
-        await self._stack.aclose()
 
     async def _run(self, call: Call, sent: "asyncio.Queue[Message | None]") -> None:
         arrived = [{"type": "http.request", "body": call.body, "more_body": False}]

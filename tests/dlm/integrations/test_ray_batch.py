@@ -17,8 +17,6 @@ from dlm.errors import DlmError
 from dlm.integrations.ray.batch import Actors
 from dlm.integrations.ray.cluster import joined
 
-# Ray Data warns of options that it sets itself.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 FORM = Extraction(template=Template.column("text"))
 
 
