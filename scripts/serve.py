@@ -11,6 +11,7 @@ bad usage, a bad model or an address that cannot be had.
 import argparse
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from queue import SimpleQueue
@@ -99,6 +100,8 @@ def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
         "ssl_certfile": args.ssl_certfile,
         "ssl_ca_certs": args.ssl_ca_certs,
     }
+    if args.ray is None:
+        check_address(args.host, args.port)
     told = SimpleQueue[str]()
     with (
         joined(args.ray or LOCAL_RAY, args.replicas) as cluster,
@@ -117,6 +120,15 @@ def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
         Thread(target=drain, args=(args.shutdown_timeout,), daemon=True).start()
         if told.get() == "a signal":
             server.drain(0)
+
+
+def check_address(host: str, port: int) -> None:
+    """Ray's proxies would share a port with whoever listens there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        fail(f"cannot listen on {host}:{port}: {error.strerror}")
 
 
 def load(args: argparse.Namespace) -> "dlm.Engine":

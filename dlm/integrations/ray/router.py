@@ -18,6 +18,9 @@ class PrefixRouter(RequestRouter):
     fewest wait. How many a replica has is what it said last, or what was sent to it since.
     """
 
+    queue_len_response_deadline_s = 2.0  # Ray's 0.1 s passes over replicas that are merely busy
+    max_queue_len_response_deadline_s = 2.0
+
     def initialize_state(self, **settings: int) -> None:
         """Of the requests that a replica has, so many as `slots` says run at once."""
         self._slots = settings["slots"]
