@@ -128,7 +128,7 @@ def check_address(host: str, port: int) -> None:
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        fail(f"cannot listen on {host}:{port}: {error.strerror}")
+        fail(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}")
 
 
 def load(args: argparse.Namespace) -> "dlm.Engine":

@@ -1,5 +1,6 @@
 """A server on Ray: replicas of an engine, and an ingress in front of them, by Ray Serve."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from dlm.serving.settings import Settings
 NAME = "dlm"  # of the application on the cluster
 _HEALTH = 2.0  # seconds from one health check to the next; Ray ends a replica that fails three
 _STARTS = 3  # times that a replica may fail to load its model
+_RAISED = re.compile(r"[\w.]+(Error|Exception): ")  # the last line of a trace
 _LATE = 20.0  # seconds for Ray to have the last bytes of answers sent in, once all have ended
 
 
@@ -102,4 +104,8 @@ def _run(bound: serve.Application) -> DeploymentHandle:
     try:
         return serve.run(bound, name=NAME)
     except RuntimeError as error:
-        raise DlmError(f"no replica could be started: {str(error)[-500:]}") from error
+        found = serve.status().applications[NAME].deployments
+        lines = [line for one in found.values() for line in one.message.splitlines()]
+        named = [line.strip() for line in lines if _RAISED.match(line.strip())]
+        reason = named[-1] if named else str(error)
+        raise DlmError(f"no replica could be started: {reason}") from error
