@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An HTTP request whose body has arrived."""
+    """An HTTP request whose key has been checked and whose body has arrived: no header counts."""
 
     prefix: str  # what its prompt begins with, as `prefix_of` names it
     tried: int = 0  # replicas that have failed it
     method: str
     path: str  # as the application without a prefix has it
-    headers: list[tuple[bytes, bytes]]
     body: bytes

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from dlm.loading import Loading
 
 LOCAL = "local"  # the address of a cluster that is made here
 _STORE = 256 << 20  # bytes of a local cluster's object store: rows pass through it, no weights do
+_PATIENCE = 10.0  # seconds for a cluster's head to take a connection
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray will have it; else it warns
@@ -56,6 +58,8 @@ def joined(address: str, engines: int) -> Iterator[Cluster]:
             "object_store_memory": _STORE,
             "include_dashboard": False,
         }
+    else:
+        _check(address)
     try:
         ray.init(**made, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
@@ -65,3 +69,13 @@ def joined(address: str, engines: int) -> Iterator[Cluster]:
         yield Cluster(local=address == LOCAL, cpus=there.get("CPU", 0), gpus=there.get("GPU", 0))
     finally:
         ray.shutdown()
+
+
+def _check(address: str) -> None:
+    """Somebody listens there: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), _PATIENCE).close()
+        except OSError as error:
+            raise DlmError(f"no Ray cluster at {address}: {error}") from error

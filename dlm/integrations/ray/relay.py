@@ -26,7 +26,6 @@ _CHANCES = 3  # replicas that a request may be given to
 _WELL = 5.0  # seconds in which some replica says that it is well
 _COUNTED = 5.0  # seconds in which replicas tell what they have counted
 _ENDED = (RayActorError, ObjectLostError)  # what a replica that has ended shows itself as
-_HEADERS = (b"content-type", b"accept")  # of a request, that a replica may read; no key
 
 Messages = DeploymentResponseGenerator[Any]  # an answer, in ASGI's
 
@@ -96,7 +95,6 @@ class Relay(Routes):
             prefix=await asyncio.to_thread(prefix_of, raw),
             method=request.method,
             path=path,
-            headers=[pair for pair in request.headers.raw if pair[0] in _HEADERS],
             body=raw,
         )
         return _Relayed(*await while_there(request, self._begun(call)))

@@ -27,7 +27,7 @@ class Broken(Random):
 
 def call(**more):
     body = json.dumps(HI | more).encode()
-    return Call(prefix="", method="POST", path="/v1/chat/completions", headers=[], body=body)
+    return Call(prefix="", method="POST", path="/v1/chat/completions", body=body)
 
 
 @asynccontextmanager

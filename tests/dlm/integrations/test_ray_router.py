@@ -22,7 +22,7 @@ def order(prefix, has=None, tried=0, names=NAMES, slots=2):
     known = has or {}
     router._replica_queue_len_cache = SimpleNamespace(get=lambda id: known.get(id.unique_id))
     replicas = [SimpleNamespace(replica_id=SimpleNamespace(unique_id=name)) for name in names]
-    call = Call(prefix=prefix, tried=tried, method="POST", path="/", headers=[], body=b"")
+    call = Call(prefix=prefix, tried=tried, method="POST", path="/", body=b"")
 
     async def chosen():
         pending = PendingRequest(args=[call], kwargs={}, metadata=None)
