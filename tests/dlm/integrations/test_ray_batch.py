@@ -136,5 +136,8 @@ def test_engines_that_the_cluster_has_no_room_for_are_refused(cluster):
 
 
 def test_an_address_where_nobody_listens_is_an_error_at_once():
-    with pytest.raises(DlmError, match="no Ray cluster at 127.0.0.1:1: "), joined("127.0.0.1:1", 1):
+    with (
+        pytest.raises(DlmError, match=r"^no Ray cluster at 127\.0\.0\.1:1: "),
+        joined("127.0.0.1:1", 1),
+    ):
         pass
