@@ -12,23 +12,25 @@ Exit codes: 0 all rows have answers, 1 some are errors, 2 bad usage, 130 interru
 import argparse
 import hashlib
 import sys
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source
-from serve import POLICIES, load
+from serve import POLICIES, add_ray, load, loading_of
 
 import dlm
 from dlm.collector import collect_seldom
 
 if TYPE_CHECKING:
-    from dlm.batch.batch import Batch, Form, Runner
+    from dlm.batch.batch import Batch, Ended, Form, Runner
     from dlm.batch.output import Output
-    from dlm.batch.rows import Rows
+    from dlm.batch.rows import Rest, Rows
     from dlm.batch.template import Template
+
+    Answered = Callable[[Rest], Iterator[Ended]]
 
 _OWN = ("id", "max_tokens", "seed")  # options that OpenAI's lines have no use for
 _ALIKE = ("column", "template", "unenforced", "kv", "policy")  # answers depend on these, too
@@ -58,20 +60,42 @@ def run(args: argparse.Namespace, source: str | None) -> int:
     """Answers all rows that have no answer yet; returns how many have failed, in earlier runs too.
     What is wrong with the file or the options is told before a model is loaded."""
     from dlm.batch.output import Output
-    from dlm.batch.rows import rows_of
+    from dlm.batch.rows import Rest, rows_of
 
     rows = rows_of(args.input)
     form = form_of(args, rows, source)
     with closing(Output(args.output, settings(args, rows, form, source), form)) as output:
         total = min(sum(1 for _ in rows.read()), args.limit or sys.maxsize)
         if len(output.done & set(range(total))) < total:
-            with closing(runner(args, form)) as answering:
-                follow(answering, rows, output, total)
+            with answering(args, form) as answered:
+                follow(answered(Rest(rows.read, total, frozenset(output.done))), output, total)
         print(f"{len(output.done)} rows, {output.failed} errors", file=sys.stderr)
         return output.failed
 
 
-def follow(answering: "Runner", rows: "Rows", output: "Output", total: int) -> None:
+@contextmanager
+def answering(args: argparse.Namespace, form: "Form") -> "Iterator[Answered]":
+    """Who answers rows: an engine here, processes, or the actors of a Ray cluster."""
+    if args.ray is None:
+        from dlm.batch.batch import answers
+
+        with closing(runner(args, form)) as one:
+            yield lambda rest: answers(rest(), one)
+        return
+    from dlm.integrations.ray.batch import Actors, loaded
+    from dlm.integrations.ray.cluster import joined
+
+    with joined(args.ray, args.workers) as cluster:
+        loading, resources = cluster.places(loading_of(args), args.workers)
+        ahead = _ahead(args)
+        start = partial(loaded, loading, form, ahead)
+        actors = Actors(
+            start=start, form=form, count=args.workers, ahead=ahead, resources=resources
+        )
+        yield actors.answers
+
+
+def follow(ended: "Iterator[Ended]", output: "Output", total: int) -> None:
     """Writes answers as they come, and shows how far it is."""
     from rich.console import Console
     from rich.progress import (
@@ -82,15 +106,11 @@ def follow(answering: "Runner", rows: "Rows", output: "Output", total: int) -> N
         TimeRemainingColumn,
     )
 
-    from dlm.batch.batch import answers
-
-    earlier = frozenset(output.done)
-    missing = (row for row in islice(rows.read(), total) if row.number not in earlier)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        done = sum(number < total for number in earlier)
+        done = sum(number < total for number in output.done)
         bar = progress.add_task("", total=total, completed=done, rate="")
-        for _, answer in answers(missing, answering):
+        for _, answer in ended:
             output.write(answer)
             speed = progress.tasks[0].speed
             rate = "" if speed is None else f"{speed:.1f} rows/s, {output.failed} errors"
@@ -187,6 +207,7 @@ def arguments() -> argparse.Namespace:
     add("--seed", type=int, metavar="N", help="of the first row, then counted up; 0")
     add("--limit", type=int, metavar="N", help="only so many rows, from the first")
     add("--workers", type=int, default=1, metavar="N", help="processes, an engine each; 1")
+    add_ray(parser, "where the workers are: on a Ray cluster; without ADDRESS, one made here")
     add("--slots", type=int, default=8, metavar="N", help="rows at once, of each engine; 8")
     add("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny, on the CPU")
     add("--device", metavar="NAME,...", help="by worker, in turn; cuda if there is one, else cpu")
@@ -201,6 +222,8 @@ def arguments() -> argparse.Namespace:
         fail(f"--seed is {args.seed}: it takes 0 to 2**63 - 1")
     if args.column is not None and args.template is not None:
         fail("--column with --template: the template says which fields are read")
+    if args.ray is not None and "," in (args.device or ""):
+        fail(f"--device {args.device} with --ray: Ray deals devices out, it takes one kind of them")
     return args
 
 

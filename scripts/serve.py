@@ -2,6 +2,7 @@
 
     python scripts/serve.py                                  # the built-in model, on this machine
     python scripts/serve.py --model DIR --host 0.0.0.0 --api-key KEY --slots 16
+    python scripts/serve.py --model DIR --replicas 4         # engines on Ray, behind one address
 
 `docs/serving.md` has the routes, the fields and the metrics. Exit codes: 0 stopped by a signal, 2
 bad usage, a bad model or an address that cannot be had.
@@ -9,15 +10,22 @@ bad usage, a bad model or an address that cannot be had.
 
 import argparse
 import os
+import signal
+import socket
 import sys
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     import dlm
+    from dlm.loading import Loading
+    from dlm.serving.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 POLICIES = {"none": False, "data": "data", "all": True}
+LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
 KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with spaces between
 
 
@@ -29,11 +37,7 @@ class Parser(argparse.ArgumentParser):
 def main() -> None:
     args = arguments()
     try:
-        import uvicorn
-
         import dlm
-        from dlm.serving.app import app_of
-        from dlm.serving.server import DrainingServer
         from dlm.serving.settings import Settings
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
@@ -49,9 +53,24 @@ def main() -> None:
             request_ids=args.enable_request_id_headers,
             max_body_bytes=args.max_body_bytes,
         )
-        app, service = app_of(load(args), settings)
+        if args.replicas is None:
+            serve_here(args, settings)
+        else:
+            serve_on_ray(args, settings)
     except (dlm.DlmError, dlm.ModelError) as error:
         fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
+
+
+def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
+    """One engine, in this process."""
+    import uvicorn
+
+    from dlm.serving.app import app_of
+    from dlm.serving.server import DrainingServer
+
+    app, service = app_of(load(args), settings)
     config = uvicorn.Config(
         app,
         host=args.host,
@@ -68,19 +87,64 @@ def main() -> None:
     DrainingServer(config, service, args.shutdown_timeout).run()
 
 
+def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
+    """Several engines, each in a process of its own, by Ray Serve. The first signal drains, the
+    second ends what runs."""
+    from dlm.integrations.ray.application import served
+    from dlm.integrations.ray.cluster import joined
+
+    listening = {
+        "host": args.host,
+        "port": args.port,
+        "ssl_keyfile": args.ssl_keyfile,
+        "ssl_certfile": args.ssl_certfile,
+        "ssl_ca_certs": args.ssl_ca_certs,
+    }
+    if args.ray is None:
+        check_address(args.host, args.port)
+    told = SimpleQueue[str]()
+    with (
+        joined(args.ray or LOCAL_RAY, args.replicas) as cluster,
+        served(
+            cluster, loading_of(args), settings, args.replicas, args.log_level, **listening
+        ) as server,
+    ):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: told.put("a signal"))
+
+        def drain(seconds: float) -> None:
+            server.drain(seconds)
+            told.put("it is drained")
+
+        told.get()
+        Thread(target=drain, args=(args.shutdown_timeout,), daemon=True).start()
+        if told.get() == "a signal":
+            server.drain(0)
+
+
+def check_address(host: str, port: int) -> None:
+    """Ray's proxies would share a port with whoever listens there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        fail(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}")
+
+
 def load(args: argparse.Namespace) -> "dlm.Engine":
-    import torch
+    return loading_of(args).engine()
 
+
+def loading_of(args: argparse.Namespace) -> "Loading":
+    """The engine that the options ask for."""
     import dlm
+    from dlm.loading import Loading
 
-    if args.model is None:
-        torch.set_num_threads(1)  # it is tiny: several would only wait for one another
-    policy = dlm.Policy.server(POLICIES[args.policy])
-    return dlm.Engine.load(
-        args.model,
-        device="cpu" if args.model is None else args.device,
+    return Loading(
+        model=args.model and str(Path(args.model).resolve()),
+        device=args.device,
         slots=args.slots,
-        policy=policy,
+        policy=dlm.Policy.server(POLICIES[args.policy]),
         kv=args.kv,
         cache_tokens=args.cache_tokens,
     )
@@ -96,6 +160,8 @@ def arguments() -> argparse.Namespace:
     add("--slots", type=int, default=8, metavar="N", help="requests that run at once; 8")
     add("--max-queue", type=int, default=256, metavar="N", help="that wait beside them; 256")
     add("--policy", choices=POLICIES, default="data", help="constraints that are served; data")
+    add("--replicas", type=int, metavar="N", help="engines in processes of their own, on Ray")
+    add_ray(parser, "where the replicas are; without, on a Ray that is made on this machine")
     add("--host", default="127.0.0.1", help="other than this machine's own only with a key")
     add("--port", type=int, default=8000)
     add("--uds", metavar="PATH", help="a Unix socket in the place of host and port")
@@ -114,9 +180,19 @@ def arguments() -> argparse.Namespace:
     args.api_key += os.environ.get(KEYS, "").split()
     if not args.api_key and args.uds is None and args.host not in LOOPBACK:
         fail(f"--host {args.host} without --api-key: everybody could use the model")
+    if args.replicas is not None and args.replicas < 1:
+        fail(f"--replicas is {args.replicas}: it takes at least 1")
+    if args.replicas is None and args.ray is not None:
+        fail("--ray without --replicas: say how many engines there are to be")
+    if args.replicas is not None and args.uds is not None:
+        fail("--uds with --replicas: Ray Serve listens on a host and a port")
     if args.shutdown_timeout < 0:
         fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
     return args
+
+
+def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
+    parser.add_argument("--ray", nargs="?", const=LOCAL_RAY, metavar="ADDRESS", help=purpose)
 
 
 def fail(message: str) -> NoReturn:

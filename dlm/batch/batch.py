@@ -1,7 +1,9 @@
 """Many rows on one engine: each is answered, whatever is wrong with it or with others."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlm.batch.rows import Row
@@ -151,3 +153,12 @@ class Batch:
             del self._running[number]
             if number not in running.results:
                 self._engine.cancel(number)
+
+
+def take(rows: "SimpleQueue[Row | None]", batch: Batch) -> bool:
+    """All rows that have come, and at least one unless there is work. False: no more will come."""
+    with suppress(Empty):
+        while (row := rows.get(block=not batch.busy)) is not None:
+            batch.add(row)
+        return False
+    return True

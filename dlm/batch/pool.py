@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 
-from dlm.batch.batch import Batch, Ended, Form
+from dlm.batch.batch import Batch, Ended, Form, take
 from dlm.batch.rows import Row
 from dlm.errors import DlmError
 
@@ -169,19 +169,10 @@ def _work(pipe: connection.Connection, start: Start, place: int) -> None:
     Thread(target=_receive, args=(pipe, rows), daemon=True).start()
     with suppress(OSError):  # nobody is left to take an answer
         pipe.send(None)
-        while _take(rows, batch):
+        while take(rows, batch):
             for ended in batch.step():
                 pipe.send(ended)
     batch.close()
-
-
-def _take(rows: "SimpleQueue[Row | None]", batch: Batch) -> bool:
-    """All rows that have come, and at least one unless there is work. False: no more will come."""
-    with suppress(Empty):
-        while (row := rows.get(block=not batch.busy)) is not None:
-            batch.add(row)
-        return False
-    return True
 
 
 def _receive(pipe: connection.Connection, rows: "SimpleQueue[Row | None]") -> None:

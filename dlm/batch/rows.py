@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,20 @@ class Rows:
     @property
     def _listed(self) -> str:
         return ", ".join(self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The rows of a file that have no answer, as often as they are read. It travels to other
+    processes."""
+
+    read: Callable[[], Iterator[Row]]  # as `Rows` has it
+    total: int  # rows that are asked for, from the first
+    answered: frozenset[int]  # numbers
+
+    def __call__(self) -> Iterator[Row]:
+        asked = islice(self.read(), self.total)
+        return (row for row in asked if row.number not in self.answered)
 
 
 def rows_of(path: Path) -> Rows:

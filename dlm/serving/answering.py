@@ -2,33 +2,24 @@
 
 import asyncio
 import json
-import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from dlm.decision import Decision
-from dlm.errors import DlmError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
 from dlm.openai.answers import Answers, Body
-from dlm.openai.errors import status_of, told
+from dlm.openai.errors import told
 from dlm.openai.fields import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.client import ClientGoneError, note, while_there
 from dlm.serving.merged import Merged, Told
 
-_LOG = logging.getLogger(__name__)
 _STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy holds it back
-
-T = TypeVar("T")
-
-
-class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
 
 
 async def answer(
@@ -87,28 +78,6 @@ async def _never() -> Message:
     return await asyncio.get_running_loop().create_future()
 
 
-async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns or raises; `ClientGoneError` if the client goes away before that."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientGoneError
-        return working.result()
-    finally:
-        leaving.cancel()
-        if not working.done():
-            working.cancel()
-            with suppress(asyncio.CancelledError):
-                await working
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 async def _results(events: Merged) -> list[Result]:
     """Raises what the first of the requests that fail fails with."""
     results: dict[int, Result] = {}
@@ -157,9 +126,3 @@ def _chunks(answers: Answers, index: int, event: Event) -> list[Body]:
 
 def _event(body: Body) -> str:
     return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
-
-
-def note(error: Exception) -> None:
-    """Into the log goes what the client is not told."""
-    if not isinstance(error, DlmError) or status_of(error) == 500:
-        _LOG.error("a request failed", exc_info=error)

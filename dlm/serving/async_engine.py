@@ -56,7 +56,7 @@ class AsyncEngine:
         self._most = slots + max_queue
         self._streams: dict[int, EventStream] = {}
         self._opening = 0  # requests that are being read
-        self._failure: str | None = None
+        self.failure: str | None = None  # the error that a step ended with, by its name
         self._draining = self._closed = False
         self._idle = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -68,8 +68,8 @@ class AsyncEngine:
     @property
     def problem(self) -> str | None:
         """Why nothing is served any more; None: all is well."""
-        if self._failure is not None:
-            return f"the engine has failed: {self._failure}"
+        if self.failure is not None:
+            return f"the engine has failed: {self.failure}"
         return "the server is shutting down" if self._draining else None
 
     @property
@@ -97,7 +97,7 @@ class AsyncEngine:
         try:
             tasks = [partial(self.engine.prepare, request) for request in requests]
             prepared = [await self._loop.run_in_executor(self._readers, task) for task in tasks]
-            if self.problem is not None and (self._failure is not None or self._closed):
+            if self.problem is not None and (self.failure is not None or self._closed):
                 raise UnavailableError(self.problem)
         finally:
             self._left_opening(len(requests))
@@ -200,7 +200,7 @@ class AsyncEngine:
         self._see_idle()
 
     def _fail(self, name: str) -> None:
-        self._failure = name
+        self.failure = name
         self._end_all(UnavailableError(f"the engine has failed: {name}"))
 
     def _end_all(self, error: DlmError) -> None:

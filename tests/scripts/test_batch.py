@@ -239,6 +239,7 @@ def test_a_worker_gets_its_device_in_turn(monkeypatch):
         (["--input", "FILE.csv", "--column", "a", "--schema", "no"], "cannot read the schema no"),
         (["--input", "FILE.csv", "--column", "a", "--model", "/no"], "no model directory at /no"),
         (["--input", "FILE.csv", "--workers", "0"], "--workers is 0: it takes at least 1"),
+        (["--input", "FILE.csv", "--ray", "--device", "a,b"], "--device a,b with --ray"),
         (["--input", "FILE.csv", "--seed", "-1"], "--seed is -1: it takes 0 to"),
         ([], "the following arguments are required: --input"),
     ],

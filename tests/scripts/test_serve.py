@@ -97,6 +97,9 @@ def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
         (["--policy", "some"], "argument --policy: invalid choice: 'some'"),
         (["--shutdown-timeout", "-1"], "--shutdown-timeout is -1: it takes 0 or more seconds"),
         (["--api-key", ""], "api_keys holds an empty key"),
+        (["--replicas", "0"], "--replicas is 0: it takes at least 1"),
+        (["--ray"], "--ray without --replicas: say how many engines there are to be"),
+        (["--replicas", "2", "--uds", "a"], "--uds with --replicas: Ray Serve listens on a host"),
     ],
 )
 def test_bad_usage_is_one_line_and_code_2(flags, problem):
@@ -105,3 +108,33 @@ def test_bad_usage_is_one_line_and_code_2(flags, problem):
     assert run.stderr.startswith("serve.py: ")
     assert problem in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+def test_an_address_that_somebody_has_is_refused_on_ray_too():
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+        flags = ["--replicas", "2", "--port", str(port)]
+        run = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=120)
+    told = f"serve.py: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert (run.returncode, run.stderr) == (2, told)
+
+
+@pytest.mark.parametrize(
+    ("script", "flags"),
+    [("serve", ["--replicas", "2"]), ("batch", ["--input", "FILE", "--output", "OUT", "--ray"])],
+)
+def test_without_ray_it_says_what_to_install(tmp_path, script, flags):
+    """Ray is hidden from the process, whether it is installed or not."""
+    (tmp_path / "FILE.jsonl").write_text('"a"\n')
+    paths = {"FILE": str(tmp_path / "FILE.jsonl"), "OUT": str(tmp_path / "out.jsonl")}
+    command = [str(ROOT / "scripts" / f"{script}.py"), *(paths.get(flag, flag) for flag in flags)]
+    code = (
+        "import importlib.util, runpy, sys; find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'ray' else find(name, *a)\n"
+        f"sys.argv = {command!r}; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n"
+        f"runpy.run_path({command[0]!r}, run_name='__main__')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    told = f"{script}.py: Ray is not installed: pip install 'dlm[ray]'\n"
+    assert (run.returncode, run.stderr) == (2, told)

@@ -2,7 +2,10 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
+
+from dlm.batch.rows import Row
 
 
 class Fragile:
@@ -42,3 +45,9 @@ def refuse(place: int) -> Any:
 
 def vanish(place: int) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def torn() -> Iterator[Row]:
+    """Rows of a file that cannot be read to its end."""
+    yield from (Row(number, str(number)) for number in range(20))
+    raise OSError("the disk is gone")

@@ -1,0 +1,220 @@
+"""Rows by Ray Data: a pool of actors, each with an engine of its own.
+
+The file of rows is read where this process runs, and rows travel in small blocks. A block's answers
+come back together and in its own order, however often it is tried: Ray takes what a second try
+says for what the first one did not get to say.
+"""
+
+import logging
+import os
+import pickle
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from itertools import islice
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+import pyarrow
+from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask, read_datasource
+from ray.data.block import BlockMetadata
+from ray.exceptions import RayError
+
+from dlm.batch.batch import Batch, Ended, Form, take
+from dlm.batch.rows import Rest, Row
+from dlm.collector import collect_seldom
+from dlm.errors import DlmError, failure
+from dlm.loading import Loading
+
+Start = Callable[[], Batch]  # loads an engine; it travels to an actor
+Block = Sequence[Row]
+
+_CALLS = 4  # blocks under way in an actor, so that its slots are full while one of them ends
+_WAITING = 2  # blocks that are with an actor beside these
+_RETRIES = 2  # times that a block is tried again whose actor ended
+_RESTARTS = 4  # of an actor; Ray Data then makes another in its place
+_COLUMN = "pickled"  # of blocks and of their answers: what JSON may hold fits no table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actors:
+    """Who answers rows. Each actor reserves `resources`, as Ray names them, and has up to `ahead`
+    rows under way.
+
+    Rows whose actors ended are tried again. Any of them may be what ended it, so in the end each is
+    alone with an actor; one that still gets no answer is an error, and the others succeed.
+    """
+
+    start: Start
+    form: Form
+    count: int
+    ahead: int
+    resources: dict[str, Any]
+
+    def answers(self, rest: Rest) -> Iterator[Ended]:
+        """An answer to each row, in the order in which their blocks end. Raises `DlmError` where no
+        engine can be loaded, or where the rows cannot be read."""
+        shared = _Way(rows=max(1, self.ahead // _CALLS), calls=_CALLS, retries=_RETRIES)
+        for way in (shared, _Way(rows=1, calls=1, retries=0)):
+            few = sum(1 for _ in islice(rest(), self.count * way.rows))
+            if few == 0:
+                return
+            ended = set[int]()
+            for number, answer in self._tried(rest, way, min(self.count, -(-few // way.rows))):
+                ended.add(number)
+                yield number, answer
+            rest = replace(rest, answered=rest.answered | ended)
+        for row in rest():
+            error = DlmError("workers ended with this row, the last one with this row alone")
+            yield row.number, self.form.refusal(row, error)
+
+    def _tried(self, rest: Rest, way: "_Way", count: int) -> Iterator[Ended]:
+        """Answers to the blocks that some of `count` actors has survived."""
+        context = DataContext.get_current().copy()
+        context.enable_progress_bars = False
+        context.max_errored_blocks = -1  # they are tried again, or named
+        context.target_max_block_size = 1  # byte: blocks stay as small as they are
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the same, with its traces
+        with DataContext.current(context), warnings.catch_warnings():
+            # Until 2.64 there is no other way to bound how often a block is tried.
+            warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
+            source = _Source(rest, way.rows)
+            blocks = read_datasource(source, override_num_blocks=1, num_cpus=0).map_batches(
+                _Actor,
+                fn_constructor_args=(self.start,),
+                batch_size=None,
+                batch_format="pyarrow",
+                compute=ActorPoolStrategy(
+                    size=count,
+                    max_tasks_in_flight_per_actor=way.calls + _WAITING,
+                    max_concurrent_calls_per_actor=way.calls,
+                    enable_true_multi_threading=True,
+                ),
+                max_restarts=_RESTARTS,
+                max_task_retries=way.retries,
+                **self.resources,
+            )
+        try:
+            for table in blocks.iter_batches(
+                batch_size=None, batch_format="pyarrow", prefetch_batches=0
+            ):
+                for said in _unpacked(table):
+                    if isinstance(said, DlmError):
+                        raise said
+                    yield from said
+        except RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise DlmError(f"the workers could not be started: {' '.join(lines)[:500]}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How blocks are tried."""
+
+    rows: int  # of a block
+    calls: int  # blocks that an actor works at together
+    retries: int  # times that a block is tried again whose actor ended
+
+
+class _Source(Datasource):
+    """Blocks of rows, made by one task as they are wanted."""
+
+    def __init__(self, rest: Rest, size: int):
+        super().__init__()
+        self._rest, self._size = rest, size
+
+    def get_name(self) -> str:
+        return "Rows"
+
+    @property
+    def supports_distributed_reads(self) -> bool:
+        """The file is on this machine."""
+        return False
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return None
+
+    def get_read_tasks(self, parallelism: int, *args: Any, **more: Any) -> list[ReadTask]:
+        rest, size = self._rest, self._size
+        unknown = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+        return [ReadTask(lambda: _blocks(rest, size), unknown)]
+
+
+def _blocks(rest: Rest, size: int) -> Iterator[pyarrow.Table]:
+    """One that cannot be read is its error, and the last: an exception would be one lost block."""
+    try:
+        rows = rest()
+        while block := list(islice(rows, size)):
+            yield _packed(block)
+    except Exception as error:
+        yield _packed(failure(error))
+
+
+class _Actor:
+    """What each actor of the pool has: a thread that steps an engine, and calls that wait."""
+
+    def __init__(self, start: Start):
+        self._problem: DlmError | None = None
+        self._rows = SimpleQueue[Row | None]()
+        self._asked: dict[int, list[Future[Ended]]] = {}  # by the row's number
+        self._lock = Lock()  # over it
+        try:
+            self._batch = start()
+        except Exception as error:  # raised here, it would be one line in a core dump of Ray's
+            self._problem = failure(error)
+            return
+        collect_seldom()
+        Thread(target=self._serve, name="dlm-batch", daemon=True).start()
+
+    def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
+        return pyarrow.concat_tables([_packed(self._answered(one)) for one in _unpacked(table)])
+
+    def _answered(self, block: Block | DlmError) -> list[Ended] | DlmError:
+        if self._problem is not None:
+            return self._problem
+        if isinstance(block, DlmError):
+            return block
+        futures = [self._ask(row) for row in block]
+        return [future.result() for future in futures]
+
+    def _ask(self, row: Row) -> Future[Ended]:
+        """A row may be asked for again while it is under way: where Ray lost the connection."""
+        future = Future[Ended]()
+        with self._lock:
+            others = self._asked.setdefault(row.number, [])
+            if not others:
+                self._rows.put(row)
+            others.append(future)
+        return future
+
+    def _serve(self) -> None:
+        """An engine that fails ends the process: Ray starts another, which gets its blocks."""
+        try:
+            while take(self._rows, self._batch):
+                for ended in self._batch.step():
+                    self._tell(ended)
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _tell(self, ended: Ended) -> None:
+        with self._lock:
+            futures = self._asked.pop(ended[0])
+        for future in futures:
+            future.set_result(ended)
+
+
+def loaded(loading: Loading, form: Form, ahead: int) -> Batch:
+    """What an actor starts with: an engine for up to `ahead` rows."""
+    return Batch(loading.engine(), form, ahead)
+
+
+def _packed(said: Any) -> pyarrow.Table:
+    return pyarrow.table({_COLUMN: pyarrow.array([pickle.dumps(said)], pyarrow.large_binary())})
+
+
+def _unpacked(table: pyarrow.Table) -> Iterator[Any]:
+    return map(pickle.loads, table[_COLUMN].to_pylist())

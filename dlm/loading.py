@@ -1,0 +1,38 @@
+"""How an engine is loaded: said in one process, done in another or on another machine."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dlm.policy import Policy
+
+if TYPE_CHECKING:
+    from dlm.engine import Engine  # with torch, which takes seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """What `Engine.load` is called with."""
+
+    policy: Policy
+    model: str | None = None  # a DiffusionGemma directory; None: built in, on the CPU
+    device: str | None = None  # None: cuda if there is one, else cpu
+    slots: int = 8
+    kv: str = "auto"
+    cache_tokens: int | None = None  # None: the cache grows
+
+    def engine(self) -> "Engine":
+        """Raises `DlmError` and `ModelError`."""
+        import torch
+
+        from dlm.engine import Engine
+
+        if self.model is None:
+            torch.set_num_threads(1)  # it is tiny: several would only wait for one another
+        return Engine.load(
+            self.model,
+            device="cpu" if self.model is None else self.device,
+            slots=self.slots,
+            policy=self.policy,
+            kv=self.kv,
+            cache_tokens=self.cache_tokens,
+        )

@@ -1,0 +1,48 @@
+"""Who asks: it may go away before it has its answer, and is not told everything."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from dlm.errors import DlmError
+from dlm.openai.errors import status_of
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns or raises; `ClientGoneError` if the client goes away before that."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGoneError
+        return working.result()
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def note(error: Exception) -> None:
+    """Into the log goes what the client is not told."""
+    if not isinstance(error, DlmError) or status_of(error) == 500:
+        _LOG.error("a request failed", exc_info=error)

@@ -1,0 +1,143 @@
+"""Rows on the actors of a Ray cluster: whatever ends one of them, no row is lost, none doubled."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import fragile
+import pytest
+from processes import is_running, named
+
+pytest.importorskip("ray")
+
+import ray
+
+from dlm import JsonSchema
+from dlm.batch.batch import Batch, answers
+from dlm.batch.extraction import Extraction
+from dlm.batch.rows import Rest, Row
+from dlm.batch.template import Template
+from dlm.errors import DlmError
+from dlm.integrations.ray.batch import Actors
+from dlm.integrations.ray.cluster import joined
+from dlm.loading import Loading
+from dlm.policy import Policy
+
+ROOT = Path(__file__).parents[3]
+FORM = Extraction(template=Template.column("text"))
+ACTOR = "ray::MapWorker"
+ROWS = 24
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    paths = (str(ROOT), str(ROOT / "tests" / "support"))  # of `fragile`, for the actors
+    with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(paths)):
+        with joined("local", 2) as one:
+            yield one
+        assert not named(os.getpid(), "ray::")
+
+
+def actors(start):
+    resources = {"num_cpus": 1}
+    return Actors(start=partial(start, 0), form=FORM, count=2, ahead=8, resources=resources)
+
+
+def test_a_row_that_ends_its_actors_is_an_error_and_those_beside_it_are_answered(cluster):
+    rows = [Row(number, "kill" if number == 5 else str(number)) for number in range(20)]
+    rest = Rest(partial(iter, rows), 18, frozenset({7}))
+    found = list(actors(fragile.start).answers(rest))
+    wanted = set(range(18)) - {7}
+    assert sorted(number for number, _ in found) == sorted(wanted)
+    told = dict(found)
+    problem = "workers ended with this row, the last one with this row alone"
+    assert told.pop(5)["error"] == problem
+    assert {number: answer["said"] for number, answer in told.items()} == {
+        number: str(number) for number in wanted - {5}
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "read", "problem"),
+    [
+        (fragile.refuse, partial(iter, [Row(0, "a")]), r"^ValueError: no such model$"),
+        (fragile.start, fragile.torn, r"^OSError: the disk is gone$"),
+    ],
+)
+def test_what_all_rows_fail_with_is_the_end(cluster, start, read, problem):
+    with pytest.raises(DlmError, match=problem):
+        list(actors(start).answers(Rest(read, 99, frozenset())))
+
+
+def started(*args):
+    command = [sys.executable, str(ROOT / "scripts" / "batch.py"), *map(str, args)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(process, path, count):
+    """Until so many answers are there."""
+    end = time.monotonic() + 100
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tmp_path, built_in):
+    path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    ask = "Extract name, age as JSON. This is Olga Lopez, {} years old."
+    rows = [Row(number, ask.format(20 + number)) for number in range(ROWS)]
+    path.write_text("".join(json.dumps(row.value) + "\n" for row in rows))
+    schema = {"type": "object", "additionalProperties": {"type": "string", "maxLength": 20}}
+    options = ["--input", path, "--output", out, "--schema", json.dumps(schema)]
+    options += ["--max-tokens", 64, "--slots", 2]
+
+    address = ray.get_runtime_context().gcs_address
+    process = started(*options, "--ray", address, "--workers", 2)
+    wait_for(process, out, 2)
+    before = named(os.getpid(), ACTOR)
+    assert len(before) == 2
+    os.kill(before[0], signal.SIGKILL)
+    wait_for(process, out, out.read_bytes().count(b"\n") + 4)
+    process.kill()
+    process.communicate()
+    kept = out.read_bytes()
+    assert kept.count(b"\n") < ROWS
+    process = started(*options)  # goes on, on Ray or not
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 0, said
+    assert f"{ROWS} rows, 0 errors" in said
+    assert out.read_bytes().startswith(kept)
+
+    form = replace(FORM, constraint=JsonSchema(schema), max_tokens=64)
+    right = dict(answers(rows, Batch(built_in, form, 16)))
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(found) == ROWS
+    assert {line["row"]: line for line in found} == right
+    end = time.monotonic() + 60
+    while left := [*filter(is_running, before), *named(os.getpid(), ACTOR)]:
+        assert time.monotonic() < end, left
+
+
+def test_engines_that_the_cluster_has_no_room_for_are_refused(cluster):
+    with pytest.raises(DlmError, match="9000 engines need 9000 cores: the cluster has"):
+        cluster.places(Loading(policy=Policy()), 9000)
+    with pytest.raises(DlmError, match="2 engines need 2 GPUs: the cluster has"):
+        cluster.places(Loading(policy=Policy(), model="m", device="cuda"), 2)
+    place = cluster.places(Loading(policy=Policy(), device="cuda"), 2)
+    assert (place[0].device, place[1]) == ("cpu", {"num_cpus": 1})  # the built-in model
+
+
+def test_an_address_where_nobody_listens_is_an_error_at_once():
+    with (
+        pytest.raises(DlmError, match=r"^no Ray cluster at 127\.0\.0\.1:1: "),
+        joined("127.0.0.1:1", 1),
+    ):
+        pass

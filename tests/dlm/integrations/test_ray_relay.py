@@ -1,0 +1,181 @@
+"""The ingress without Ray: what it asks again, what it tells of an end, and whom it lets in."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import httpx2
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+from dlm.integrations.ray.relay import Relay
+from dlm.serving.routes import application
+from dlm.serving.settings import Settings
+
+BODY = b'{"ok": true}'
+
+
+def start(status=200, kind=b"application/json"):
+    headers = [(b"content-type", kind)]
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def body(raw, more=False):
+    return {"type": "http.response.body", "body": raw, "more_body": more}
+
+
+FINE = [start(), body(BODY)]
+ILL = [start(503), body(b"the engine has failed")]
+DIED = [ActorDiedError()]
+
+
+class Answer:
+    """What a handle gives: `messages`, an error where it is one's turn, or silence at the end."""
+
+    def __init__(self, messages):
+        self._messages, self.cancelled = list(messages), False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if not self._messages:
+            raise StopAsyncIteration
+        message = self._messages.pop(0)
+        if isinstance(message, Exception):
+            raise message
+        if message is None:
+            await asyncio.get_running_loop().create_future()
+        return message
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class Handle:
+    """Of a deployment whose replicas give one answer after the other."""
+
+    def __init__(self, *answers):
+        self._left = [Answer(messages) for messages in answers]
+        self.answers, self.calls, self.told = [], [], []
+
+    def options(self, method_name, stream):
+        assert (method_name, stream) == ("ask", True)
+        return SimpleNamespace(remote=self._ask)
+
+    def _ask(self, call):
+        self.calls.append(call)
+        self.answers.append(self._left.pop(0))
+        return self.answers[-1]
+
+    def broadcast(self, method, *args):
+        self.told.append((method, *args))
+
+        async def results_async(**more):
+            return [("a", "# TYPE x gauge\nx 1.0\n"), ActorDiedError()]
+
+        return SimpleNamespace(results_async=results_async)
+
+
+def asked(handle, path="/v1/chat/completions", settings=None, relay=None, **more):
+    relay = relay or Relay(settings or Settings(), handle)
+
+    async def run():
+        transport = httpx2.ASGITransport(application(relay))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://here") as http:
+            method = "POST" if path.startswith("/v1/c") else "GET"
+            return await http.request(method, path, **more)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "first", [DIED, [ActorUnavailableError("gone", None)], [start(), ActorDiedError()], ILL]
+)
+def test_what_has_not_begun_is_asked_again_of_another_replica(first):
+    handle = Handle(first, FINE)
+    answer = asked(handle, content=b'{"prompt": "hi"}')
+    assert (answer.status_code, answer.content) == (200, BODY)
+    assert [call.tried for call in handle.calls] == [0, 1]
+    assert {(call.prefix, call.body) for call in handle.calls} == {
+        (handle.calls[0].prefix, b'{"prompt": "hi"}')
+    }
+    assert all(one.cancelled for one in handle.answers)
+
+
+def test_a_request_that_three_replicas_ended_with_is_a_503():
+    handle = Handle(DIED, ILL, DIED, FINE)
+    answer = asked(handle)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"] == "3 replicas ended with this request, or beside it"
+    assert answer.headers["retry-after"] == "1"
+    assert asked(Handle(ILL, DIED, ILL)).text == "the engine has failed"
+
+
+def test_an_error_of_the_request_s_own_is_its_answer_at_once():
+    handle = Handle([start(400), body(BODY)], FINE)
+    assert asked(handle).status_code == 400
+    assert len(handle.calls) == 1
+
+
+def test_a_stream_that_has_begun_ends_with_an_error_and_is_not_asked_again():
+    begun = [start(kind=b"text/event-stream"), body(b"data: {}\n\n", more=True)]
+    handle = Handle([*begun, body(b"data: 1\n\n", more=True), ActorDiedError()], FINE)
+    answer = asked(handle)
+    *pieces, error, done = answer.text.removesuffix("\n\n").split("\n\n")
+    assert (pieces, done) == (["data: {}", "data: 1"], "data: [DONE]")
+    told = json.loads(error.removeprefix("data: "))["error"]
+    assert (told["code"], told["message"]) == (503, "the replica that was answering has ended")
+    assert len(handle.calls) == 1
+
+
+@pytest.mark.parametrize("messages", [[None], [start(), None], [*FINE[:1], body(b"a", True), None]])
+def test_a_client_that_goes_away_cancels_the_request(messages):
+    handle = Handle(messages)
+    app = application(Relay(Settings(), handle))
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    scope |= {"query_string": b"", "root_path": "", "http_version": "1.1"}
+
+    async def run():
+        arrived = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+        async def receive():
+            if arrived:
+                return arrived.pop()
+            while not handle.answers or handle.answers[0]._messages:
+                await asyncio.sleep(0.001)
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            pass
+
+        await asyncio.wait_for(app(scope, receive, send), 30)
+
+    asyncio.run(run())
+    assert handle.answers[0].cancelled
+
+
+def test_keys_and_sizes_are_checked_before_a_replica_is_asked():
+    settings = Settings(api_keys=("right",), max_body_bytes=10)
+    handle, right = Handle(FINE), {"Authorization": "Bearer right"}
+    assert asked(handle, settings=settings).status_code == 401
+    assert asked(handle, settings=settings, headers=right, content=b"1" * 11).status_code == 413
+    assert handle.calls == []
+    assert asked(handle, settings=settings, headers=right, content=b"1" * 10).status_code == 200
+
+
+def test_metrics_are_those_of_the_replicas_that_tell_theirs():
+    assert 'x{replica="a"} 1.0' in asked(Handle(), "/metrics").text
+
+
+def test_draining_refuses_at_once_and_tells_the_replicas():
+    handle = Handle(FINE)
+    relay = Relay(Settings(), handle)
+    asyncio.run(relay.drain(7.0))
+    assert handle.told == [("drain", 7.0)]
+    assert asked(handle, relay=relay).status_code == 503
+    assert asked(handle, "/health", relay=relay).status_code == 503
+    assert handle.calls == []

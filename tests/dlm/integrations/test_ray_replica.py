@@ -1,0 +1,108 @@
+"""A replica without Ray: asked by messages, cancelled, and ill when its engine is."""
+
+import asyncio
+import json
+from contextlib import aclosing, asynccontextmanager
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+from doubles import Random
+from gated import Gated
+from values import V
+
+pytest.importorskip("ray")
+
+from dlm.integrations.ray.call import Call
+from dlm.integrations.ray.replica import Replica
+from dlm.serving.settings import Settings
+
+HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}
+
+
+class Broken(Random):
+    def denoise(self, *args, **more):
+        raise RuntimeError("the device is gone")
+
+
+def call(**more):
+    body = json.dumps(HI | more).encode()
+    return Call(prefix="", method="POST", path="/v1/chat/completions", body=body)
+
+
+@asynccontextmanager
+async def replica_of(engine):
+    settings = Settings(names=("tiny",), slots=1, max_queue=0, api_keys=("secret",))
+    with patch("dlm.serving.app.collect_seldom"):
+        replica = Replica.__new__(Replica)
+        await replica.__init__(SimpleNamespace(engine=lambda: engine), settings)  # as Ray does it
+        try:
+            yield replica
+        finally:
+            await replica._serving.__aexit__(None, None, None)
+
+
+async def asked(replica, **more):
+    """Status, and the whole body."""
+    first, *rest = [message async for message in replica.ask(call(**more))]
+    return first["status"], b"".join(message["body"] for message in rest).decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_application_s_messages_come_as_it_sends_them(engine_of, tokens_of, stream):
+    model = Gated(tokens_of("hi there<turn|>"))
+    model.open.set()
+
+    async def run():
+        async with replica_of(engine_of(model, slots=1)) as replica:
+            await replica.check_health()
+            status, body = await asked(replica, stream=stream)
+            assert status == 200  # no key is asked for: the ingress has done that
+            assert "hi there" in body
+            assert body.endswith("[DONE]\n\n") == stream
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_who_stops_reading_cancels_the_request(engine_of, tokens_of, begun):
+    model = Gated(tokens_of("word " * 60), canvas_length=4)
+    if begun:
+        model.open.set()
+
+    async def run():
+        engine = engine_of(model, slots=1)
+        async with replica_of(engine) as replica:
+            async with aclosing(replica.ask(call(stream=True))) as messages:
+                reading = asyncio.ensure_future(anext(messages))
+                while not engine.busy:
+                    await asyncio.sleep(0.001)
+                if begun:
+                    assert (await reading)["status"] == 200
+                else:
+                    reading.cancel()
+                    await asyncio.wait([reading])
+            model.open.set()
+            while engine.busy:
+                await asyncio.sleep(0.001)
+            counted = replica._service.metrics.text().decode()
+            assert 'dlm:request_success_total{finished_reason="abort",model_name="tiny"} 1.0' in (
+                counted
+            )
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_has_failed_is_ill_and_one_that_drains_is_not(engine_of):
+    async def run():
+        async with replica_of(engine_of(Broken(V, seed=1), slots=1)) as replica:
+            await replica.check_health()
+            assert (await asked(replica))[0] == 503
+            with pytest.raises(RuntimeError, match="the engine has failed: RuntimeError"):
+                await replica.check_health()
+        async with replica_of(engine_of(Random(V, seed=1), slots=1)) as replica:
+            await replica.drain(1)
+            await replica.check_health()
+            assert (await asked(replica))[0] == 503
+
+    asyncio.run(run())

@@ -1,0 +1,64 @@
+"""Who gets a request: Ray's part, which asks replicas how many they have, is played here."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.serve.request_router import PendingRequest
+
+from dlm.integrations.ray.call import Call
+from dlm.integrations.ray.router import PrefixRouter
+
+NAMES = ("a", "b", "c", "d")
+
+
+def order(prefix, has=None, tried=0, names=NAMES, slots=2):
+    """Names of replicas, as they are asked. `has`: how many requests some of them have."""
+    router = PrefixRouter.__new__(PrefixRouter)  # its own part alone: Ray's wants a cluster
+    router.initialize_state(slots=slots)
+    known = has or {}
+    router._replica_queue_len_cache = SimpleNamespace(get=lambda id: known.get(id.unique_id))
+    replicas = [SimpleNamespace(replica_id=SimpleNamespace(unique_id=name)) for name in names]
+    call = Call(prefix=prefix, tried=tried, method="POST", path="/", body=b"")
+
+    async def chosen():
+        pending = PendingRequest(args=[call], kwargs={}, metadata=None)
+        ranked = await router.choose_replicas(replicas, pending)
+        assert pending.routing_context.should_backoff
+        return [one.replica_id.unique_id for (one,) in ranked]
+
+    return asyncio.run(chosen())
+
+
+def test_a_prefix_always_has_the_same_order_and_prefixes_are_spread():
+    firsts = [order(str(i))[0] for i in range(100)]
+    assert firsts == [order(str(i), names=NAMES[::-1])[0] for i in range(100)]
+    assert all(firsts.count(name) > 10 for name in NAMES)
+    assert all(sorted(order(str(i))) == list(NAMES) for i in range(100))
+
+
+def test_a_replica_that_goes_changes_nothing_for_the_others():
+    for i in range(50):
+        assert order(str(i), names="abc") == [name for name in order(str(i)) if name != "d"]
+
+
+def test_one_without_a_free_slot_comes_behind_those_that_have_one():
+    first, second, *_ = order("x")
+    assert order("x", {first: 1})[0] == first
+    assert order("x", {first: 2})[0] == second
+    assert order("x", {first: 2})[-1] == first
+
+
+def test_where_all_are_busy_the_shortest_queue_comes_first():
+    has = {"a": 9, "b": 7, "c": 8, "d": 10}
+    assert order("x", has) == ["b", "c", "a", "d"]
+
+
+def test_a_replica_that_has_failed_the_request_is_not_asked_first_again():
+    first, second, third, fourth = order("x")
+    assert order("x", tried=1) == [second, third, fourth, first]
+    assert order("x", tried=5) == order("x", tried=1)
+    assert order("x", tried=2, names="a") == ["a"]

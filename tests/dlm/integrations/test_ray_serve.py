@@ -1,0 +1,145 @@
+"""Two replicas behind one address, as operators start them, until a signal ends all."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx2
+import openai
+import pytest
+from processes import descendants, is_running, named
+from prometheus_client.parser import text_string_to_metric_families
+
+pytest.importorskip("ray")
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "serve.py"
+REPLICA = "ray::ServeReplica:dlm:engines"
+LONG = {"max_tokens": 1000, "response_format": {"type": "json_object"}, "temperature": 2}
+
+
+@pytest.fixture(scope="module")
+def served():
+    port = 20000 + os.getpid() % 12000  # below those that a system gives to whoever asks for any
+    flags = ["--replicas", "2", "--slots", "2", "--port", str(port), "--log-level", "error"]
+    command = [sys.executable, str(SCRIPT), *flags]
+    environment = os.environ | {"DLM_API_KEYS": "secret"}
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
+        with (
+            httpx2.Client(base_url=url, timeout=60) as http,
+            openai.OpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as client,
+        ):
+            wait_until(lambda: process.poll() is not None or is_well(http))
+            assert process.poll() is None
+            yield SimpleNamespace(process=process, http=http, client=client)
+        process.kill()
+
+
+def wait_until(true):
+    end = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_well(http):
+    with suppress(httpx2.TransportError):
+        return http.get("/health").status_code == 200
+    return False
+
+
+def counted(served, name, **labels):
+    """By replica, of samples that have these labels."""
+    found = {}
+    for family in text_string_to_metric_families(served.http.get("/metrics").text):
+        for sample in family.samples:
+            if sample.name == f"dlm:{name}" and labels.items() <= sample.labels.items():
+                found[sample.labels["replica"]] = sample.value
+    return found
+
+
+def ask(served, said, **more):
+    """`more` may ask for a stream; the text of the answer."""
+    messages = [{"role": "user", "content": said}]
+    fields = {"model": "tiny", "messages": messages, "max_tokens": 16} | more
+    return served.client.chat.completions.create(**fields)
+
+
+def test_prompts_that_begin_alike_meet_the_same_replica(served):
+    with pytest.raises(openai.AuthenticationError):
+        served.client.with_options(api_key="wrong").models.list()
+    queries, i = {}, 0
+    while len(queries) < 2 or min(queries.values()) == 0:  # until both replicas have had some
+        i += 1
+        assert i < 30
+        opening = [{"role": "user", "content": f"Conversation {i}. " + "So it began. " * 20}]
+        first = ask(served, "", messages=opening)
+        later = [{"role": "assistant", "content": "Go on."}, {"role": "user", "content": "And?"}]
+        second = ask(served, "", messages=opening + later)
+        shared = second.usage.prompt_tokens_details.cached_tokens
+        assert shared >= first.usage.prompt_tokens - 32  # all but the last pages
+        queries = counted(served, "prefix_cache_queries_total")
+    hits = counted(served, "prefix_cache_hits_total")
+    for replica, tokens in queries.items():
+        assert hits[replica] > tokens / 3  # of two prompts, nearly the first
+
+
+def test_a_client_that_hangs_up_cancels_its_request(served):
+    def aborted():
+        return sum(counted(served, "request_success_total", finished_reason="abort").values())
+
+    short = SimpleNamespace(client=served.client.with_options(timeout=0.3))
+    with pytest.raises(openai.APITimeoutError):
+        ask(short, "nobody waits", n=4, **LONG)
+    wait_until(lambda: aborted() > 0)
+    before = aborted()
+    stream = ask(served, "nobody reads", n=4, stream=True, **LONG)
+    next(iter(stream))
+    stream.close()
+    wait_until(lambda: aborted() > before)
+    wait_until(lambda: sum(counted(served, "num_requests_running").values()) == 0)
+
+
+def test_requests_of_a_killed_replica_are_answered_by_the_other(served):
+    pids = named(served.process.pid, REPLICA)
+    assert len(pids) == 2
+    with ThreadPoolExecutor(16) as pool:
+        whole = [pool.submit(ask, served, f"number {i}", **LONG) for i in range(6)]
+        streams = [
+            pool.submit(lambda i=i: list(ask(served, f"stream {i}", stream=True, **LONG)))
+            for i in range(3)
+        ]
+        wait_until(lambda: min(counted(served, "num_requests_running").values()) == 2)
+        os.kill(pids[0], signal.SIGKILL)
+        for i in range(4):
+            assert ask(served, f"later {i}").choices[0].finish_reason in ("stop", "length")
+        for one in whole:
+            assert json.loads(one.result().choices[0].message.content) is not None
+    for one in streams:
+        if (problem := one.exception()) is None:
+            assert one.result()[-1].choices[0].finish_reason in ("stop", "length")
+        else:  # it had begun
+            assert str(problem) == "the replica that was answering has ended"
+    assert not is_running(pids[0])
+
+
+def test_a_signal_ends_all_of_it_once_what_it_had_begun_is_finished(served):
+    processes = [served.process.pid, *(pid for pid, _ in descendants(served.process.pid))]
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(ask, served, f"last {i}", **LONG) for i in range(4)]
+        wait_until(lambda: sum(counted(served, "num_requests_running").values()) >= 2)
+        served.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not is_well(served.http))
+        with pytest.raises(openai.InternalServerError, match="shutting down"):
+            ask(served, "too late")
+        for one in running:
+            assert one.result().choices[0].finish_reason in ("stop", "length")
+    assert served.process.wait(60) == 0
+    wait_until(lambda: not any(map(is_running, processes)))

@@ -1,0 +1,29 @@
+"""The processes that a process has started, and those that they have."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def descendants(pid: int) -> Iterator[tuple[int, str]]:
+    """Their ids, and what they call themselves."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, read(children).split()):
+            yield child, read(Path(f"/proc/{child}/cmdline")).replace("\0", " ")
+            yield from descendants(child)
+
+
+def named(pid: int, name: str) -> list[int]:
+    """Those of them whose names begin so."""
+    return [child for child, said in descendants(pid) if said.startswith(name)]
+
+
+def is_running(pid: int) -> bool:
+    return read(Path(f"/proc/{pid}/cmdline")) != ""  # empty: it has ended, and nobody has asked
+
+
+def read(path: Path) -> str:
+    """Empty where the process is gone."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
