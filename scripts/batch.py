@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from command_line import Parser, fail
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source
-from serve import POLICIES, add_ray, load, loading_of
+from engine_options import add_engine_options, add_ray, loading_of, model_name
 
 import dlm
 from dlm.collector import collect_seldom
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
 
 _OWN = ("id", "max_tokens", "seed")  # options that OpenAI's lines have no use for
 _ALIKE = ("column", "template", "unenforced", "kv", "policy")  # answers depend on these, too
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(message)
 
 
 def main() -> None:
@@ -128,7 +124,7 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form
         if given is not None:
             flag = f"--{given.replace('_', '-')}"
             raise UsageError(f"{flag} with OpenAI's lines: each line says that itself")
-        return Lines(Path(args.model).resolve().name if args.model else "tiny")
+        return Lines(model_name(args))
     if args.id is not None:
         rows.need(args.id)
     return Extraction(
@@ -184,7 +180,7 @@ def batch_of(args: argparse.Namespace, form: "Form", place: int) -> "Batch":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))
     devices = args.device.split(",") if args.device else [None]
     own = argparse.Namespace(**{**vars(args), "device": devices[place % len(devices)]})
-    engine = load(own)
+    engine = loading_of(own).engine()
     collect_seldom()
     return Batch(engine, form, _ahead(args))
 
@@ -208,12 +204,8 @@ def arguments() -> argparse.Namespace:
     add("--limit", type=int, metavar="N", help="only so many rows, from the first")
     add("--workers", type=int, default=1, metavar="N", help="processes, an engine each; 1")
     add_ray(parser, "where the workers are: on a Ray cluster; without ADDRESS, one made here")
-    add("--slots", type=int, default=8, metavar="N", help="rows at once, of each engine; 8")
-    add("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny, on the CPU")
+    add_engine_options(parser, "rows at once, of each engine", "all")
     add("--device", metavar="NAME,...", help="by worker, in turn; cuda if there is one, else cpu")
-    add("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
-    add("--cache-tokens", type=int, metavar="N", help="of all rows; without, memory grows")
-    add("--policy", choices=POLICIES, default="all", help="constraints that are served; all")
     args = parser.parse_args()
     for name in ("max_tokens", "limit", "workers", "slots"):
         if (value := getattr(args, name)) is not None and value < 1:
@@ -225,13 +217,6 @@ def arguments() -> argparse.Namespace:
     if args.ray is not None and "," in (args.device or ""):
         fail(f"--device {args.device} with --ray: Ray deals devices out, it takes one kind of them")
     return args
-
-
-def fail(message: str) -> NoReturn:
-    """One line on stderr, and out."""
-    said = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()
-    print(f"batch.py: {said}", file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

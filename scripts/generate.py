@@ -14,18 +14,14 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from canvas_view import canvas_view, status
+from command_line import Parser, fail
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source, text_of
 
 if TYPE_CHECKING:
     import dlm
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(2, message)
 
 
 def main() -> None:
@@ -35,11 +31,11 @@ def main() -> None:
         source, prompt = read_source(args), read_prompt(args.prompt)
         sys.exit(run(args, source, prompt))
     except UsageError as error:
-        fail(2, str(error))
+        fail(str(error))
     except ModuleNotFoundError as error:
-        fail(2, f"{error} for {sys.executable}: run `make install`, then use .venv/bin/python")
+        fail(f"{error} for {sys.executable}: run `make install`, then use .venv/bin/python")
     except KeyboardInterrupt:
-        fail(130, "interrupted")
+        fail("interrupted", 130)
 
 
 def terminated(*_: Any) -> None:
@@ -68,9 +64,9 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
         loaded = time.perf_counter() - started
         engine.add(request)
     except (dlm.DlmError, dlm.GrammarError) as error:
-        fail(2, str(error))
+        fail(str(error))
     except dlm.ModelError as error:  # by itself: to name it imports torch
-        fail(2, str(error))
+        fail(str(error))
     try:
         result = follow(engine, args)
     finally:
@@ -81,7 +77,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     if args.stats:
         print(summary(result, loaded, backends), file=sys.stderr)
     if problem:
-        fail(1, problem)
+        fail(problem, 1)
     return 0
 
 
@@ -101,9 +97,9 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     args.kind = kind_of(args)
     if args.prompt == "-" and args.kind and getattr(args, args.kind) == "-":
-        fail(2, f"prompt and --{args.kind.replace('_', '-')} cannot both come from stdin")
+        fail(f"prompt and --{args.kind.replace('_', '-')} cannot both come from stdin")
     if args.no_constraint and args.kind != "schema":
-        fail(2, "--no-constraint without --schema: there is nothing to check at the end")
+        fail("--no-constraint without --schema: there is nothing to check at the end")
     return args
 
 
@@ -133,7 +129,7 @@ def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":
                 if isinstance(event, dlm.Finished):
                     return event.result
                 if isinstance(event, dlm.Failed):
-                    fail(2 if isinstance(event.error, dlm.RequestError) else 1, str(event.error))
+                    fail(str(event.error), 2 if isinstance(event.error, dlm.RequestError) else 1)
                 view.show(event)
     raise RuntimeError("the engine ended a request without saying how")
 
@@ -184,7 +180,7 @@ def write(said: str | list[Any] | dict[str, Any], args: argparse.Namespace) -> N
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush
         if isinstance(error, BrokenPipeError):
             sys.exit(1)  # nobody reads on, which is nobody's fault
-        fail(1, f"cannot write the result: {error.strerror}")
+        fail(f"cannot write the result: {error.strerror}", 1)
 
 
 def report(
@@ -223,13 +219,6 @@ def summary(result: "dlm.Result", loaded: float, backends: dict[str, str]) -> st
         f"{stats.repairs} repairs, {stats.pins} pins, {stats.rollbacks} rollbacks; "
         f"finish: {result.finish_reason}; {computed}; seconds: load {loaded:.3f}, {phases}"
     )
-
-
-def fail(code: int, message: str) -> NoReturn:
-    """One line on stderr, and out."""
-    said = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()
-    print(f"generate.py: {said}", file=sys.stderr)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -13,25 +13,18 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
+
+from command_line import Parser, fail
+from engine_options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_name
 
 if TYPE_CHECKING:
-    import dlm
-    from dlm.loading import Loading
     from dlm.serving.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-POLICIES = {"none": False, "data": "data", "all": True}
-LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
 KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with spaces between
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(message)
 
 
 def main() -> None:
@@ -41,10 +34,9 @@ def main() -> None:
         from dlm.serving.settings import Settings
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
-    name = Path(args.model).resolve().name if args.model else "tiny"
     try:
         settings = Settings(
-            names=tuple(args.served_model_name or [name]),
+            names=tuple(args.served_model_name or [model_name(args)]),
             slots=args.slots,
             max_queue=args.max_queue,
             api_keys=tuple(args.api_key),
@@ -70,7 +62,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     from dlm.serving.app import app_of
     from dlm.serving.server import DrainingServer
 
-    app, service = app_of(load(args), settings)
+    app, service = app_of(loading_of(args).engine(), settings)
     config = uvicorn.Config(
         app,
         host=args.host,
@@ -131,35 +123,12 @@ def check_address(host: str, port: int) -> None:
         fail(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}")
 
 
-def load(args: argparse.Namespace) -> "dlm.Engine":
-    return loading_of(args).engine()
-
-
-def loading_of(args: argparse.Namespace) -> "Loading":
-    """The engine that the options ask for."""
-    import dlm
-    from dlm.loading import Loading
-
-    return Loading(
-        model=args.model and str(Path(args.model).resolve()),
-        device=args.device,
-        slots=args.slots,
-        policy=dlm.Policy.server(POLICIES[args.policy]),
-        kv=args.kv,
-        cache_tokens=args.cache_tokens,
-    )
-
-
 def arguments() -> argparse.Namespace:
     parser = Parser(prog="serve.py", description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny, on the CPU")
+    add_engine_options(parser, "requests that run at once", "data")
     add("--device", metavar="NAME", help="cuda if there is one, else cpu")
-    add("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
-    add("--cache-tokens", type=int, metavar="N", help="of all requests; without, memory grows")
-    add("--slots", type=int, default=8, metavar="N", help="requests that run at once; 8")
     add("--max-queue", type=int, default=256, metavar="N", help="that wait beside them; 256")
-    add("--policy", choices=POLICIES, default="data", help="constraints that are served; data")
     add("--replicas", type=int, metavar="N", help="engines in processes of their own, on Ray")
     add_ray(parser, "where the replicas are; without, on a Ray that is made on this machine")
     add("--host", default="127.0.0.1", help="other than this machine's own only with a key")
@@ -189,16 +158,6 @@ def arguments() -> argparse.Namespace:
     if args.shutdown_timeout < 0:
         fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
     return args
-
-
-def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
-    parser.add_argument("--ray", nargs="?", const=LOCAL_RAY, metavar="ADDRESS", help=purpose)
-
-
-def fail(message: str) -> NoReturn:
-    """One line on stderr, and out."""
-    print(f"serve.py: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""The engines that a command line asks for: which model, where, and under which policy."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlm.loading import Loading
+
+POLICIES = {"none": False, "data": "data", "all": True}
+LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
+
+
+def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str) -> None:
+    """`slots` says what takes a slot; `policy` is the default."""
+    add = parser.add_argument
+    add("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny, on the CPU")
+    add("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
+    add("--cache-tokens", type=int, metavar="N", help="of all together; without, memory grows")
+    add("--slots", type=int, default=8, metavar="N", help=f"{slots}; 8")
+    purpose = f"constraints that are served; {policy}"
+    add("--policy", choices=POLICIES, default=policy, help=purpose)
+
+
+def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
+    parser.add_argument("--ray", nargs="?", const=LOCAL_RAY, metavar="ADDRESS", help=purpose)
+
+
+def loading_of(args: argparse.Namespace) -> "Loading":
+    import dlm  # what is wrong with the arguments is told before
+    from dlm.loading import Loading
+
+    return Loading(
+        model=args.model and str(Path(args.model).resolve()),
+        device=args.device,
+        slots=args.slots,
+        policy=dlm.Policy.server(POLICIES[args.policy]),
+        kv=args.kv,
+        cache_tokens=args.cache_tokens,
+    )
+
+
+def model_name(args: argparse.Namespace) -> str:
+    """The directory's."""
+    return Path(args.model).resolve().name if args.model else "tiny"
