@@ -6,8 +6,10 @@ costs nothing as soon as a group is bound by computing: about two canvases of 25
 GPUs that this is meant for. Fewer canvases stay together.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from concurrent import futures
+from contextlib import contextmanager
 from functools import partial
 
 from dlm.class_table import ClassTable
@@ -18,6 +20,7 @@ from dlm.sequence import Sequence
 from dlm.turn import Cache, Turn, turn_of
 
 ALTERNATE = 4  # canvases from which there are two groups
+_SWITCH = 0.0005  # seconds until a thread that computes lets another have the interpreter
 
 Outcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
 
@@ -70,7 +73,8 @@ class Pipeline:
             return
         under_way = self._device.submit(self._denoise, turn=turn) if turn else None
         try:
-            outcomes = list(self._settled(before, running))
+            with _switching(_SWITCH):
+                outcomes = list(self._settled(before, running))
         finally:
             futures.wait([under_way] if under_way else [])
         yield from outcomes
@@ -114,3 +118,15 @@ class Pipeline:
             else:
                 if asked.ready:
                     yield slot, None
+
+
+@contextmanager
+def _switching(seconds: float) -> Iterator[None]:
+    """A pass asks for the interpreter hundreds of times, for an instant each. Every time it would
+    wait for Python's own 5 ms while constraints compute."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, seconds))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

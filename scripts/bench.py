@@ -7,7 +7,8 @@ schemas of the file and those that are known to be hard. Then a schema's own ins
 of an array, fill a canvas, with dense logits on the CPU, one thread: the `first` step of a grammar
 that nobody has used but its `warmup`, the canvas agreeing with it; `warm`, the same for a later
 request; `agree`, a step whose argmax is the last one's; `repair`, a step that wants a forbidden
-token somewhere, elsewhere each time; and each `mask` along the canvas, made anew.
+token somewhere, elsewhere each time; and each `mask` along the canvas, made anew. At the end,
+`throughput`: what `scripts/throughput.py` measures.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from stress import STOPS, L, read_schemas, vocabulary_of
+from throughput import array_of, throughput
 
 from dlm.collector import collect_seldom
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
@@ -66,15 +68,19 @@ def main() -> None:
     parser.add_argument("--tokenizer", required=True, metavar="FILE")
     parser.add_argument("--limit", type=int, metavar="N", help="schemas at most; default: all")
     parser.add_argument("--steps", type=int, default=60, metavar="N", help="schemas whose steps")
+    parser.add_argument("--slots", type=int, default=16, metavar="N", help="of `throughput`; 16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     times = measure(args)
+    rates = throughput(Path(args.schemas), Path(args.tokenizer), args.slots, args.seed)
     if args.json:
-        print(json.dumps({name: summary(each) for name, each in times.items()}))
+        found = {name: summary(each) for name, each in times.items()}
+        print(json.dumps(found | {"throughput": rates}))
     else:
         show(times)
+        print(", ".join(f"{name} {number:.3g}" for name, number in rates.items()))
 
 
 def summary(each: list[float]) -> dict[str, float]:
@@ -118,20 +124,6 @@ def measure(args: argparse.Namespace) -> Times:
 def start(compiler: Compiler, spec: JsonSchema) -> None:
     """Compile, and look at the first mask."""
     Matcher(compiler.compile(spec)).allowed()
-
-
-def array_of(entry: dict[str, Any]) -> tuple[JsonSchema, str] | None:
-    """An array of a schema's first valid instance, longer than a canvas, and its own schema."""
-    schema = entry["schema"]
-    valid = [test["data"] for test in entry["tests"] if test["valid"]]
-    if not valid or not isinstance(schema, dict) or "$ref" in json.dumps(schema):
-        return None  # a reference would lead elsewhere within another schema
-    item = json.dumps(valid[0], ensure_ascii=False)
-    count = 16 * L // len(item) + 2
-    try:
-        return JsonSchema({"type": "array", "items": schema}), f"[{', '.join([item] * count)}]"
-    except GrammarError:
-        return None
 
 
 def accepted(compiled: Compiled, tokens: list[int]) -> bool:

@@ -11,12 +11,13 @@ or those of `--data FILE.jsonl`: {"prompt", "schema", "expected"?} a line.
 import argparse
 import hashlib
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import torch
 from comparison.modes import STUDIES, Mode
 from comparison.plots import png, quality
-from comparison.records import Records, RecordsError
+from comparison.records import Records
 from comparison.report import COLUMNS, cells, page
 from comparison.runs import runs
 from comparison.tasks import Task, TaskError, built_in, read
@@ -36,9 +37,9 @@ def main() -> None:
         tasks = read(args.data, args.n) if args.data else built_in(args.n or 300, args.seed)
         modes = chosen(STUDIES[args.study], args.modes)
         made_with = settings(args, tasks)
-        records = Records(args.out, made_with)
-        measure(records, modes, tasks, args)
-    except (TaskError, RecordsError, dlm.DlmError, OSError) as error:
+        with closing(Records(args.out, made_with)) as records:
+            measure(records, modes, tasks, args)
+    except (TaskError, dlm.DlmError, OSError) as error:
         sys.exit(f"compare.py: {error}")
     table = {mode.name: records.of(mode.name) for mode in modes}
     command = f"python scripts/compare.py {' '.join(sys.argv[1:])}"

@@ -21,7 +21,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from bench import array_of
 from stress import L, read_schemas, tokenizer_of
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
@@ -91,11 +90,12 @@ class Clock(Weightless):
     def denoise(
         self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
     ) -> Tensor:
+        end = time.perf_counter() + PASS
         self.encode(list(encode.values()), cache, list(encode))
         each = [self._tokens(slot) for slot in slots]
         right, known = (torch.cat(columns) for columns in zip(*each, strict=True))
         self._said = _unsure(right, known, self._rng)
-        time.sleep(PASS)
+        time.sleep(max(0.0, end - time.perf_counter()))
         return self._row.expand(len(slots), L, self.vocab_size)
 
     def _tokens(self, slot: int) -> tuple[Tensor, Tensor]:
@@ -122,10 +122,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps(measure(Path(args.schemas), Path(args.tokenizer), args.slots, args.seed)))
+    print(json.dumps(throughput(Path(args.schemas), Path(args.tokenizer), args.slots, args.seed)))
 
 
-def measure(schemas: Path, tokenizer: Path, slots: int, seed: int) -> dict[str, float]:
+def throughput(schemas: Path, tokenizer: Path, slots: int, seed: int) -> dict[str, float]:
     """Canvases a second, constrained and free, and the share of the former in the latter: the
     median of some rounds."""
     chat = Numbers(tokenizer_of(tokenizer))
@@ -173,6 +173,20 @@ def _wanted(
             continue
         if L < len(tokens) <= _ANSWER and Matcher(compiled).accept_all(tokens) == len(tokens):
             yield spec, torch.tensor(tokens + [vocabulary.pad] * (_ANSWER + L - len(tokens)))
+
+
+def array_of(entry: dict[str, Any]) -> tuple[dlm.JsonSchema, str] | None:
+    """An array of a schema's first valid instance, longer than a canvas, and its own schema."""
+    schema = entry["schema"]
+    valid = [test["data"] for test in entry["tests"] if test["valid"]]
+    if not valid or not isinstance(schema, dict) or "$ref" in json.dumps(schema):
+        return None  # a reference would lead elsewhere within another schema
+    item = json.dumps(valid[0], ensure_ascii=False)
+    count = 16 * L // len(item) + 2
+    try:
+        return dlm.JsonSchema({"type": "array", "items": schema}), f"[{', '.join([item] * count)}]"
+    except GrammarError:
+        return None
 
 
 def _begun(engine: dlm.Engine, specs: Sequence[dlm.JsonSchema | None]) -> dict[int, dlm.Request]:

@@ -1,99 +1,29 @@
-"""Answers on disk, a line each, and the settings that they were made with.
+"""Answers on disk, and which rows have one."""
 
-A run that is killed leaves whole lines and at most one that is cut off. The next run takes that one
-away and goes on, if its settings are the same.
-"""
-
-import fcntl
-import json
 from pathlib import Path
 from typing import Any
 
 from dlm.batch.batch import Answer, Form
-from dlm.errors import DlmError
-
-
-class OutputError(DlmError):
-    """A file that another run writes, or has written with other settings."""
+from dlm.batch.lines import Lines
 
 
 class Output:
     """A file of answers, which nobody else writes at the time."""
 
     def __init__(self, path: Path, settings: dict[str, Any], form: Form):
-        """The settings are in a file beside it, `.settings.json` behind its name.
-
-        Raises `OutputError`, and `OSError` where it cannot write.
-        """
-        self.path, self.done, self.failed = path, set[int](), 0
+        """Raises `LinesError` where answers of other settings are there, and `OSError`."""
+        self.done, self.failed = set[int](), 0
         self._form = form
-        self._settings = path.with_name(f"{path.name}.settings.json")
-        self._file = path.open("a+b")
-        try:
-            self._resume(settings)
-        except BaseException:
-            self._file.close()
-            raise
+        self._lines = Lines(path, settings, self._count)
 
     def write(self, answer: Answer) -> None:
         """It is in the file when this returns."""
-        self._file.write(_line(answer))
-        self._file.flush()
+        self._lines.write(answer)
         self._count(answer)
 
     def close(self) -> None:
-        self._file.close()
-
-    def _resume(self, settings: dict[str, Any]) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given up by whatever ends it
-        except BlockingIOError as error:
-            raise OutputError(f"another run writes {self.path}: wait, or take another") from error
-        if self._file.tell():
-            self._compare(settings)
-            self._read()
-        else:
-            new = self._settings.with_suffix(".new")
-            new.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-            new.replace(self._settings)
-
-    def _compare(self, settings: dict[str, Any]) -> None:
-        try:
-            before = {} | json.loads(self._settings.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError, TypeError) as error:
-            raise OutputError(
-                f"{self.path} is there, without the settings of a run in {self._settings.name}: "
-                "take another file"
-            ) from error
-        for name in before | settings:
-            was, now = before.get(name), settings.get(name)
-            if was != now:
-                raise OutputError(
-                    f"{self.path} has answers with {name} {was!r}, not {now!r}: "
-                    "take another file, or remove this one"
-                )
-
-    def _read(self) -> None:
-        """The answers that are there; a line that a kill cut short goes."""
-        self._file.seek(0)
-        end = 0
-        for number, line in enumerate(self._file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                self._count(json.loads(line))
-            except (ValueError, TypeError, LookupError) as error:
-                raise OutputError(f"{self.path}, line {number}: no answer of a run") from error
-            end += len(line)
-        self._file.truncate(end)
-        self._file.seek(end)
+        self._lines.close()
 
     def _count(self, answer: Answer) -> None:
         self.done.add(self._form.row_of(answer))
         self.failed += answer["error"] is not None
-
-
-def _line(answer: Answer) -> bytes:
-    """Half a surrogate pair, which JSON may hold and UTF-8 may not, is written as JSON's escape."""
-    text = json.dumps(answer, ensure_ascii=False)
-    return text.encode("utf-8", "backslashreplace") + b"\n"

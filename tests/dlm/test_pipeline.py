@@ -1,5 +1,6 @@
 """Two groups take turns: while the model reads one, the constraints of the other are asked."""
 
+import sys
 import threading
 
 import pytest
@@ -62,6 +63,7 @@ class Watched(Dreamer):
     def __init__(self):
         super().__init__(V, 3, canvas_length=4)
         self.passes, self.guided, self.overlaps = [], threading.Event(), 0
+        self.intervals = set()  # for which a constraint that is asked keeps the interpreter
 
     def denoise(self, canvas, soft_embedding, cache, slots, encode):
         self.passes.append(list(slots))
@@ -81,6 +83,7 @@ def watched(engine_of, slots):
         ask = sequence.constraint.guide
 
         def guide(*args, ask=ask):
+            model.intervals.add(sys.getswitchinterval())
             model.guided.set()
             return ask(*args)
 
@@ -96,6 +99,14 @@ def test_constraints_are_asked_while_the_model_reads_the_other_group(engine_of):
     first, second = (set(slots) for slots in model.passes[:2])
     assert len(first) == len(second) == ALTERNATE
     assert not first & second
+
+
+def test_a_pass_that_is_under_way_gets_the_interpreter_soon(engine_of):
+    before = sys.getswitchinterval()
+    model, engine, numbers = watched(engine_of, 2 * ALTERNATE)
+    run(engine, numbers)
+    assert min(model.intervals) <= before / 10
+    assert sys.getswitchinterval() == before
 
 
 def test_few_canvases_stay_together(engine_of):

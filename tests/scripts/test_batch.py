@@ -212,11 +212,11 @@ def test_a_changed_input_or_other_settings_are_refused(run, tmp_path):
 def test_a_worker_gets_its_device_in_turn(monkeypatch):
     asked = []
 
-    def load(args):
+    def loading_of(args):
         asked.append(args.device)
         raise InterruptedError
 
-    monkeypatch.setattr(batch, "load", load)
+    monkeypatch.setattr(batch, "loading_of", loading_of)
     monkeypatch.setattr(sys, "argv", "batch.py --input a --output b --device x,y".split())
     args = batch.arguments()
     for place in range(3):

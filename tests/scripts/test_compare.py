@@ -7,13 +7,14 @@ from dataclasses import replace
 import compare
 import pytest
 from comparison.modes import AT_COMMIT, CONSTRAINED, FREE, STUDIES
-from comparison.records import Records, RecordsError
+from comparison.records import Records
 from comparison.report import page
 from comparison.runs import Run, engine_of, judged, runs
 from comparison.statistics import estimate, paired
 from comparison.tasks import Task, TaskError, built_in, read
 
 import dlm
+from dlm.batch.lines import LinesError
 
 RUN = Run(
     mode="a",
@@ -93,8 +94,9 @@ def test_runs_of_other_settings_are_not_mixed(monkeypatch, capsys, tmp_path):
     compared(monkeypatch, capsys, tmp_path, *one)
     with pytest.raises(SystemExit, match=r"seed 0, not 1"):
         compared(monkeypatch, capsys, tmp_path, *one, "--seed", "1")
-    with pytest.raises(RecordsError, match="max_tokens"):
-        Records(tmp_path, {"max_tokens": 7})
+    before = json.loads((tmp_path / "results.jsonl.settings.json").read_text())
+    with pytest.raises(LinesError, match="max_tokens 96, not 7"):
+        Records(tmp_path, before | {"max_tokens": 7})
 
 
 @pytest.mark.parametrize(

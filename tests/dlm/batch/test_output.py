@@ -6,7 +6,8 @@ from contextlib import closing
 import pytest
 
 from dlm.batch.extraction import Extraction
-from dlm.batch.output import Output, OutputError
+from dlm.batch.lines import LinesError
+from dlm.batch.output import Output
 from dlm.batch.template import Template
 
 FORM = Extraction(template=Template.column("text"))
@@ -54,7 +55,7 @@ def test_other_settings_are_refused_and_nothing_is_touched(path, changed):
         output.write(answer(0))
     before = path.read_bytes()
     name = next(iter(changed))
-    with pytest.raises(OutputError, match=f"has answers with {name} .*, not {changed[name]}"):
+    with pytest.raises(LinesError, match=f"has answers with {name} .*, not {changed[name]}"):
         Output(path, SETTINGS | changed, FORM)
     assert path.read_bytes() == before
     path.unlink()
@@ -67,7 +68,7 @@ def test_a_file_of_something_else_is_refused(path, kept):
     path.write_text("mine\n")
     if kept is not None:
         path.with_name("out.jsonl.settings.json").write_text(kept)
-    with pytest.raises(OutputError, match="without the settings of a run"):
+    with pytest.raises(LinesError, match="without the settings of a run"):
         Output(path, SETTINGS, FORM)
     assert path.read_text() == "mine\n"
 
@@ -78,12 +79,12 @@ def test_a_line_that_is_no_answer_is_refused_by_its_number(path, line):
         output.write(answer(0))
     with path.open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(OutputError, match="line 2: no answer of a run"):
+    with pytest.raises(LinesError, match="line 2: no answer of a run"):
         Output(path, SETTINGS, FORM)
 
 
 def test_two_runs_do_not_write_one_file(path):
-    with opened(path), pytest.raises(OutputError, match="another run writes"):
+    with opened(path), pytest.raises(LinesError, match="another run writes"):
         Output(path, SETTINGS, FORM)
     with opened(path):
         pass
