@@ -81,7 +81,7 @@ class KVCache:
         return max(pool.held / max(1, len(pool)) for pool in self._pools.values())
 
     @property
-    def pages(self) -> dict[LayerType, int]:
+    def pages(self) -> dict[str, int]:
         """Those that memory is allocated for, by kind of layer."""
         return {kind: len(pool) for kind, pool in self._pools.items()}
 

@@ -89,9 +89,10 @@ class PassGraphs:
         return graph(x, plan)
 
     def _key(self, plan: Pass) -> Hashable:
-        """All that the host decides of a pass. Each kind of layers has the same segments."""
-        segments = next(iter(plan.paging.values())).segments
-        return tuple(segment.tokens for segment in segments), *self._cache.launches(plan)
+        """All that the host decides of a pass: how many canvases, in how many rows, and how they
+        attend. Each kind of layers has the same segments."""
+        canvases = len(next(iter(plan.paging.values())).segments)
+        return canvases, len(plan.positions), *self._cache.launches(plan)
 
     def _recorded(self, run: Run, x: Tensor, plan: Pass) -> "_Graph | None":
         """None where the capture fails: then there are no more graphs, and `told` says why."""

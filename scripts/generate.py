@@ -217,12 +217,13 @@ def summary(result: "dlm.Result", loaded: float, backends: dict[str, str]) -> st
     stats = result.stats
     by = {name: who for name, who in backends.items() if name != "graphs"}
     computed = ", ".join(f"{name} by {who}" for name, who in by.items())
+    computed += f"; passes {backends['graphs']}"
     phases = ", ".join(f"{name} {spent:.3f}" for name, spent in stats.seconds.items())
     return (
         f"{stats.tokens} tokens in {stats.denoiser_calls} denoiser calls "
         f"({stats.tokens_per_call:.1f} a call), {stats.canvases} canvases, "
         f"{stats.repairs} repairs, {stats.pins} pins, {stats.rollbacks} rollbacks; "
-        f"finish: {result.finish_reason}; {computed}; passes {backends['graphs']}; seconds: load {loaded:.3f}, {phases}"
+        f"finish: {result.finish_reason}; {computed}; seconds: load {loaded:.3f}, {phases}"
     )
 
 

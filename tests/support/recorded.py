@@ -1,5 +1,6 @@
 """Stands in for CUDA graphs: records operators with the memory that they read and write, and does
-them again over the same memory. As on a GPU, nothing on the host is looked at again.
+them again over the same memory. As on a GPU, nothing on the host is looked at again. Kernels that
+are launched outside of an operator are not seen.
 
 What a pass made is poisoned before any is replayed, whosever it is: graphs share their memory.
 """
