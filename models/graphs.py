@@ -59,7 +59,7 @@ class PassGraphs:
 
     @property
     def told(self) -> str:
-        """ "captured", or "eager" and why."""
+        """What passes are: "captured", or "eager" and why."""
         return f"eager: {self._obstacle}" if self._capture is None else "captured"
 
     def __len__(self) -> int:
@@ -79,8 +79,8 @@ class PassGraphs:
         """
         key = self._key(plan)
         graph = self._graphs.get(key)
-        if graph is None and key in self._graphs:
-            graph = self._recorded(run, x, plan)
+        if graph is None and key in self._graphs and self._capture is not None:
+            graph = self._recorded(self._capture, run, x, plan)
         if self._capture is not None:
             self._remember(key, graph)
         if graph is None:
@@ -94,12 +94,10 @@ class PassGraphs:
         canvases = len(next(iter(plan.paging.values())).segments)
         return canvases, len(plan.positions), *self._cache.launches(plan)
 
-    def _recorded(self, run: Run, x: Tensor, plan: Pass) -> "_Graph | None":
+    def _recorded(self, capture: Capture, run: Run, x: Tensor, plan: Pass) -> "_Graph | None":
         """None where the capture fails: then there are no more graphs, and `told` says why."""
-        if self._capture is None:
-            return None
         try:
-            return _Graph(x, plan, self._cache.pages, run, self._capture)
+            return _Graph(x, plan, self._cache.pages, run, capture)
         except RuntimeError as error:
             why = str(error).partition("\n")[0]
             self._capture, self._obstacle = None, f"a capture failed: {why}"
@@ -154,6 +152,7 @@ class CudaCapture:
     def __init__(self, device: torch.device):
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self._first: torch.cuda.CUDAGraph | None = None  # while it is there, so is their memory
 
     def __call__(self, run: Callable[[], Tensor]) -> Captured:
         current = torch.cuda.current_stream(self._stream.device)
@@ -166,6 +165,7 @@ class CudaCapture:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
                 states = run()
+        self._first = self._first or graph
         return Captured(graph.replay, states)
 
 
@@ -174,6 +174,7 @@ def pass_graphs(
 ) -> PassGraphs:
     """Those of a model on `device`, whose operations `backends` compute."""
     by_torch = [name for name in _CAPTURED if backends.get(name) == "torch"]
+    obstacle = ""
     if wanted == "off":
         obstacle = "graphs are off"
     elif device.type != "cuda":
@@ -182,9 +183,7 @@ def pass_graphs(
         obstacle = f"torch computes {' and '.join(by_torch)}, not kernels"
     elif cache.capacity is None:
         obstacle = "the cache grows, and would move: cache_tokens gives it a size"
-    else:
-        return PassGraphs(cache, CudaCapture(device))
-    return PassGraphs(cache, None, obstacle)
+    return PassGraphs(cache, None if obstacle else CudaCapture(device), obstacle)
 
 
 def _canvases_alone(plan: Pass) -> bool:

@@ -142,7 +142,7 @@ def told_of(x, plan):
 
 
 class Passes:
-    """Passes of `told_of`, and what came of the last one."""
+    """Passes of `told_of` over one cache, each held against an eager one."""
 
     def __init__(self, capture=None, most=graphs.MOST, run=told_of):
         self.cache, self._run = filled(), run
