@@ -79,6 +79,7 @@ class Reading:
     marginals: Marginals
     scores: list[Logits]  # by canvas
     seconds: float  # that the pass took
+    graphed: bool = False  # it was a CUDA graph
 
 
 @torch.inference_mode()
@@ -104,9 +105,11 @@ def denoise(
     canvases = [sequence.canvas for sequence in running]
     tokens = torch.stack([canvas.tokens for canvas in canvases])
     soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
+    replays = _replays(model)
     logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
+    graphed = _replays(model) > replays
     reading = reading_of(model, logits, turn, config, masks, by_kernel, classes)
-    return replace(reading, seconds=perf_counter() - start)
+    return replace(reading, seconds=perf_counter() - start, graphed=graphed)
 
 
 def reading_of(
@@ -160,6 +163,7 @@ def settle(
         sequence.stats.spend(*seconds)
         sequence.stats.copies += marginals.link.copies + said.copies
         sequence.stats.fetched_rows += said.rows
+        sequence.stats.graphed += reading.graphed
     return outcomes
 
 
@@ -212,6 +216,12 @@ def _go_on(
             each = running[i], read, entropies[i], accepted[i], kept[i], soft_embeddings[i]
             outcomes[slot] = _settle(*each, model.vocab_size, config)
     return outcomes
+
+
+def _replays(model: Denoiser) -> int:
+    """How many passes of a model were CUDA graphs; those that are no Gemma have none."""
+    graphs = getattr(model, "graphs", None)
+    return 0 if graphs is None else graphs.replays
 
 
 def _heat(sequence: Sequence, config: DecodeConfig) -> float:

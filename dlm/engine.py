@@ -32,6 +32,7 @@ from dlm.grammar import (
 )
 from dlm.models import checkpoint
 from dlm.models.backends import Kernels
+from dlm.models.graphs import Graphs
 from dlm.policy import Policy
 from dlm.questions import Answer, Question
 from dlm.request import Request, Result
@@ -101,8 +102,6 @@ class Engine:
         self._reasoning = Reasoning.of(self.vocabulary)
         seconds = self.policy.compile_seconds
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
-        # Who computes what: "triton" or "torch" by operation. Models that are no Gemma may not say.
-        self.backends: abc.Mapping[str, str] = getattr(model, "backends", {})
         self._cache = model.new_cache(slots) if cache is None else cache
         vocabulary = self.backends.get("vocabulary")
         self._parts = parts = Parts(
@@ -136,6 +135,7 @@ class Engine:
         slots: int = 8,
         policy: Policy | None = None,
         kernels: Kernels = "auto",
+        graphs: Graphs = "auto",
         activation_bits: int = 16,
         kv: str = "auto",
         cache_tokens: int | None = None,
@@ -145,10 +145,12 @@ class Engine:
 
         By default on the GPU in bf16 if there is one, else on the CPU in fp32. `kernels` asks for
         Triton's or for plain torch, "auto" for Triton's wherever they run; `backends` tells what
-        was chosen. `activation_bits=4` quantises activations of linear layers in NVFP4 too, on GPUs
-        that multiply four bits. Keys and values are stored as `kv` says, one of `KV_TYPES`, or
-        "auto": as they are computed. The cache grows, or has memory for `cache_tokens` of all
-        requests together: further ones wait. `decoding` is how the model writes.
+        was chosen. Passes that encode nothing are CUDA graphs where kernels compute them and the
+        cache does not grow; with `graphs="off"` none is. `activation_bits=4` quantises activations
+        of linear layers in NVFP4 too, on GPUs that multiply four bits. Keys and values are stored
+        as `kv` says, one of `KV_TYPES`, or "auto": as they are computed. The cache grows, or has
+        memory for `cache_tokens` of all requests together: further ones wait. `decoding` is how
+        the model writes.
 
         Raises `CheckpointError` or `DlmError` for a directory that is none, `BackendError` for
         kernels that cannot be had.
@@ -160,15 +162,25 @@ class Engine:
             dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
+        if graphs not in get_args(Graphs):
+            raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
         stored = _kv_type(kv, dtype, torch.device(device))
         if cache_tokens is not None and cache_tokens < 1:
             raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
         model = checkpoint.load(directory, dtype, device, kernels, activation_bits)
         cache = model.new_cache(slots, stored, cache_tokens, CHUNK)
+        model.use_graphs(cache, graphs)
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
         chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
         return cls(model, chat, config, slots, policy, cache=cache, decoding=decoding)
+
+    @property
+    def backends(self) -> abc.Mapping[str, str]:
+        """Who computes what: "triton" or "torch" by operation; "graphs" are "captured", or "eager"
+        and why. Models that are no Gemma may not say."""
+        backends, graphs = getattr(self.model, "backends", {}), getattr(self.model, "graphs", None)
+        return {**backends, **({} if graphs is None else {"graphs": graphs.told})}
 
     @property
     def busy(self) -> bool:

@@ -94,6 +94,7 @@ class Stats:
     causal_calls: int = 0  # passes that say what comes next, of decoding left to right
     drafted: int = 0  # tokens of drafts that causal passes judged
     drafts_kept: int = 0  # of them, those that would have been written anyway
+    graphed: int = 0  # passes over a canvas that were CUDA graphs
     canvases: int = 0
     tokens: int = 0  # committed, the stop token counted
     cached: int = 0  # tokens of the prompt that another request had encoded

@@ -17,7 +17,7 @@ for GPUs; no GPU has run them yet.
 Shapes: `N` tokens of `H` heads of `D` numbers, `h` heads of keys and values, pages of `p` tokens.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -46,6 +46,15 @@ _PROGRAMS = 512  # enough for the 132 to 188 multiprocessors of the GPUs that th
 _KEYS = 512  # the least a program is started for where keys are split
 _SPLITS = 16  # at the most
 _EVERYTHING = 1 << 30  # a window that no request is as long as
+
+
+class Launch(NamedTuple):
+    """What the host decides of a launch, beside shapes. All else is read on the device: what was
+    launched for one paging serves any other for which these are the same."""
+
+    tiles: int
+    splits: int  # of keys
+    covered: int  # rows of the packed axis that are anyone's; those behind them are padding
 
 
 def attention_reference(
@@ -111,13 +120,18 @@ def attention(
         )
     if not _covered(paging):
         return torch.zeros_like(q)
+    launch = launch_of(paging, window, H, h, D, size)
+    tables = paging.numbers, paging.table
+    return _attention(q, k, v, *pages, *tables, window or _EVERYTHING, *launch)
+
+
+def launch_of(paging: Paging, window: int | None, H: int, h: int, D: int, size: int) -> Launch:
+    """That of one segment or more over pages whose numbers have `size` bytes."""
     tile = TILES[D, size]
     tiles = sum(-(-s.tokens * (H // h) // tile["BLOCK_M"]) for s in paging.segments)
     longest = max(s.position + s.tokens for s in paging.segments)
     splits = _splits(tiles * h * (D // tile["DV"]), min(longest, window or longest))
-    tables = paging.numbers, paging.table
-    numbers = window or _EVERYTHING, tiles, splits, _covered(paging)
-    return _attention(q, k, v, *pages, *tables, *numbers)
+    return Launch(tiles, splits, _covered(paging))
 
 
 def _splits(programs: int, keys: int) -> int:
@@ -127,7 +141,6 @@ def _splits(programs: int, keys: int) -> int:
 
 
 def _covered(paging: Paging) -> int:
-    """Rows of the packed axis that are anyone's; those behind them are padding."""
     return sum(segment.tokens for segment in paging.segments)
 
 

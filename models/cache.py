@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from dlm.kernels.attention import attention
+from dlm.kernels.attention import Launch, attention, launch_of
 from dlm.kernels.paging import Pages, append_
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, LayerType, ModelConfig
@@ -65,6 +65,7 @@ class KVCache:
             forget = partial(self._index.forget, kind)
             self._pools[kind] = PagePool(layers, page, dtype, device, pages, forget)
         self._capacity, self._kernels = capacity, backend == "triton"
+        self._bytes = dtype.itemsize  # of a stored number
         self._slots = [_Slot({kind: Held() for kind in kinds}) for _ in range(slots)]
         self._one = torch.ones((), device=device)
 
@@ -78,6 +79,11 @@ class KVCache:
         """The share of its memory that requests hold, of the kind of layers that has least left.
         What is only known, and would be given up, does not count."""
         return max(pool.held / max(1, len(pool)) for pool in self._pools.values())
+
+    @property
+    def pages(self) -> dict[str, int]:
+        """Those that memory is allocated for, by kind of layer."""
+        return {kind: len(pool) for kind, pool in self._pools.items()}
 
     def length(self, slot: int) -> int:
         """Tokens committed in `slot`."""
@@ -164,6 +170,14 @@ class KVCache:
         if len(paging.rows):
             append_(pages, k, v, paging, self._kernels)
         return attention(q, k, v, pages, paging, self._windows[kind], self._kernels)
+
+    def launches(self, plan: Pass) -> list[Launch]:
+        """What the host decides of how kernels attend, by sort of layer."""
+        H, size = self._config.heads, self._bytes
+        return [
+            launch_of(plan.paging[c.kind], self._windows[c.kind], H, c.kv_heads, c.head_dim, size)
+            for c in dict.fromkeys(self._config.layers)
+        ]
 
     def advance(self, plan: Pass) -> None:
         """Commit what a pass encoded."""

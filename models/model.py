@@ -20,7 +20,9 @@ from dlm.kernels.rounding import ROWS
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
+from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
+from dlm.models.passes import Pass
 
 _OPERATIONS = "experts", "attention", "vocabulary"  # that kernels may compute
 
@@ -30,6 +32,7 @@ class DiffusionGemma(nn.Module):
         super().__init__()
         self.config = config
         self.backends: dict[str, Backend] = dict.fromkeys(_OPERATIONS, "torch")
+        self.graphs: PassGraphs | None = None  # of one cache
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.eps)
@@ -70,6 +73,10 @@ class DiffusionGemma(nn.Module):
         rest = self.device, capacity, segment
         backend = self.backends["attention"]
         return KVCache(self.config, slots, dtype or self.dtype, *rest, backend=backend)
+
+    def use_graphs(self, cache: KVCache, wanted: Graphs = "auto") -> None:
+        """Replay passes over `cache` from CUDA graphs where that can be; `graphs.told` says."""
+        self.graphs = pass_graphs(cache, wanted, self.backends, self.device)
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]:
         """The soft embedding of a canvas's first step: nothing."""
@@ -191,18 +198,28 @@ class DiffusionGemma(nn.Module):
     ) -> Float[Tensor, "total hidden"]:
         """States of the tokens to encode, then of the canvases of `slots`."""
         plan = cache.plan(encode, slots, len(canvases) // max(1, len(slots)))
+        run = partial(self._states, cache=cache)
+        if self.graphs is not None and self.graphs.take(plan, cache):
+            return self.graphs.states(run, canvases, plan)
         new = torch.tensor([t for tokens in encode.values() for t in tokens], dtype=torch.long)
-        x = torch.cat((self.embed(new.to(self.device)), canvases))
-        padding = -len(x) % ROWS
+        states = run(torch.cat((self.embed(new.to(self.device)), canvases)), plan)
+        cache.advance(plan)
+        return states
+
+    def _states(
+        self, x: Float[Tensor, "total hidden"], plan: Pass, cache: KVCache
+    ) -> Float[Tensor, "total hidden"]:
+        """Those of the tokens of `plan`, whose embeddings are `x`. Kernels wait for nothing here,
+        and nothing comes from the host: it can be captured."""
+        encoded, padding = sum(len(tokens) for _, tokens in plan.encode), -len(x) % ROWS
         positions = F.pad(plan.positions, (0, padding))
-        causal = torch.arange(len(positions), device=self.device)[:, None] < len(new)
+        causal = torch.arange(len(positions), device=self.device)[:, None] < encoded
         attends = []
         for index, layer in enumerate(self.layers):
             scales = {n: layer.get_buffer(f"self_attn.{n}") for n in ("k_scale", "v_scale")}
             attends.append(partial(cache.attend, index, plan=plan, **scales))
         x = F.pad(x, (0, 0, 0, padding))
         x = self.run_layers(x, positions, attends, self.scalars(causal))
-        cache.advance(plan)
         return x[: len(x) - padding]
 
     def _next_logits(

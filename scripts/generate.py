@@ -211,7 +211,9 @@ def report(
 
 def summary(result: "dlm.Result", loaded: float, backends: dict[str, str]) -> str:
     stats = result.stats
-    computed = ", ".join(f"{name} by {who}" for name, who in backends.items())
+    by = {name: who for name, who in backends.items() if name != "graphs"}
+    computed = ", ".join(f"{name} by {who}" for name, who in by.items())
+    computed += f"; passes {backends['graphs']}"
     phases = ", ".join(f"{name} {spent:.3f}" for name, spent in stats.seconds.items())
     return (
         f"{stats.tokens} tokens in {stats.denoiser_calls} denoiser calls "

@@ -310,6 +310,26 @@ def test_a_pass_that_failed_leaves_nothing_behind():
     assert [held(cache, kind) for kind in KINDS] == [0, 0]
 
 
+@pytest.mark.parametrize("capacity", [100, None])
+def test_the_pages_of_a_cache_with_a_capacity_never_move(capacity):
+    """What is captured in CUDA graphs holds their addresses; and tables are as wide as the pool."""
+    cache = make(capacity, SEGMENT)
+
+    def places() -> list[int]:
+        pools = [
+            tensors for pool in cache._pools.values() for tensors in (pool._keys, pool._values)
+        ]
+        return [tensor.data_ptr() for tensors in pools for tensor in tensors]
+
+    run(cache, {0: []}, {0: [1]})
+    before, pages = places(), cache.pages
+    for begin in range(1, 97, SEGMENT):
+        plan = run(cache, {0: [1] * begin}, {0: [1] * SEGMENT}, canvases=[0])
+        for kind, paging in plan.paging.items():
+            assert paging.table.shape[1] <= cache.pages[kind]
+    assert (places() == before) == (cache.pages == pages) == (capacity is not None)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn], ids=str)
 @pytest.mark.parametrize(("capacity", "slots", "segment"), [(4096, 2, 64), (100, 8, None)])
 def test_the_memory_of_a_cache_is_known_before_it_is_made(dtype, capacity, slots, segment):

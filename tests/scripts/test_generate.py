@@ -77,8 +77,9 @@ def test_json_tells_everything_in_one_object(run):
         usage["completion_tokens"] / said["denoiser_calls"], abs=1e-3
     )
     assert said["rollbacks"] == 0
-    assert said["backends"] == {"experts": "torch", "attention": "torch", "vocabulary": "torch"}
-    assert "experts by torch, attention by torch, vocabulary by torch; seconds" in err
+    by_torch = {"experts": "torch", "attention": "torch", "vocabulary": "torch"}
+    assert said["backends"] == {**by_torch, "graphs": "eager: cpu is no CUDA device"}
+    assert "experts by torch, attention by torch, vocabulary by torch; passes eager: cpu" in err
     assert {"load", "denoise", "guide", "settle"} == said["seconds"].keys()
     assert f"{usage['completion_tokens']} tokens in {said['denoiser_calls']} denoiser calls" in err
 

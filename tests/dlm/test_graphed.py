@@ -1,0 +1,54 @@
+"""Which passes were CUDA graphs is counted by request, and why none was is told by the engine."""
+
+import pytest
+import torch
+from doubles import Scripted
+from values import PROMPT, V
+
+from dlm import DlmError, Engine, Request
+from dlm.models.graphs import PassGraphs
+
+
+class Counted(PassGraphs):
+    """Takes what graphs take, computes it as any other pass, and counts it. States are gone as soon
+    as there are others."""
+
+    last = torch.zeros(0)
+
+    def states(self, run, x, plan):
+        self.replays += 1
+        self.last.fill_(torch.nan)
+        self.last = run(x, plan)
+        return self.last
+
+
+def test_passes_that_encode_nothing_are_counted_as_graphs_where_there_are_any():
+    engine = Engine.load(device="cpu", slots=4, cache_tokens=2048)
+    requests = [Request(prompt=f"Say {i}.", seed=i, max_tokens=96) for i in range(4)]
+    eager = engine.generate(requests)
+    assert engine.backends["graphs"] == "eager: cpu is no CUDA device"
+    assert {result.stats.graphed for result in eager} == {0}
+
+    engine.model.graphs = Counted(engine._cache, capture=lambda _: pytest.fail("not captured"))
+    assert engine.backends["graphs"] == "captured"
+    one = engine.generate(requests[0])
+    assert one.stats.graphed == one.stats.denoiser_calls - one.stats.canvases > 0
+    assert one.token_ids == eager[0].token_ids
+    together = engine.generate(requests)  # in two groups
+    for result, other in zip(together, eager, strict=True):
+        assert result.token_ids == other.token_ids
+    assert sum(result.stats.graphed for result in together) > 0
+    engine.close()
+
+
+def test_graphs_that_are_not_wanted_are_told_and_what_is_no_wish_is_refused():
+    engine = Engine.load(device="cpu", graphs="off")
+    assert engine.backends["graphs"] == "eager: graphs are off"
+    engine.close()
+    with pytest.raises(DlmError, match="graphs is 'on': it takes one of"):
+        Engine.load(device="cpu", graphs="on")
+
+
+def test_a_model_without_graphs_tells_nothing_of_them(engine_of):
+    engine = engine_of(Scripted(V, len(PROMPT), [1]))
+    assert "graphs" not in engine.backends

@@ -1,0 +1,275 @@
+"""Passes that are replayed say what eager ones say, and whatever is not replayed is told."""
+
+import interpreter
+import paged
+import pytest
+import torch
+from recorded import Operators, Recorder
+from torch.utils._pytree import tree_leaves
+
+from dlm.kernels import attention
+from dlm.models import DiffusionGemma, KVCache, checkpoint, graphs
+from dlm.models.graphs import PassGraphs, pass_graphs
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+E4M3 = torch.float8_e4m3fn
+SYSTEM = [i % 7 for i in range(17)]  # what prompts begin with
+BY_KERNELS = {"experts": "triton", "attention": "triton", "vocabulary": "torch"}
+
+
+class Both:
+    """The same requests over two caches, of which passes over the first are replayed."""
+
+    def __init__(self, model: DiffusionGemma, stored: torch.dtype):
+        self.model, self.rng = model, torch.Generator().manual_seed(0)
+        self.caches = [model.new_cache(4, stored, capacity=256, segment=64) for _ in range(2)]
+        self.logits: list[list[torch.Tensor]] = [[], []]
+        self.alone = 0  # passes that encoded nothing
+
+    def encode(self, slot: int, prompt: list[int]) -> int:
+        """Begin a prompt; how much of it was there."""
+        found = [cache.attach(slot, prompt) for cache in self.caches]
+        for cache, there in zip(self.caches, found, strict=True):
+            self.model.encode([prompt[there:]], cache, [slot])
+        return found[0]
+
+    def denoise(self, slots: list[int], encode: dict[int, list[int]] | None = None) -> None:
+        L, hidden = self.model.canvas_length, self.model.config.hidden_size
+        canvas = torch.randint(64, (len(slots), L), generator=self.rng).to(self.model.device)
+        soft = torch.randn(len(slots), L, hidden, generator=self.rng).to(canvas.device)
+        for cache, kept in zip(self.caches, self.logits, strict=True):
+            logits = self.model.denoise(
+                canvas, soft.to(self.model.dtype), cache, slots, encode or {}
+            )
+            kept.append(logits)
+        self.alone += not encode
+
+    def run(self) -> None:
+        """Two groups in turn, canvases that are committed and taken back, shared pages, and slots
+        that change hands."""
+        assert self.encode(0, [*SYSTEM, 1]) == 0
+        assert self.encode(1, [*SYSTEM, 2, 2, 2]) == 16
+        self.encode(2, [5])
+        self.encode(3, [6] * 12)
+        for _ in range(2):
+            self.denoise([0, 1])
+            self.denoise([2, 3])
+        self.denoise([2, 3], {1: [8] * 8, 2: [9] * 8})
+        self.denoise([3, 2])
+        self.denoise([0, 1])
+        for cache in self.caches:
+            assert cache.rewind(1, len(SYSTEM) + 3) == len(SYSTEM) + 3
+            cache.release(3)
+        self.denoise([1, 0])
+        assert self.encode(3, [*SYSTEM, 4]) == 16
+        self.denoise([2, 3])
+
+
+def small(reference, directory, device: torch.device = CPU) -> DiffusionGemma:
+    """A model of a layer of each kind, that kernels compute."""
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 64, "num_experts": 2, "top_k_experts": 1}
+    kinds = {"layer_types": reference.KINDS[:2], "num_hidden_layers": 2}
+    reference.make(directory, **sizes, **kinds)
+    return checkpoint.load(directory, torch.bfloat16, device, kernels="triton")
+
+
+def test_passes_that_are_replayed_say_what_eager_ones_say_however_long_that_is_kept(
+    reference, tmp_path, monkeypatch
+):
+    """Interpreted kernels; keys are split from 24 on, so that launches differ within a few tokens.
+    All logits are looked at when all passes are over and whatever graphs hold was poisoned."""
+    interpreter.install()
+    monkeypatch.setattr(attention, "_KEYS", 12)
+    both, recorder = Both(small(reference, tmp_path), E4M3), Recorder()
+    both.model.graphs = made = PassGraphs(both.caches[0], recorder)
+    both.run()
+    for replayed, eager in zip(*both.logits, strict=True):
+        assert torch.equal(replayed, eager)
+    assert made.told == "captured"
+    assert recorder.graphs == len(made) == 2, "of long slots and of short ones"
+    assert made.replays == both.alone - 2, "but for those whose key was new"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stored", [torch.bfloat16, E4M3], ids=str)
+def test_a_gpu_replays_what_it_computes(stored, reference, tmp_path, monkeypatch):
+    monkeypatch.setattr(attention, "_KEYS", 12)
+    both = Both(small(reference, tmp_path, GPU), stored)
+    both.model.use_graphs(both.caches[0])
+    both.run()
+    for replayed, eager in zip(*both.logits, strict=True):
+        assert torch.equal(replayed, eager)
+    assert both.model.graphs.told == "captured"
+    assert both.model.graphs.replays > 0
+
+
+def test_what_is_captured_touches_no_number_of_the_host(reference, tmp_path):
+    """On a device without data whatever reads a number raises; and no operator has a tensor that
+    lies anywhere else, which a graph would not read again."""
+    reference.make(tmp_path, hidden_size=64, moe_intermediate_size=64)
+    with torch.device("meta"):
+        model = DiffusionGemma(checkpoint.config_of(tmp_path)).to(torch.bfloat16)
+        model.backends["attention"] = "triton"
+        for layer in model.layers:
+            layer.experts.backend = "triton"
+            for name in ("k_scale", "v_scale"):
+                setattr(layer.self_attn, name, torch.ones(()))
+        cache = model.new_cache(2, E4M3, capacity=256, segment=64)
+        model.encode([[5] * 30], cache, [0])
+        x = torch.zeros(2 * 8, 64, dtype=torch.bfloat16)
+    plan = cache.plan({}, [0, 1], 8)
+    with torch.inference_mode(), Operators() as operators:
+        states = model._states(x, plan, cache)
+    assert states.shape == (16, 64)
+    leaves = tree_leaves([call[1:] for call in operators.calls])
+    devices = [leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    assert len(devices) > 100
+    assert {*devices} == {"meta"}
+
+
+def filled() -> KVCache:
+    """A cache whose slots hold 3, 10, 40 and 100 tokens."""
+    cache = KVCache(paged.config(), 4, torch.bfloat16, CPU, 400, page=paged.PAGE)
+    for slot, length in enumerate((3, 10, 40, 100)):
+        cache.advance(cache.plan({slot: [1] * length}, [], 0))
+    return cache
+
+
+def told_of(x, plan):
+    """States that tell of everything a pass brings along."""
+    numbers = sum(one.numbers.sum() + one.table.sum() for one in plan.paging.values())
+    return x + plan.positions[:, None] + numbers
+
+
+class Passes:
+    """Passes of `told_of` over one cache, each held against an eager one."""
+
+    def __init__(self, capture=None, most=graphs.MOST, run=told_of):
+        self.cache, self._run = filled(), run
+        self.recorder = Recorder()
+        self.graphs = PassGraphs(self.cache, capture or self.recorder, most=most)
+
+    def __call__(self, *slots: int, encode=None, length: int = 8) -> torch.Tensor | None:
+        """The states of a pass, or None if it is not taken."""
+        plan = self.cache.plan(encode or {}, slots, length)
+        if not self.graphs.take(plan, self.cache):
+            return None
+        x = torch.randn(len(plan.positions), 1)
+        states = self.graphs.states(self._run, x, plan)
+        assert torch.equal(states, self._run(x, plan))
+        return states
+
+
+def test_a_key_is_captured_when_it_comes_again():
+    passes = Passes()
+    for made, slots in enumerate([(0,), (0,), (1,), (0, 1), (1, 0), (1, 2)]):
+        passes(*slots)
+        assert passes.recorder.graphs == [0, 1, 1, 1, 2, 2][made]
+    assert passes.graphs.replays == 4
+
+
+def test_states_are_kept_while_further_passes_run():
+    passes = Passes()
+    passes(0)
+    kept = passes(0)
+    before = kept.clone()
+    passes(1)
+    assert torch.equal(kept, before)
+
+
+def test_passes_of_other_lengths_or_launches_have_graphs_of_their_own(monkeypatch):
+    passes = Passes()
+    for length in (8, 5, 8, 5):
+        passes(2, length=length)
+    assert len(passes.graphs) == 2
+    monkeypatch.setattr(attention, "_KEYS", 16)
+    for slot in (3, 3):
+        passes(slot)
+    assert len(passes.graphs) == 3
+
+
+def test_the_least_recently_used_graph_makes_way():
+    passes = Passes(most=2)
+    for slots in [(0,), (0,), (0, 1), (0, 1), (0,), (0, 1, 2)]:
+        passes(*slots)
+    assert len(passes.graphs) == 1
+    assert len(passes.graphs._graphs) == 2
+    assert passes.graphs.replays == 3
+    passes(0)
+    assert passes.graphs.replays == 4, "that of (0,) is still there"
+    for _ in range(2):
+        passes(0, 1)
+    assert passes.recorder.graphs == 3
+
+
+def test_more_keys_in_turn_than_are_remembered_are_not_captured_again_and_again():
+    passes = Passes(most=2)
+    for _ in range(3):
+        for slots in [(0,), (0, 1), (0, 1, 2)]:
+            passes(*slots)
+    assert passes.recorder.graphs == 0
+
+
+def test_what_encodes_or_lies_in_another_cache_or_is_empty_is_not_taken():
+    passes = Passes()
+    assert passes(0, encode={1: [3]}) is None
+    assert passes(encode={1: [3]}) is None
+    assert passes() is None
+    plan = passes.cache.plan({}, [0], 8)
+    assert passes.graphs.take(plan, passes.cache)
+    assert not passes.graphs.take(plan, filled())
+
+
+def test_after_a_capture_that_failed_all_passes_are_eager_and_that_is_told():
+    calls = []
+
+    def capture(run):
+        calls.append(run)
+        if len(calls) == 2:
+            raise RuntimeError("CUDA error: out of memory\nCompile with ...")
+        return Recorder()(run)
+
+    passes = Passes(capture)
+    for slots in [(0,), (0,), (0, 1), (0, 1)]:
+        passes(*slots)
+    assert passes.graphs.told == "eager: a capture failed: CUDA error: out of memory"
+    assert len(passes.graphs) == 0
+    assert [passes(0), passes(0)] == [None, None]
+    assert len(calls) == 2
+    assert passes.graphs.replays == 1
+
+
+def test_a_pass_that_reads_a_number_back_is_not_captured():
+    """The recorder refuses what a GPU refuses: otherwise its replays would prove little."""
+    passes = Passes(run=lambda x, plan: x * plan.positions[0].item())
+    passes(0)
+    passes(1)
+    assert passes.graphs.told == "eager: a capture failed: operation not permitted when stream " \
+        "is capturing"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "backends", "capacity", "told"),
+    [
+        ("auto", GPU, BY_KERNELS, 100, "captured"),
+        ("off", GPU, BY_KERNELS, 100, "eager: graphs are off"),
+        ("auto", CPU, BY_KERNELS, 100, "eager: cpu is no CUDA device"),
+        ("auto", GPU, BY_KERNELS, None, "eager: the cache grows, and would move: cache_tokens"),
+        ("auto", GPU, BY_KERNELS | {"experts": "torch"}, 100, "eager: torch computes experts, not"),
+        (
+            "auto",
+            GPU,
+            BY_KERNELS | {"attention": "torch", "nvfp4": "torch"},
+            100,
+            "eager: torch computes nvfp4 and attention, not kernels",
+        ),
+    ],
+)
+def test_what_is_in_the_way_of_graphs_is_told(
+    wanted, device, backends, capacity, told, monkeypatch
+):
+    monkeypatch.setattr(graphs, "CudaCapture", lambda _: Recorder())
+    cache = KVCache(paged.config(), 1, torch.bfloat16, CPU, capacity)
+    made = pass_graphs(cache, wanted, backends, device)
+    assert made.told.startswith(told)
+    assert made.take(cache.plan({}, [0], 8), cache) == (told == "captured")
