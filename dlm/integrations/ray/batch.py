@@ -33,7 +33,7 @@ Start = Callable[[], Batch]  # loads an engine; it travels to an actor
 Block = Sequence[Row]
 
 _CALLS = 4  # blocks under way in an actor, so that its slots are full while one of them ends
-_WAITING = 2  # blocks that are with an actor beside these
+_WAITING = 2  # blocks that wait there for one of these to end
 _RETRIES = 2  # times that a block is tried again whose actor ended
 _RESTARTS = 4  # of an actor; Ray Data then makes another in its place
 _COLUMN = "pickled"  # of blocks and of their answers: what JSON may hold fits no table
@@ -57,8 +57,8 @@ class Actors:
     def answers(self, rest: Rest) -> Iterator[Ended]:
         """An answer to each row, in the order in which their blocks end. Raises `DlmError` where no
         engine can be loaded, or where the rows cannot be read."""
-        shared = _Way(rows=max(1, self.ahead // _CALLS), calls=_CALLS, retries=_RETRIES)
-        for way in (shared, _Way(rows=1, calls=1, retries=0)):
+        shared = _Way(rows=max(1, self.ahead // _CALLS), calls=_CALLS, waiting=_WAITING)
+        for way in (shared, _Way(rows=1, calls=1, waiting=0)):
             few = sum(1 for _ in islice(rest(), self.count * way.rows))
             if few == 0:
                 return
@@ -89,12 +89,12 @@ class Actors:
                 batch_format="pyarrow",
                 compute=ActorPoolStrategy(
                     size=count,
-                    max_tasks_in_flight_per_actor=way.calls + _WAITING,
+                    max_tasks_in_flight_per_actor=way.calls + way.waiting,
                     max_concurrent_calls_per_actor=way.calls,
                     enable_true_multi_threading=True,
                 ),
                 max_restarts=_RESTARTS,
-                max_task_retries=way.retries,
+                max_task_retries=_RETRIES,
                 **self.resources,
             )
         try:
@@ -116,7 +116,7 @@ class _Way:
 
     rows: int  # of a block
     calls: int  # blocks that an actor works at together
-    retries: int  # times that a block is tried again whose actor ended
+    waiting: int  # blocks that are with an actor beside these
 
 
 class _Source(Datasource):
