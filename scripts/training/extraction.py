@@ -71,7 +71,7 @@ def _told(draw: Draw, split: Split) -> tuple[str, str, list[Asked], set[str]]:
     if draw.chance(STRANGER):
         other = random.choice([d for d in able if not d.fields.keys() & domain.fields.keys()])
         stranger = random.choice(other.choose(held, False))
-        around = {name: _drawn(other.fields[name], draw) for name in set(stranger.fields)}
+        around = {name: _drawn(other.fields[name], draw) for name in sorted(set(stranger.fields))}
         told.insert(random.choice([0, len(told)]), prose.fill(stranger, other, around, draw, False))
         distracting = True
     names = list(values)
@@ -170,9 +170,9 @@ def _styled(asked: list[Asked], draw: Draw) -> list[Asked]:
 def _labelled(draw: Draw) -> tuple[str, str, list[Asked], set[str]]:
     """Labels and values, in the ways of notes, tables and plain sentences."""
     random = draw.random
-    labels = {draw.word(listed("label")) for _ in range(random.randint(2, 6))}
+    labels = dict.fromkeys(draw.word(listed("label")) for _ in range(random.randint(2, 6)))
     if draw.chance(0.3):
-        labels = {f"{random.choice(listed('label'))} {label}" for label in labels}
+        labels = dict.fromkeys(f"{random.choice(listed('label'))} {label}" for label in labels)
     pairs = {label: _any_value(draw) for label in sorted(labels, key=lambda _: random.random())}
     thing = draw.word(listed("thing"))
     way, joint = random.choice(
