@@ -3,7 +3,6 @@
 Nothing here is moved by a step, so that any thread may ask, and several at once.
 """
 
-from collections import abc
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from dlm.decoding import Model
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import Compiled, Compiler, Reasoning, Spec, Vocabulary
 from dlm.policy import Policy
-from dlm.request import Request
+from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
 
@@ -75,8 +74,8 @@ class Admission:
         if isinstance(request, Decision):
             return Prepared(self._decider.sequences(request, next(self._numbers)), None)
         prompt = self._chat.prompt(request)
-        self._check_tokens("token", prompt)
-        self._check_tokens("stop_token_ids:", request.stop_token_ids)
+        check_tokens("token", prompt, self._model.vocab_size)
+        check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
         request = self._fitted(prompt, request)
         spec = request.constraint
         try:
@@ -102,12 +101,6 @@ class Admission:
         if compiling is not None:
             _time(compiling, sequence)
         return Prepared([sequence], compiling)
-
-    def _check_tokens(self, what: str, tokens: abc.Sequence[int]) -> None:
-        V = self._model.vocab_size
-        for token in tokens:
-            if not isinstance(token, int) or not 0 <= token < V:
-                raise RequestError(f"{what} {token!r} is outside of {V} tokens")
 
     def _fitted(self, prompt: list[int], request: Request) -> Request:
         """A request for which there is room, in the model's positions and in the cache."""

@@ -28,7 +28,7 @@ from dlm.grammar import FirstTokens, Labels, Vocabulary
 from dlm.likelihood import log_probabilities
 from dlm.policy import Policy
 from dlm.questions import Answer, Question
-from dlm.request import Request
+from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence as Running
 from dlm.stream import Stream
 from dlm.turn import Cache
@@ -155,9 +155,7 @@ class Decider:
                 f"the label {values[longest]!r:.80} takes {most} tokens with its stop, "
                 f"more than a canvas: {L}"
             )
-        for token in prompt:
-            if not isinstance(token, int) or not 0 <= token < model.vocab_size:
-                raise RequestError(f"token {token!r} is outside of {model.vocab_size} tokens")
+        check_tokens("token", prompt, model.vocab_size)
         if len(prompt) > (room := model.max_positions - L):
             raise RequestError(f"{len(prompt)} prompt tokens: this model takes up to {room}")
         needed = len(prompt) + (most if by == "causal" else 0)

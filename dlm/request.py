@@ -86,6 +86,13 @@ class Request:
             raise RequestError("stop holds an empty text: every answer would end before it began")
 
 
+def check_tokens(what: str, tokens: Sequence[int], vocab_size: int) -> None:
+    """Raises `RequestError` for a token that the vocabulary does not have."""
+    for token in tokens:
+        if not isinstance(token, int) or not 0 <= token < vocab_size:
+            raise RequestError(f"{what} {token!r} is outside of {vocab_size} tokens")
+
+
 @dataclass(slots=True)
 class Stats:
     """What one request cost."""

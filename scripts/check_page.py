@@ -22,7 +22,9 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+from command_line import fail
 
 SERVE = Path(__file__).with_name("serve.py")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -70,7 +72,7 @@ def main() -> None:
             check(browser, url, args.out, args.seconds * 1000)
             browser.close()
     except (WrongError, playwright.Error) as error:
-        stop(1, str(error))
+        fail(str(error), 1)
     print(f"the page is well; {len(list(args.out.glob('*.png')))} screenshots are in {args.out}")
 
 
@@ -78,11 +80,11 @@ def needed() -> tuple[Any, str]:
     """Playwright's module and Chromium's path."""
     chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:
-        stop(2, f"none of {', '.join(BROWSERS)} is on the PATH: install Debian's package chromium")
+        fail(f"none of {', '.join(BROWSERS)} is on the PATH: install Debian's package chromium")
     try:
         from playwright import sync_api  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
-        stop(2, f"{error} for {sys.executable}: pip install playwright")
+        fail(f"{error} for {sys.executable}: pip install playwright")
     return sync_api, chromium
 
 
@@ -289,12 +291,6 @@ def check_errors(page: Any, name: Path) -> None:
 def expect(true: bool, otherwise: str) -> None:
     if not true:
         raise WrongError(otherwise)
-
-
-def stop(code: int, message: str) -> NoReturn:
-    """One line on stderr, and out."""
-    print(f"check_page.py: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ table; --json one object a line instead. `--only NAME` runs the sets whose name 
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jsonschema import validators
+from evaluate import is_valid, paired
 from rich.console import Console
 from rich.table import Table
 from training.exams import exams
@@ -158,15 +157,6 @@ def meaning(result: dlm.Result, item: Sample, spec: Spec, engine: dlm.Engine) ->
     return is_valid(result.text, item.schema or True), value_of(result.text)
 
 
-def is_valid(text: str, schema: Any) -> bool:
-    """`text` is JSON that `jsonschema` accepts."""
-    checker = validators.validator_for(schema, default=validators.Draft202012Validator)
-    try:
-        return checker(schema).is_valid(json.loads(text))
-    except (ValueError, RecursionError):
-        return False
-
-
 def value_of(text: str) -> Any:
     """The JSON value of an answer; None if it is no JSON even without its code fence."""
     bare = text.strip().removeprefix("```json").removesuffix("```")
@@ -174,11 +164,6 @@ def value_of(text: str) -> Any:
         return json.loads(bare)
     except json.JSONDecodeError:
         return None
-
-
-def is_exact(text: str, item: Sample) -> bool:
-    """Compared as JSON values, so that 1 is not true; the order of keys does not matter."""
-    return same(value_of(text), item.value)
 
 
 def same(value: Any, other: Any) -> bool:
@@ -234,16 +219,6 @@ def table(rows: list[Row]) -> Table:
             f"{row.seconds:.3f}",
         )
     return shown
-
-
-def paired(free: list[bool], bound: list[bool]) -> str:
-    """Prompts that only one of the two got right, and how likely so uneven a split is by chance."""
-    lost = sum(f and not b for f, b in zip(free, bound, strict=True))
-    won = sum(b and not f for f, b in zip(free, bound, strict=True))
-    n = lost + won
-    tail = sum(math.comb(n, k) for k in range(max(lost, won), n + 1)) / 2**n
-    chance = min(1.0, 2 * tail)
-    return f"exact only free {lost}, only constrained {won} (two-sided sign test: p = {chance:.2g})"
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ From a config alone: no weight is read.
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from command_line import fail
 from rich.console import Console
 from rich.table import Table
 
@@ -38,8 +38,7 @@ def main() -> None:
         )
         found = report(config, load)
     except ModelError as error:
-        print(f"plan.py: {error}", file=sys.stderr)
-        sys.exit(2)
+        fail(str(error))
     if args.json:
         print(json.dumps(found))
     else:

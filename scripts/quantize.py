@@ -9,8 +9,9 @@ the model denoises a few canvases of its own, for which all of it has to be in m
 """
 
 import argparse
-import sys
 from pathlib import Path
+
+from command_line import fail
 
 from dlm.models import ModelError
 from dlm.models.quantise import quantise
@@ -26,8 +27,7 @@ def main() -> None:
     try:
         quantise(args.model, args.out, args.canvases, args.device)
     except ModelError as error:
-        print(f"quantize.py: {error}", file=sys.stderr)
-        sys.exit(2)
+        fail(str(error))
     before, after = size_of(args.model), size_of(args.out)
     print(f"{args.out}: {after:,} bytes of weights, {after / before:.0%} of {before:,}")
 

@@ -4,9 +4,9 @@
 
 A denoiser without weights takes 9 ms for a pass, vocabulary included, in which it leaves the
 interpreter to others, as a GPU does. What it wants are valid instances of real schemas, again and
-again, and it takes 12 passes to find a canvas's tokens, from the left: further right it has 32 for
-each position, and the right one comes second. Canvases a second under these schemas are set against
-canvases a second without a constraint, in turns.
+again, and it takes 12 passes to find a canvas's tokens, from the left: further right it has 32
+tokens of the canvas in mind for each position, and the right one comes second. Canvases a second
+under these schemas are set against canvases a second without a constraint, in turns.
 """
 
 import argparse

@@ -66,14 +66,9 @@ class Labels:
         classes[torch.from_numpy(tokens).long()] = torch.from_numpy(owner) + _STOP + 1
         return classes
 
-    def log_masses(self, scores: ClassScores) -> Float64[np.ndarray, " n"]:
-        """The log-probability of each label: of the texts on a canvas that spell it and stop."""
-        *_, masses = self.forward(scores)
-        return masses
-
     def forward(self, scores: ClassScores) -> Iterator[Float64[np.ndarray, " n"]]:
-        """The same of the texts that stop at the first position, then of those that stop at the
-        first two, and so on: the last are the log-probabilities of the labels."""
+        """Log-probabilities of the texts on a canvas that spell a label and stop: at the first
+        position, then at the first two, and so on. The last are those of the labels."""
         reached = np.full(self._states, -np.inf)
         reached[0] = 0
         found = np.full(len(self._ends), -np.inf)

@@ -68,7 +68,7 @@ def _run(engine: dlm.Engine, mode: Mode, task: Task, max_tokens: int, seed: int)
     if mode.constrained:
         spec = dlm.JsonSchema(task.schema, unenforced="check", **mode.schema)
         engine.compile(spec).result()
-    stats, first, text, complete, error, tries = dlm.Stats(), None, "", False, None, 0
+    each, first, text, complete, error, tries = [dlm.Stats()], None, "", False, None, 0
     started = time.perf_counter()
     for tries in range(1, mode.tries + 1):
         request = dlm.Request(
@@ -81,11 +81,12 @@ def _run(engine: dlm.Engine, mode: Mode, task: Task, max_tokens: int, seed: int)
         first = first or (told and told - started)
         if result is not None:
             text, complete = result.text, result.finish_reason == "stop"
-            _add(stats, result.stats)
+            each.append(result.stats)
         if task.valid(text):
             break
     seconds = time.perf_counter() - started
     exact, f1 = judged(task, text)
+    stats = dlm.Stats.total(each)
     return Run(
         mode=mode.name,
         prompt_id=task.id,
@@ -94,7 +95,7 @@ def _run(engine: dlm.Engine, mode: Mode, task: Task, max_tokens: int, seed: int)
         exact=exact,
         f1=f1,
         calls=stats.calls,
-        tokens=stats.tokens,
+        tokens=each[-1].tokens,  # of the answer
         tries=tries,
         seconds=seconds,
         model_seconds=stats.seconds["denoise"],
@@ -128,16 +129,6 @@ def _answer(
     except dlm.DlmError as error:
         return None, told, str(error)
     return None, told, "the engine told of no end"
-
-
-def _add(stats: dlm.Stats, more: dlm.Stats) -> None:
-    """What several tries cost together; the answer is the last one's."""
-    for name in ("denoiser_calls", "causal_calls", "repairs", "rollbacks", "pins", "drafted"):
-        setattr(stats, name, getattr(stats, name) + getattr(more, name))
-    stats.drafts_kept += more.drafts_kept
-    stats.tokens = more.tokens
-    for phase, seconds in more.seconds.items():
-        stats.seconds[phase] += seconds
 
 
 def judged(task: Task, text: str) -> tuple[bool | None, float | None]:

@@ -4,15 +4,14 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from random import Random
 
 import batch
 import jsonschema
 import pytest
+from processes import is_running, started, wait_for
 from tiny_data import extract
 
 ROOT = Path(__file__).parents[2]
@@ -48,30 +47,10 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def started(*args):
-    """The script as a process of its own."""
-    command = [sys.executable, str(ROOT / "scripts" / "batch.py"), *map(str, args)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(process, path, count):
-    """Until so many answers are there."""
-    end = time.monotonic() + 100
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def workers_of(pid):
     """The processes with engines that a process has started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
-
-
-def is_running(pid):
-    cmdline = Path(f"/proc/{pid}/cmdline")
-    return cmdline.exists() and cmdline.read_bytes() != b""  # empty: it has ended
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +68,15 @@ def whole(tmp_path_factory):
     assert process.returncode == 0, said
     assert f"{ROWS} rows, 0 errors" in said
     return options, {line["row"]: line for line in lines_of(out)}
+
+
+def check_whole(process, out, right):
+    """It ends well, with each row of one run once."""
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 0, said
+    lines = lines_of(out)
+    assert len(lines) == ROWS
+    assert {line["row"]: line for line in lines} == right
 
 
 def test_killed_three_times_it_ends_with_the_rows_of_one_run(whole, tmp_path):
@@ -110,11 +98,7 @@ def test_killed_three_times_it_ends_with_the_rows_of_one_run(whole, tmp_path):
     assert counts == sorted(set(counts))
     assert counts[-1] < ROWS
     process = started(*options, "--output", out)
-    said = process.communicate(timeout=100)[1]
-    assert process.returncode == 0, said
-    lines = lines_of(out)
-    assert len(lines) == ROWS
-    assert {line["row"]: line for line in lines} == right
+    check_whole(process, out, right)
 
 
 def test_a_worker_that_is_killed_costs_no_row(whole, tmp_path):
@@ -129,11 +113,7 @@ def test_a_worker_that_is_killed_costs_no_row(whole, tmp_path):
     assert count < ROWS - 8
     wait_for(process, out, count + 8)
     assert before[0] not in workers_of(process.pid)
-    said = process.communicate(timeout=100)[1]
-    assert process.returncode == 0, said
-    lines = lines_of(out)
-    assert len(lines) == ROWS
-    assert {line["row"]: line for line in lines} == right
+    check_whole(process, out, right)
 
 
 def test_a_csv_is_extracted_and_a_bad_row_is_its_own_error(run, tmp_path):

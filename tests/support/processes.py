@@ -1,7 +1,27 @@
 """The processes that a process has started, and those that they have."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+BATCH = Path(__file__).parents[2] / "scripts" / "batch.py"
+
+
+def started(*args: object) -> "subprocess.Popen[str]":
+    """The batch script as a process of its own."""
+    command = [sys.executable, str(BATCH), *map(str, args)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(process: "subprocess.Popen[str]", path: Path, count: int) -> None:
+    """Until so many answers are there."""
+    end = time.monotonic() + 100
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -13,7 +11,7 @@ from unittest.mock import patch
 
 import fragile
 import pytest
-from processes import is_running, named
+from processes import is_running, named, started, wait_for
 
 pytest.importorskip("ray")
 
@@ -74,20 +72,6 @@ def test_a_row_that_ends_its_actors_is_an_error_and_those_beside_it_are_answered
 def test_what_all_rows_fail_with_is_the_end(cluster, start, read, problem):
     with pytest.raises(DlmError, match=problem):
         list(actors(start).answers(Rest(read, 99, frozenset())))
-
-
-def started(*args):
-    command = [sys.executable, str(ROOT / "scripts" / "batch.py"), *map(str, args)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-
-def wait_for(process, path, count):
-    """Until so many answers are there."""
-    end = time.monotonic() + 100
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tmp_path, built_in):
