@@ -5,10 +5,11 @@
 
 Starts `scripts/serve.py` with the built-in model, and asks for all kinds of answers, streamed. A
 fifth of the requests are given up at a random moment. Every answer that came whole is checked.
-With `--hostile`, eight more clients send grammars that are made to take long. At the end nobody
-may hold a slot, and no request may have ended without a word. Memory grows with the grammars that
-are kept, up to 1 GB; with few `--different` requests it does not. Then the same requests are given
-to an engine in this process, without a server: their throughputs are compared.
+With `--hostile`, eight more clients send grammars that are made to take long, in the second half of
+the time: how long steps take then is compared with the first. At the end nobody may hold a slot,
+and no request may have ended without a word. Memory grows with the grammars that are kept, up to
+1 GB; with few `--different` requests it does not. Then the same requests are given to an engine in
+this process, without a server: their throughputs are compared.
 """
 
 import argparse
@@ -16,7 +17,6 @@ import asyncio
 import json
 import random
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -28,6 +28,7 @@ from typing import Any
 
 import httpx2
 import jsonschema
+import numpy as np
 from stall import HOSTILE
 from tiny_data import choice, extract, tool_call
 
@@ -38,6 +39,7 @@ from dlm.openai.fields import chat_of
 SERVE = Path(__file__).with_name("serve.py")
 GIVEN_UP = 0.2  # share of requests whose clients hang up
 HOSTILE_CLIENTS = 8
+WATCHING = 4  # clients that are sent every draft, and so see how long steps take
 PATIENCE = 2.0  # seconds of a hostile client
 REGEX = "[A-Z]{2}-[0-9]{3,4}"
 DONE = "[DONE]"
@@ -55,6 +57,10 @@ class Seen:
     waits: list[float] = field(default_factory=list)  # seconds to the first text
     tokens: int = 0  # of answers that came whole
     asked: list[Body] = field(default_factory=list)  # of those
+    steps: list[tuple[float, float]] = field(default_factory=list)  # when each ended, its seconds
+
+    def step_p99(self, begin: float, end: float) -> float | None:
+        return percentile([took for at, took in self.steps if begin <= at < end], 99)
 
 
 def main() -> None:
@@ -92,15 +98,19 @@ async def measure(args: argparse.Namespace, pid: int) -> tuple[dict[str, Any], l
         begun = time.monotonic()
         end = begun + args.seconds
         draws = [random.Random(draw.random()) for _ in range(args.clients)]
-        work = [client(http, one, args.different, seen, end) for one in draws]
+        work = [
+            client(http, one, args.different, seen, end, i < WATCHING)
+            for i, one in enumerate(draws)
+        ]
+        half = begun + args.seconds / 2
         if args.hostile:
-            work += [hostile(http, random.Random(i), seen, end) for i in range(HOSTILE_CLIENTS)]
+            others = [random.Random(i) for i in range(HOSTILE_CLIENTS)]
+            work += [hostile(http, one, seen, half, end) for one in others]
         memory_half = asyncio.create_task(later(args.seconds / 2, lambda: resident(pid)))
         await asyncio.gather(*work)
         seconds = time.monotonic() - begun
         memory += [await memory_half, resident(pid)]
         leaked = await still_running(http)
-    waits = sorted(seen.waits)
     return {
         "clients": args.clients,
         "hostile": args.hostile,
@@ -111,26 +121,35 @@ async def measure(args: argparse.Namespace, pid: int) -> tuple[dict[str, Any], l
         "leaked": leaked,
         "invalid": seen.invalid,
         "megabytes": memory,  # of the server: at first, at half time, at the end
-        "ttft_p50": round(statistics.median(waits), 3),
-        "ttft_p99": round(waits[int(0.99 * (len(waits) - 1))], 3),
+        "ttft_p50": percentile(seen.waits, 50),
+        "ttft_p99": percentile(seen.waits, 99),
+        "step_p99": [seen.step_p99(begun, half), seen.step_p99(half, end)],  # in both halves
         "tokens_per_second": round(seen.tokens / seconds, 1),
     }, seen.asked
 
 
 async def client(
-    http: httpx2.AsyncClient, draw: random.Random, different: int, seen: Seen, end: float
+    http: httpx2.AsyncClient,
+    draw: random.Random,
+    different: int,
+    seen: Seen,
+    end: float,
+    watching: bool,
 ) -> None:
     while time.monotonic() < end:
         body, check = task(random.Random(draw.randrange(different)))
         patience = draw.uniform(0, 1.5) if draw.random() < GIVEN_UP else None
         try:
             async with asyncio.timeout(patience):
-                await ask(http, body, check, seen)
+                await ask(http, body, check, seen, watching)
         except TimeoutError:
             seen.ends["given up"] += 1
 
 
-async def hostile(http: httpx2.AsyncClient, draw: random.Random, seen: Seen, end: float) -> None:
+async def hostile(
+    http: httpx2.AsyncClient, draw: random.Random, seen: Seen, begin: float, end: float
+) -> None:
+    await asyncio.sleep(begin - time.monotonic())
     while time.monotonic() < end:
         name = draw.choice(list(HOSTILE))
         body = {"messages": [{"role": "user", "content": name}], "max_tokens": 512}
@@ -142,11 +161,15 @@ async def hostile(http: httpx2.AsyncClient, draw: random.Random, seen: Seen, end
             seen.ends["hostile: given up"] += 1
 
 
-async def ask(http: httpx2.AsyncClient, body: Body, check: Check, seen: Seen) -> None:
-    """One request to its end, which is noted."""
+async def ask(
+    http: httpx2.AsyncClient, body: Body, check: Check, seen: Seen, watching: bool
+) -> None:
+    """One request to its end, which is noted, and, `watching`, the time of its steps."""
     begun, first = time.monotonic(), None
+    drafted: float | None = None
     text, calls, reason, tokens = "", list[str](), None, 0
-    streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
+    options = {"include_usage": True, "drafts": watching}
+    streamed = body | {"stream": True, "stream_options": options}
     async with http.stream("POST", "/v1/chat/completions", json=streamed) as answer:
         if answer.status_code != 200:
             seen.ends[str(answer.status_code)] += 1
@@ -162,6 +185,11 @@ async def ask(http: httpx2.AsyncClient, body: Body, check: Check, seen: Seen) ->
             if "error" in chunk:
                 seen.ends[f"error {chunk['error']['code']}"] += 1
                 return
+            if "draft" in chunk:
+                now = time.monotonic()
+                if drafted is not None:
+                    seen.steps.append((now, now - drafted))
+                drafted = now
             tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
             for one in chunk["choices"]:
                 delta = one["delta"]
@@ -245,6 +273,10 @@ async def until_well(http: httpx2.AsyncClient) -> None:
 async def later(seconds: float, read: Callable[[], int]) -> int:
     await asyncio.sleep(seconds)
     return read()
+
+
+def percentile(seconds: list[float], share: int) -> float | None:
+    return round(float(np.percentile(seconds, share)), 4) if seconds else None
 
 
 def resident(pid: int) -> int:

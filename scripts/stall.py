@@ -91,7 +91,13 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "500 properties": schema(
         {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(500)}}
     ),
-    "9,000 words": schema({"enum": [f"word {i * 7919 % 104_729}" for i in range(4000)]}),
+    "a schema of 1 MB": schema(
+        {
+            "type": "object",
+            "properties": {f"k{i}": {"type": "string", "title": "x" * 200} for i in range(4300)},
+        }
+    ),
+    "4,000 words": schema({"enum": [f"word {i * 7919 % 104_729}" for i in range(4000)]}),
     "a regex of 1,000,000 rounds": outputs(regex='("ab"|"c"){1000000}'),
     "nested repetitions": outputs(regex="(a{1,5000}){1,5000}"),
     "many states": outputs(regex="(a|b)*a(a|b){18}c"),

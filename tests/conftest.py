@@ -8,6 +8,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+# Tests run in several processes, beside others: threads that wait for one another by spinning take
+# four times as long. Those that tests start hear of it by the environment.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 
