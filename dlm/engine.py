@@ -250,6 +250,7 @@ class Engine:
             return self._step()
 
     def _step(self) -> list[Event]:
+        self._parts.automata.begin(self.policy.step_work)
         for failed in self._scheduler.admit():
             self._fail(failed)
         running = self._scheduler.running
@@ -323,6 +324,7 @@ class Engine:
         try:
             for at, request in enumerate(requests):  # noqa: B007
                 numbers.append(self.add(request))
+            self._parts.automata.begin()
             for at, number in enumerate(numbers):  # noqa: B007
                 self._scheduler.prepare(number)
         except DlmError as error:

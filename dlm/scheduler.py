@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dlm.errors import DlmError, RequestError, failure
 from dlm.events import Failed
-from dlm.grammar import BudgetError, Compiled, CrashError, GrammarError
+from dlm.grammar import BudgetError, Compiled, CrashError, GrammarError, Unfinished
 from dlm.sequence import Sequence
 
 Build = Callable[[Sequence, Compiled | None], None]
@@ -40,8 +40,8 @@ class Scheduler:
         fits: Callable[[Sequence], bool],
         begin: Callable[[int, Sequence], None],
     ):
-        """`build` gives a sequence its constraint; where there is memory and it `fits`, it gets a
-        slot, in which it will `begin`."""
+        """`build` gives a sequence its constraint, or raises `Unfinished` to be asked again; where
+        there is memory and it `fits`, it gets a slot, in which it will `begin`."""
         self.running: dict[int, Sequence] = {}  # by slot
         self._free, self._half = list(range(slots)), -(-slots // 2)
         self._waiting: list[_Waiting] = []
@@ -92,6 +92,8 @@ class Scheduler:
                         full = not self._free or not self._fits(one.sequences[0])
                         if not full:
                             self._start(one)
+                except Unfinished:
+                    continue  # its constraint takes more than this step: it goes on waiting
                 except DlmError as error:
                     failed.append(Failed(request=one.number, error=error))
                     one.sequences.clear()
@@ -131,6 +133,8 @@ class Scheduler:
             for sequence in one.sequences:
                 self._build(sequence, compiled)
             one.built = True
+        except Unfinished:
+            raise
         except BudgetError as error:
             max_tokens = one.sequences[0].request.max_tokens
             raise RequestError(f"max_tokens is {max_tokens}: {error}") from error

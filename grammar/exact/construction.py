@@ -1,6 +1,7 @@
 """Makes a token automaton from a parser's states, breadth first, up to a bound on its size."""
 
 from collections import deque
+from sys import maxsize
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -18,24 +19,42 @@ _MOST_WORK = 100_000  # units of the grammar's meter: about 2 s
 
 
 class Automata:
-    """The token automata of compiled grammars: each is made, or refused, once."""
+    """The token automata of compiled grammars: each is made, or refused, once, step by step."""
 
     def __init__(self):
-        self._known: WeakKeyDictionary[Compiled, TokenAutomaton | _Refusal]
+        self._known: WeakKeyDictionary[Compiled, TokenAutomaton | _Refusal | _Builder]
         self._known = WeakKeyDictionary()
+        self._left = maxsize
+
+    def begin(self, units: int = maxsize) -> None:
+        """From now on so many units may be spent on all of them."""
+        self._left = units
 
     def of(self, compiled: Compiled) -> TokenAutomaton:
-        """Raises what `token_automaton` does."""
+        """Raises what `token_automaton` does, and `Unfinished` where it has not been made to its
+        end: each may take half of the units that are left, and asking again goes on."""
         found = self._known.get(compiled)
-        if found is None:
-            try:
-                found = token_automaton(compiled)
-            except (LimitError, DeadEndError) as error:
-                found = _Refusal(type(error), str(error))
-            self._known[compiled] = found
+        if found is None or isinstance(found, _Builder):
+            found = self._known[compiled] = self._gone_on(compiled, found)
         if isinstance(found, _Refusal):
             raise found.kind(found.reason)
+        if isinstance(found, _Builder):
+            raise Unfinished("a token automaton takes more than its share of a step")
         return found
+
+    def _gone_on(
+        self, compiled: Compiled, builder: "_Builder | None"
+    ) -> "TokenAutomaton | _Refusal | _Builder":
+        before = compiled.meter.spent
+        try:
+            builder = builder or _Builder(compiled)
+            if self._left <= 0 or not builder.go_on(compiled, -(-self._left // 2)):
+                return builder
+            return builder.finished()
+        except (LimitError, DeadEndError) as error:
+            return _Refusal(type(error), str(error))
+        finally:
+            self._left -= compiled.meter.spent - before
 
 
 class _Refusal(NamedTuple):
@@ -51,29 +70,23 @@ def token_automaton(compiled: Compiled, most_states: int = MOST_STATES) -> Token
     Raises `LimitError` for a grammar that has too many states, classes or tokens to look at, or
     free keys, which no finite automaton tells apart; `DeadEndError` where no text can be spelled.
     """
-    if compiled.free_keys:
-        raise LimitError(
-            "no token automaton: the grammar has keys that a schema does not name, "
-            "and no finite number of states remembers which of them an object has"
-        )
     builder = _Builder(compiled, most_states)
-    compiled.meter.begin(_MOST_WORK)
-    try:
-        builder.run()
-    except Unfinished as error:
-        raise LimitError(
-            f"no token automaton: it takes over {_MOST_WORK} units of work to make"
-        ) from error
-    finally:
-        compiled.meter.begin()
+    builder.go_on(compiled)
     return builder.finished()
 
 
 class _Builder:
-    """States get their numbers as they are met, classes are split as states tell tokens apart."""
+    """States get their numbers as they are met, classes are split as states tell tokens apart.
 
-    def __init__(self, compiled: Compiled, most_states: int):
-        self._compiled, self._most_states = compiled, most_states
+    Keeps no grammar alive: who waits for its automaton does."""
+
+    def __init__(self, compiled: Compiled, most_states: int = MOST_STATES):
+        if compiled.free_keys:
+            raise LimitError(
+                "no token automaton: the grammar has keys that a schema does not name, "
+                "and no finite number of states remembers which of them an object has"
+            )
+        self._most_states, self._spent = most_states, 0
         start = compiled.parser.start
         self._numbers: dict[State, int] = {start: START}
         self._waiting = deque([start])
@@ -81,13 +94,28 @@ class _Builder:
         self._of = np.zeros(len(compiled.vocabulary), dtype=np.int32)  # class by token
         self._sizes = [len(self._of) + 1]  # by class; one token of `REFUSED` is in no vocabulary
 
-    def run(self) -> None:
-        while self._waiting:
-            state = self._waiting.popleft()
-            number = self._numbers[state]
-            tokens, targets = self._moves(state)
-            for label, target in self._split(tokens, targets):
-                self._to[number, label] = target
+    def go_on(self, compiled: Compiled, units: int = maxsize) -> bool:
+        """Look at states until so many units are spent, at one at least; True: at all of them."""
+        meter = compiled.meter
+        begun, most = meter.spent, _MOST_WORK - self._spent
+        meter.begin(most)
+        try:
+            while self._waiting and meter.spent - begun < units:
+                self._look_at(self._waiting.popleft(), compiled)
+        except Unfinished as error:
+            raise LimitError(
+                f"no token automaton: it takes over {_MOST_WORK} units of work to make"
+            ) from error
+        finally:
+            self._spent += meter.spent - begun
+            meter.begin()
+        return not self._waiting
+
+    def _look_at(self, state: State, compiled: Compiled) -> None:
+        number = self._numbers[state]
+        tokens, targets = self._moves(state, compiled)
+        for label, target in self._split(tokens, targets):
+            self._to[number, label] = target
 
     def finished(self) -> TokenAutomaton:
         """Without the states that lead nowhere."""
@@ -103,13 +131,13 @@ class _Builder:
         to = np.append(renumbered, np.int32(NOWHERE))[to[alive]]  # `NOWHERE` is the last
         return TokenAutomaton(classes=torch.from_numpy(self._of), to=to, distance=distance[alive])
 
-    def _moves(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+    def _moves(self, state: State, compiled: Compiled) -> tuple[np.ndarray, np.ndarray]:
         """The tokens that `state` takes, and the numbers of the states that they lead to."""
-        tokens, which, states = self._compiled.moves(state)
+        tokens, which, states = compiled.moves(state)
         numbers = np.full(len(states), NOWHERE)
         for each in np.unique(which).tolist():
             numbers[each] = self._number(states[each])
-        stops = self._compiled.vocabulary.stops if state.cost == 0 else ()
+        stops = compiled.vocabulary.stops if state.cost == 0 else ()
         return (
             np.concatenate((tokens, np.array(stops, dtype=tokens.dtype))),
             np.concatenate((numbers[which], np.full(len(stops), END))),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dlm
-from comparison.variants import AtCommit, Guided, NoSearch, Raw, WholeChain
+from comparison.variants import AtCommit, Guided, NoSearch, Raw, Refilled, WholeChain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,16 @@ POLICIES = (
         name="raw entropies",
         what="what is accepted and settled is decided by the model's own distributions",
         decoding=Raw(entropies=True),
+    ),
+    Mode(
+        name="noise from allowed tokens",
+        what="where nothing is accepted, the next pass is shown noise of what the grammar allows",
+        decoding=Refilled(by="allowed"),
+    ),
+    Mode(
+        name="drafts instead of noise",
+        what="where nothing is accepted, the next pass is shown the guess itself",
+        decoding=Refilled(by="draft"),
     ),
 )
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+import torch
 from torch import Tensor
 
 import dlm
 from dlm.decoding import Parts
-from dlm.denoise import Reading
+from dlm.denoise import Outcome, Reading
 from dlm.grammar import (
     NOTHING,
     Compiled,
@@ -22,6 +24,7 @@ from dlm.grammar import (
 )
 from dlm.grammar.canvas.canvas_pass import CanvasPass
 from dlm.grammar.constraint import Candidates
+from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.masks.table import Mask
 from dlm.kernels.expectation import Distributions
 from dlm.marginals import Marginals
@@ -141,3 +144,45 @@ class _RawMarginals(Marginals):
 
     def distributions(self) -> Distributions:
         return self._before[1] if self._decoding.soft_embeddings else super().distributions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refilled(dlm.Diffusion):
+    """Where nothing was accepted, the next pass is not shown noise of the whole vocabulary."""
+
+    by: Literal["allowed", "draft"]  # noise of what the grammar allows there; the guess itself
+
+    def passes(self, parts: Parts) -> Pipeline:
+        limits = parts.policy.encode_tokens, parts.policy.step_work
+        pipeline = _RefilledPipeline(parts.model, parts.cache, parts.config, *limits)
+        pipeline.by = self.by
+        return pipeline
+
+
+class _RefilledPipeline(Pipeline):
+    by: Literal["allowed", "draft"]
+
+    def _settled(self, reading: Reading, running: Mapping[int, Any]) -> Outcomes:
+        for slot, outcome in super()._settled(reading, running):
+            if isinstance(outcome, Outcome):
+                self._refill(running[slot], outcome)
+            yield slot, outcome
+
+    def _refill(self, sequence: Any, outcome: Outcome) -> None:
+        tokens, guidance = sequence.canvas.tokens.clone(), outcome.guidance
+        for i, accepted in enumerate(outcome.accepted):
+            if accepted:
+                continue
+            if self.by == "draft":
+                tokens[i] = guidance.guess[i]
+            elif i < len(guidance.rows) and guidance.bitmask is not None:
+                tokens[i] = _allowed(guidance.rows[i], guidance.bitmask, sequence.rng)
+        sequence.canvas.tokens = tokens
+
+
+def _allowed(row: int, bitmask: Tensor, rng: torch.Generator) -> int:
+    """A token of a row of a guidance, all with the same probability."""
+    if row < 0:
+        return ~row
+    some = tokens_in(bitmask[row].numpy().view(np.uint32))
+    return int(some[int(torch.randint(len(some), (), generator=rng))])

@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from specs import checked
 from values import PROMPT, V
 
-from dlm import Choice, DecodeConfig, DlmError, Grammar, JsonSchema, Regex, Request, RequestError
+from dlm import (
+    Choice,
+    DecodeConfig,
+    DlmError,
+    Finished,
+    Grammar,
+    JsonSchema,
+    Policy,
+    Regex,
+    Request,
+    RequestError,
+)
 from dlm.grammar.exact import construction
 
 EXACT = DecodeConfig(max_steps=6, confidence=0.02, patience=3, policy="exact")
@@ -131,6 +142,27 @@ def test_what_runs_beside_a_request_does_not_show(engine_of):
     alone = [engine_of(model, EXACT).generate(one) for one in requests]
     assert [r.token_ids for r in together] == [r.token_ids for r in alone]
     assert [r.stats.log_z for r in together] == [r.stats.log_z for r in alone]
+
+
+def test_nobody_waits_while_an_automaton_is_made(engine_of):
+    """A grammar takes many steps to be made ready, in each of which the others go on."""
+    runs, joins = request(SPECS["choice"], seed=1), request(SPECS["schema"], seed=2)
+    alone = [engine_of(Dreamer(V, 1), EXACT).generate(one).token_ids for one in (runs, joins)]
+    engine = engine_of(Dreamer(V, 1), EXACT, policy=Policy(step_work=40))
+    number, ends = engine.add(runs), {}
+    while not engine._scheduler.running:
+        engine.step()
+    passes, met = engine._scheduler.running[next(iter(engine._scheduler.running))].stats, []
+    other = engine.add(joins)
+    while engine.busy:
+        before = passes.denoiser_calls
+        for event in engine.step():
+            if isinstance(event, Finished):
+                ends[event.request] = event.result.token_ids
+        waits = other not in {s.number for s in engine._scheduler.running.values()}
+        met.append(waits and passes.denoiser_calls > before)
+    assert [ends[number], ends[other]] == alone
+    assert sum(met) >= 3
 
 
 def test_an_answer_that_only_its_schema_refuses_is_tried_again(engine_of, tokens_of):

@@ -5,6 +5,7 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 from masked import tokens_in
 
 from dlm.grammar import (
@@ -19,6 +20,7 @@ from dlm.grammar import (
     Matcher,
     Regex,
     Tools,
+    Unfinished,
     Vocabulary,
 )
 from dlm.grammar.exact import construction
@@ -147,8 +149,13 @@ def test_an_automaton_is_made_or_refused_once_and_forgotten_with_its_grammar(
     vocabulary, monkeypatch
 ):
     automata, made = Automata(), []
-    make = construction.token_automaton
-    monkeypatch.setattr(construction, "token_automaton", lambda c: made.append(1) or make(c))
+
+    class Counted(construction._Builder):
+        def __init__(self, *args):
+            made.append(1)
+            super().__init__(*args)
+
+    monkeypatch.setattr(construction, "_Builder", Counted)
     compiler = Compiler(vocabulary)
     for spec, refused in ((Choice(["a", "b"]), False), (JsonObject(), True)):
         compiled = compiler.compile(spec)
@@ -159,6 +166,56 @@ def test_an_automaton_is_made_or_refused_once_and_forgotten_with_its_grammar(
             else:
                 assert automata.of(compiled) is automata.of(compiled)
     assert len(made) == 2
+    kept = weakref.ref(compiled)
+    compiler.close()
+    del compiler, compiled
+    gc.collect()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("name", ["schema", "date"])
+def test_made_in_small_parts_it_is_what_it_is_made_at_once(name, vocabulary):
+    whole = token_automaton(Compiler(vocabulary).compile(SPECS[name]))
+    automata, compiled, parts = Automata(), Compiler(vocabulary).compile(SPECS[name]), 0
+    while True:
+        automata.begin(20)
+        try:
+            found = automata.of(compiled)
+            break
+        except Unfinished:
+            parts += 1
+            automata.begin(0)
+            with pytest.raises(Unfinished):  # nothing is left: it does nothing
+                automata.of(compiled)
+    assert parts > 5
+    assert torch.equal(found.classes, whole.classes)
+    assert np.array_equal(found.to, whole.to)
+    assert np.array_equal(found.distance, whole.distance)
+
+
+def test_two_that_are_made_share_what_may_be_spent(vocabulary):
+    """The one that is asked about first does not keep the other waiting until it is made."""
+    automata, compiler = Automata(), Compiler(vocabulary)
+    large, small = compiler.compile(SPECS["date"]), compiler.compile(Choice(["a", "b"]))
+    for _ in range(20):
+        automata.begin(100)
+        with pytest.raises(Unfinished):
+            automata.of(large)
+        try:
+            automata.of(small)
+            break
+        except Unfinished:
+            pass
+    else:
+        raise AssertionError("the small one is never made")
+
+
+def test_what_nobody_waits_for_any_more_is_forgotten(vocabulary):
+    automata, compiler = Automata(), Compiler(vocabulary)
+    compiled = compiler.compile(SPECS["date"])
+    automata.begin(100)
+    with pytest.raises(Unfinished):
+        automata.of(compiled)
     kept = weakref.ref(compiled)
     compiler.close()
     del compiler, compiled
