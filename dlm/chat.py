@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from dlm.errors import DlmError, RequestError
 from dlm.request import Request
@@ -41,8 +47,8 @@ class Chat:
     @classmethod
     def load(cls, directory: str | Path) -> "Chat":
         try:
-            return cls(AutoTokenizer.from_pretrained(str(directory), local_files_only=True))
-        except (OSError, ValueError) as error:
+            return cls(_tokenizer(str(directory)))
+        except (AttributeError, OSError, TypeError, ValueError) as error:
             raise DlmError(f"{directory} holds no tokenizer that can be read: {error}") from error
 
     def prompt(self, request: Request) -> list[int]:
@@ -180,3 +186,14 @@ def _replaced(written: Any, table: Mapping[int, str]) -> Any:
     if isinstance(written, list | tuple):
         return [_replaced(value, table) for value in written]
     return written
+
+
+def _tokenizer(directory: str) -> PreTrainedTokenizerBase:
+    """As `AutoTokenizer` reads it. Where the directory names the tokenizer's class, the model's own
+    class of configuration is not asked for it: that one imports most of transformers, and torch's
+    compiler, which takes two seconds."""
+    config = None
+    if get_tokenizer_config(directory, local_files_only=True).get("tokenizer_class"):
+        told, _ = PreTrainedConfig.get_config_dict(directory, local_files_only=True)
+        config = type("Config", (PreTrainedConfig,), {"model_type": told.get("model_type", "")})()
+    return AutoTokenizer.from_pretrained(directory, local_files_only=True, config=config)

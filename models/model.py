@@ -33,7 +33,7 @@ class DiffusionGemma(nn.Module):
         self.config = config
         self.backends: dict[str, Backend] = dict.fromkeys(_OPERATIONS, "torch")
         self.graphs: PassGraphs | None = None  # of one cache
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = _embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.eps)
         self.self_conditioning = SelfConditioning(config)
@@ -246,3 +246,12 @@ class DiffusionGemma(nn.Module):
             )
             for layer in self.layers
         ]
+
+
+def _embedding(V: int, hidden: int) -> nn.Embedding:
+    """Without weights on the meta device, where to draw them would import torch's compiler, which
+    takes two seconds."""
+    weight = torch.empty(V, hidden)
+    if not weight.is_meta:
+        nn.init.normal_(weight)
+    return nn.Embedding.from_pretrained(weight, freeze=False)

@@ -137,6 +137,21 @@ def test_transformers_imports_from_the_root_of_a_checkout():
     assert run.stdout.split() == [str(ROOT / "kernels"), "False"]
 
 
+def test_an_engine_is_loaded_without_torch_s_compiler():
+    """It takes as long to import as all the rest; so did every command, and every worker."""
+    code = """if True:
+        import sys
+        import dlm
+        dlm.Engine.load(device="cpu").close()
+        print("torch" in sys.modules, "torch._dynamo" in sys.modules, "sympy" in sys.modules)
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["True", "False", "False"]
+
+
 @pytest.mark.parametrize("folder", ["dlm", "grammar", "kernels", "models", "scripts", "tests"])
 def test_files_are_short_and_annotations_are_evaluated(folder):
     """jaxtyping and beartype read annotations: as strings they would check nothing."""
