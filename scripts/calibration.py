@@ -3,9 +3,10 @@
     python scripts/calibration.py --n 200
 
 Two tasks: "words", a word of a closed list, which the built-in model is trained on, and "fields",
-the value that a text gives a field, of four, which it is not. Each is decided from a canvas and left to
-right, and written under `Choice` for comparison. ECE is the expected calibration error of the most
-likely label in ten bins of its probability, Brier the sum of squared errors over all labels.
+the value that a text gives a field, of four, which it is not. Each is decided from a canvas and
+left to right, and written under `Choice` for comparison. ECE is the expected calibration error of
+the most likely label in ten bins of its probability, Brier the sum of squared errors over all
+labels.
 """
 
 import argparse

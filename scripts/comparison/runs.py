@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import judging
 
