@@ -19,7 +19,7 @@ INVOICE = str(ROOT / "examples" / "invoice.json")
 SCHEMA = json.loads(Path(INVOICE).read_text())
 PROMPT = (
     "Extract invoice_id, customer, total, paid as JSON. "
-    "Invoice AK-4071, billed to Silver Robotics, the total is 218.5, payment was received."
+    "Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
 )
 
 

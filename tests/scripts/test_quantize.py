@@ -16,7 +16,7 @@ TINY = Path(dlm.models.__file__).parent / "tiny"
 SCHEMA = ROOT / "examples" / "invoice.json"
 PROMPT = (
     "Extract invoice_id, customer, total, paid as JSON. "
-    "Invoice AK-4071, billed to Silver Robotics, the total is 218.5, payment was received."
+    "Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
 )
 
 
