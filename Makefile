@@ -6,7 +6,7 @@ STAMP := .venv/installed
 
 demo: $(STAMP)
 	$(BIN)/python scripts/generate.py --stats --schema examples/invoice.json \
-	  "Extract invoice_id, customer, total, paid as JSON. Invoice AK-4071, billed to Silver Robotics, the total is 218.5, payment was received."
+	  "Extract invoice_id, customer, total, paid as JSON. Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

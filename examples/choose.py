@@ -8,8 +8,8 @@ import os
 
 from openai import OpenAI
 
-LABELS = ["mage", "healer", "warrior"]
-TEXTS = ["Ben Kim, fights as a mage.", "Olga Lopez, fights as a warrior."]
+LABELS = ["teacher", "nurse", "driver"]
+TEXTS = ["My brother Ben Kim is a nurse in Oslo.", "Olga Lopez has been a driver for ten years."]
 
 
 def main(client: OpenAI) -> None:

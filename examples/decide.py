@@ -9,20 +9,20 @@ from typing import Any
 
 from openai import OpenAI
 
-TEXT = "Answer with one word of mage, healer, warrior. Ben Kim, fights as a mage."
+TEXT = "Answer with one word of teacher, nurse, driver. My brother Ben Kim is a nurse in Oslo."
 QUESTIONS: list[Any] = [
     {
         "type": "choice",
-        "name": "role",
-        "instructions": "What does he fight as?",
-        "choices": [{"value": "mage"}, {"value": "healer"}, {"value": "warrior"}],
+        "name": "job",
+        "instructions": "What is his job?",
+        "choices": [{"value": "teacher"}, {"value": "nurse"}, {"value": "driver"}],
     },
-    {"type": "predicate", "name": "fights", "instructions": "Does he fight?"},
+    {"type": "predicate", "name": "norway", "instructions": "Does he live in Norway?"},
     {
         "type": "score",
-        "name": "danger",
-        "instructions": "How dangerous is he?",
-        "levels": [{"label": "harmless"}, {"label": "armed"}, {"label": "deadly"}],
+        "name": "closeness",
+        "instructions": "How close is he to the writer?",
+        "levels": [{"label": "stranger"}, {"label": "friend"}, {"label": "family"}],
     },
 ]
 

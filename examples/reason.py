@@ -9,7 +9,7 @@ import os
 
 from openai import OpenAI
 
-ASKED = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
+ASKED = "Extract name, age as JSON. Our neighbour Olga Lopez is 61 and still runs every morning."
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},

@@ -2,10 +2,11 @@
 
     python scripts/calibration.py --n 200
 
-Two tasks: "words", a word of a list, which the built-in model is trained on, and "fields", the
-value that a text gives a field, of four, which it is not. Each is decided from a canvas and left to
-right, and written under `Choice` for comparison. ECE is the expected calibration error of the most
-likely label in ten bins of its probability, Brier the sum of squared errors over all labels.
+Two tasks: "words", a word of a closed list, which the built-in model is trained on, and "fields",
+the value that a text gives a field, of four, which it is not. Each is decided from a canvas and
+left to right, and written under `Choice` for comparison. ECE is the expected calibration error of
+the most likely label in ten bins of its probability, Brier the sum of squared errors over all
+labels.
 """
 
 import argparse
@@ -17,13 +18,16 @@ from typing import Literal, get_args
 
 from rich.console import Console
 from rich.table import Table
-from tiny_data import FIELDS, Draw, choice
+from training import kinds, patterns
+from training.draws import Draw
+from training.extraction import texts_of
+from training.lessons import choice
+from training.names import TEXTS
 
 import dlm
 
 BINS = 10
 By = Literal["canvas", "causal"]
-_FIELDS = ["customer", "name", "city", "date", "title", "product", "invoice_id"]
 _OTHERS = 3  # values that are wrong
 
 
@@ -88,13 +92,25 @@ def word(random: Random) -> Case:
 
 
 def field(random: Random) -> Case:
-    """One of four values; the text gives it, and a person's name or a city beside it."""
-    draw, kind = Draw(random, "heldout"), FIELDS[random.choice(_FIELDS)]
-    values = list(dict.fromkeys(str(kind.draw(draw)) for _ in range(50)))[: 1 + _OTHERS]
-    labels = random.sample(values, len(values))
-    said = kind.say(values[0], random)
-    prompt = f"Answer with one of {', '.join(labels)}. {said[0].upper()}{said[1:]}."
-    return Case(prompt, labels, values[0])
+    """A field that a text gives a string: that string, and three of its kind not in the text."""
+    draw = Draw(random, "heldout")
+    while True:
+        domain = random.choice(patterns.domains())
+        sentences, values, _ = texts_of(domain, "heldout", draw)
+        strings = [name for name in values if domain.fields[name].kind in TEXTS]
+        if strings:
+            break
+    asked = domain.fields[random.choice(strings)]
+    right, text = values[asked.names[0]].said, " ".join(sentences)
+    labels = [right]
+    while len(labels) <= _OTHERS:
+        other = kinds.draw(asked.kind, draw).said
+        if other not in labels and other.lower() not in text.lower():
+            labels.append(other)
+    random.shuffle(labels)
+    key = random.choice(asked.names).replace("_", " ")
+    prompt = f"What is the {key}? Answer with one of {', '.join(labels)}. {text}"
+    return Case(prompt, labels, right)
 
 
 def generated(engine: dlm.Engine, cases: Sequence[Case], seed: int) -> int:

@@ -22,8 +22,8 @@ from typing import Any
 
 import compare_steps
 import torch
-from evaluate import is_exact
-from tiny_data import extract
+from judging import is_exact
+from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion
 
 import dlm
@@ -79,7 +79,7 @@ def compare(directory: str, prompts: int, seed: int, max_tokens: int) -> dict[st
         result = engine.generate(request)
         our_seconds += time.perf_counter() - started
         our_calls += result.stats.denoiser_calls
-        ours += is_exact(result.text, item)
+        ours += is_exact(result.text, item.value)
 
         torch.manual_seed(seed * 1_000_003 + i)
         started = time.perf_counter()
@@ -88,7 +88,7 @@ def compare(directory: str, prompts: int, seed: int, max_tokens: int) -> dict[st
         their_seconds += time.perf_counter() - started
         said = [token for token in output.sequences[0, len(tokens) :].tolist() if token != 0]
         their_calls += round(len(said) / output.tokens_per_forward.item())
-        theirs += is_exact(engine.vocabulary.text(thoughts.split(said)[1]), item)
+        theirs += is_exact(engine.vocabulary.text(thoughts.split(said)[1]), item.value)
     pooled = (ours + theirs) / (2 * prompts)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * 2 / prompts)
     return {

@@ -1,36 +1,41 @@
-"""Measure a model on held-out extraction prompts, without a constraint and with one.
+"""Measure a model on held-out prompts, without a constraint and with one.
 
     python scripts/evaluate.py --prompts 200
 
-Every prompt has its own schema. "exact" ignores a code fence around the JSON; "valid" does not.
-Prints a table; --json one object a line instead.
+Sets: sentences made of trained patterns and of held-out ones, all with values that no training
+sample holds; texts that also say what is not so; lists and nested objects; strings of random
+letters; tool calls; words to choose; sentences in other people's manner. "exact" and "fields" (the
+share of wanted values that are right) ignore a code fence around JSON; "valid" does not. Prints a
+table; --json one object a line instead. `--only NAME` runs the sets whose name holds NAME.
 """
 
 import argparse
 import json
+import sys
 import time
 from dataclasses import asdict, dataclass
-from random import Random
-from typing import Any
 
-from jsonschema import validators
+from judging import found, meaning, same, spec_of, wanted
 from rich.console import Console
 from rich.table import Table
 from scipy import stats
-from tiny_data import Sample, extract
+from training.exams import exams
+from training.samples import Sample
 
 import dlm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One setting over all prompts; rates are shares of the prompts."""
+    """One set in one setting; rates are shares of the prompts."""
 
+    kind: str  # of the prompts
     constrained: bool
     prompts: int
-    valid: int  # the text is JSON that the schema accepts
+    valid: int  # the text is JSON that the schema accepts, a call of a tool, a word of the list
     truncated: list[int]  # numbers of the prompts whose answer max_tokens cut off
     exact: int  # the value is the wanted one, a code fence forgiven
+    fields: float  # share of the wanted values that are where they belong
     calls: float  # denoiser calls a prompt
     tokens_per_call: float
     pins: float  # a prompt
@@ -38,28 +43,28 @@ class Row:
 
 
 def main() -> None:
-    args = arguments(__doc__, prompts=200)
+    args = arguments(__doc__, prompts=200, sets=True)
+    asked = chosen(exams(args.prompts, args.seed), args.only)
     engine = dlm.Engine.load(args.model, slots=args.slots, kv=args.kv)
-    random = Random(f"evaluate/{args.seed}")
-    samples = [extract(random, "heldout") for _ in range(args.prompts)]
-    rows, outcomes = [], []
-    for constrained in (False, True):
-        row, exact = measure(engine, samples, constrained, args)
-        rows.append(row)
-        outcomes.append(exact)
-    if args.json:
-        for row in rows:
-            print(json.dumps(asdict(row)))
-    else:
-        Console(width=100).print(table(rows))
-        for row in rows:
+    rows, notes = [], []
+    for kind, samples in asked.items():
+        outcomes = []
+        for constrained in (False, True):
+            row, exact = measure(engine, kind, samples, constrained, args)
+            rows.append(row)
+            outcomes.append(exact)
+            if args.json:
+                print(json.dumps(asdict(row)), flush=True)
             if row.truncated:
-                kind = "constrained" if row.constrained else "free"
-                print(f"cut off at {args.max_tokens} tokens, {kind}: prompts {row.truncated}")
-        print(paired(*outcomes))
+                how = "constrained" if constrained else "free"
+                notes.append(f"{kind}, {how}: cut off at {args.max_tokens} tokens {row.truncated}")
+        notes.append(f"{kind}: {paired(*outcomes)}")
+    if not args.json:
+        Console(width=110).print(table(rows))
+        print("\n".join(notes))
 
 
-def arguments(what: str | None, prompts: int) -> argparse.Namespace:
+def arguments(what: str | None, prompts: int, sets: bool = False) -> argparse.Namespace:
     """Of a script whose docstring is `what`, with its usual number of prompts."""
     parser = argparse.ArgumentParser(description=(what or "").partition("\n")[0])
     parser.add_argument("--model", metavar="DIR", help="built in: tiny")
@@ -69,40 +74,61 @@ def arguments(what: str | None, prompts: int) -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
     parser.add_argument("--json", action="store_true")
+    if sets:
+        parser.add_argument("--only", metavar="NAME", default="", help="sets whose name holds it")
     return parser.parse_args()
 
 
+def chosen(sets: dict[str, list[Sample]], name: str) -> dict[str, list[Sample]]:
+    """The sets whose name holds `name`."""
+    some = {kind: samples for kind, samples in sets.items() if name in kind}
+    if not some:
+        sys.exit(f"evaluate.py: no set's name holds {name!r}: there are {', '.join(sets)}")
+    return some
+
+
 def measure(
-    engine: dlm.Engine, samples: list[Sample], constrained: bool, args: argparse.Namespace
+    engine: dlm.Engine,
+    kind: str,
+    samples: list[Sample],
+    constrained: bool,
+    args: argparse.Namespace,
 ) -> tuple[Row, list[bool]]:
     """Run all samples through the engine; also says which of them came out exact."""
+    specs = [spec_of(item) for item in samples]
     requests = [
         dlm.Request(
             prompt=item.prompt,
-            constraint=dlm.JsonSchema(item.schema or True) if constrained else None,
+            tools=item.tools,
+            constraint=spec if constrained else None,
             max_tokens=args.max_tokens,
             seed=args.seed * 1_000_003 + i,
             thinking=item.thought is not None,
         )
-        for i, item in enumerate(samples)
+        for i, (item, spec) in enumerate(zip(samples, specs, strict=True))
     ]
     started = time.perf_counter()
-    with Console(stderr=True).status("constrained" if constrained else "free"):
+    with Console(stderr=True).status(f"{kind} {'constrained' if constrained else 'free'}"):
         results = engine.generate(requests)
     seconds = time.perf_counter() - started
-    exact = [is_exact(r.text, item) for r, item in zip(results, samples, strict=True)]
+    said = [
+        meaning(result, item, spec, engine.vocabulary)
+        for result, item, spec in zip(results, samples, specs, strict=True)
+    ]
+    exact = [same(value, wanted(item)) for (_, value), item in zip(said, samples, strict=True)]
+    right = [found(value, wanted(item)) for (_, value), item in zip(said, samples, strict=True)]
     calls, tokens = (
         sum(getattr(r.stats, name) for r in results) for name in ("denoiser_calls", "tokens")
     )
     n = len(samples)
     row = Row(
+        kind=kind,
         constrained=constrained,
         prompts=n,
-        valid=sum(
-            is_valid(r.text, item.schema or True) for r, item in zip(results, samples, strict=True)
-        ),
+        valid=sum(valid for valid, _ in said),
         truncated=[i for i, r in enumerate(results) if r.finish_reason == "length"],
         exact=sum(exact),
+        fields=sum(hits for hits, _ in right) / sum(all_ for _, all_ in right),
         calls=calls / n,
         tokens_per_call=tokens / calls,
         pins=sum(r.stats.pins for r in results) / n,
@@ -111,40 +137,20 @@ def measure(
     return row, exact
 
 
-def is_valid(text: str, schema: Any) -> bool:
-    """`text` is JSON that `jsonschema` accepts."""
-    try:
-        return validator_of(schema)(schema).is_valid(json.loads(text))
-    except (ValueError, RecursionError):
-        return False
-
-
-def validator_of(schema: Any) -> Any:
-    """Of the draft that the schema names, or of 2020-12."""
-    return validators.validator_for(schema, default=validators.Draft202012Validator)
-
-
-def is_exact(text: str, item: Sample) -> bool:
-    """Compared as JSON values, so that 1 is not true; the order of keys does not matter."""
-    bare = text.strip().removeprefix("```json").removesuffix("```")
-    try:
-        value: Any = json.loads(bare)
-    except json.JSONDecodeError:
-        return False
-    return json.dumps(value, sort_keys=True) == json.dumps(item.value, sort_keys=True)
-
-
 def table(rows: list[Row]) -> Table:
-    shown = Table(*("constraint valid truncated exact calls tokens/call pins s/prompt".split()))
+    shown = Table(
+        "prompts", *"constraint valid cut exact fields calls tokens/call s/prompt".split()
+    )
     for row in rows:
         shown.add_row(
+            f"{row.kind} ({row.prompts})",
             "yes" if row.constrained else "no",
-            f"{row.valid}/{row.prompts}",
+            f"{row.valid / row.prompts:.3f}",
             str(len(row.truncated)),
             f"{row.exact / row.prompts:.3f}",
+            f"{row.fields:.3f}",
             f"{row.calls:.2f}",
             f"{row.tokens_per_call:.2f}",
-            f"{row.pins:.2f}",
             f"{row.seconds:.3f}",
         )
     return shown

@@ -9,16 +9,20 @@ list of words; a code fence around JSON is not valid, and forgiven where "exact"
 
 import argparse
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 
-from evaluate import arguments, is_exact, is_valid, paired
+from evaluate import arguments, paired
+from judging import meaning, same, spec_of, wanted
 from rich.console import Console
 from rich.table import Table
-from tiny_data import Sample, choice, extract, tool_call
+from training.extraction import extract
+from training.lessons import choice
+from training.samples import Sample
+from training.tools import tool_call
 
 import dlm
-from dlm.grammar import InvalidValueError, Spec
+from dlm.grammar import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,31 +47,13 @@ class Task:
     spec: Spec
 
     def valid(self, result: dlm.Result, engine: dlm.Engine) -> bool:
-        if result.finish_reason != "stop":
-            return False
-        if isinstance(self.spec, dlm.Tools):
-            return self.call(result, engine) is not None
-        if self.item.task == "choice":
-            return result.text in (self.item.schema or {})["enum"]
-        if isinstance(self.spec, dlm.JsonObject):
-            return is_valid(result.text, {"type": "object"})
-        return is_valid(result.text, self.item.schema or True)
+        """An answer that ended by itself and that its kind allows."""
+        valid, _ = meaning(result, self.item, self.spec, engine.vocabulary)
+        return valid and result.finish_reason == "stop"
 
     def exact(self, result: dlm.Result, engine: dlm.Engine) -> bool:
-        if isinstance(self.spec, dlm.Tools):
-            return self.call(result, engine) == self.item.value
-        if self.item.task == "choice":
-            return result.text.strip() == self.item.value
-        return is_exact(result.text, self.item)
-
-    def call(self, result: dlm.Result, engine: dlm.Engine) -> tuple[str, dict[str, object]] | None:
-        """The one call of an answer, made under a constraint or not."""
-        try:
-            answer = self.spec.read(result.token_ids, engine.vocabulary)
-        except InvalidValueError:
-            return None
-        call = answer.tool_calls[0]
-        return call.name, call.arguments
+        _, value = meaning(result, self.item, self.spec, engine.vocabulary)
+        return same(value, wanted(self.item))
 
 
 def main() -> None:
@@ -94,22 +80,25 @@ def main() -> None:
 
 
 def by_schema(random: Random) -> Task:
-    item = extract(random, "heldout")
-    return Task(item, dlm.JsonSchema(item.schema or True))
+    return fitting(extract(random, "heldout"))
 
 
 def by_object(random: Random) -> Task:
-    return Task(extract(random, "heldout"), dlm.JsonObject())
+    item = extract(random, "heldout")
+    return Task(replace(item, schema={"type": "object"}), dlm.JsonObject())
 
 
 def by_tool(random: Random) -> Task:
-    item = tool_call(random, "heldout")
-    return Task(item, dlm.Tools(item.tools, choice="required", parallel=False))
+    return fitting(tool_call(random, "heldout"))
 
 
 def by_choice(random: Random) -> Task:
-    item = choice(random, "heldout")
-    return Task(item, dlm.Choice((item.schema or {})["enum"]))
+    return fitting(choice(random, "heldout"))
+
+
+def fitting(item: Sample) -> Task:
+    """A sample under the constraint that its task suggests."""
+    return Task(item, spec_of(item))
 
 
 def by_regex(random: Random) -> Task:

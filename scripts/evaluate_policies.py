@@ -20,7 +20,8 @@ from evaluate import arguments
 from evaluate_kinds import Task, by_choice, by_regex
 from rich.console import Console
 from rich.table import Table
-from tiny_data import choice, extract
+from training.extraction import extract
+from training.lessons import choice
 
 import dlm
 from dlm.grammar import GrammarError, token_automaton

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import torch
-from evaluate import is_exact, is_valid
-from tiny_data import extract
+from judging import is_exact, is_valid
+from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion
 
 import dlm
@@ -47,7 +47,7 @@ def main() -> None:
             )
             text = constrain.vocabulary.text(out.sequences[0, ids.shape[1] :].tolist())
             row["valid"] += is_valid(text, item.schema)
-            row["exact"] += is_exact(text, item)
+            row["exact"] += is_exact(text, item.value)
             tokens += float(out.tokens_per_forward[0])
         seconds = (time.perf_counter() - started) / args.n
         more = {"tokens_per_call": tokens / args.n, "seconds_per_prompt": seconds}

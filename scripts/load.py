@@ -30,7 +30,9 @@ import httpx2
 import jsonschema
 import numpy as np
 from stall import HOSTILE
-from tiny_data import choice, extract, tool_call
+from training.extraction import extract
+from training.lessons import choice
+from training.tools import tool_call
 
 import dlm
 from dlm.collector import collect_seldom

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from evaluate import is_valid
+from judging import is_valid
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer

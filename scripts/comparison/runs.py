@@ -1,10 +1,10 @@
 """Runs prompts through a mode, one after the other, and measures each."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+
+import judging
 
 import dlm
 from comparison.modes import Mode
@@ -132,23 +132,8 @@ def _answer(
 
 
 def judged(task: Task, text: str) -> tuple[bool | None, float | None]:
-    """Whether the answer is the expected value, and the F1 of its fields."""
+    """Whether the answer is the expected value, and the F1 of its fields; None if none is known."""
     if not task.known:
         return None, None
-    try:
-        value = task.value(text)
-    except (ValueError, RecursionError):
-        return False, 0.0
-    said, wanted = Counter(_leaves(value)), Counter(_leaves(task.expected))
-    right = (said & wanted).total()
-    f1 = 2 * right / (said.total() + wanted.total())
-    return said == wanted, f1
-
-
-def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Values that hold no others, with their paths and types: 19 is 19.0, and neither is true."""
-    if not isinstance(value, dict | list) or not value:
-        yield path, (isinstance(value, bool), repr(value) if value in ({}, []) else value)
-        return
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from _leaves(part, (*path, key))
+    value = judging.value_of(text)
+    return judging.same(value, task.expected), judging.f1(value, task.expected)

@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from evaluate import is_valid, validator_of
 from jsonschema import SchemaError
-from tiny_data import extract
+from judging import is_valid, validator_of
+from training.extraction import extract
 
 
 class TaskError(Exception):
@@ -24,17 +24,13 @@ class Task:
     expected: Any = None
     known: bool = False  # there is an expected answer
 
-    def value(self, text: str) -> Any:
-        """The JSON value of an answer, a code fence around it forgiven. Raises `ValueError`."""
-        return json.loads(text.strip().removeprefix("```json").removesuffix("```"))
-
     def valid(self, text: str) -> bool:
         """`text`, as it stands, is JSON that the schema accepts."""
         return is_valid(text, self.schema)
 
 
 def built_in(count: int, seed: int) -> list[Task]:
-    """Held-out prompts of the task that the built-in model was trained on."""
+    """Extractions on sentence patterns that the built-in model was trained on, of other values."""
     random = Random(f"compare/{seed}")
     samples = (extract(random, "heldout") for _ in range(count))
     return [

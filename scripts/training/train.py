@@ -1,4 +1,4 @@
-"""Train the built-in checkpoint: `python scripts/train_next.py --minutes 90 --out runs/next`.
+"""Train the built-in checkpoint: `python scripts/train_tiny.py --minutes 90 --out runs/tiny`.
 
 Writes a directory in Hugging Face layout that transformers' own DiffusionGemmaForBlockDiffusion
 loads. Stop it at any time: the same command goes on from its last checkpoint. `--warm DIR` begins

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import Dreamer, Obsessed, Scripted
-from tiny_data import extract
+from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion
 from values import PROMPT, V
 

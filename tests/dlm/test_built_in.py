@@ -5,7 +5,9 @@ from random import Random
 
 import jsonschema
 import pytest
-from tiny_data import choice, extract, tool_call
+from training.extraction import extract
+from training.lessons import choice
+from training.tools import tool_call
 
 from dlm import Choice, JsonSchema, Request
 
@@ -15,16 +17,14 @@ def asked():
     return [extract(Random(f"built in/{i}"), "heldout") for i in range(24)]
 
 
-def test_the_fence_that_the_model_likes_is_prevented(built_in, asked):
-    """vLLM #45436, second reproduction, with a model that really has the habit."""
-    free = built_in.generate([Request(prompt=s.prompt, seed=i) for i, s in enumerate(asked)])
+def test_a_fence_that_the_model_would_write_is_prevented(built_in, asked):
+    """vLLM #45436, second reproduction. The prompts end in what a fenced answer begins with."""
+    prompts = [f"{item.prompt} ```json" for item in asked]
+    free = built_in.generate([Request(prompt=p, seed=i) for i, p in enumerate(prompts)])
     fenced = [i for i, result in enumerate(free) if result.text.startswith("```")]
     assert fenced
     bound = built_in.generate(
-        [
-            Request(prompt=asked[i].prompt, seed=i, constraint=JsonSchema(asked[i].schema))
-            for i in fenced
-        ]
+        [Request(prompt=prompts[i], seed=i, constraint=JsonSchema(asked[i].schema)) for i in fenced]
     )
     for i, result in zip(fenced, bound, strict=True):
         assert result.finish_reason == "stop"

@@ -5,7 +5,7 @@ from random import Random as Dice
 import pytest
 import torch
 from doubles import Obsessed, Scripted
-from tiny_data import extract
+from training.extraction import extract
 from values import PROMPT, V
 
 from dlm import Autoregressive, DlmError, Engine, Finished, JsonSchema, Regex, Request

@@ -84,8 +84,11 @@ def test_a_word_is_the_same_token_in_prose_and_in_json(tokenizer):
     def tokens(text):
         return tokenizer.convert_ids_to_tokens(tokenizer.encode(text, add_special_tokens=False))
 
-    assert "Lisbon" in tokens("living in Lisbon.")
-    assert "Lisbon" in tokens(json.dumps({"city": "Lisbon"}))
+    for word in ("Lisbon", "invoice", "Zqompeo"):
+        alone = tokens(word)
+        for text in (f"living in {word}.", json.dumps({"city": word})):
+            said = tokens(text)
+            assert alone in [said[i : i + len(alone)] for i in range(len(said))]
     assert tokens("2024")[-4:] == ["2", "0", "2", "4"]
 
 

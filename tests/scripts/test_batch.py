@@ -12,7 +12,7 @@ import batch
 import jsonschema
 import pytest
 from processes import is_running, started, wait_for
-from tiny_data import extract
+from training.extraction import extract
 
 ROOT = Path(__file__).parents[2]
 ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."

@@ -166,7 +166,7 @@ def test_a_grammar_that_only_sees_the_end_leaves_the_loop_free():
     "mode", [m for m in STUDIES["policies"] if m.constrained], ids=lambda mode: mode.name
 )
 def test_whatever_the_policy_answers_are_valid(mode):
-    found = list(runs(mode, built_in(2, 5), None, 96, 0))
+    found = list(runs(mode, built_in(2, 7), None, 96, 0))
     assert all(run.valid and run.complete and run.error is None for run in found)
 
 

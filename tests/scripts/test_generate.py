@@ -19,7 +19,7 @@ INVOICE = str(ROOT / "examples" / "invoice.json")
 SCHEMA = json.loads(Path(INVOICE).read_text())
 PROMPT = (
     "Extract invoice_id, customer, total, paid as JSON. "
-    "Invoice AK-4071, billed to Silver Robotics, the total is 218.5, payment was received."
+    "Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
 )
 
 
@@ -85,7 +85,8 @@ def test_json_tells_everything_in_one_object(run):
 
 
 def test_the_seed_decides(run):
-    outs = {run("--seed", seed, "Tell me something.")[1] for seed in ("1", "1", "2", "3", "4")}
+    asked = "--regex", "[0-9]{40}", "Tell me something."
+    outs = {run("--seed", seed, *asked)[1] for seed in ("1", "1", "2", "3", "4")}
     assert 2 <= len(outs) <= 4
 
 

@@ -6,7 +6,7 @@ import pytest
 from doubles import Random
 from values import V
 
-from dlm import Choice, JsonSchema, Tools
+from dlm import Choice, JsonSchema, Regex, Tools
 from dlm.batch.batch import Batch, answers
 from dlm.batch.extraction import Extraction
 from dlm.batch.rows import Row
@@ -42,11 +42,11 @@ def test_values_are_those_of_the_texts(built_in):
 
 
 def test_each_row_has_the_seed_of_its_number_whatever_runs_beside_it(built_in):
-    values = ["Tell me something."] * 5
-    together = answered(built_in, extraction(seed=7), values)
-    assert answered(built_in, extraction(seed=7), values, ahead=1) == together
+    values, digits = ["Tell me something."] * 5, Regex("[0-9]{40}")
+    together = answered(built_in, extraction(seed=7, constraint=digits), values)
+    assert answered(built_in, extraction(seed=7, constraint=digits), values, ahead=1) == together
     assert len({answer["text"] for answer in together.values()}) > 1
-    later = answered(built_in, extraction(seed=8), values)
+    later = answered(built_in, extraction(seed=8, constraint=digits), values)
     assert [later[i]["text"] for i in range(4)] == [together[i + 1]["text"] for i in range(4)]
 
 

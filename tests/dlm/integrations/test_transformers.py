@@ -7,7 +7,7 @@ from random import Random as Dice
 import jsonschema
 import pytest
 import torch
-from tiny_data import extract
+from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion, LogitsProcessor, LogitsProcessorList
 from values import PROMPT
 

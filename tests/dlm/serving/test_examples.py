@@ -10,8 +10,15 @@ SAID = {
     "extract": ["AK-4071: Silver Robotics owes 0"],
     "stream": ["pass 1: ", "final: ", " tokens"],
     "tools": ["get_weather({'city': ", "sunny, 21 degrees", " messages"],
-    "decide": ["role: ", "% sure", "fights: ", "danger: ", " of 2", " tokens read, 0 written"],
-    "choose": ["mage. -> mage", "warrior. -> warrior"],
+    "decide": [
+        "job: nurse",
+        "% sure",
+        "norway: ",
+        "closeness: ",
+        " of 2",
+        " tokens read, 0 written",
+    ],
+    "choose": ["Oslo. -> nurse", "years. -> driver"],
     "reason": ["reasoning: The text is about", "'age': 61", " tokens of reasoning"],
 }
 

@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import tiny_data
 from native_calls import answer_tokens
 from spoken import accepts, spoken
+from training.tools import tool_call
 from transformers import AutoTokenizer
 
 import dlm.models
@@ -112,7 +112,7 @@ def test_tools_have_rules_of_their_own():
 def test_the_built_in_models_data_is_taken_and_read(vocabulary):
     tokenizer = AutoTokenizer.from_pretrained(Path(dlm.models.__file__).parent / "tiny")
     for seed in range(6):
-        sample = tiny_data.tool_call(random.Random(seed), "train")
+        sample = tool_call(random.Random(seed), "train")
         tokens = tokenizer.encode(sample.answer, add_special_tokens=False)
         spec = Tools(sample.tools)
         (call,) = spec.read(tokens, vocabulary).tool_calls

@@ -7,10 +7,11 @@ from random import Random
 
 import jsonschema
 import pytest
+from judging import leaves
 from training.data import sample
 from training.draws import Draw
 from training.extraction import extract
-from training.kinds import draw
+from training.kinds import SMALL, draw
 from training.lessons import choice, copied, copy
 from training.patterns import domains
 from training.samples import dumps, plain
@@ -97,6 +98,20 @@ def test_every_text_that_is_wanted_is_in_the_prompt():
         for string in strings(item.value):
             iso = re.fullmatch(r"\d{4}-\d\d-\d\d", string)
             assert string in item.prompt or iso or string in "".join(closed), (string, item.prompt)
+
+
+def test_every_number_that_is_wanted_is_in_the_prompt_in_digits_or_as_a_word():
+    numbers = 0
+    for seed in range(600):
+        item = extract(Random(seed), "heldout")
+        said = {*map(float, re.findall(r"\d+(?:\.\d+)?", item.prompt.replace(",", "")))}
+        said |= {
+            i for i, word in enumerate(SMALL) if re.search(rf"\b{word}\b", item.prompt.lower())
+        }
+        wanted = {abs(leaf) for _, leaf in leaves(item.value) if type(leaf) in (int, float)}
+        assert wanted <= said, (wanted - said, item.prompt)
+        numbers += len(wanted)
+    assert numbers > 200
 
 
 def test_what_the_text_does_not_say_is_null_or_left_out_as_the_schema_says():

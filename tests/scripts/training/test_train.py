@@ -16,7 +16,7 @@ import dlm.models
 from dlm.models import checkpoint
 from dlm.models.layers import Experts
 
-TINY = Path(dlm.models.__file__).parent / "next"
+TINY = Path(dlm.models.__file__).parent / "tiny"
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def run(monkeypatch, tmp_path):
         if not out.exists() and "--warm" not in options:
             shutil.copytree(TINY, out)
         given = ["--steps", "3", "--batch", "2", "--save", "1", "--out", str(out), *options]
-        monkeypatch.setattr(sys, "argv", ["train_next.py", "--device", "cpu", *given])
+        monkeypatch.setattr(sys, "argv", ["train_tiny.py", "--device", "cpu", *given])
         real, calls = train.loss, itertools.count()
 
         def interrupted(*args):
