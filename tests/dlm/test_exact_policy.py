@@ -74,7 +74,7 @@ def request(spec, **more) -> Request:
     return Request(token_ids=PROMPT, constraint=spec, **{"max_tokens": 200} | more)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from([*SPECS]),
     model=st.sampled_from([*MODELS]),
@@ -139,16 +139,17 @@ def test_what_runs_beside_a_request_does_not_show(engine_of):
     model = Dreamer(V, 1)
     requests = [request(spec, seed=i) for i, spec in enumerate([*SPECS.values()] * 2)]
     together = engine_of(model, EXACT).generate(requests)
-    alone = [engine_of(model, EXACT).generate(one) for one in requests]
+    engine = engine_of(model, EXACT)
+    alone = [engine.generate(one) for one in requests]
     assert [r.token_ids for r in together] == [r.token_ids for r in alone]
     assert [r.stats.log_z for r in together] == [r.stats.log_z for r in alone]
 
 
 def test_nobody_waits_while_an_automaton_is_made(engine_of):
     """A grammar takes many steps to be made ready, in each of which the others go on."""
-    runs, joins = request(SPECS["choice"], seed=1), request(SPECS["schema"], seed=2)
+    runs, joins = request(None, seed=1), request(SPECS["schema"], seed=2)
     alone = [engine_of(Dreamer(V, 1), EXACT).generate(one).token_ids for one in (runs, joins)]
-    engine = engine_of(Dreamer(V, 1), EXACT, policy=Policy(step_work=40))
+    engine = engine_of(Dreamer(V, 1), EXACT, policy=Policy(step_work=10))
     number, ends = engine.add(runs), {}
     while not engine._scheduler.running:
         engine.step()

@@ -8,7 +8,9 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import httpx2
@@ -22,6 +24,7 @@ pytest.importorskip("ray")
 SCRIPT = Path(__file__).parents[3] / "scripts" / "serve.py"
 REPLICA = "ray::ServeReplica:dlm:engines"
 LONG = {"max_tokens": 1000, "response_format": {"type": "json_object"}, "temperature": 2}
+STREAMED = LONG | {"stream": True}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,9 @@ def served():
         ):
             wait_until(lambda: process.poll() is not None or is_well(http))
             assert process.poll() is None
-            yield SimpleNamespace(process=process, http=http, client=client)
+            one = SimpleNamespace(process=process, http=http, client=client)
+            wait_until(lambda: len(counted(one, "num_requests_running")) == 2)
+            yield one
         process.kill()
 
 
@@ -70,6 +75,14 @@ def ask(served, said, **more):
     messages = [{"role": "user", "content": said}]
     fields = {"model": "tiny", "messages": messages, "max_tokens": 16} | more
     return served.client.chat.completions.create(**fields)
+
+
+def until(stop, work):
+    """Does it again and again, until `stop` is set; what came of the last."""
+    while True:
+        found = work()
+        if stop.is_set():
+            return found
 
 
 def test_prompts_that_begin_alike_meet_the_same_replica(served):
@@ -110,14 +123,21 @@ def test_a_client_that_hangs_up_cancels_its_request(served):
 def test_requests_of_a_killed_replica_are_answered_by_the_other(served):
     pids = named(served.process.pid, REPLICA)
     assert len(pids) == 2
+    killed = Event()
     with ThreadPoolExecutor(16) as pool:
-        whole = [pool.submit(ask, served, f"number {i}", **LONG) for i in range(6)]
+        whole = [
+            pool.submit(until, killed, partial(ask, served, f"number {i}", **LONG))
+            for i in range(6)
+        ]
         streams = [
-            pool.submit(lambda i=i: list(ask(served, f"stream {i}", stream=True, **LONG)))
+            pool.submit(until, killed, lambda i=i: list(ask(served, f"stream {i}", **STREAMED)))
             for i in range(3)
         ]
-        wait_until(lambda: min(counted(served, "num_requests_running").values()) == 2)
-        os.kill(pids[0], signal.SIGKILL)
+        try:
+            wait_until(lambda: min(counted(served, "num_requests_running").values()) == 2)
+            os.kill(pids[0], signal.SIGKILL)
+        finally:
+            killed.set()
         for i in range(4):
             assert ask(served, f"later {i}").choices[0].finish_reason in ("stop", "length")
         for one in whole:
