@@ -9,7 +9,7 @@ demo: $(STAMP)
 	  "Extract invoice_id, customer, total, paid as JSON. Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

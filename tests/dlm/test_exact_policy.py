@@ -74,7 +74,7 @@ def request(spec, **more) -> Request:
     return Request(token_ids=PROMPT, constraint=spec, **{"max_tokens": 200} | more)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from([*SPECS]),
     model=st.sampled_from([*MODELS]),

@@ -23,7 +23,7 @@ pytest.importorskip("ray")
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "serve.py"
 REPLICA = "ray::ServeReplica:dlm:engines"
-LONG = {"max_tokens": 1000, "response_format": {"type": "json_object"}, "temperature": 2}
+LONG = {"max_tokens": 400, "response_format": {"type": "json_object"}, "temperature": 2}
 STREAMED = LONG | {"stream": True}
 
 
