@@ -43,6 +43,16 @@ PERSON = JsonSchema(
 )
 
 
+@pytest.fixture
+def several_threads():
+    """Rounding must not depend on how a product is shared out among them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("several_threads")
 def test_requests_give_in_a_batch_exactly_what_each_gives_alone(built_in):
     requests = [
         Request(prompt=prompt, seed=seed, max_tokens=96, constraint=spec)

@@ -85,9 +85,9 @@ def test_json_tells_everything_in_one_object(run):
 
 
 def test_the_seed_decides(run):
-    asked = "--regex", "[0-9]{40}", "Tell me something."
-    outs = {run("--seed", seed, *asked)[1] for seed in ("1", "1", "2", "3", "4")}
-    assert 2 <= len(outs) <= 4
+    asked = "--regex", "[0-9]{12}", "Tell me something."
+    outs = {run("--seed", seed, *asked)[1] for seed in ("1", "1", "2", "3")}
+    assert 2 <= len(outs) <= 3
 
 
 def test_watching_shows_the_canvas_on_stderr_only(run):
