@@ -4,12 +4,12 @@ Content is text, arguments are data, the result of a tool names its tool. What a
 cannot read is refused, and so is what would be lost.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from dlm.errors import RequestError
 from dlm.openai.body import list_at, object_at, only, text_at, wrong
+from dlm.openai.json_text import parsed
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _FIELDS = {  # of a message, by its role
@@ -89,10 +89,7 @@ def _calls(field: str, value: Any, called: dict[str, str]) -> list[dict[str, Any
 
 
 def _arguments(field: str, value: Any) -> dict[str, Any]:
-    try:
-        read = json.loads(value) if isinstance(value, str) and value else value
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{field}: not JSON: {error}") from error
+    read = parsed(field, value) if isinstance(value, str) and value else value
     return object_at(field, {} if read in (None, "") else read)
 
 

@@ -1,6 +1,5 @@
 """The routes of a server, answered by one engine."""
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,12 +10,12 @@ from starlette.exceptions import HTTPException
 
 from dlm.collector import collect_seldom
 from dlm.engine import Engine
-from dlm.errors import RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
 from dlm.openai.body import object_at
 from dlm.openai.decisions import answered, inquiry_of
 from dlm.openai.errors import error_body
 from dlm.openai.fields import Generation, chat_of, completion_of, model_of
+from dlm.openai.json_text import parsed
 from dlm.policy import Policy
 from dlm.serving.answering import answer, decided
 from dlm.serving.async_engine import AsyncEngine
@@ -85,7 +84,7 @@ class Service(Routes):
     async def _read(self, request: Request, read: Callable[[Any], Any]) -> Any:
         """What is made of the body, in a thread for such things."""
         raw = await self.guard.body(request)
-        return await self.engine.aside(lambda: read(_parsed(raw)))
+        return await self.engine.aside(lambda: read(parsed("the body", raw)))
 
     def _named(self, model: str | None) -> str:
         """The name that the client knows the model by."""
@@ -117,14 +116,3 @@ def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Service]:
     """An application that ends the engine when it ends."""
     service = Service(engine, settings)
     return application(service), service
-
-
-def _parsed(raw: bytes) -> Any:
-    try:
-        return json.loads(raw, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is not JSON: {str(error)[:200]}") from error
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
+from dlm.errors import RequestError
+from dlm.openai.json_text import parsed
+
 _MOST = 1024  # characters that count: some 200 tokens, a dozen pages of the cache
 
 
@@ -15,8 +18,8 @@ def prefix_of(raw: bytes) -> str:
     """A digest of a body's tools, instructions and first message of a user, up to 1,024 characters:
     later turns of a conversation do not change it. Of a body that is none, something."""
     try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
+        body = parsed("the body", raw)
+    except RequestError:
         body = None
     if not isinstance(body, dict):
         return _digest("")

@@ -88,7 +88,7 @@ def call(**more):
         (call(type="custom"), r"tool_calls\[0\].type is 'custom': it takes function"),
         (call(id=None), r"tool_calls\[0\].id is missing"),
         (call(function=None), r"tool_calls\[0\].function is missing: it takes an object"),
-        (call(function={"name": "f", "arguments": "{"}), r"function.arguments: not JSON"),
+        (call(function={"name": "f", "arguments": "{"}), r"function.arguments is not JSON"),
         (call(function={"name": "f", "arguments": "3"}), r"arguments is 3: it takes an object"),
         ({"role": "tool", "content": "a"}, r"tool_call_id is missing: it takes the id of a tool"),
         ({"role": "tool", "content": "a", "tool_call_id": "x"}, "no call before it has that id"),

@@ -1,0 +1,43 @@
+"""JSON of clients: what would take long to read is refused unread."""
+
+import json
+
+import pytest
+
+from dlm import RequestError
+from dlm.openai import json_text
+from dlm.openai.json_text import MOST_PARTS, parsed
+
+SIZE = 4 << 20
+LONG = {
+    "lists": "[" + "[]," * (SIZE // 3 - 2) + "0]",
+    "objects": "[" + '{"":{}},' * (SIZE // 8 - 2) + "0]",
+    "numbers": "[" + "1," * (SIZE // 2 - 2) + "0]",
+    "keys": "{" + ",".join(f'"{i:x}":0' for i in range(SIZE // 12)) + "}",
+    "depth": "[" * SIZE,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("kind", [str, str.encode])
+def test_what_has_many_values_is_refused_before_it_is_read(name, kind, monkeypatch):
+    monkeypatch.setattr(json_text.json, "loads", None)
+    with pytest.raises(RequestError, match=r"the body has \d+ commas, .* it takes 262144"):
+        parsed("the body", kind(LONG[name]))
+
+
+def test_long_texts_and_what_is_just_allowed_are_read():
+    prose = json.dumps({"content": "A sentence, as people write it: no more. " * 90_000})
+    assert len(prose) > 3_500_000
+    most = [0] * MOST_PARTS  # a bracket, and a comma less than values
+    for text in (prose, json.dumps(most)):
+        for kind in (str, str.encode):
+            assert parsed("it", kind(text)) == json.loads(text)
+    with pytest.raises(RequestError, match="it has 262145 commas"):
+        parsed("it", json.dumps([0, *most]))
+
+
+@pytest.mark.parametrize("text", ["", "{", b"\xff", "NaN", "[Infinity]", "[" * 100_000])
+def test_what_is_no_json_is_told_so(text):
+    with pytest.raises(RequestError, match=r"^it is not JSON: "):
+        parsed("it", text)
