@@ -22,7 +22,7 @@ LONG = {
 @pytest.mark.parametrize("kind", [str, str.encode])
 def test_what_has_many_values_is_refused_before_it_is_read(name, kind, monkeypatch):
     monkeypatch.setattr(json_text.json, "loads", None)
-    with pytest.raises(RequestError, match=r"the body has \d+ commas, .* it takes 262144"):
+    with pytest.raises(RequestError, match=r"the body has too many values: .* it takes 262144"):
         parsed("the body", kind(LONG[name]))
 
 
@@ -33,7 +33,7 @@ def test_long_texts_and_what_is_just_allowed_are_read():
     for text in (prose, json.dumps(most)):
         for kind in (str, str.encode):
             assert parsed("it", kind(text)) == json.loads(text)
-    with pytest.raises(RequestError, match="it has 262145 commas"):
+    with pytest.raises(RequestError, match="are 262145, and"):
         parsed("it", json.dumps([0, *most]))
 
 
