@@ -22,8 +22,8 @@ def parsed(what: str, text: str | bytes) -> Any:
     )
     if parts > MOST_PARTS:
         raise RequestError(
-            f"{what} has too many values: its commas and opening brackets, and twice its colons and "
-            f"opening braces, are {parts}, and it takes {MOST_PARTS}"
+            f"{what} has too many values: its commas and opening brackets, and twice its colons "
+            f"and opening braces, are {parts}, and it takes {MOST_PARTS}"
         )
     try:
         return json.loads(text, parse_constant=_no_constant)
