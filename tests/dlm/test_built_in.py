@@ -1,15 +1,20 @@
 """The engine on the built-in model: its habits, and what the constraint makes of them."""
 
 import json
+import shutil
 from random import Random
 
 import jsonschema
 import pytest
+import torch
+from training import directory
 from training.extraction import extract
 from training.lessons import choice
 from training.tools import tool_call
 
-from dlm import Choice, JsonSchema, Request
+from dlm import BackendError, Choice, Engine, JsonSchema, Request
+from dlm.engine import BUILT_IN
+from dlm.models import DiffusionGemma, ModelConfig
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +70,18 @@ def test_it_calls_declared_tools_in_gemma_s_own_form(built_in):
     results = built_in.generate(requests)
     said = [built_in.chat.tokenizer.decode(r.token_ids) for r in results]
     assert sum(text == s.answer for text, s in zip(said, items, strict=True)) >= 4
+
+
+def test_kernels_that_are_asked_for_are_told_of_or_refused(built_in, tmp_path):
+    assert built_in.backends["experts"] == "torch"
+    half = {"device": "cpu", "dtype": torch.bfloat16, "kernels": "triton"}  # interpreted
+    with pytest.raises(BackendError, match="attention: heads of 48 numbers are none of"):
+        Engine.load(**half)
+    shutil.copytree(BUILT_IN, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["head_dim"] = 64
+    weights = DiffusionGemma(ModelConfig.from_hf(config)).state_dict()
+    directory.write(weights, config, tmp_path)
+    assert Engine.load(tmp_path, **half).backends["experts"] == "triton"
+    with pytest.raises(BackendError, match=r"experts: activations are torch.float32"):
+        Engine.load(device="cpu", kernels="triton")

@@ -1,18 +1,13 @@
 """Requests, slots and events."""
 
-import json
-import shutil
-
 import jsonschema
 import pytest
 import torch
 from doubles import Double, Obsessed, Random, Scripted
 from specs import checked
-from training import directory
 from values import PROMPT, V
 
 from dlm import (
-    BackendError,
     Committed,
     DlmError,
     Draft,
@@ -24,9 +19,7 @@ from dlm import (
     Request,
     RequestError,
 )
-from dlm.engine import BUILT_IN
 from dlm.grammar import NOTHING, GrammarError, Guidance
-from dlm.models import DiffusionGemma, ModelConfig
 
 ASKED = [
     "Extract name, age as JSON. This is Olga Lopez, 61 years old.",
@@ -337,21 +330,6 @@ def test_bf16_runs_too(built_in):
     result = engine.generate(Request(prompt=ASKED[0], constraint=PERSON, max_tokens=96))
     assert result.finish_reason == "stop"
     assert result.parsed.keys() == {"name", "age"}
-
-
-def test_kernels_that_are_asked_for_are_told_of_or_refused(built_in, tmp_path):
-    assert built_in.backends["experts"] == "torch"
-    half = {"device": "cpu", "dtype": torch.bfloat16, "kernels": "triton"}  # interpreted
-    with pytest.raises(BackendError, match="attention: heads of 48 numbers are none of"):
-        Engine.load(**half)
-    shutil.copytree(BUILT_IN, tmp_path, dirs_exist_ok=True)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["text_config"]["head_dim"] = 64
-    weights = DiffusionGemma(ModelConfig.from_hf(config)).state_dict()
-    directory.write(weights, config, tmp_path)
-    assert Engine.load(tmp_path, **half).backends["experts"] == "triton"
-    with pytest.raises(BackendError, match=r"experts: activations are torch.float32"):
-        Engine.load(device="cpu", kernels="triton")
 
 
 class Undecided(Double):
