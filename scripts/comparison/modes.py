@@ -129,7 +129,7 @@ NUMBERS = (
     ),
     *_settings(
         "steps",
-        "passes a canvas before positions are pinned; 48 by default",
+        "passes a canvas before positions are pinned; 48 by default, 24 in the built-in checkpoint",
         "max_steps",
         (8, 16, 24),
     ),
