@@ -100,8 +100,8 @@ def field(random: Random) -> Case:
         strings = [name for name in values if domain.fields[name].kind in TEXTS]
         if strings:
             break
-    asked = domain.fields[random.choice(strings)]
-    right, text = values[asked.names[0]].said, " ".join(sentences)
+    name = random.choice(strings)
+    asked, right, text = domain.fields[name], values[name].said, " ".join(sentences)
     labels = [right]
     while len(labels) <= _OTHERS:
         other = kinds.draw(asked.kind, draw).said

@@ -113,10 +113,7 @@ class Raw(dlm.Diffusion):
     entropies: bool = False  # what is accepted, and whether the guess is settled
 
     def passes(self, parts: Parts) -> Pipeline:
-        limits = parts.policy.encode_tokens, parts.policy.step_work
-        pipeline = _RawPipeline(parts.model, parts.cache, parts.config, *limits, parts.by_kernel)
-        pipeline.decoding = self
-        return pipeline
+        return _piped(_RawPipeline, self, parts)
 
 
 class _RawPipeline(Pipeline):
@@ -153,14 +150,11 @@ class Refilled(dlm.Diffusion):
     by: Literal["allowed", "draft"]  # noise of what the grammar allows there; the guess itself
 
     def passes(self, parts: Parts) -> Pipeline:
-        limits = parts.policy.encode_tokens, parts.policy.step_work
-        pipeline = _RefilledPipeline(parts.model, parts.cache, parts.config, *limits)
-        pipeline.by = self.by
-        return pipeline
+        return _piped(_RefilledPipeline, self, parts)
 
 
 class _RefilledPipeline(Pipeline):
-    by: Literal["allowed", "draft"]
+    decoding: Refilled
 
     def _settled(self, reading: Reading, running: Mapping[int, Any]) -> Outcomes:
         for slot, outcome in super()._settled(reading, running):
@@ -173,7 +167,7 @@ class _RefilledPipeline(Pipeline):
         for i, accepted in enumerate(outcome.accepted):
             if accepted:
                 continue
-            if self.by == "draft":
+            if self.decoding.by == "draft":
                 tokens[i] = guidance.guess[i]
             elif i < len(guidance.rows) and guidance.bitmask is not None:
                 tokens[i] = _allowed(guidance.rows[i], guidance.bitmask, sequence.rng)
@@ -186,3 +180,11 @@ def _allowed(row: int, bitmask: Tensor, rng: torch.Generator) -> int:
         return ~row
     some = tokens_in(bitmask[row].numpy().view(np.uint32))
     return int(some[int(torch.randint(len(some), (), generator=rng))])
+
+
+def _piped(kind: type[Any], decoding: dlm.Diffusion, parts: Parts) -> Pipeline:
+    """A pipeline of a `kind` that is told of its decoding."""
+    limits = parts.policy.encode_tokens, parts.policy.step_work
+    pipeline = kind(parts.model, parts.cache, parts.config, *limits, parts.by_kernel)
+    pipeline.decoding = decoding
+    return pipeline

@@ -165,7 +165,7 @@ def test_a_text_by_itself_may_name_control_tokens_and_begins_with_one(chat):
 
 
 @pytest.mark.parametrize("kind", ["TokenizersBackend", "GemmaTokenizer", None])
-def test_a_directory_s_tokenizer_is_the_one_that_transformers_reads(chat, kind, tmp_path):
+def test_a_directory_s_tokenizer_is_the_one_that_transformers_reads(kind, tmp_path):
     directory = shutil.copytree(BUILT_IN, tmp_path / "model")
     path = directory / "tokenizer_config.json"
     named = json.loads(path.read_text()) | {"tokenizer_class": kind}

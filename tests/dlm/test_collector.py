@@ -1,7 +1,6 @@
 """The garbage collector of a process that serves."""
 
-import subprocess
-import sys
+from processes import printed
 
 COUNTED = """
 import gc
@@ -22,10 +21,7 @@ print(full_collections(300_000))
 
 def test_a_process_that_serves_seldom_looks_at_everything():
     """While so many containers are made and kept, in a process that nothing else has run in."""
-    run = subprocess.run(
-        [sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True
-    )
-    before, frozen, after = map(int, run.stdout.split())
+    before, frozen, after = map(int, printed(COUNTED).split())
     assert before > 0
     assert frozen > 100_000
     assert after == 0

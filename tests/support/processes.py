@@ -1,12 +1,28 @@
 """The processes that a process has started, and those that they have."""
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-BATCH = Path(__file__).parents[2] / "scripts" / "batch.py"
+ROOT = Path(__file__).parents[2]
+BATCH = ROOT / "scripts" / "batch.py"
+
+
+def printed(code: str, **environment: str) -> str:
+    """What `code` prints in a process of its own, at the root of the checkout."""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 def started(*args: object) -> "subprocess.Popen[str]":

@@ -128,7 +128,8 @@ def test_what_is_learnt_is_bounded_and_kept(warm, vocabulary, spec):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_warmup_that_is_cut_short_anywhere_learns_the_same(vocabulary, name, monkeypatch):
+@pytest.mark.parametrize("work", [1, 100])
+def test_a_warmup_that_is_cut_short_anywhere_learns_the_same(vocabulary, name, work, monkeypatch):
     """Each part does what it is asked for, and at most one piece more."""
     monkeypatch.setattr(warmup_module, "_MOST_WORK", maxsize)  # what is cut short is begun again
     whole, parts = (Compiler(vocabulary).compile(SMALL[name]) for _ in range(2))
@@ -137,9 +138,9 @@ def test_a_warmup_that_is_cut_short_anywhere_learns_the_same(vocabulary, name, m
     warmup, asked = Warmup(parts), 0
     while not warmup.done:
         before = parts.meter.spent
-        warmup.go_on(1)
+        warmup.go_on(work)
         asked += 1
-        assert parts.meter.spent <= before + 1 + piece
+        assert parts.meter.spent <= before + work + piece
         assert asked < 200_000
     assert asked > 1
     assert len(parts.parser) == len(whole.parser)

@@ -1,9 +1,8 @@
 """What a trained model is asked."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from processes import printed
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 ASKED = (
@@ -14,14 +13,7 @@ ASKED = (
 def test_every_process_asks_the_same():
     """Python hashes text otherwise in each of them, and sets come in another order."""
     told = [
-        subprocess.run(
-            [sys.executable, "-c", ASKED],
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(SCRIPTS)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
+        printed(ASKED, PYTHONHASHSEED=seed, PYTHONPATH=str(SCRIPTS)) for seed in ("1", "2", "3")
     ]
     assert told[0] == told[1] == told[2]
     assert told[0].count("JSON") > 50
