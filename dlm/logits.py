@@ -21,7 +21,6 @@ _NEAR = log(1e3)  # nats below the best candidate: what is less likely is none
 _UNSEEN = 1e-3  # of the mass of what is allowed: so much may be missing in it
 _REACH = 30.0  # nats: a quarter of a million tokens that are less likely have 2e-8 together
 _FAR = np.float32(3e38)  # below any logit that is worth a thought
-_AHEAD = 4  # rows that are fetched at once, at least: a search for a repair looks at as many
 
 
 class Logits:
@@ -147,7 +146,7 @@ class Logits:
 
     def _row(self, position: int) -> Tensor:
         if position not in self._fetched:
-            end = min(position + max(_AHEAD, self.rows), len(self.argmax))
+            end = min(position + max(1, self.rows), len(self.argmax))
             rows = self._link.to_host(self._logits[position:end])
             self._fetched |= dict(enumerate(rows, start=position))
             self.rows += len(rows)

@@ -1,1 +1,1 @@
-"""A grammar over canvases: guide, repair, compile, warm up."""
+"""A grammar over canvases: guide, compile, warm up."""

@@ -12,11 +12,9 @@ completion is followed instead.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from math import exp
 from sys import maxsize
 
 from dlm.grammar.canvas.canvas_pass import CanvasPass
-from dlm.grammar.canvas.repair import SURE, best_repair
 from dlm.grammar.common import common
 from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
 from dlm.grammar.errors import DeadEndError, GrammarError
@@ -29,7 +27,7 @@ from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.parse.state import State
 
 _CONTEXT = 20  # tokens that are remembered of the text so far, to spell what follows and for errors
-_TRIED = 3  # candidates for a repair
+_TRIED = 3  # candidates for a repair: the budget may be too small for the likeliest
 
 
 class Frontier:
@@ -241,7 +239,9 @@ class Frontier:
                 here.mass = self._candidates(scores, position, ~forced[0]).mass
             yield forced[0], ~forced[0]
         elif first:
-            yield from self._repairs(scores, here, refused)
+            found = self._candidates(scores, position, self._mask(here, refused))
+            here.mass = found.mass
+            yield from ((token, self._mask(here, refused)) for token, _ in found.ranked)
         elif here.fixed.last:
             yield scores.best(position, self._masks.words(self._allowed(refused))), 0
         yield self._completing(scores, here)
@@ -255,21 +255,6 @@ class Frontier:
 
     def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:
         return scores.candidates(position, self._masks.words(mask), _TRIED)
-
-    def _repairs(
-        self, scores: Scores, here: CanvasPass, refused: Collection[int]
-    ) -> Iterator[tuple[int, Mask]]:
-        """Candidates for the first refused position, the best first."""
-        position = len(here.guess)
-        found = self._candidates(scores, position, self._mask(here, refused))
-        here.mass = found.mass
-        if not found.ranked:
-            return
-        token, logp = found.ranked[0]
-        if exp(logp) < SURE * found.mass:
-            token = best_repair(self._matcher, self._masks, scores, position, found)
-        yield token, self._mask(here, refused)
-        yield from ((t, self._mask(here, refused)) for t, _ in found.ranked if t != token)
 
     def _completing(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
         """The next token of a shortest completion, or the stop behind it."""

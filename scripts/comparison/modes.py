@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dlm
-from comparison.variants import AtCommit, Guided, NoSearch, Raw, Refilled, WholeChain
+from comparison.variants import AtCommit, Guided, Raw, Refilled, WholeChain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +85,6 @@ POLICIES = (
         name="pinned without patience",
         what="what the grammar agrees with is fixed as soon as that has not grown for a pass",
         config={"patience": 1},
-    ),
-    Mode(
-        name="no search for repairs",
-        what="the likeliest allowed token stands in, whatever comes behind it",
-        decoding=Guided(frontier=NoSearch),
     ),
     Mode(
         name="raw soft embeddings",

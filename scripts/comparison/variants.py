@@ -23,9 +23,7 @@ from dlm.grammar import (
     ScoresByClass,
 )
 from dlm.grammar.canvas.canvas_pass import CanvasPass
-from dlm.grammar.constraint import Candidates
 from dlm.grammar.masks.bits import tokens_in
-from dlm.grammar.masks.table import Mask
 from dlm.kernels.expectation import Distributions
 from dlm.marginals import Marginals
 from dlm.pipeline import Outcomes, Pipeline
@@ -95,14 +93,6 @@ class WholeChain(Frontier):
     def _advance(self, scores: Scores, here: CanvasPass) -> None:
         super()._advance(scores, here)
         here.repair = None  # each disagreement counts as the first: nothing is suspect behind it
-
-
-class NoSearch(Frontier):
-    """The likeliest allowed token stands in for one that is refused, whatever comes behind it."""
-
-    def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:
-        found = super()._candidates(scores, position, mask)
-        return replace(found, ranked=found.ranked[:1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
