@@ -25,6 +25,7 @@ from training.batches import Source
 SELF_CONDITIONED = 2  # one step in so many shows the model its own first look
 AVERAGED = 0.99  # share of the running average of the weights that a step keeps
 SHOWN = 50  # steps between lines of the log
+STATE = "training.pt"  # what a run goes on from, beside its weights
 
 
 @dataclass
@@ -62,7 +63,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     out, warm = Path(args.out), args.warm and Path(args.warm)
     if warm and not (out / "config.json").exists():
-        shutil.copytree(warm, out, dirs_exist_ok=True)
+        shutil.copytree(warm, out, ignore=shutil.ignore_patterns(STATE), dirs_exist_ok=True)
     directory.prepare(out, args.seed)
     config = json.loads((out / "config.json").read_text())
     run = begun(args, config, out, warm)
@@ -87,7 +88,7 @@ def main() -> None:
 
 
 def keep(run: Run, config: dict[str, Any], out: Path) -> None:
-    run.save(out / "training.pt")
+    run.save(out / STATE)
     directory.write({name: t.cpu() for name, t in run.average.items()}, config, out)
 
 
@@ -99,8 +100,8 @@ def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Pat
     model = model.to(args.device).requires_grad_(True).train()
     average = {name: t.clone() for name, t in model.state_dict().items()}
     run = Run(model, average, optimisers.optimisers(model))
-    if (out / "training.pt").exists():
-        run.load(out / "training.pt", args.device)
+    if (out / STATE).exists():
+        run.load(out / STATE, args.device)
         print(f"resuming at step {run.step}", flush=True)
     dense.prepare(model, args.compile)
     return run

@@ -75,6 +75,11 @@ def test_a_warm_start_goes_on_from_the_weights_it_is_given(run):
     assert (out / "tokenizer.json").read_text() == (TINY / "tokenizer.json").read_text()
 
 
+def test_a_warm_start_from_another_run_s_folder_is_a_run_of_its_own(run):
+    out = run("warm", "--warm", str(run("before")), "--steps", "1")
+    assert torch.load(out / "training.pt", weights_only=True)["step"] == 1
+
+
 def test_a_budget_in_minutes_ends_the_run(run):
     out = run("short", "--steps", "1000", "--minutes", "0.0001")
     assert torch.load(out / "training.pt", weights_only=True)["step"] == 1

@@ -1,0 +1,57 @@
+"""Arrays of the modules that are called for each token of a text: their shapes are checked here,
+since elsewhere that takes longer than the calls."""
+
+from pathlib import Path
+
+from processes import printed
+
+GRAMMAR = Path(__file__).parents[2] / "grammar"
+CODE = """
+import sys, types
+import jaxtyping
+jaxtyping.install_import_hook("dlm.grammar", "beartype.beartype")
+from dlm import Choice, Engine, Grammar, JsonSchema, Regex, Request
+
+properties = {
+    "name": {"type": "string", "minLength": 2, "maxLength": 9},
+    "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3,}$"},
+    "born": {"type": "string", "format": "date"},
+    "count": {"type": "integer", "minimum": 3, "maximum": 4711},
+    "tags": {"type": "array", "items": {"enum": ["a", "ab", "b"]}, "maxItems": 3},
+}
+specs = [
+    JsonSchema({"type": "object", "properties": properties, "required": ["code", "tags"]}),
+    JsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
+    Regex("(ab|a)*c?[d-f]{2,40}"),
+    Choice(["north", "south"]),
+    Grammar('root ::= "(" root ")" | [^()]{1,6}'),
+]
+engine = Engine.load(device="cpu")
+for spec in specs:
+    for temperature in (1.0, 2.0):
+        engine.generate(
+            Request(prompt="Say it.", constraint=spec, max_tokens=80, temperature=temperature)
+        )
+
+def checked(what):
+    parts = vars(what).values() if isinstance(what, type) else [what]
+    parts = [getattr(p, "fget", None) or getattr(p, "func", None) or p for p in parts]
+    return any(isinstance(p, types.FunctionType) and hasattr(p, "__wrapped__") for p in parts)
+
+for name, module in sorted(sys.modules.items()):
+    own = [v for v in vars(module).values() if getattr(v, "__module__", "") == name]
+    if name.startswith("dlm.grammar.") and any(map(checked, own)):
+        print(name)
+"""
+
+
+def test_texts_are_read_with_arrays_of_the_shapes_that_are_written():
+    asked = set(printed(CODE).split())
+    shaped = {
+        ".".join(("dlm", "grammar", *path.relative_to(GRAMMAR).with_suffix("").parts))
+        for folder in ("parse", "masks")
+        for path in (GRAMMAR / folder).glob("*.py")
+        if "from jaxtyping import" in path.read_text()
+    }
+    assert shaped
+    assert shaped | {"dlm.grammar.trie"} <= asked
