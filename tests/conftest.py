@@ -1,10 +1,10 @@
 """What all tests share: devices, seeds, and shapes that are checked wherever they are written."""
 
 import os
-from pathlib import Path
 
 import jaxtyping
 import pytest
+import shapes
 import torch
 from hypothesis import settings
 
@@ -15,21 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 
-# Only modules that have shapes to check. Not those that are called for each token of a text, where
-# a check takes many times as long as what it checks: they have a test of their own. And not
-# dlm.kernels, whose jit helpers the hook breaks.
-_ROOT = Path(__file__).parent.parent
-_EACH_TOKEN = ("dlm.grammar.parse.", "dlm.grammar.masks.", "dlm.grammar.trie")
-_SHAPED = [
-    ".".join((() if folder == "dlm" else ("dlm",)) + path.relative_to(_ROOT).with_suffix("").parts)
-    for folder in ("dlm", "grammar", "models")
-    for path in sorted((_ROOT / folder).rglob("*.py"))
-    if "from jaxtyping import" in path.read_text()
-]
-jaxtyping.install_import_hook(
-    [name for name in _SHAPED if not name.startswith(_EACH_TOKEN)], "beartype.beartype"
-)
-
+jaxtyping.install_import_hook(shapes.hooked(), "beartype.beartype")
 
 settings.register_profile("dlm", deadline=None, derandomize=True)  # machines are noisy
 settings.load_profile("dlm")

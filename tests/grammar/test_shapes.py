@@ -1,11 +1,9 @@
 """Arrays of the modules that are called for each token of a text: their shapes are checked here,
 since elsewhere that takes longer than the calls."""
 
-from pathlib import Path
-
 from processes import printed
+from shapes import EACH_TOKEN, ROOT, has_shapes, name_of
 
-GRAMMAR = Path(__file__).parents[2] / "grammar"
 CODE = """
 import sys, types
 import jaxtyping
@@ -47,11 +45,8 @@ for name, module in sorted(sys.modules.items()):
 
 def test_texts_are_read_with_arrays_of_the_shapes_that_are_written():
     asked = set(printed(CODE).split())
-    shaped = {
-        ".".join(("dlm", "grammar", *path.relative_to(GRAMMAR).with_suffix("").parts))
-        for folder in ("parse", "masks")
-        for path in (GRAMMAR / folder).glob("*.py")
-        if "from jaxtyping import" in path.read_text()
-    }
+    paths = (ROOT / "grammar").rglob("*.py")
+    shaped = {name_of(path) for path in paths if has_shapes(path)}
+    shaped = {name for name in shaped if name.startswith(EACH_TOKEN)}
     assert shaped
-    assert shaped | {"dlm.grammar.trie"} <= asked
+    assert shaped <= asked
