@@ -8,7 +8,10 @@ demo: $(STAMP)
 	$(BIN)/python scripts/generate.py --stats --schema examples/invoice.json \
 	  "Extract invoice_id, customer, total, paid as JSON. Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
 
-test: lint
+test: $(STAMP)
+	$(MAKE) --no-print-directory --jobs 2 lint suite
+
+suite: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
@@ -30,4 +33,4 @@ $(STAMP): pyproject.toml constraints.txt
 clean:
 	rm -rf .venv dlm/kernels dlm/grammar dlm/models
 
-.PHONY: demo test lint install clean
+.PHONY: demo test suite lint install clean

@@ -30,7 +30,7 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
-from dlm.models import checkpoint
+from dlm.models import checkpoint, plan
 from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs
 from dlm.policy import Policy
@@ -148,12 +148,12 @@ class Engine:
         was chosen. Passes that encode nothing are CUDA graphs where kernels compute them and the
         cache does not grow; with `graphs="off"` none is. `activation_bits=4` quantises activations
         of linear layers in NVFP4 too, on GPUs that multiply four bits. Keys and values are stored
-        as `kv` says, one of `KV_TYPES`, or "auto": as they are computed. The cache grows, or has
-        memory for `cache_tokens` of all requests together: further ones wait. `decoding` is how
-        the model writes.
+        as `kv` says, one of `KV_TYPES`, or "auto": as they are computed. The cache has memory for
+        `cache_tokens` of all requests together, by default what is left of a GPU's, and further
+        requests wait; on a CPU it grows by default. `decoding` is how the model writes.
 
         Raises `CheckpointError` or `DlmError` for a directory that is none, `BackendError` for
-        kernels that cannot be had.
+        kernels that cannot be had, `ModelError` for slots that a GPU has no memory for.
         """
         directory = BUILT_IN if directory is None else Path(directory)
         if device is None:
@@ -168,7 +168,8 @@ class Engine:
         if cache_tokens is not None and cache_tokens < 1:
             raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
         model = checkpoint.load(directory, dtype, device, kernels, activation_bits)
-        cache = model.new_cache(slots, stored, cache_tokens, CHUNK)
+        tokens = cache_tokens or plan.free_tokens(model, slots, stored)
+        cache = model.new_cache(slots, stored, tokens, CHUNK)
         model.use_graphs(cache, graphs)
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}

@@ -18,7 +18,7 @@ class Loading:
     device: str | None = None  # None: cuda if there is one, else cpu
     slots: int = 8
     kv: str = "auto"
-    cache_tokens: int | None = None  # None: the cache grows
+    cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
 
     def engine(self) -> "Engine":
         """Raises `DlmError` and `ModelError`."""

@@ -5,12 +5,14 @@ may hold a vision tower beside it. Not counted are what an allocator wastes and 
 GB are 10^9 bytes, contexts are tokens that a slot has committed, prompt and answer.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 
+from dlm.models import pages
 from dlm.models.backends import Dispatch
 from dlm.models.config import LayerType, ModelConfig
 from dlm.models.errors import ModelError
@@ -190,14 +192,37 @@ def _longest(config: ModelConfig, size: int, cache: CacheType) -> int | None:
     """The longest context, up to the model's, whose cache takes `size` bytes at the most."""
     if size < 0:
         return None
-    low, high = 0, config.max_positions
-    while low < high:
-        middle = (low + high + 1) // 2
-        if cache_bytes(config, middle, cache) <= size:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    contexts = range(1, config.max_positions + 1)
+    return bisect_right(contexts, size, key=lambda context: cache_bytes(config, context, cache))
+
+
+def free_tokens(model: DiffusionGemma, slots: int, stored: torch.dtype) -> int | None:
+    """Tokens, of all slots together, that a cache of `stored` numbers has memory for on the model's
+    GPU, where the weights are already. None on a CPU, which has no memory of its own.
+
+    Raises `ModelError` if there is no room for one.
+    """
+    if model.device.type != "cuda":
+        return None
+    torch.cuda.empty_cache()  # of what it took to load them
+    free, _ = torch.cuda.mem_get_info(model.device)
+    if tokens := tokens_within(model.config, slots, stored, free):
+        return tokens
+    raise ModelError(
+        f"{slots} slots: of the {free:,} bytes that are free on {model.device}, a step and what is "
+        "reserved leave none for keys and values; ask for fewer slots"
+    )
+
+
+def tokens_within(config: ModelConfig, slots: int, stored: torch.dtype, free: int) -> int:
+    """The same for `free` bytes; at most the model's whole context in each slot."""
+    step = max(transient_bytes(config, slots).values()) + slots * state_bytes(config)
+
+    def size(tokens: int) -> int:
+        return pages.cache_bytes(config, stored, tokens, slots, CHUNK)
+
+    every = range(1, slots * config.max_positions + 1)
+    return bisect_right(every, free - RESERVED - step, key=size)
 
 
 def step_work(config: ModelConfig, load: Load) -> dict[str, Work]:

@@ -16,7 +16,7 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
     add = parser.add_argument
     add("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny, on the CPU")
     add("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
-    add("--cache-tokens", type=int, metavar="N", help="of all together; without, memory grows")
+    add("--cache-tokens", type=int, metavar="N", help="of all together; all that a GPU has left")
     add("--slots", type=int, default=8, metavar="N", help=f"{slots}; 8")
     purpose = f"constraints that are served; {policy}"
     add("--policy", choices=POLICIES, default=policy, help=purpose)

@@ -11,10 +11,10 @@ table; --json one object a line instead. `--only NAME` runs the sets whose name 
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import asdict, dataclass
 
+from command_line import fail
 from judging import found, meaning, same, spec_of, wanted
 from rich.console import Console
 from rich.table import Table
@@ -83,7 +83,7 @@ def chosen(sets: dict[str, list[Sample]], name: str) -> dict[str, list[Sample]]:
     """The sets whose name holds `name`."""
     some = {kind: samples for kind, samples in sets.items() if name in kind}
     if not some:
-        sys.exit(f"evaluate.py: no set's name holds {name!r}: there are {', '.join(sets)}")
+        fail(f"no set's name holds {name!r}: there are {', '.join(sets)}")
     return some
 
 

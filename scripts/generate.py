@@ -47,6 +47,7 @@ def terminated(*_: Any) -> None:
 
 def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     import dlm  # what is wrong with the arguments is told before
+    from dlm.loading import Loading
 
     try:
         constraint = constraint_of(args, source)
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
         )
         started = time.perf_counter()
         with status("loading the model"):
-            engine = load(args.model, args.kv)
+            engine = Loading(policy=dlm.Policy(), model=args.model, slots=1, kv=args.kv).engine()
         loaded = time.perf_counter() - started
         engine.add(request)
     except (dlm.DlmError, dlm.GrammarError) as error:
@@ -107,16 +108,6 @@ def read_prompt(source: str) -> str:
     if source == "-":
         return text_of(sys.stdin.buffer.read(), "the prompt from stdin")
     return text_of(os.fsencode(source), "the prompt")
-
-
-def load(directory: str | None, kv: str) -> "dlm.Engine":
-    import torch
-
-    import dlm
-
-    if directory is None:
-        torch.set_num_threads(1)  # it is tiny: several would only wait for one another
-    return dlm.Engine.load(directory, slots=1, kv=kv)
 
 
 def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dlm.kernels.attention import attention, attention_reference
 from dlm.kernels.classes import Members, class_pass, class_pass_reference
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
 from dlm.kernels.nvfp4 import (
@@ -22,6 +23,7 @@ from dlm.kernels.nvfp4 import (
     quantize,
     quantize_reference,
 )
+from dlm.kernels.paging import Pages, Paging, Segment
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
 
 _SOFTCAP, _HEAT = 30.0, 0.6
@@ -30,15 +32,21 @@ _MOST_SCALE = 6 * 448
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """By default the 26B's, of one canvas; multiples of 64."""
+    """By default the 26B's, of one canvas behind 8,192 tokens; multiples of 64."""
 
     rows: int = 256
+    canvas: int = 256  # of so many of them
+    context: int = 8192
+    window: int = 1024
     vocab: int = 262_144
     hidden: int = 2816
     dense: int = 2112
     expert: int = 704
     experts: int = 128
     chosen: int = 8
+    heads: int = 16
+    sliding: tuple[int, int] = (8, 256)  # heads of keys and values, and numbers of each
+    full: tuple[int, int] = (2, 512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,9 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         yield _w4a4(sizes, rng)
     for four_bit in (False, True):
         yield _experts(sizes, four_bit, rng)
+    for stored in (torch.bfloat16, torch.float8_e4m3fn):
+        yield _attention(sizes, "sliding", sizes.sliding, sizes.window, stored, rng)
+        yield _attention(sizes, "full", sizes.full, None, stored, rng)
 
 
 def _vocabulary(sizes: Sizes, rng: torch.Generator) -> Case:
@@ -206,6 +217,63 @@ def _looped(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Sta
         y = F.linear(F.gelu(gate, approximate="tanh") * up, matrix(down, e).to(x.dtype))
         out.index_add_(0, token, (y * weight[token, choice, None]).to(x.dtype))
     return out
+
+
+def _attention(
+    sizes: Sizes,
+    layer: str,
+    heads: tuple[int, int],
+    window: int | None,
+    stored: torch.dtype,
+    rng: torch.Generator,
+) -> Case:
+    """Canvases, each behind as many tokens, whose pages lie anywhere in the pool."""
+    (h, D), N, L, p = heads, sizes.rows, sizes.canvas, 16
+    q = (_normal(rng, N, sizes.heads, D) * D**-0.5).bfloat16()
+    k, v = _normal(rng, 2, N, h, D).bfloat16()
+    oldest = 0 if window is None else max(0, sizes.context - window + 1)
+    width = -(-sizes.context // p) - oldest // p
+    segments = tuple(Segment(row, L, sizes.context, False, oldest // p) for row in range(0, N, L))
+    count, one = len(segments), torch.ones(1, device=rng.device)
+    order = torch.rand(count * width, generator=rng, device=rng.device).argsort()
+    pool = _normal(rng, 2, count * width, p, h, D).to(stored)
+    none = torch.empty(0, dtype=torch.int64, device=rng.device)
+    paging = Paging(
+        segments=segments,
+        numbers=torch.tensor(segments, dtype=torch.int32, device=rng.device).T.contiguous(),
+        table=order.int().view(count, width),
+        rows=none,
+        places=none,
+    )
+    args = q, k, v, Pages(pool[0], pool[1], one, one), paging, window
+
+    def composed() -> Tensor:
+        """Pages are gathered, and the usual operator attends."""
+        found = []
+        for segment, table in zip(segments, paging.table, strict=True):
+            rows = slice(segment.row, segment.row + L)
+            seen = slice(oldest - segment.page * p, sizes.context - segment.page * p)
+            both = (
+                torch.cat((each[table.long()].flatten(0, 1)[seen].to(q.dtype), own)).transpose(0, 1)
+                for each, own in ((pool[0], k[rows]), (pool[1], v[rows]))
+            )
+            found.append(
+                F.scaled_dot_product_attention(
+                    q[rows].transpose(0, 1), *both, scale=1.0, enable_gqa=True
+                ).transpose(0, 1)
+            )
+        return torch.cat(found)
+
+    seen = sizes.context - oldest
+    return Case(
+        name=f"attention, {layer}, {'fp8' if stored.itemsize == 1 else 'bf16'}",
+        shape=f"{count} x {L} behind {seen}, {sizes.heads} heads on {h} of {D}",
+        run=lambda: attention(*args),
+        reference=lambda: attention_reference(*args),
+        composed=composed,
+        moved=2 * count * seen * h * D * stored.itemsize + _size(q, k, v, q),
+        operations=4 * N * (seen + L) * sizes.heads * D,
+    )
 
 
 def _normal(rng: torch.Generator, *shape: int) -> Tensor:

@@ -26,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--made-up", type=int, default=6, metavar="N", help="grammars of each kind")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts processes and waits for them comes first: last, there is nothing beside it."""
+    items.sort(key=lambda item: not item.path.is_relative_to(shapes.ROOT / "tests" / "scripts"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

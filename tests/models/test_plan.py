@@ -1,9 +1,12 @@
 """What a plan says is held against real models, and against the published 26B."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from dlm.models import ModelConfig, ModelError, checkpoint, plan
+from dlm.models.pages import CHUNK, cache_bytes
 from dlm.models.plan import GPUS, Load
 from dlm.models.quantise import quantise
 
@@ -166,3 +169,30 @@ def test_a_step_takes_its_parts_longer_bounds_one_after_another():
 def test_what_no_model_could_carry_is_refused(wrong, message):
     with pytest.raises(ModelError, match=message):
         Load(**{"slots": 1, "context": 1, **wrong})
+
+
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("slots", [1, 16])
+def test_a_cache_takes_what_a_step_leaves_of_a_gpu(stored, slots):
+    """One token more, in whole pages, would not fit."""
+    weights = sum(plan.weight_bytes(BIG, "nvfp4").values())
+    for free in (32 * GB - weights, 96 * GB - weights):
+        tokens = plan.tokens_within(BIG, slots, stored, free)
+        step = max(plan.transient_bytes(BIG, slots).values()) + slots * plan.state_bytes(BIG)
+        left = free - plan.RESERVED - step
+        sizes = [cache_bytes(BIG, stored, t, slots, CHUNK) for t in (tokens, tokens + 1)]
+        assert sizes[0] <= left < sizes[1] or tokens == slots * BIG.max_positions
+        assert tokens > 10_000
+
+
+def test_a_gpu_s_free_memory_is_asked_for_and_too_little_is_refused(monkeypatch):
+    model = SimpleNamespace(device=torch.device("cuda"), config=BIG)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * GB, 96 * GB))
+    tokens = plan.free_tokens(model, 4, torch.float8_e4m3fn)
+    assert tokens == plan.tokens_within(BIG, 4, torch.float8_e4m3fn, 10 * GB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * GB, 96 * GB))
+    with pytest.raises(ModelError, match="64 slots: of the 2,000,000,000 bytes that are free on"):
+        plan.free_tokens(model, 64, torch.float8_e4m3fn)
+    model.device = torch.device("cpu")
+    assert plan.free_tokens(model, 64, torch.float8_e4m3fn) is None

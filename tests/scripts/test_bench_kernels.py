@@ -10,7 +10,11 @@ from kernel_cases import Sizes, cases
 
 from dlm.kernels.shipped import CASES
 
-SMALL = Sizes(rows=24, vocab=512, hidden=128, dense=192, expert=64, experts=4, chosen=2)
+SMALL = Sizes(
+    **{"rows": 24, "canvas": 8, "context": 70, "window": 50, "vocab": 512, "hidden": 128},
+    **{"dense": 192, "expert": 64, "experts": 4, "chosen": 2, "heads": 4},
+    **{"sliding": (2, 32), "full": (1, 64)},
+)
 ALL = {
     "vocabulary pass",
     "class sums",
@@ -19,6 +23,10 @@ ALL = {
     "NVFP4 product, W4A4",
     "experts, bf16",
     "experts, NVFP4",
+    "attention, sliding, bf16",
+    "attention, sliding, fp8",
+    "attention, full, bf16",
+    "attention, full, fp8",
 }
 
 
@@ -42,6 +50,13 @@ def test_products_count_two_operations_for_each_pair_and_four_bits_for_each_weig
     tokens = 2 * 24 * 128 * 2
     assert found["experts, bf16"].moved == 4 * 3 * 64 * 128 * 2 + tokens
     assert found["experts, NVFP4"].moved == 4 * 3 * 64 * 128 * 9 / 16 + 4 * 3 * 4 + tokens
+
+
+def test_attention_counts_what_is_seen_of_keys_and_values():
+    found = {case.name: case for case in cases(SMALL, torch.device("cpu"))}
+    own = 2 * 24 * (2 * 4 + 2 * 2) * 32  # queries, results, keys and values in bf16
+    assert found["attention, sliding, fp8"].moved == 3 * 49 * 2 * 2 * 32 + own
+    assert found["attention, full, bf16"].operations == 4 * 24 * (70 + 8) * 4 * 64
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -32,9 +32,11 @@ def test_unconstrained_we_are_transformers_in_distribution():
     assert 0.8 < found["calls"] / found["calls_transformers"] < 1.25
 
 
-def test_sets_are_chosen_by_a_part_of_their_names():
+def test_sets_are_chosen_by_a_part_of_their_names(capsys):
     sets = exams(2, 0)
     assert [*evaluate.chosen(sets, "patterns")] == ["same patterns", "held-out patterns"]
     assert evaluate.chosen(sets, "") == sets
-    with pytest.raises(SystemExit, match="no set's name holds 'x y': there are same patterns, "):
+    with pytest.raises(SystemExit) as end:
         evaluate.chosen(sets, "x y")
+    assert end.value.code == 2
+    assert "no set's name holds 'x y': there are same patterns, " in capsys.readouterr().err
