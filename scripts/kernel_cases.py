@@ -252,9 +252,11 @@ def _attention(
         found = []
         for segment, table in zip(segments, paging.table, strict=True):
             rows = slice(segment.row, segment.row + L)
-            seen = slice(oldest - segment.page * p, sizes.context - segment.page * p)
+            there = slice(oldest - segment.page * p, sizes.context - segment.page * p)
             both = (
-                torch.cat((each[table.long()].flatten(0, 1)[seen].to(q.dtype), own)).transpose(0, 1)
+                torch.cat((each[table.long()].flatten(0, 1)[there].to(q.dtype), own)).transpose(
+                    0, 1
+                )
                 for each, own in ((pool[0], k[rows]), (pool[1], v[rows]))
             )
             found.append(
