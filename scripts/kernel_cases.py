@@ -253,7 +253,7 @@ def _attention(
         for segment, table in zip(segments, paging.table, strict=True):
             rows = slice(segment.row, segment.row + L)
             there = slice(oldest - segment.page * p, sizes.context - segment.page * p)
-            both = (
+            keys, values = (
                 torch.cat((each[table.long()].flatten(0, 1)[there].to(q.dtype), own)).transpose(
                     0, 1
                 )
@@ -261,7 +261,7 @@ def _attention(
             )
             found.append(
                 F.scaled_dot_product_attention(
-                    q[rows].transpose(0, 1), *both, scale=1.0, enable_gqa=True
+                    q[rows].transpose(0, 1), keys, values, scale=1.0, enable_gqa=True
                 ).transpose(0, 1)
             )
         return torch.cat(found)
