@@ -77,7 +77,7 @@ POLICIES = (
         config={"policy": "exact"},
     ),
     Mode(
-        name="exact posterior, suspect",
+        name="exact posterior and suspect",
         what="the same up to the first disagreement, noise behind it",
         config={"policy": "exact", "suspect": "refused"},
     ),

@@ -52,6 +52,12 @@ def rows(out):
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.parametrize("study", STUDIES)
+def test_all_modes_of_a_study_can_be_asked_for_by_their_names(study):
+    modes = [*STUDIES[study]]
+    assert compare.chosen(modes, ",".join(mode.name for mode in modes)) == modes
+
+
 def test_every_prompt_is_told_in_every_mode(monkeypatch, capsys, tmp_path):
     names = [mode.name for mode in STUDIES["decodings"]]
     printed = compared(monkeypatch, capsys, tmp_path)
