@@ -28,8 +28,8 @@ class Logits:
 
     Answers are exact but for the mass of what is allowed, of which a thousandth may be missing.
 
-    A row may have a quarter of a million logits. Neighbours are fetched along with it, and more of
-    them each time, since a constraint asks along a text.
+    A row may have a quarter of a million logits. Behind the first that is fetched, neighbours come
+    along, more of them each time, since a constraint asks along a text.
     """
 
     def __init__(

@@ -232,7 +232,6 @@ class Marginals:
         few = above <= CANDIDATES
         most = int(above[few].max(initial=0))
         tokens = np.concatenate((draw[:, None], found.ids.numpy()[rows, :most]), axis=1)
-        at = (masks * words.shape[1])[:, None] + (tokens >> 5)
-        allowed = words.ravel().take(at) >> (tokens & 31).astype(np.uint32) & 1
+        allowed = words[masks[:, None], tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
         there = np.arange(most + 1) <= above[:, None]
         return ~few | (tail > _UNMOVED) | ((allowed == 0) & there).any(1)

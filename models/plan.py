@@ -1,7 +1,8 @@
 """What a model takes before it is there: bytes on a device, and the least time of a step.
 
-All of it is arithmetic on a config. Counted is the text stack, which is all that is loaded: files
-may hold a vision tower beside it. Not counted are what an allocator wastes and a grammar's masks.
+All of it is arithmetic on a config, but for `free_tokens`, which asks a GPU. Counted is the text
+stack, which is all that is loaded: files may hold a vision tower beside it. Not counted are what an
+allocator wastes and a grammar's masks.
 GB are 10^9 bytes, contexts are tokens that a slot has committed, prompt and answer.
 """
 
@@ -170,21 +171,24 @@ def transient_bytes(config: ModelConfig, slots: int) -> dict[str, int]:
     }
 
 
+def step_bytes(config: ModelConfig, slots: int) -> int:
+    """What a step takes beside weights and cache."""
+    return slots * state_bytes(config) + max(transient_bytes(config, slots).values())
+
+
 def total_bytes(config: ModelConfig, load: Load) -> int:
     """Everything on the device at once, without what is reserved."""
-    slot = cache_bytes(config, load.context, load.cache) + state_bytes(config)
-    transient = max(transient_bytes(config, load.slots).values())
-    return sum(weight_bytes(config, load.weights).values()) + load.slots * slot + transient
+    cache = load.slots * cache_bytes(config, load.context, load.cache)
+    return sum(weight_bytes(config, load.weights).values()) + cache + step_bytes(config, load.slots)
 
 
 def room(config: ModelConfig, load: Load, memory: int) -> Room:
     """What fits `memory` bytes, some of which are reserved."""
     weights = sum(weight_bytes(config, load.weights).values())
     left = memory - RESERVED - weights
-    transient = max(transient_bytes(config, 1).values())  # each slot has as much
-    state = state_bytes(config)
-    slot = cache_bytes(config, load.context, load.cache) + state + transient
-    cache = left // load.slots - state - transient
+    step = step_bytes(config, 1)  # each slot takes as much
+    slot = cache_bytes(config, load.context, load.cache) + step
+    cache = left // load.slots - step
     return Room(slots=max(0, left // slot), context=_longest(config, cache, load.cache))
 
 
@@ -216,13 +220,12 @@ def free_tokens(model: DiffusionGemma, slots: int, stored: torch.dtype) -> int |
 
 def tokens_within(config: ModelConfig, slots: int, stored: torch.dtype, free: int) -> int:
     """The same for `free` bytes; at most the model's whole context in each slot."""
-    step = max(transient_bytes(config, slots).values()) + slots * state_bytes(config)
 
     def size(tokens: int) -> int:
         return pages.cache_bytes(config, stored, tokens, slots, CHUNK)
 
     every = range(1, slots * config.max_positions + 1)
-    return bisect_right(every, free - RESERVED - step, key=size)
+    return bisect_right(every, free - RESERVED - step_bytes(config, slots), key=size)
 
 
 def step_work(config: ModelConfig, load: Load) -> dict[str, Work]:

@@ -254,9 +254,7 @@ def _attention(
             rows = slice(segment.row, segment.row + L)
             there = slice(oldest - segment.page * p, sizes.context - segment.page * p)
             keys, values = (
-                torch.cat((each[table.long()].flatten(0, 1)[there].to(q.dtype), own)).transpose(
-                    0, 1
-                )
+                torch.cat((each[table].flatten(0, 1)[there].to(q.dtype), own)).transpose(0, 1)
                 for each, own in ((pool[0], k[rows]), (pool[1], v[rows]))
             )
             found.append(

@@ -11,6 +11,7 @@ from random import Random
 import batch
 import jsonschema
 import pytest
+from commands import ended
 from processes import is_running, started, wait_for
 from training.extraction import extract
 
@@ -29,11 +30,8 @@ def run(monkeypatch, capsys):
     """Run the command in this process: exit code, stderr."""
 
     def command(*args):
-        monkeypatch.setattr(sys, "argv", ["batch.py", *map(str, args)])
         monkeypatch.setattr(batch, "collect_seldom", lambda: None)  # for a process of its own
-        with pytest.raises(SystemExit) as end:
-            batch.main()
-        return end.value.code, capsys.readouterr().err
+        return ended(monkeypatch, batch, *args), capsys.readouterr().err
 
     return command
 

@@ -1,11 +1,11 @@
 """What is timed computes what it is said to; what needs no GPU works without one."""
 
 import json
-import sys
 
 import bench_kernels
 import pytest
 import torch
+from commands import ended
 from kernel_cases import Sizes, cases
 
 from dlm.kernels.shipped import CASES
@@ -61,10 +61,7 @@ def test_attention_counts_what_is_seen_of_keys_and_values():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench_kernels.py"])
-    with pytest.raises(SystemExit) as end:
-        bench_kernels.main()
-    assert end.value.code == 2
+    assert ended(monkeypatch, bench_kernels) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert "there is no CUDA device to time kernels on; --offline compiles them" in said.err
@@ -73,10 +70,7 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
 def test_offline_tells_what_each_kernel_takes_of_a_gpu(monkeypatch, capsys):
     some = [case for case in CASES if case[0] == "nvfp4._quantize_kernel"][:2]
     monkeypatch.setattr(bench_kernels, "CASES", some)
-    monkeypatch.setattr(sys, "argv", ["bench_kernels.py", "--offline", "--json"])
-    with pytest.raises(SystemExit) as end:
-        bench_kernels.main()
-    assert end.value.code == 0
+    assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 0
     kernels = json.loads(capsys.readouterr().out)["kernels"]
     assert [(each["name"], each["target"]) for each in kernels] == [
         ("nvfp4._quantize_kernel", target) for target in ("sm_90a", "sm_100a")
@@ -90,10 +84,7 @@ def test_offline_tells_what_each_kernel_takes_of_a_gpu(monkeypatch, capsys):
 def test_a_kernel_that_does_not_compile_is_told_and_counts(monkeypatch, capsys):
     name, signature, _ = next(case for case in CASES if case[0].startswith("nvfp4._w4a4"))
     monkeypatch.setattr(bench_kernels, "CASES", [(name, signature, 90)])
-    monkeypatch.setattr(sys, "argv", ["bench_kernels.py", "--offline", "--json"])
-    with pytest.raises(SystemExit) as end:
-        bench_kernels.main()
-    assert end.value.code == 1
+    assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 1
     (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
     assert kernel["name"] == name
     assert kernel["error"]

@@ -29,13 +29,11 @@ def run(monkeypatch, capsys):
 
     def command(*args: str, stdin: str | bytes = "") -> tuple[int, str, str]:
         raw = stdin.encode() if isinstance(stdin, str) else stdin
-        monkeypatch.setattr(sys, "argv", ["generate.py", *args])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
         monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
-        with pytest.raises(SystemExit) as end:
-            generate.main()
+        code = ended(monkeypatch, generate, *args)
         out, err = capsys.readouterr()
-        return end.value.code, out, err
+        return code, out, err
 
     return command
 

@@ -14,6 +14,7 @@ import httpx2
 import openai
 import pytest
 import serve
+from commands import ended
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, str(ROOT / "scripts" / "serve.py"), "--log-level", "error"]
@@ -51,10 +52,7 @@ def refused(monkeypatch, capsys):
     """Run the command in this process; what it says on stderr before it ends with code 2."""
 
     def command(*flags):
-        monkeypatch.setattr(sys, "argv", ["serve.py", *map(str, flags)])
-        with pytest.raises(SystemExit) as end:
-            serve.main()
-        assert end.value.code == 2
+        assert ended(monkeypatch, serve, *flags) == 2
         return capsys.readouterr().err
 
     return command
