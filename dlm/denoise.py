@@ -237,7 +237,7 @@ def _heat(sequence: Sequence, config: DecodeConfig) -> float:
     return scheduled * max(1.0, sequence.request.temperature)
 
 
-def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, "L"]:
+def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, " L"]:
     """Numbers to draw by. A pass that its constraint did not finish is made again with the same."""
     canvas = sequence.canvas
     if canvas.uniform is None:
@@ -273,9 +273,9 @@ def _guide(
 def _settle(
     sequence: Sequence,
     read: Guidance,
-    entropies: Float[Tensor, "L"],
-    accepted: Bool[Tensor, "L"],
-    kept: Int[Tensor, "L"],
+    entropies: Float[Tensor, " L"],
+    accepted: Bool[Tensor, " L"],
+    kept: Int[Tensor, " L"],
     soft_embedding: Float[Tensor, "L hidden"],
     vocab_size: int,
     config: DecodeConfig,

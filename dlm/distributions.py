@@ -13,9 +13,9 @@ _TAIL = 1e-4  # probability that may be missing in the list of a row's tokens
 
 def distributions(
     found: VocabPass,
-    counted: Bool[Tensor, "n"],
+    counted: Bool[Tensor, " n"],
     logits: Float[Tensor, "n V"],
-    heat: Float32[Tensor, "n"],
+    heat: Float32[Tensor, " n"],
     softcap: float | None,
     masks: Masks | None,
     link: Link,

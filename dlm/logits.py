@@ -39,7 +39,7 @@ class Logits:
         inverse_temperature: float,
         softcap: float | None,
         link: Link,
-        uniform: Float32[Tensor, "L"] | None = None,
+        uniform: Float32[Tensor, " L"] | None = None,
         classes: ClassTable | None = None,
     ):
         """`found` is of `logits`, unmasked, and on the host; rows of these come over `link`.

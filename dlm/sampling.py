@@ -34,8 +34,8 @@ def renoise(noise: Int64[Tensor, "*B L"], kept: Int64[Tensor, "*B L"]) -> Int64[
 
 
 def sharpen(
-    x: Float[Tensor, "n K"], temperatures: Float32[Tensor, "n"], uniform: Float32[Tensor, "n"]
-) -> Int64[Tensor, "n"]:
+    x: Float[Tensor, "n K"], temperatures: Float32[Tensor, " n"], uniform: Float32[Tensor, " n"]
+) -> Int64[Tensor, " n"]:
     """One of `K` each, drawn by `uniform` from the softmax of x / temperature.
 
     x is finite for one of them at least. Temperatures of 0 count as very small ones.

@@ -45,7 +45,7 @@ def attend(
 class Cached:
     """The pages of one request, in fp32."""
 
-    def __init__(self, pages: Pages, table: Int32[Tensor, "w"], first: int):
+    def __init__(self, pages: Pages, table: Int32[Tensor, " w"], first: int):
         """`table` are the request's pages from number `first` on."""
         self._pools = (pages.keys, pages.k_scale), (pages.values, pages.v_scale)
         self._table, self._first, self._page = table, first, pages.keys.shape[1]

@@ -21,8 +21,8 @@ _CPU_BLOCK, _GPU_BLOCK = 1 << 20, 1 << 26  # numbers at a time, of which there a
 class Members(NamedTuple):
     """The tokens that count, and the classes that they belong to."""
 
-    tokens: Int64[Tensor, "m"]
-    classes: Int64[Tensor, "m"]
+    tokens: Int64[Tensor, " m"]
+    classes: Int64[Tensor, " m"]
 
 
 class ClassPass(NamedTuple):
@@ -45,7 +45,7 @@ class ClassPass(NamedTuple):
 
 def class_pass_reference(
     logits: Float[Tensor, "n V"],
-    inverse_temperature: Float32[Tensor, "n"],
+    inverse_temperature: Float32[Tensor, " n"],
     members: Members,
     count: int,
     softcap: float | None = None,
@@ -67,7 +67,7 @@ def class_pass_reference(
 
 def class_pass(
     logits: Float[Tensor, "n V"],
-    inverse_temperature: Float32[Tensor, "n"],
+    inverse_temperature: Float32[Tensor, " n"],
     members: Members,
     count: int,
     softcap: float | None = None,

@@ -32,20 +32,20 @@ _LEAST = -80.0  # nats: torch's exp is slow where it underflows, and nothing of 
 class Listed:
     """Distributions that are a few tokens each, one behind another."""
 
-    rows: Int64[Tensor, "s"]  # which of the n
-    offsets: Int32[Tensor, "s"]  # where the tokens of each begin
-    tokens: Int32[Tensor, "t"]
-    probs: Float32[Tensor, "t"]
+    rows: Int64[Tensor, " s"]  # which of the n
+    offsets: Int32[Tensor, " s"]  # where the tokens of each begin
+    tokens: Int32[Tensor, " t"]
+    probs: Float32[Tensor, " t"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flat:
     """Distributions that are all of `logits`."""
 
-    rows: Int64[Tensor, "f"]  # which of the n, and of `logits`
+    rows: Int64[Tensor, " f"]  # which of the n, and of `logits`
     logits: Float[Tensor, "N V"]
-    inverse_temperature: Float32[Tensor, "f"]
-    lse: Float32[Tensor, "f"]
+    inverse_temperature: Float32[Tensor, " f"]
+    lse: Float32[Tensor, " f"]
     masks: Masks | None
     softcap: float | None
 

@@ -40,8 +40,8 @@ TILES: tuple[dict[str, Any], ...] = (
 class Route(NamedTuple):
     """Slot s is choice s % k of token s // k."""
 
-    order: Int64[Tensor, "S"]  # slots by expert; those of one expert in the order of tokens
-    starts: Int64[Tensor, "E+1"]  # where each expert's begin in `order`, and where the last end
+    order: Int64[Tensor, " S"]  # slots by expert; those of one expert in the order of tokens
+    starts: Int64[Tensor, " E+1"]  # where each expert's begin in `order`, and where the last end
 
 
 def moe_reference(

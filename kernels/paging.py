@@ -37,8 +37,8 @@ class Paging(NamedTuple):
     segments: tuple[Segment, ...]
     numbers: Int32[Tensor, "5 S"]  # the same on the device: a row for each of their fields
     table: Int32[Tensor, "S w"]  # pages of the pool, by segment and page of the request
-    rows: Int64[Tensor, "n"]  # of all tokens to be cached, in the packed axis
-    places: Int64[Tensor, "n"]  # and where in the pool each belongs: page * p + offset
+    rows: Int64[Tensor, " n"]  # of all tokens to be cached, in the packed axis
+    places: Int64[Tensor, " n"]  # and where in the pool each belongs: page * p + offset
 
 
 class Pages(NamedTuple):

@@ -31,10 +31,10 @@ _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
 
 def vocab_pass_reference(
     logits: Float[Tensor, "N V"],
-    inverse_temperature: Float32[Tensor, "n"],
-    uniform: Float32[Tensor, "n"],
+    inverse_temperature: Float32[Tensor, " n"],
+    uniform: Float32[Tensor, " n"],
     masks: Masks | None = None,
-    rows: Int64[Tensor, "n"] | None = None,
+    rows: Int64[Tensor, " n"] | None = None,
     *,
     softcap: float | None = None,
     threshold: float = 1e-4,
@@ -75,10 +75,10 @@ def vocab_pass_reference(
 
 def vocab_pass(
     logits: Float[Tensor, "N V"],
-    inverse_temperature: Float32[Tensor, "n"],
-    uniform: Float32[Tensor, "n"],
+    inverse_temperature: Float32[Tensor, " n"],
+    uniform: Float32[Tensor, " n"],
     masks: Masks | None = None,
-    rows: Int64[Tensor, "n"] | None = None,
+    rows: Int64[Tensor, " n"] | None = None,
     *,
     softcap: float | None = None,
     threshold: float = 1e-4,

@@ -16,7 +16,7 @@ from dlm.kernels.vocab_rows import heated
 _HUGE = 3e38  # nats: 0 times it is 0
 
 
-def mask_words(bitmask: Int32[Tensor, "M W"], rows: Int64[Tensor, "n"]) -> Int32[Tensor, "n W"]:
+def mask_words(bitmask: Int32[Tensor, "M W"], rows: Int64[Tensor, " n"]) -> Int32[Tensor, "n W"]:
     """The mask of each row, in full."""
     if not len(bitmask):
         return bitmask.new_full((len(rows), bitmask.shape[1]), -1)
@@ -25,8 +25,8 @@ def mask_words(bitmask: Int32[Tensor, "M W"], rows: Int64[Tensor, "n"]) -> Int32
 
 def pass_rows(
     logits: Float[Tensor, "n V"],
-    inverse_temperature: Float32[Tensor, "n"],
-    uniform: Float32[Tensor, "n"],
+    inverse_temperature: Float32[Tensor, " n"],
+    uniform: Float32[Tensor, " n"],
     words: Int32[Tensor, "n W"] | None,
     softcap: float | None,
     threshold: float,

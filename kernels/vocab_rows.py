@@ -21,18 +21,18 @@ class Masks(NamedTuple):
     """
 
     bitmask: Int32[Tensor, "M W"]
-    rows: Int64[Tensor, "n"]  # which row of `bitmask` counts; -1: any token is allowed
+    rows: Int64[Tensor, " n"]  # which row of `bitmask` counts; -1: any token is allowed
 
 
 class VocabPass(NamedTuple):
     """Of a row that may take no token: lse -inf, argmax and draw -1, no `ids`, and all else 0."""
 
-    lse: Float[Tensor, "n"]  # log of the sum of e^x over allowed tokens; x is a heated logit
-    entropy: Float[Tensor, "n"]  # nats
-    argmax: Int64[Tensor, "n"]  # of the allowed logits; of equals, the lowest token
-    draw: Int64[Tensor, "n"]  # the first token up to which there is more mass than `uniform`
-    above: Int64[Tensor, "n"]  # tokens of probability `threshold` or more; K + 1: more than K
-    tail: Float[Tensor, "n"]  # probability of all others; 1 if `above` is K + 1
+    lse: Float[Tensor, " n"]  # log of the sum of e^x over allowed tokens; x is a heated logit
+    entropy: Float[Tensor, " n"]  # nats
+    argmax: Int64[Tensor, " n"]  # of the allowed logits; of equals, the lowest token
+    draw: Int64[Tensor, " n"]  # the first token up to which there is more mass than `uniform`
+    above: Int64[Tensor, " n"]  # tokens of probability `threshold` or more; K + 1: more than K
+    tail: Float[Tensor, " n"]  # probability of all others; 1 if `above` is K + 1
     ids: Int32[Tensor, "n K"]  # those above, ascending, then -1; arbitrary if they are K + 1
     logits: Float[Tensor, "n K"]  # theirs, as they were given; then 0
 
@@ -51,7 +51,7 @@ class VocabPass(NamedTuple):
         return cls(lse, entropy, argmax, draw, above, tail, ids, logits)
 
     @classmethod
-    def certain(cls, tokens: Int64[Tensor, "n"], k: int) -> "VocabPass":
+    def certain(cls, tokens: Int64[Tensor, " n"], k: int) -> "VocabPass":
         """Of rows that allow one token each; their lse is that of a logit of 0."""
         ids = torch.full((len(tokens), k), -1, dtype=torch.int32)
         ids[:, 0] = tokens
@@ -62,7 +62,7 @@ class VocabPass(NamedTuple):
 
 def heated(
     logits: Float[Tensor, "n m"],
-    inverse_temperature: Float32[Tensor, "n"],
+    inverse_temperature: Float32[Tensor, " n"],
     softcap: float | None,
 ) -> Float32[Tensor, "n m"]:
     """What logits count as: softcap * tanh(logits / softcap) * inverse_temperature; -inf stays.

@@ -28,8 +28,8 @@ class Batch:
     """`B` samples of up to `T` clean tokens, each with `K` canvases of `L` positions."""
 
     tokens: Int[Tensor, "B T"]  # clean prompt and answer, padded at the end
-    lengths: Int[Tensor, "B"]  # clean tokens of each
-    answers: Int[Tensor, "B"]  # where each answer starts
+    lengths: Int[Tensor, " B"]  # clean tokens of each
+    answers: Int[Tensor, " B"]  # where each answer starts
     canvases: Int[Tensor, "B K L"]  # what each canvas should become
     starts: Int[Tensor, "B K"]  # position of each canvas's first token, which sees those before it
 

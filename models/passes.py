@@ -18,7 +18,7 @@ class Pass(NamedTuple):
     """What is encoded, and where in the cache everything of a pass is."""
 
     encode: list[tuple[int, list[int]]]  # slots and tokens, packed in this order
-    positions: Int64[Tensor, "N"]  # of all tokens; those of canvases come last
+    positions: Int64[Tensor, " N"]  # of all tokens; those of canvases come last
     paging: Mapping[str, Paging]  # by kind of layer
 
 

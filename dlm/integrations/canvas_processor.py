@@ -101,7 +101,7 @@ def _apply(scores: Float[Tensor, "L V"], read: Guidance) -> None:
     scores[suspect, guess[read.suspect :].to(scores.device)] = _AHEAD
 
 
-def _lead(scores: Float[Tensor, "L V"], at: Int[Tensor, "n"], tokens: Int[Tensor, "n"]) -> None:
+def _lead(scores: Float[Tensor, "L V"], at: Int[Tensor, " n"], tokens: Int[Tensor, " n"]) -> None:
     """Let each of `tokens` be the argmax of its row: a repair need not be the likeliest token."""
     best = scores[at].max(-1)
     other = best.indices != tokens
@@ -109,7 +109,7 @@ def _lead(scores: Float[Tensor, "L V"], at: Int[Tensor, "n"], tokens: Int[Tensor
 
 
 def _name(
-    scores: Float[Tensor, "L V"], tokens: Int[Tensor, "n"], at: Int[Tensor, "n"] | None = None
+    scores: Float[Tensor, "L V"], tokens: Int[Tensor, " n"], at: Int[Tensor, " n"] | None = None
 ) -> None:
     """Leave the positions `at` one token each; None: all positions."""
     at = torch.arange(len(tokens)) if at is None else at

@@ -13,6 +13,7 @@ from pathlib import Path
 import generate
 import jsonschema
 import pytest
+from commands import ended
 
 ROOT = Path(__file__).parents[2]
 INVOICE = str(ROOT / "examples" / "invoice.json")
