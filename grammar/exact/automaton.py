@@ -17,6 +17,8 @@ from torch import Tensor
 START, END = 0, 1  # states: of the empty text, and behind the stop token
 REFUSED = 0  # the class of tokens that no state takes
 NOWHERE = -1
+_PLACED = 6  # times what classes take, at most: what they take again where the model is
+_TRANSITION = 5 * 8  # bytes, at most
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +36,13 @@ class TokenAutomaton:
     @property
     def tail(self) -> int:
         return self.to.shape[1] - 1
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory at most, as soon as it is used."""
+        own = self.classes.nbytes + self.to.nbytes + self.distance.nbytes
+        transitions = int((self.to != NOWHERE).sum())
+        return own + _PLACED * self.classes.nbytes + _TRANSITION * transitions
 
     def after(self, state: int, token: int) -> int:
         """The state behind `token`, or `NOWHERE`."""

@@ -36,6 +36,7 @@ class Automata:
         found = self._known.get(compiled)
         if found is None or isinstance(found, _Builder):
             found = self._known[compiled] = self._gone_on(compiled, found)
+            compiled.extra_bytes = 0 if isinstance(found, _Refusal) else found.nbytes
         if isinstance(found, _Refusal):
             raise found.kind(found.reason)
         if isinstance(found, _Builder):
@@ -93,6 +94,10 @@ class _Builder:
         self._to = np.full((64, 64), NOWHERE, dtype=np.int32)
         self._of = np.zeros(len(compiled.vocabulary), dtype=np.int32)  # class by token
         self._sizes = [len(self._of) + 1]  # by class; one token of `REFUSED` is in no vocabulary
+
+    @property
+    def nbytes(self) -> int:
+        return self._to.nbytes + self._of.nbytes
 
     def go_on(self, compiled: Compiled, units: int = maxsize) -> bool:
         """Look at states until so many units are spent, at one at least; True: at all of them."""

@@ -48,6 +48,7 @@ class Compiled:
         self.parser = Parser(network, terminals.scanner, self.meter)
         self.masks = Masks(len(vocabulary))
         self._allowed = Allowed(self.parser, vocabulary, terminals, self.masks, self.meter)
+        self.extra_bytes = 0  # of what others make of it, and keep as long as it is there
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self._spelled: dict[int, int | None] = {}  # the tokens of a state's rest, if any
@@ -59,7 +60,7 @@ class Compiled:
     def nbytes(self) -> int:
         """About what it takes in memory by now."""
         learnt = _STATE_BYTES * len(self.parser) + self.masks.nbytes
-        return _EDGE_BYTES * len(self._network.edges) + learnt
+        return _EDGE_BYTES * len(self._network.edges) + learnt + self.extra_bytes
 
     def after(self, state: State, token: int) -> State | None:
         """The state behind a token that is no stop; None where the grammar refuses it."""

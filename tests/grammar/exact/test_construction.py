@@ -8,6 +8,7 @@ import pytest
 import torch
 from masked import tokens_in
 
+from dlm.class_table import ClassTable
 from dlm.grammar import (
     Automata,
     Choice,
@@ -26,6 +27,7 @@ from dlm.grammar import (
 from dlm.grammar.exact import construction
 from dlm.grammar.exact.automaton import END, NOWHERE, REFUSED, START
 from dlm.grammar.exact.construction import token_automaton
+from dlm.link import Link
 
 FLAT = {
     "type": "object",
@@ -221,3 +223,30 @@ def test_what_nobody_waits_for_any_more_is_forgotten(vocabulary):
     del compiler, compiled
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("name", ["schema", "date"])
+def test_it_takes_what_it_says(name, vocabulary):
+    found = token_automaton(Compiler(vocabulary).compile(SPECS[name]))
+    placed = ClassTable().place(found.classes, Link(torch.device("cpu")))
+    held = [found.classes, found.to, found.distance, *vars(found.transitions).values()]
+    held += [placed.of, *placed.members]
+    assert sum(each.nbytes for each in held) <= found.nbytes <= 4 * sum(e.nbytes for e in held)
+
+
+def test_automata_count_where_memory_is_bounded(vocabulary):
+    automata, compiler = Automata(), Compiler(vocabulary)
+    compiled = compiler.compile(SPECS["date"])
+    before = compiled.nbytes
+    automata.begin(100)
+    with pytest.raises(Unfinished):
+        automata.of(compiled)
+    assert compiled.nbytes > before
+    automata.begin()
+    found = automata.of(compiled)
+    assert compiled.nbytes >= before + found.nbytes
+    small = Compiler(vocabulary, max_bytes=compiled.nbytes)  # grammars alone would fit
+    first = small.compile(SPECS["date"])
+    automata.of(first)
+    small.compile(Choice(["a", "b"]))
+    assert small.compile(SPECS["date"]) is not first
