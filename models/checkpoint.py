@@ -20,7 +20,7 @@ from dlm.models.backends import Dispatch, Kernels
 from dlm.models.config import ModelConfig
 from dlm.models.errors import CheckpointError
 from dlm.models.formats import format_of
-from dlm.models.layout import Place, adapt, parameter_name, places, tensor_name
+from dlm.models.layout import Place, adapt, blank, give, parameter_name, places, tensor_name
 from dlm.models.model import DiffusionGemma
 
 _DTYPES = {
@@ -66,7 +66,7 @@ def load(
     )
     model, headers, wanted = _matched(Path(directory), dispatch)
     _fill(model, headers, wanted, dispatch)
-    return model.requires_grad_(False).eval()
+    return model
 
 
 def config_of(directory: str | Path) -> ModelConfig:
@@ -194,15 +194,11 @@ def _fill(
     dispatch: Dispatch,
 ) -> None:
     """Give `model`, which is without data, its weights."""
-    blank = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    filled: dict[str, Tensor] = {}
+    filled = blank(model, wanted, dispatch)
     parts: dict[Path, list[tuple[str, Place, Tensor]]] = {}
     for name, place in wanted.items():
         if place.parameter is None:
             continue
-        if place.parameter not in filled:
-            shape, dtype = blank[place.parameter].shape, place.held or dispatch.dtype
-            filled[place.parameter] = torch.zeros(shape, dtype=dtype, device=dispatch.device)
         part = place.part(filled[place.parameter])
         if name in headers:
             parts.setdefault(headers[name].path, []).append((name, place, part))
@@ -212,11 +208,7 @@ def _fill(
         with _opened(path) as file:
             for name, place, part in some:
                 _put(name, file.get_tensor(name), place, part)
-    kept = model.state_dict().keys()
-    model.load_state_dict({name: filled.pop(name) for name in kept}, assign=True)
-    for name, tensor in filled.items():  # buffers that no file of ours has
-        module, _, buffer = name.rpartition(".")
-        setattr(model.get_submodule(module), buffer, tensor)
+    give(model, filled)
 
 
 def _put(name: str, tensor: Tensor, place: Place, part: Tensor) -> None:

@@ -6,7 +6,7 @@ scalar a layer. A vision tower may be present and is not read.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -125,6 +125,32 @@ def places(model: DiffusionGemma, form: Format | None) -> dict[str, Place]:
         if name not in claimed:
             found[tensor_name(name)] = Place(parameter=name, shape=tuple(tensor.shape))
     return found
+
+
+def blank(
+    model: DiffusionGemma, wanted: Mapping[str, Place], dispatch: Dispatch
+) -> dict[str, Tensor]:
+    """Zeros for all that `wanted` fills of a model without data, by the names that it has there."""
+    shapes = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    held = {
+        place.parameter: place.held or dispatch.dtype
+        for place in wanted.values()
+        if place.parameter is not None
+    }
+    return {
+        name: torch.zeros(shapes[name].shape, dtype=dtype, device=dispatch.device)
+        for name, dtype in held.items()
+    }
+
+
+def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:
+    """Let a model without data hold `tensors`, which are all of its own; ready to run."""
+    kept = model.state_dict().keys()
+    model.load_state_dict({name: tensors[name] for name in kept}, assign=True)
+    for name in tensors.keys() - kept:  # buffers that no file of ours has
+        module, _, buffer = name.rpartition(".")
+        setattr(model.get_submodule(module), buffer, tensors[name])
+    return model.requires_grad_(False).eval()
 
 
 def _linear(path: str, name: str, module: NVFP4Linear, form: Format) -> dict[str, Place]:

@@ -91,13 +91,13 @@ class Room:
 
 def parameters(config: ModelConfig) -> dict[str, int]:
     """Numbers that the text stack has, by part: experts, embedding and all else."""
-    model = _model(config, "bf16")
+    model = unfilled(config, "bf16")
     return _by_part({name: tensor.numel() for name, tensor in model.state_dict().items()})
 
 
 def weight_bytes(config: ModelConfig, weights: Weights) -> dict[str, int]:
     """The same in bytes on the device, scales included."""
-    model = _model(config, weights)
+    model = unfilled(config, weights)
     four_bit = {
         f"{name}.{part}"
         for name, module in model.named_modules()
@@ -112,14 +112,17 @@ def weight_bytes(config: ModelConfig, weights: Weights) -> dict[str, int]:
     )
 
 
-def _model(config: ModelConfig, weights: Weights) -> DiffusionGemma:
-    """Without data."""
+def unfilled(
+    config: ModelConfig, weights: Weights, dispatch: Dispatch | None = None
+) -> DiffusionGemma:
+    """A model of such weights without data, which runs as `dispatch` says."""
     with torch.device("meta"):
         model = DiffusionGemma(config)
+        names: list[str] = []
         if weights == "nvfp4":
             experts = [tensor_name(f"layers.{i}.experts.0") for i in range(len(config.layers))]
             names = [f"{e}.{p}.{MODELOPT.scale}" for e in experts for p in ("up_proj", "down_proj")]
-            adapt(model, names, MODELOPT, Dispatch())
+        adapt(model, names, MODELOPT, dispatch or Dispatch())
     return model
 
 

@@ -12,14 +12,13 @@ each takes of one.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 import triton
+from checkout import commit
 from kernel_cases import Case, Sizes, cases
 from rich.console import Console
 from rich.table import Table
@@ -111,14 +110,6 @@ def product_rate(size: int = 8192) -> float:
 def microseconds(run: Callable[[], Any]) -> float:
     times = triton.testing.do_bench(run, return_mode="all")  # milliseconds
     return 1e3 * statistics.median(cast(list[float], times))
-
-
-def commit() -> str:
-    """Of this checkout, with a plus if files differ from it."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
-    return (name.stdout.strip() or "unknown") + ("+" if changed.stdout.strip() else "")
 
 
 def show_measured(found: dict[str, Any]) -> None:

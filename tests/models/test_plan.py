@@ -1,5 +1,7 @@
 """What a plan says is held against real models, and against the published 26B."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,33 +12,10 @@ from dlm.models.pages import CHUNK, cache_bytes
 from dlm.models.plan import GPUS, Load
 from dlm.models.quantise import quantise
 
-SLIDING, FULL = "sliding_attention", "full_attention"
-CONFIG_26B = {  # google/diffusiongemma-26B-A4B-it
-    "model_type": "diffusion_gemma",
-    "canvas_length": 256,
-    "text_config": {
-        "vocab_size": 262_144,
-        "hidden_size": 2816,
-        "intermediate_size": 2112,
-        "moe_intermediate_size": 704,
-        "num_experts": 128,
-        "top_k_experts": 8,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "num_global_key_value_heads": 2,
-        "head_dim": 256,
-        "global_head_dim": 512,
-        "layer_types": ([SLIDING] * 5 + [FULL]) * 5,
-        "sliding_window": 1024,
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {
-            SLIDING: {"rope_type": "default", "rope_theta": 1e4},
-            FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
-        },
-        "max_position_embeddings": 262_144,
-    },
-}
+ROOT = Path(__file__).parents[2]
+CONFIG_26B = json.loads((ROOT / "examples" / "diffusiongemma-26b-a4b.json").read_text())
 BIG = ModelConfig.from_hf(CONFIG_26B)
+SLIDING, FULL = "sliding_attention", "full_attention"
 FILE = 18_818_050_776  # bytes of nvidia/diffusiongemma-26B-A4B-it-NVFP4
 TOWER = 1.15e9  # of which its vision tower has so many
 GB = 10**9

@@ -1,0 +1,215 @@
+"""What a denoising step takes, from tokens to tokens, on a model with random weights.
+
+    python scripts/bench_step.py --tokenizer tokenizer.json[.xz] [--slots 1,4,16] [--json]
+
+By default it is DiffusionGemma 26B with experts in NVFP4 and an fp8 cache, whose 18 GB of weights
+are made on the GPU; `--config` is another model's config.json, as small as a CPU likes. Every slot
+has a prompt of its own; once all are encoded, steps under a JSON schema and without one are timed
+in turns. A step is one pass over the canvases of all slots.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from checkout import commit
+from command_line import Parser, fail
+from random_weights import random_model
+from rich.console import Console
+from rich.table import Table
+from stress import tokenizer_of
+
+import dlm
+from dlm.chat import Chat
+from dlm.engine import BUILT_IN, KV_TYPES
+from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
+from dlm.models.backends import Dispatch, Kernels
+from dlm.models.checkpoint import read_json
+from dlm.models.pages import CHUNK
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+_ROUNDS = 3  # of each mode in turns
+_ANSWER = 8192  # tokens at most: more than are timed
+_TOLD = 16  # tokens of a canvas that a pass of a trained model settles, to tell tokens a second
+_ITEMS = 32  # of the array that a schema asks for, so that its text does not end
+
+
+class Bare(Chat):
+    """A tokenizer without a template: prompts are tokens."""
+
+    def __init__(self, tokenizer: Any):
+        self.tokenizer = tokenizer
+
+
+def main() -> None:
+    args = arguments()
+    try:
+        found = bench(args)
+    except (ModelError, dlm.DlmError, dlm.GrammarError, OSError, ValueError) as error:
+        fail(str(error))
+    except torch.OutOfMemoryError:
+        fail("the GPU has too little memory for it: plan.py tells what fits", 1)
+    print(json.dumps(found)) if args.json else show(found)
+
+
+def bench(args: argparse.Namespace) -> dict[str, Any]:
+    config = ModelConfig.from_hf(read_json(args.config))
+    if args.context + config.canvas_length >= config.max_positions:
+        raise ValueError(
+            f"--context {args.context} leaves no room within {config.max_positions} tokens"
+        )
+    items = json.loads(args.schema.read_text())
+    spec = dlm.JsonSchema({"type": "array", "items": items, "minItems": _ITEMS})
+    chat = Bare(tokenizer_of(args.tokenizer)) if args.tokenizer else Chat.load(BUILT_IN)
+    device = torch.device(args.device)
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    dispatch = Dispatch(device=device, dtype=dtype, kernels=args.kernels)
+    model = random_model(config, args.weights, dispatch)
+    return {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "commit": commit(),
+        "torch": torch.__version__,
+        "config": args.config.name,
+        "weights": args.weights,
+        "kv": args.kv,
+        "context": args.context,
+        "backends": model.backends,
+        "steps": [row for slots in args.slots for row in measured(model, chat, spec, slots, args)],
+    }
+
+
+def arguments() -> argparse.Namespace:
+    parser = Parser(prog="bench_step.py", description=(__doc__ or "").partition("\n")[0])
+    add, device = parser.add_argument, "cuda" if torch.cuda.is_available() else "cpu"
+    config = EXAMPLES / "diffusiongemma-26b-a4b.json"
+    add("--config", type=Path, default=config, metavar="FILE", help="by default the 26B's")
+    add("--weights", choices=get_args(plan.Weights), default="nvfp4", help="of experts; nvfp4")
+    add("--kv", choices=KV_TYPES, default="fp8", help="type of the cache; fp8")
+    add("--kernels", choices=get_args(Kernels), default="auto")
+    add("--device", choices=("cuda", "cpu"), default=device, help=device)
+    add("--slots", type=numbers, default=[1, 4, 16], metavar="N,N,...", help="1,4,16")
+    add("--context", type=int, default=1024, metavar="T", help="tokens of each prompt; 1024")
+    add("--steps", type=int, default=20, metavar="N", help="timed in each round; 20")
+    add("--schema", type=Path, default=EXAMPLES / "invoice.json", metavar="FILE", help="of items")
+    add("--tokenizer", type=Path, metavar="FILE", help="the built-in model's")
+    add("--json", action="store_true")
+    args = parser.parse_args()
+    for name in ("context", "steps"):
+        if getattr(args, name) < 1:
+            fail(f"--{name} is {getattr(args, name)}: it takes at least 1")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        fail("--device cuda: there is none here")
+    return args
+
+
+def numbers(text: str) -> list[int]:
+    found = [int(part) for part in text.split(",")]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: it takes numbers from 1 on")
+    return found
+
+
+def measured(
+    model: DiffusionGemma, chat: Chat, spec: dlm.Spec, slots: int, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """A row for each mode; milliseconds are medians of rounds."""
+    answer = min(_ANSWER, model.max_positions - args.context - model.canvas_length)
+    cache = model.new_cache(slots, KV_TYPES[args.kv], slots * (args.context + answer), CHUNK)
+    model.use_graphs(cache)
+    engine = dlm.Engine(model, chat, slots=slots, cache=cache)
+    rng = torch.Generator().manual_seed(slots)
+    prompts = torch.randint(len(engine.vocabulary), (slots, args.context), generator=rng).tolist()
+    modes = {
+        name: [
+            dlm.Request(token_ids=prompt, constraint=asked, max_tokens=answer, seed=i)
+            for i, prompt in enumerate(prompts)
+        ]
+        for name, asked in (("free", None), ("constrained", spec))
+    }
+    engine.compile(spec).result()
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in modes}
+    try:
+        for _ in range(_ROUNDS):
+            for name, requests in modes.items():
+                rounds[name].append(timed(engine, requests, args.steps))
+    finally:
+        engine.close()
+    return [
+        {
+            "slots": slots,
+            "mode": name,
+            "milliseconds": (taken := statistics.median(each["milliseconds"] for each in found)),
+            "tokens_per_second": 1e3 * slots * _TOLD / taken,
+            "graphs": engine.backends["graphs"],
+            "peak_bytes": max(each["peak_bytes"] for each in found),
+        }
+        for name, found in rounds.items()
+    ]
+
+
+def timed(engine: dlm.Engine, requests: list[dlm.Request], steps: int) -> dict[str, float]:
+    """Milliseconds of a step, and the most memory that was in use. Who has an answer asks again."""
+    device = engine.model.device
+    running = {engine.add(request): request for request in requests}
+    waiting = set(running)
+    while waiting:  # for the first pass over its canvas
+        waiting -= {event.request for event in engine.step() if isinstance(event, dlm.Draft)}
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    begun, passes = now(device), 0
+    while passes < steps * len(requests):
+        for event in engine.step():
+            passes += isinstance(event, dlm.Draft)
+            if isinstance(event, dlm.Failed):
+                raise event.error
+            if isinstance(event, dlm.Finished):
+                request = running.pop(event.request)
+                running[engine.add(request)] = request
+    taken = now(device) - begun
+    for number in running:
+        engine.cancel(number)
+    while engine.busy:
+        list(engine.step())
+    return {
+        "milliseconds": 1e3 * taken * len(requests) / passes,
+        "peak_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else 0,
+    }
+
+
+def now(device: torch.device) -> float:
+    """Seconds, once the device has done all that it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def show(found: dict[str, Any]) -> None:
+    console = Console(width=100)
+    computed = ", ".join(f"{name} by {who}" for name, who in found["backends"].items())
+    console.print(
+        f"{found['device']}, commit {found['commit']}, torch {found['torch']}. {found['config']}, "
+        f"experts in {found['weights']}, cache in {found['kv']}, prompts of {found['context']:,} "
+        f"tokens; {computed}. Tokens a second: if a pass settles {_TOLD} of a canvas.",
+        highlight=False,
+    )
+    table = Table()
+    for column in ("slots", "mode", "ms a step", "tokens a second", "peak GB", "passes"):
+        table.add_column(column, justify="left" if column in ("mode", "passes") else "right")
+    for row in found["steps"]:
+        table.add_row(
+            str(row["slots"]),
+            row["mode"],
+            f"{row['milliseconds']:.1f}",
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['peak_bytes'] / 1e9:.1f}" if row["peak_bytes"] else "-",
+            row["graphs"],
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""Which state of this project a figure was measured at."""
+
+import subprocess
+from pathlib import Path
+
+
+def commit() -> str:
+    """Of this checkout, with a plus if files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
+    return (name.stdout.strip() or "unknown") + ("+" if changed.stdout.strip() else "")

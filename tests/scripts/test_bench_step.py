@@ -1,0 +1,87 @@
+"""The step of a model with random weights: it runs on a CPU too, and says what it ran."""
+
+import json
+import sys
+
+import bench_step
+import pytest
+import torch
+from commands import ended
+from random_weights import random_model
+
+from dlm.engine import BUILT_IN
+from dlm.models import ModelConfig, plan
+from dlm.models.backends import Dispatch
+from dlm.models.checkpoint import read_json
+
+CONFIG = BUILT_IN / "config.json"
+ASKED = "--config", CONFIG, "--device", "cpu", "--context", 9, "--steps", 2, "--slots", "1,4"
+
+
+@pytest.mark.parametrize(("weights", "kv"), [("nvfp4", "fp8"), ("bf16", "fp32")])
+def test_every_slot_is_timed_with_a_schema_and_without(weights, kv, monkeypatch, capsys):
+    asked = *ASKED, "--weights", weights, "--kv", kv, "--json"
+    monkeypatch.setattr(sys, "argv", ["bench_step.py", *map(str, asked)])
+    bench_step.main()
+    found = json.loads(capsys.readouterr().out)
+    assert (found["device"], found["weights"], found["kv"]) == ("cpu", weights, kv)
+    assert found["backends"]["experts"] == "torch"
+    rows = [(row["slots"], row["mode"]) for row in found["steps"]]
+    assert rows == [(1, "free"), (1, "constrained"), (4, "free"), (4, "constrained")]
+    assert all(row["milliseconds"] > 0 for row in found["steps"])
+    assert all(row["graphs"].startswith("eager: cpu") for row in found["steps"])
+
+
+def test_a_table_is_for_people(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench_step.py", *map(str, ASKED)])
+    bench_step.main()
+    out = capsys.readouterr().out
+    assert "constrained" in out
+    assert "experts by torch" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--slots", "0"), "it takes numbers from 1 on"),
+        (("--slots", "two"), "two"),
+        (("--context", "0"), "--context is 0: it takes at least 1"),
+        (("--context", "2030"), "leaves no room within 2048 tokens"),
+        (("--steps", "0"), "--steps is 0: it takes at least 1"),
+        (("--config", "nothing.json"), "holds no nothing.json"),
+        (("--schema", "nothing.json"), "nothing.json"),
+        (("--tokenizer", "nothing.json"), "nothing.json"),
+        (("--kernels", "triton"), "cannot be had here"),
+        (("--device", "abacus"), "abacus"),
+    ],
+)
+def test_bad_usage_is_told_before_weights_are_made(args, said, monkeypatch, capsys):
+    assert ended(monkeypatch, bench_step, *ASKED, *args) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("weights", ["nvfp4", "bf16"])
+def test_random_weights_are_those_that_a_plan_counts(weights):
+    config = ModelConfig.from_hf(read_json(CONFIG))
+    model = random_model(config, weights, Dispatch(dtype=torch.bfloat16))
+    held = sum(tensor.nbytes for tensor in model.state_dict().values())
+    assert held == sum(plan.weight_bytes(config, weights).values())
+    again = random_model(config, weights, Dispatch(dtype=torch.bfloat16))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor.view(torch.uint8), again.state_dict()[name].view(torch.uint8))
+
+
+def test_few_tokens_share_the_probability_of_a_row():
+    """As of a trained model; where all had some, candidates would tell nothing."""
+    config = ModelConfig.from_hf(read_json(CONFIG))
+    model = random_model(config, "nvfp4", Dispatch())
+    cache = model.new_cache(1)
+    model.encode([[5, 6, 7]], cache, [0])
+    canvas = torch.arange(config.canvas_length)[None]
+    logits = model.denoise(canvas, model.no_soft_embedding()[None], cache, [0])
+    probs = (model.softcapped(logits[0]) / 0.8).softmax(-1)
+    assert probs.isfinite().all()
+    assert (probs.topk(64).values.sum(-1) > 0.999).all()
+    assert len(probs.argmax(-1).unique()) > 3
