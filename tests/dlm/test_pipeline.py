@@ -6,6 +6,7 @@ import threading
 import pytest
 from doubles import Dreamer
 from values import PROMPT, V
+from waiting import PATIENCE
 
 from dlm import Choice, Draft, Failed, Finished, Policy, Regex, Request
 from dlm.pipeline import ALTERNATE
@@ -68,7 +69,7 @@ class Watched(Dreamer):
     def denoise(self, canvas, soft_embedding, cache, slots, encode):
         self.passes.append(list(slots))
         if threading.current_thread() is not threading.main_thread():
-            assert self.guided.wait(60)
+            assert self.guided.wait(PATIENCE)
             self.overlaps += 1
         return super().denoise(canvas, soft_embedding, cache, slots, encode)
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from doubles import Random, Scripted
 from values import PROMPT, V
+from waiting import PATIENCE
 
 from dlm import Choice, Failed, Finished, Request
 from dlm.changes import Changes
@@ -21,7 +22,7 @@ def together(work, count=CALLERS):
     barrier = threading.Barrier(count)
 
     def begun(i):
-        barrier.wait(30)
+        barrier.wait(PATIENCE)
         return work(i)
 
     with ThreadPoolExecutor(count) as pool:
@@ -48,7 +49,7 @@ def test_requests_of_many_threads_have_numbers_of_their_own_and_all_end(engine_o
         numbers = together(lambda i: [engine.add(requests[(i + j) % 2]) for j in range(20)])
     finally:
         added.set()
-        stepping.join(120)
+        stepping.join(PATIENCE)
     every = [number for some in numbers for number in some]
     assert len(set(every)) == len(every) == 20 * CALLERS
     assert set(ends) == set(every)
@@ -85,7 +86,7 @@ def test_cancelling_from_many_threads_never_breaks_a_step_nor_loses_a_slot(engin
         kept = {number for some in together(storm) for number in some}
     finally:
         over.set()
-        stepping.join(120)
+        stepping.join(PATIENCE)
     assert not broken
     assert kept <= ended
     assert sorted(engine._scheduler._free) == [0, 1, 2]
@@ -98,7 +99,7 @@ def test_a_caller_does_not_wait_for_the_step_that_is_under_way(engine_of):
 
         def denoise(self, *args, **more):
             self.reading.set()
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(PATIENCE)
             return super().denoise(*args, **more)
 
     model = Slow(V, seed=1)
@@ -106,13 +107,13 @@ def test_a_caller_does_not_wait_for_the_step_that_is_under_way(engine_of):
     first = engine.add(Request(token_ids=PROMPT, max_tokens=16))
     stepping = threading.Thread(target=engine.step)
     stepping.start()
-    assert model.reading.wait(60)
+    assert model.reading.wait(PATIENCE)
     second = engine.add(Request(token_ids=PROMPT, max_tokens=16))
     engine.cancel(first)
     assert engine.busy
     assert [s.number for s in engine._scheduler.running.values()] == [first]  # not yet
     model.go_on.set()
-    stepping.join(60)
+    stepping.join(PATIENCE)
     ends = set()
     while engine.busy:
         ends |= {e.request for e in engine.step() if isinstance(e, Finished)}

@@ -14,6 +14,7 @@ import pytest
 from commands import ended
 from processes import is_running, started, wait_for
 from training.extraction import extract
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
@@ -62,7 +63,7 @@ def whole(tmp_path_factory):
     options = ["--input", rows, "--schema", json.dumps(schema), "--max-tokens", 64]
     out = folder / "out.jsonl"
     process = started(*options, "--output", out)
-    said = process.communicate(timeout=100)[1]
+    said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     assert f"{ROWS} rows, 0 errors" in said
     return options, {line["row"]: line for line in lines_of(out)}
@@ -70,7 +71,7 @@ def whole(tmp_path_factory):
 
 def check_whole(process, out, right):
     """It ends well, with each row of one run once."""
-    said = process.communicate(timeout=100)[1]
+    said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     lines = lines_of(out)
     assert len(lines) == ROWS

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from waiting import PATIENCE
+
 SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "load.py"
 
 
@@ -14,7 +16,7 @@ def test_a_server_under_load_loses_nothing():
         port = str(one.getsockname()[1])
     flags = ["--clients", "6", "--seconds", "2", "--slots", "2", "--hostile", "--port", port]
     command = [sys.executable, str(SCRIPT), *flags]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert (found["lost"], found["leaked"], found["invalid"]) == (0, 0, [])

@@ -15,6 +15,7 @@ import openai
 import pytest
 import serve
 from commands import ended
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, str(ROOT / "scripts" / "serve.py"), "--log-level", "error"]
@@ -32,7 +33,7 @@ def started(*flags, http, there=ROOT, **environment):
     more = os.environ | environment
     process = subprocess.Popen([*COMMAND, *flags], stderr=subprocess.PIPE, text=True, env=more)
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE
         while True:
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < end
@@ -43,7 +44,7 @@ def started(*flags, http, there=ROOT, **environment):
         yield process
     finally:
         process.kill()
-        process.wait(60)
+        process.wait(PATIENCE)
         process.stderr.close()
 
 
@@ -63,7 +64,7 @@ def test_a_signal_ends_the_process_once_what_it_had_begun_is_finished():
     url = f"http://127.0.0.1:{port}"
     asked = HI | {"max_tokens": 1500, "response_format": {"type": "json_object"}, "temperature": 2}
     with (
-        httpx2.Client(base_url=url, timeout=60) as http,
+        httpx2.Client(base_url=url, timeout=PATIENCE) as http,
         started("--port", str(port), "--slots", "1", http=http, DLM_API_KEYS="one two") as process,
         openai.OpenAI(base_url=f"{url}/v1", api_key="two", max_retries=0) as client,
         ThreadPoolExecutor(4) as pool,
@@ -81,7 +82,7 @@ def test_a_signal_ends_the_process_once_what_it_had_begun_is_finished():
         assert raised.value.status_code == 503
         for one in running:
             assert one.result().choices[0].finish_reason in ("stop", "length")
-        process.wait(60)
+        process.wait(PATIENCE)
         assert process.returncode == 0
 
 
@@ -90,7 +91,7 @@ def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
     flags = ("--uds", str(path), "--served-model-name", "a", "b", "--root-path", "/llm")
     transport = httpx2.HTTPTransport(uds=str(path))
     with (
-        httpx2.Client(transport=transport, base_url="http://server", timeout=60) as http,
+        httpx2.Client(transport=transport, base_url="http://server", timeout=PATIENCE) as http,
         started(*flags, http=http, there=path),
     ):
         names = [model["id"] for model in http.get("/v1/models").json()["data"]]
@@ -145,6 +146,8 @@ def test_without_ray_it_says_what_to_install(tmp_path, script, flags):
         f"sys.argv = {command!r}; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n"
         f"runpy.run_path({command[0]!r}, run_name='__main__')"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     told = f"{script}.py: Ray is not installed: pip install 'dlm[ray]'\n"
     assert (run.returncode, run.stderr) == (2, told)

@@ -7,6 +7,7 @@ from typing import Any
 from doubles import Scripted
 from torch import Tensor
 from values import V
+from waiting import PATIENCE
 
 
 class Gated(Scripted):
@@ -17,7 +18,7 @@ class Gated(Scripted):
         self.open = threading.Event()
 
     def denoise(self, *args: Any, **more: Any) -> Tensor:
-        if not self.open.wait(60):
+        if not self.open.wait(PATIENCE):
             raise TimeoutError("nobody opened it")
         return super().denoise(*args, **more)
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from waiting import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 BATCH = ROOT / "scripts" / "batch.py"
 
@@ -19,7 +21,7 @@ def printed(code: str, **environment: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -33,7 +35,7 @@ def started(*args: object) -> "subprocess.Popen[str]":
 
 def wait_for(process: "subprocess.Popen[str]", path: Path, count: int) -> None:
     """Until so many answers are there."""
-    end = time.monotonic() + 100
+    end = time.monotonic() + PATIENCE
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < end

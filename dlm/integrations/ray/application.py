@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
@@ -24,6 +25,7 @@ NAME = "dlm"  # of the application on the cluster
 _HEALTH = 2.0  # seconds from one health check to the next; Ray ends a replica that fails three
 _STARTS = 3  # times that a replica may fail to load its model
 _RAISED = re.compile(r"[\w.]+(Error|Exception): ")  # the last line of a trace
+_PROXY = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}  # Ray's 5 end it on a busy machine
 _LATE = 20.0  # seconds for Ray to have the last bytes of answers sent in, once all have ended
 
 
@@ -89,8 +91,8 @@ def served(
         logging_config=logging,
     )(serve.ingress()(Ingress))
     where = ProxyLocation.HeadOnly if cluster.local else ProxyLocation.EveryNode
-    serve.start(proxy_location=where, http_options=HTTPOptions(**http), logging_config=logging)
     try:
+        _start(proxy_location=where, http_options=HTTPOptions(**http), logging_config=logging)
         bound = ingress.bind(settings, engines.bind(loading, settings))
         yield Server(_run(bound))
     finally:
@@ -98,6 +100,14 @@ def served(
             serve.shutdown()
         else:
             serve.delete(NAME)
+
+
+def _start(**options: Any) -> None:
+    try:
+        serve.start(controller_options={"runtime_env": {"env_vars": _PROXY}}, **options)
+    except (RayError, TimeoutError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DlmError(f"Ray's proxies could not be started: {reason}") from error
 
 
 def _run(bound: serve.Application) -> DeploymentHandle:

@@ -16,6 +16,7 @@ from processes import is_running, named, started, wait_for
 pytest.importorskip("ray")
 
 import ray
+from waiting import PATIENCE
 
 from dlm import JsonSchema
 from dlm.batch.batch import Batch, answers
@@ -95,7 +96,7 @@ def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tm
     kept = out.read_bytes()
     assert kept.count(b"\n") < ROWS
     process = started(*options)  # goes on, on Ray or not
-    said = process.communicate(timeout=100)[1]
+    said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     assert f"{ROWS} rows, 0 errors" in said
     assert out.read_bytes().startswith(kept)
@@ -105,7 +106,7 @@ def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tm
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(found) == ROWS
     assert {line["row"]: line for line in found} == right
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while left := [*filter(is_running, before), *named(os.getpid(), ACTOR)]:
         assert time.monotonic() < end, left
 

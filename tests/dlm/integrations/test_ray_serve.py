@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -18,6 +17,7 @@ import openai
 import pytest
 from processes import descendants, is_running, named
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import PATIENCE, wait_until
 
 pytest.importorskip("ray")
 
@@ -28,30 +28,27 @@ STREAMED = LONG | {"stream": True}
 
 
 @pytest.fixture(scope="module")
-def served():
+def served(tmp_path_factory):
+    log = tmp_path_factory.mktemp("served") / "stderr"
     port = 20000 + os.getpid() % 12000  # below those that a system gives to whoever asks for any
     flags = ["--replicas", "2", "--slots", "2", "--port", str(port), "--log-level", "error"]
     command = [sys.executable, str(SCRIPT), *flags]
     environment = os.environ | {"DLM_API_KEYS": "secret"}
     url = f"http://127.0.0.1:{port}"
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(command, stderr=stderr, env=environment) as process,
+    ):
         with (
-            httpx2.Client(base_url=url, timeout=60) as http,
+            httpx2.Client(base_url=url, timeout=PATIENCE) as http,
             openai.OpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as client,
         ):
             wait_until(lambda: process.poll() is not None or is_well(http))
-            assert process.poll() is None
+            assert process.poll() is None, log.read_text()
             one = SimpleNamespace(process=process, http=http, client=client)
             wait_until(lambda: len(counted(one, "num_requests_running")) == 2)
             yield one
         process.kill()
-
-
-def wait_until(true):
-    end = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def is_well(http):
@@ -161,5 +158,5 @@ def test_a_signal_ends_all_of_it_once_what_it_had_begun_is_finished(served):
             ask(served, "too late")
         for one in running:
             assert one.result().choices[0].finish_reason in ("stop", "length")
-    assert served.process.wait(60) == 0
+    assert served.process.wait(PATIENCE) == 0
     wait_until(lambda: not any(map(is_running, processes)))

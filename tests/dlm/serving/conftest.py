@@ -13,6 +13,7 @@ import httpx2
 import openai
 import pytest
 import uvicorn
+from waiting import PATIENCE
 
 from dlm import Engine, Policy
 from dlm.serving.app import app_of
@@ -41,14 +42,16 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         key = (settings.get("api_keys") or ("none",))[0]
         with (
-            openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60) as client,
-            httpx2.Client(base_url=url, timeout=60) as http,
+            openai.OpenAI(
+                base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=PATIENCE
+            ) as client,
+            httpx2.Client(base_url=url, timeout=PATIENCE) as http,
         ):
             yield SimpleNamespace(
                 url=url, client=client, http=http, server=service, running=running, engine=engine
             )
         running.should_exit = True
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 

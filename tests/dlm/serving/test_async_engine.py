@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from doubles import Random, Scripted
 from values import PROMPT, V
+from waiting import PATIENCE
 
 from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Request, RequestError
 from dlm.errors import QueueFullError, UnavailableError
@@ -28,7 +29,7 @@ class Gate(Scripted):
         self.passes = 0
 
     def denoise(self, *args, **more):
-        assert self.open.wait(60)
+        assert self.open.wait(PATIENCE)
         self.passes += 1
         return super().denoise(*args, **more)
 
@@ -204,7 +205,7 @@ def test_the_loop_goes_on_while_a_body_is_read(serving, gate):
     async def main():
         async with serving(gate) as served:
             read = threading.Event()
-            reading = asyncio.ensure_future(served.aside(lambda: read.wait(60)))
+            reading = asyncio.ensure_future(served.aside(lambda: read.wait(PATIENCE)))
             await asyncio.sleep(0.01)
             read.set()  # would never be, were the loop not free
             assert await reading

@@ -1,6 +1,5 @@
 """`/v1/decisions`, asked by the real client, alone and beside answers that stream."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -10,6 +9,7 @@ from doubles import Double, Random
 from gated import Gated
 from prometheus_client.parser import text_string_to_metric_families
 from values import V
+from waiting import wait_until
 
 from dlm import Autoregressive, Decision, Request
 
@@ -42,13 +42,6 @@ def metrics(served):
     text = served.http.get("/metrics").text
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
     return {(s.name, s.labels.get("finished_reason")): s.value for s in samples}
-
-
-def wait_until(true):
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def test_answers_are_the_engines_own_in_the_clients_form(tiny):

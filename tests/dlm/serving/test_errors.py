@@ -10,6 +10,7 @@ import pytest
 from doubles import Random
 from gated import Gated
 from values import V
+from waiting import PATIENCE
 
 from dlm import DlmError
 from dlm.errors import RequestError, failure
@@ -126,11 +127,11 @@ def test_more_than_can_be_received_at_once_is_a_429(engine_of, serve):
         def parts():
             yield b" " * 9000
             sent.set()
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE)
             yield b"3"
 
         slow = pool.submit(lambda: served.http.post("/tokenize", content=parts()))
-        assert sent.wait(60)
+        assert sent.wait(PATIENCE)
         long = httpx2.post(f"{served.url}/tokenize", content=b" " * 9000)
         while long.status_code == 400:  # what was sent has not arrived yet
             long = httpx2.post(f"{served.url}/tokenize", content=b" " * 9000)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
@@ -12,6 +11,7 @@ from doubles import Random
 from gated import Gated
 from prometheus_client.parser import text_string_to_metric_families
 from values import V
+from waiting import wait_until
 
 from dlm import DlmError
 from dlm.serving.settings import Settings
@@ -27,13 +27,6 @@ def read_metrics(served):
     return {
         (s.name, s.labels.get("finished_reason")): s.value for s in samples if "le" not in s.labels
     }
-
-
-def wait_until(true):
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def test_metrics_have_the_names_that_dashboards_read_and_count_what_happened(

@@ -3,19 +3,18 @@
 import os
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import tasks
+from waiting import PATIENCE, wait_until
 
 from dlm.grammar import CrashError, InvalidGrammarError, InvalidValueError, LimitError
 from dlm.grammar.canvas import workers as module
 from dlm.grammar.canvas.workers import Workers
 
 TESTS = str(Path(tasks.__file__).parent)
-LATER = 60.0  # seconds in which any machine gets there
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +46,14 @@ def processes_of(workers: Workers) -> list[int]:
 
 
 def test_a_task_comes_back_with_its_result_and_the_next_finds_the_same_process(workers):
-    assert workers.submit(tasks.double, (21,), seconds=5.0).result(LATER) == 42
+    assert workers.submit(tasks.double, (21,), seconds=5.0).result(PATIENCE) == 42
     first, second = (workers.submit(tasks.process_id, (), seconds=5.0) for _ in range(2))
-    assert first.result(LATER) == second.result(LATER) != os.getpid()
+    assert first.result(PATIENCE) == second.result(PATIENCE) != os.getpid()
 
 
 def test_what_is_to_be_done_with_a_result_is_done_here(workers):
     future = workers.submit(tasks.double, (21,), seconds=5.0, then=lambda n: (n, os.getpid()))
-    assert future.result(LATER) == (42, os.getpid())
+    assert future.result(PATIENCE) == (42, os.getpid())
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_what_is_to_be_done_with_a_result_is_done_here(workers):
     ],
 )
 def test_an_error_about_a_grammar_comes_back_whole(workers, error):
-    found = workers.submit(tasks.fail, (error,), seconds=5.0).exception(LATER)
+    found = workers.submit(tasks.fail, (error,), seconds=5.0).exception(PATIENCE)
     assert type(found) is type(error)
     assert (str(found), vars(found)) == (str(error), vars(error))
 
@@ -92,28 +91,28 @@ def test_what_goes_wrong_is_told_and_the_next_task_notices_nothing(workers, task
     doomed = workers.submit(function, tuple(args), seconds=seconds, label=label)
     fine = workers.submit(tasks.double, (4,), seconds=5.0)
     with pytest.raises(error, match=said):
-        doomed.result(LATER)
-    assert fine.result(LATER) == 8
+        doomed.result(PATIENCE)
+    assert fine.result(PATIENCE) == 8
 
 
 def test_what_another_process_cannot_import_is_done_here(workers):
     def local():
         return os.getpid()
 
-    assert workers.submit(local, (), seconds=5.0).result(LATER) == os.getpid()
+    assert workers.submit(local, (), seconds=5.0).result(PATIENCE) == os.getpid()
 
 
 def test_tasks_that_take_long_do_not_hold_up_the_quick_ones():
     workers = Workers()
     long = [workers.submit(tasks.spin, (), seconds=1000.0) for _ in range(2)]
     quick = [workers.submit(tasks.double, (i,), seconds=5.0) for i in range(5)]
-    assert [future.result(LATER) for future in quick] == [0, 2, 4, 6, 8]
+    assert [future.result(PATIENCE) for future in quick] == [0, 2, 4, 6, 8]
     assert not any(future.done() for future in long)
     workers.close()
 
 
 def test_a_task_that_takes_its_time_finishes_in_the_slow_lane(workers):
-    assert workers.submit(tasks.spin, (0.6,), seconds=30.0).result(LATER) == "done"
+    assert workers.submit(tasks.spin, (0.6,), seconds=30.0).result(PATIENCE) == "done"
 
 
 def test_a_task_that_sleeps_is_given_up_by_the_clock(monkeypatch):
@@ -122,35 +121,33 @@ def test_a_task_that_sleeps_is_given_up_by_the_clock(monkeypatch):
     asleep = workers.submit(tasks.sleep, (), seconds=0.01)
     fine = workers.submit(tasks.double, (1,), seconds=5.0)
     with pytest.raises(LimitError, match=r"takes over 0\.01 s"):
-        asleep.result(LATER)
+        asleep.result(PATIENCE)
     monkeypatch.setattr(module, "_START", 30.0)
-    assert fine.result(LATER) == 2
+    assert fine.result(PATIENCE) == 2
     workers.close()
 
 
 @pytest.mark.parametrize("task", [tasks.sleep, tasks.spin])
 def test_closing_ends_everything_at_once(task):
     workers = Workers()
-    assert workers.submit(tasks.double, (1,), seconds=5.0).result(LATER) == 2
+    assert workers.submit(tasks.double, (1,), seconds=5.0).result(PATIENCE) == 2
     futures = [workers.submit(task, (), seconds=1000.0) for _ in range(3)]
     found = processes_of(workers)
     assert len(found) >= 2
     workers.close()
-    assert all(isinstance(future.exception(LATER), CrashError) for future in futures)
-    assert not any(alive(process) for process in found)
+    assert all(isinstance(future.exception(PATIENCE), CrashError) for future in futures)
+    wait_until(lambda: not any(alive(process) for process in found))  # they are being killed
     workers.close()
     with pytest.raises(CrashError, match="closed"):
-        workers.submit(tasks.double, (1,), seconds=5.0).result(LATER)
+        workers.submit(tasks.double, (1,), seconds=5.0).result(PATIENCE)
 
 
 def test_workers_that_nobody_has_any_more_are_ended():
     workers = Workers()
-    assert workers.submit(tasks.double, (1,), seconds=5.0).result(LATER) == 2
+    assert workers.submit(tasks.double, (1,), seconds=5.0).result(PATIENCE) == 2
     found = processes_of(workers)
     del workers
-    end = time.monotonic() + LATER
-    while any(alive(process) for process in found):
-        assert time.monotonic() < end
+    wait_until(lambda: not any(alive(process) for process in found))
 
 
 @pytest.mark.parametrize(
@@ -176,14 +173,16 @@ def test_a_program_that_ends_leaves_no_process_behind(end, code):
         {end}
     """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LATER, check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == code, done.stderr
     found = [int(line) for line in done.stdout.split()]
     assert len(found) == 2
-    until = time.monotonic() + LATER
-    while any(alive(process) for process in found):
-        assert time.monotonic() < until
+    wait_until(lambda: not any(alive(process) for process in found))
 
 
 def test_a_worker_starts_without_what_takes_long_to_import():

@@ -1,0 +1,13 @@
+"""How long a test waits for what happens in another thread or process."""
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 600.0  # seconds: what takes longer hangs, however busy the machine is
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
