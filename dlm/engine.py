@@ -124,6 +124,7 @@ class Engine:
         room = partial(self.decoding.room, model)
         self._admission = Admission(*chatting, self._compiler, room, capacity, self._decider)
         self._changes = Changes()  # of who waits and who runs
+        self._closed = False
 
     @classmethod
     def load(
@@ -152,19 +153,19 @@ class Engine:
         `cache_tokens` of all requests together, by default what is left of a GPU's, and further
         requests wait; on a CPU it grows by default. `decoding` is how the model writes.
 
-        Raises `CheckpointError` or `DlmError` for a directory that is none, `BackendError` for
-        kernels that cannot be had, `ModelError` for slots that a GPU has no memory for.
+        Raises `CheckpointError` or `DlmError` for a directory that is none, `DlmError` for a device
+        and `BackendError` for kernels that cannot be had, `ModelError` for slots that a GPU has no
+        memory for.
         """
         directory = BUILT_IN if directory is None else Path(directory)
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if dtype is None:
-            dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
+        device = _device(device)
+        if dtype is None:
+            dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
         if graphs not in get_args(Graphs):
             raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
-        stored = _kv_type(kv, dtype, torch.device(device))
+        stored = _kv_type(kv, dtype, device)
         if cache_tokens is not None and cache_tokens < 1:
             raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
         model = checkpoint.load(directory, dtype, device, kernels, activation_bits)
@@ -223,6 +224,11 @@ class Engine:
     def prepare(self, request: Request | Decision) -> Prepared:
         """The first half of `add`, which may take long: the request is checked, its prompt is
         tokenized and its grammar compiles. It has a number, and nobody runs it yet."""
+        if self._closed:
+            raise DlmError("the engine is closed: it admits no more requests")
+        if not isinstance(request, Request | Decision):
+            kind = type(request).__name__
+            raise RequestError(f"a {kind} is no request: it takes a Request or a Decision")
         gated = isinstance(request, Request) and request.constraint is not None and request.thinking
         if gated and self.config.policy == "exact":
             raise RequestError("thinking is true: the policy exact knows no reasoning, say false")
@@ -274,6 +280,9 @@ class Engine:
         `RequestError` before any of them starts; one that fails raises after all have ended."""
         if isinstance(requests, Request):
             return self.generate([requests])[0]
+        if isinstance(requests, str) or not isinstance(requests, abc.Sequence):
+            kind = type(requests).__name__
+            raise RequestError(f"generate is given a {kind}: it takes a Request or a list of them")
         return [end.result for end in self._run(requests, "generate")]
 
     def decide(
@@ -304,8 +313,9 @@ class Engine:
         """`Finished` or `Decided` of each, in their order. Raises what the first failed with."""
         if self.busy:
             raise DlmError(f"{who} would swallow the events of requests that were added before")
-        numbers, ends = self._add_all(requests), dict[int, End]()
+        numbers, ends = list[int](), dict[int, End]()
         try:
+            self._add_all(requests, numbers)
             while self.busy:
                 ends |= {event.request: event for event in self.step() if isinstance(event, End)}
         except BaseException:
@@ -318,26 +328,25 @@ class Engine:
                 raise end.error
         return [ends[number] for number in numbers]
 
-    def _add_all(self, requests: abc.Sequence[Request | Decision]) -> list[int]:
-        """Admit all of them, with their grammars compiled, or none."""
-        numbers: list[int] = []
+    def _add_all(self, requests: abc.Sequence[Request | Decision], numbers: list[int]) -> None:
+        """Admit all of them, with their grammars compiled; `numbers` are theirs, one by one."""
         at = 0
         try:
             for at, request in enumerate(requests):  # noqa: B007
-                numbers.append(self.add(request))
+                prepared = self.prepare(request)
+                numbers.append(prepared.number)
+                self.start(prepared)
             self._parts.automata.begin()
             for at, number in enumerate(numbers):  # noqa: B007
                 self._scheduler.prepare(number)
         except DlmError as error:
-            for number in numbers:
-                self.cancel(number)
             if len(requests) == 1:
                 raise
             raise type(error)(f"request {at}: {error}") from error
-        return numbers
 
     def close(self) -> None:
-        """End the processes that compile; requests that wait for one fail."""
+        """End the processes that compile; requests that wait for one fail, and none is admitted."""
+        self._closed = True
         self._compiler.close()
         self._pipeline.close()
 
@@ -372,6 +381,19 @@ class Engine:
     def _leave(self, slot: int) -> None:
         self._cache.release(slot)
         self._scheduler.leave(slot)
+
+
+def _device(name: str | torch.device | None) -> torch.device:
+    """One that can be had; None: a GPU if there is one."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=device).item()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        raise DlmError(
+            f"device is {str(name)!r}, which there is not: it takes cpu, or cuda where torch finds "
+            "a GPU"
+        ) from error
+    return device
 
 
 def _kv_type(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dlm.errors import DlmError
 from dlm.policy import Policy
 
 if TYPE_CHECKING:
@@ -19,6 +20,13 @@ class Loading:
     slots: int = 8
     kv: str = "auto"
     cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
+
+    def __post_init__(self) -> None:
+        """Raises `DlmError` for the built-in model elsewhere than on the CPU."""
+        if self.model is None and self.device not in (None, "cpu"):
+            raise DlmError(
+                f"device is {self.device!r}: the built-in model runs on the CPU; name another model"
+            )
 
     def engine(self) -> "Engine":
         """Raises `DlmError` and `ModelError`."""

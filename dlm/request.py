@@ -9,6 +9,7 @@ from dlm.grammar import Spec, ToolCall
 
 FinishReason = Literal["stop", "length"]
 _SOURCES = ("prompt", "messages", "text", "token_ids")
+_TEXTS = ("prompt", "text")
 _MOST_STOPS = 64
 HOTTEST = 2.0  # temperature, as OpenAI has it
 _PASS = "denoise", "guide", "settle"  # of a pass: the model's, the grammar's, what is decided
@@ -49,20 +50,25 @@ class Request:
             known, got = ", ".join(_SOURCES), " and ".join(given) or "none"
             raise RequestError(f"give one of {known}; got {got}")
         source = getattr(self, given[0])
+        if isinstance(source, str) != (given[0] in _TEXTS) or not isinstance(source, Sequence):
+            right = "a text" if given[0] in _TEXTS else "a list"
+            raise RequestError(f"{given[0]} is {source!r:.60}: it takes {right}")
         if len(source) == 0 or (isinstance(source, str) and not source.strip()):
             raise RequestError(f"{given[0]} is empty: there is nothing to answer")
         for i, message in enumerate(self.messages or ()):
-            if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-                raise RequestError(f"messages[{i}] is no object with a role and a content")
-        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
+            _check_message(f"messages[{i}]", message)
+        if not _is_whole(self.max_tokens) or self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+        if not _is_whole(self.seed) or not 0 <= self.seed < 2**63:
             raise RequestError(f"seed is {self.seed!r}: it takes 0 to 2**63 - 1")
+        for name in ("fit", "thinking"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} is {getattr(self, name)!r:.40}: it takes True or False")
         heat = self.temperature
         if isinstance(heat, bool) or not isinstance(heat, int | float) or not 0 <= heat <= HOTTEST:
             raise RequestError(f"temperature is {heat!r:.40}: it takes 0 to {HOTTEST:g}")
         budget = self.thinking_budget
-        if budget is not None and (not isinstance(budget, int) or budget < 0):
+        if budget is not None and (not _is_whole(budget) or budget < 0):
             raise RequestError(f"thinking_budget is {budget!r}: it takes 0 or more tokens")
         if self.constraint is not None and not isinstance(self.constraint, Spec):
             kind = type(self.constraint).__name__
@@ -70,10 +76,13 @@ class Request:
         self._check_stops()
 
     def _check_stops(self) -> None:
-        for name, type_, right in (("stop", str, "texts"), ("stop_token_ids", int, "token ids")):
+        for name, is_one, right in (
+            ("stop", lambda one: isinstance(one, str), "texts"),
+            ("stop_token_ids", _is_whole, "token ids"),
+        ):
             found = getattr(self, name)
             listed = isinstance(found, Sequence) and not isinstance(found, str)
-            if not listed or not all(isinstance(one, type_) for one in found):
+            if not listed or not all(map(is_one, found)):
                 raise RequestError(f"{name} is {found!r:.60}: it takes a list of {right}")
             if len(found) > _MOST_STOPS:
                 raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")
@@ -84,6 +93,27 @@ class Request:
                 )
         if "" in self.stop:
             raise RequestError("stop holds an empty text: every answer would end before it began")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_message(name: str, message: Any) -> None:
+    """Raises `RequestError` for what no template can render, or would leave out silently."""
+    if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+        raise RequestError(f"{name} is no object with a role and a content")
+    if not isinstance(message["role"], str):
+        raise RequestError(f"{name}.role is {message['role']!r:.40}: it takes a text")
+    content = message["content"]
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list | tuple):
+        kind = type(content).__name__
+        raise RequestError(f"{name}.content is a {kind}: it takes a text or a list of parts")
+    for i, part in enumerate(content):
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            raise RequestError(f"{name}.content[{i}] is {part!r:.60}: only parts of text are read")
 
 
 def check_tokens(what: str, tokens: Sequence[int], vocab_size: int) -> None:

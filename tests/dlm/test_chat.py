@@ -148,7 +148,10 @@ def test_stand_ins_are_never_seen(chat):
         (Request(prompt="a\ud800"), "half a surrogate pair"),
         (Request(prompt=HIEROGLYPHS + "<"), "every hieroglyph"),
         (Request(prompt="a", tools=[{"type": "function"}]), "cannot render messages"),
-        (Request(messages=[{"role": "user", "content": {1, 2}}]), "a set: they take JSON data"),
+        (
+            Request(messages=[{"role": "user", "content": "a", "name": {1, 2}}]),
+            "a set: they take JSON data",
+        ),
     ],
 )
 def test_what_cannot_be_rendered_says_why(chat, request_, problem):

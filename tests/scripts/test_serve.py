@@ -62,10 +62,11 @@ def refused(monkeypatch, capsys):
 def test_a_signal_ends_the_process_once_what_it_had_begun_is_finished():
     port = free_port()
     url = f"http://127.0.0.1:{port}"
+    flags = "--port", str(port), "--slots", "1", "--shutdown-timeout", str(PATIENCE)
     asked = HI | {"max_tokens": 1500, "response_format": {"type": "json_object"}, "temperature": 2}
     with (
         httpx2.Client(base_url=url, timeout=PATIENCE) as http,
-        started("--port", str(port), "--slots", "1", http=http, DLM_API_KEYS="one two") as process,
+        started(*flags, http=http, DLM_API_KEYS="one two") as process,
         openai.OpenAI(base_url=f"{url}/v1", api_key="two", max_retries=0) as client,
         ThreadPoolExecutor(4) as pool,
     ):

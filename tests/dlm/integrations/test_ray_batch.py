@@ -116,7 +116,7 @@ def test_engines_that_the_cluster_has_no_room_for_are_refused(cluster):
         cluster.places(Loading(policy=Policy()), 9000)
     with pytest.raises(DlmError, match="2 engines need 2 GPUs: the cluster has"):
         cluster.places(Loading(policy=Policy(), model="m", device="cuda"), 2)
-    place = cluster.places(Loading(policy=Policy(), device="cuda"), 2)
+    place = cluster.places(Loading(policy=Policy()), 2)
     assert (place[0].device, place[1]) == ("cpu", {"num_cpus": 1})  # the built-in model
 
 

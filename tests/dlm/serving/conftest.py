@@ -28,7 +28,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         socket.create_server(("127.0.0.1", 0)) as listener,
         patch("dlm.serving.app.collect_seldom"),
     ):
-        timeout = settings.pop("shutdown_timeout", 30.0)
+        timeout = settings.pop("shutdown_timeout", PATIENCE)
         app, service = app_of(engine, Settings(**{"names": ("tiny",), "slots": 4} | settings))
         config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5)
         running = DrainingServer(config, service, timeout)

@@ -4,11 +4,11 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx2
 import openai
 import pytest
 from doubles import Random
 from gated import Gated
+from hanging_up import hanging_up
 from prometheus_client.parser import text_string_to_metric_families
 from values import V
 from waiting import wait_until
@@ -105,9 +105,8 @@ def test_a_client_that_hangs_up_gives_its_slot_back(engine_of, tokens_of, serve,
     """At once, although nothing was said to it, nor was about to be."""
     model = Gated(tokens_of("word " * 30), canvas_length=4)
     with serve(engine_of(model, slots=1), slots=1, max_queue=0) as served:
-        short = httpx2.Client(base_url=served.url, timeout=0.3)
-        with short, pytest.raises(httpx2.ReadTimeout):
-            short.post("/v1/chat/completions", json=HI | {"stream": stream})
+        with hanging_up(served.url, "/v1/chat/completions", HI | {"stream": stream}):
+            wait_until(lambda: served.server.engine.busy)
         wait_until(lambda: not served.server.engine.busy)
         model.open.set()
         wait_until(lambda: not served.engine.busy)
