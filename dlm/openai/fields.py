@@ -128,7 +128,8 @@ def _choices(
     n = whole_at("n", body.get("n"))
     count = 1 if n is None else n
     if not 1 <= count * len(prompts) <= policy.max_choices:
-        asked = f"{len(prompts)} prompts of {count}" if len(prompts) > 1 else f"n is {count}"
+        several = f"prompt holds {len(prompts)} prompts of {count} answers each"
+        asked = several if len(prompts) > 1 else f"n is {count}"
         raise RequestError(f"{asked}: it takes 1 to {policy.max_choices} answers together")
     seed = prompts[0].get("seed")
     first = randbelow(_SEEDS) if seed is None else seed

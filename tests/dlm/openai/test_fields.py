@@ -229,7 +229,7 @@ def test_a_field_that_would_be_lost_is_refused_by_name(fields, problem):
         ({"prompt": ""}, "prompt is '': it takes text or token ids"),
         ({"prompt": []}, "prompt is an empty list"),
         ({"prompt": ["a", 3]}, r"prompt\[1\] is 3: it takes text or token ids"),
-        ({"prompt": ["a"] * 9, "n": 2}, "9 prompts of 2: it takes 1 to 16 answers together"),
+        ({"prompt": ["a"] * 9, "n": 2}, "prompt holds 9 prompts of 2 answers each: it takes"),
         ({"prompt": "a", "messages": []}, "messages is unknown here"),
         ({"prompt": "a", "tools": TOOLS}, "tools is unknown here"),
         ({"prompt": "a", "logprobs": 5}, "logprobs is 5"),

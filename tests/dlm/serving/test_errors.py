@@ -62,9 +62,10 @@ def test_what_the_client_can_mend_is_a_400(tiny, fields, param, message, stream)
 
 
 def test_a_model_that_is_not_there_is_a_404(tiny):
-    with pytest.raises(openai.NotFoundError, match="'gpt' does not exist") as raised:
+    with pytest.raises(openai.NotFoundError, match="'gpt' does not exist here") as raised:
         tiny.client.chat.completions.create(**HI | {"model": "gpt"})
-    assert error_of(raised.value)["type"] == "NotFoundError"
+    body = error_of(raised.value)
+    assert (body["type"], body["param"]) == ("NotFoundError", "model")
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[" * 100_000, b'{"a": NaN}', b"\xff", b"[]", b"3"])
@@ -192,6 +193,29 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_again(engine_of, tokens_of
         assert raised.value.response.headers["retry-after"] == "7"
         model.open.set()
         assert [w.result().choices[0].message.content for w in waiting] == ["hi", "hi"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "message"),
+    [
+        ("chat/completions", HI | {"n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
+        ("completions", {"prompt": "a", "n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
+        (
+            "completions",
+            {"prompt": ["a", "b", "c"]},
+            "prompt",
+            "prompt holds 3 prompts of 1 answers each: it takes 1 to 2 answers together",
+        ),
+    ],
+)
+def test_more_answers_than_ever_fit_are_a_400_even_where_nothing_runs(
+    engine_of, serve, path, fields, param, message
+):
+    """To come again later would not help."""
+    with serve(engine_of(Random(V, seed=1), slots=1), slots=1, max_queue=1) as served:
+        answer = served.http.post(f"/v1/{path}", json=fields)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["message"]) == (400, param, message)
 
 
 def test_an_engine_that_failed_is_a_503_and_ill(engine_of, serve):
