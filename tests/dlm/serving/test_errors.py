@@ -82,6 +82,15 @@ def test_a_way_that_leads_nowhere_is_told_in_the_same_form(tiny):
     assert tiny.http.get("/v1/chat/completions").json()["error"]["code"] == 405
     assert tiny.http.get("/docs").status_code == 404  # a page of scripts from elsewhere
     assert tiny.http.get("/openapi.json").status_code == 404
+    for path in ("/v1/chat/completions/", "/tokenize/"):  # never a redirect, which a proxy breaks
+        assert tiny.http.post(path, json={}).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/version", "/v1/models"])
+def test_where_there_is_something_to_get_its_head_is_there_too(tiny, path):
+    head, whole = tiny.http.head(path), tiny.http.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers.get("content-type") == whole.headers.get("content-type")
 
 
 def test_keys_open_what_costs_something_and_others_do_not(engine_of, serve):
