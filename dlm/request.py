@@ -54,6 +54,11 @@ class Request:
         for i, message in enumerate(self.messages or ()):
             if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
                 raise RequestError(f"messages[{i}] is no object with a role and a content")
+        if isinstance(self.tools, str) or not isinstance(self.tools, Sequence):
+            raise RequestError(f"tools is {self.tools!r:.60}: it takes a list of objects")
+        for i, tool in enumerate(self.tools):
+            if not isinstance(tool, Mapping):
+                raise RequestError(f"tools[{i}] is {tool!r:.60}: it takes an object")
         if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
@@ -73,7 +78,7 @@ class Request:
         for name, type_, right in (("stop", str, "texts"), ("stop_token_ids", int, "token ids")):
             found = getattr(self, name)
             listed = isinstance(found, Sequence) and not isinstance(found, str)
-            if not listed or not all(isinstance(one, type_) for one in found):
+            if not listed or not all(type(one) is type_ for one in found):
                 raise RequestError(f"{name} is {found!r:.60}: it takes a list of {right}")
             if len(found) > _MOST_STOPS:
                 raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")

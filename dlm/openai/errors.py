@@ -6,7 +6,7 @@ from typing import Any
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.grammar import CrashError, GrammarError
 from dlm.openai.decisions import DECISION
-from dlm.openai.fields import CHAT, COMPLETION
+from dlm.openai.fields import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, TOKENIZE_CHAT
 from dlm.openai.model_name import UnknownModelError
 
 _TYPES = {
@@ -22,14 +22,19 @@ _TYPES = {
     503: "ServiceUnavailableError",
 }
 _FIELD = re.compile(r"[a-z_]+")
-_FIELDS = frozenset((*CHAT, *COMPLETION, *DECISION))
+_FIELDS = frozenset((*CHAT, *COMPLETION, *DECISION, *TOKENIZE, *TOKENIZE_CHAT, *DETOKENIZE))
 
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """`param` is the field of the request that it is about, if that is known."""
-    message = message.encode("utf-8", "backslashreplace").decode()  # a client may send half a pair
+    message, param = _sendable(message), None if param is None else _sendable(param)
     type_ = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
     return {"error": {"message": message, "type": type_, "param": param, "code": status}}
+
+
+def _sendable(text: str) -> str:
+    """A client may send half a surrogate pair, which is no text."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def status_of(error: Exception) -> int:
