@@ -78,7 +78,9 @@ class Request:
         for name, type_, right in (("stop", str, "texts"), ("stop_token_ids", int, "token ids")):
             found = getattr(self, name)
             listed = isinstance(found, Sequence) and not isinstance(found, str)
-            if not listed or not all(type(one) is type_ for one in found):
+            if not listed or not all(
+                isinstance(one, type_) and not isinstance(one, bool) for one in found
+            ):
                 raise RequestError(f"{name} is {found!r:.60}: it takes a list of {right}")
             if len(found) > _MOST_STOPS:
                 raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")
