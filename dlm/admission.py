@@ -74,7 +74,7 @@ class Admission:
         if isinstance(request, Decision):
             return Prepared(self._decider.sequences(request, next(self._numbers)), None)
         prompt = self._chat.prompt(request)
-        check_tokens("token", prompt, self._model.vocab_size)
+        check_tokens("prompt: token", prompt, self._model.vocab_size)
         check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
         request = self._fitted(prompt, request)
         spec = request.constraint
@@ -113,7 +113,8 @@ class Admission:
         if room < wanted and not (request.fit and room):
             raise RequestError(
                 f"{len(prompt)} prompt tokens leave {room} for the answer, "
-                f"fewer than max_tokens {wanted}"
+                f"fewer than max_tokens {wanted}",
+                field="max_tokens" if room else None,  # no value of it would do
             )
         raise RequestError(
             f"{len(prompt)} prompt tokens and max_tokens {wanted} are more than "

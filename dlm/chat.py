@@ -95,7 +95,14 @@ class Chat:
                 tokenize=False,
             )
         except (jinja2.TemplateError, *_FAULTS) as error:
-            raise RequestError(f"the chat template cannot render messages: {error}") from error
+            # An error of just this class is what a template raises itself, in words of its author.
+            own = type(error) is jinja2.TemplateError
+            reason = str(error) if own else "it takes the form that OpenAI's API has"
+            what = "messages and tools" if tools else "messages"
+            raise RequestError(
+                f"the chat template cannot render {what}: {reason}",
+                field=None if tools else "messages",
+            ) from error
         return self._tokenize(str(text), table)
 
     def _stand_ins(self, written: Any) -> dict[int, str]:

@@ -10,6 +10,11 @@ class DlmError(Exception):
 class RequestError(DlmError, ValueError):
     """A request that cannot be served as it stands; its text is what an HTTP 400 should carry."""
 
+    def __init__(self, message: str, *, field: str | None = None):
+        """`field` is the one that it is about, where its text does not begin with that name."""
+        super().__init__(message)
+        self.field = field
+
 
 class QueueFullError(DlmError):
     """Too many requests wait already; later there may be room for this one."""

@@ -57,6 +57,11 @@ class Request:
             raise RequestError(f"{given[0]} is empty: there is nothing to answer")
         for i, message in enumerate(self.messages or ()):
             _check_message(f"messages[{i}]", message)
+        if isinstance(self.tools, str) or not isinstance(self.tools, Sequence):
+            raise RequestError(f"tools is {self.tools!r:.60}: it takes a list of objects")
+        for i, tool in enumerate(self.tools):
+            if not isinstance(tool, Mapping):
+                raise RequestError(f"tools[{i}] is {tool!r:.60}: it takes an object")
         if not _is_whole(self.max_tokens) or self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
         if not _is_whole(self.seed) or not 0 <= self.seed < 2**63:

@@ -17,6 +17,7 @@ from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
 from dlm.openai.body import object_at, only, text_at, wrong
 from dlm.openai.errors import status_of, told
 from dlm.openai.fields import Generation, chat_of, completion_of
+from dlm.openai.model_name import known_name
 from dlm.policy import Policy
 from dlm.request import Result
 
@@ -35,7 +36,7 @@ def are_lines(rows: Rows) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The `Form` of these rows. `model` is the name that answers tell."""
+    """The `Form` of these rows. `model` is the one name that they may ask for."""
 
     model: str
 
@@ -49,7 +50,8 @@ class Lines:
         generation = read(asked.get("body"), engine.policy)
         if generation.stream:
             raise RequestError("stream is true: a batch has whole answers")
-        answers = form(generation, self.model, engine.vocabulary)
+        name = known_name(generation.model, [self.model])
+        answers = form(generation, name, engine.vocabulary)
 
         def answer(results: Sequence[Result]) -> Answer:
             return _answered(row.number, id, 200, answers.whole(results))

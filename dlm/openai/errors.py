@@ -6,7 +6,8 @@ from typing import Any
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.grammar import CrashError, GrammarError
 from dlm.openai.decisions import DECISION
-from dlm.openai.fields import CHAT, COMPLETION
+from dlm.openai.fields import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, TOKENIZE_CHAT
+from dlm.openai.model_name import UnknownModelError
 
 _TYPES = {
     400: "BadRequestError",
@@ -21,20 +22,27 @@ _TYPES = {
     503: "ServiceUnavailableError",
 }
 _FIELD = re.compile(r"[a-z_]+")
-_FIELDS = frozenset((*CHAT, *COMPLETION, *DECISION))
+_FIELDS = frozenset((*CHAT, *COMPLETION, *DECISION, *TOKENIZE, *TOKENIZE_CHAT, *DETOKENIZE))
 
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """`param` is the field of the request that it is about, if that is known."""
-    message = message.encode("utf-8", "backslashreplace").decode()  # a client may send half a pair
+    message, param = _sendable(message), None if param is None else _sendable(param)
     type_ = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
     return {"error": {"message": message, "type": type_, "param": param, "code": status}}
 
 
+def _sendable(text: str) -> str:
+    """A client may send half a surrogate pair, which is no text."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def status_of(error: Exception) -> int:
-    """400 and 422 are the client's to mend: a body that cannot be served, an answer that could not
-    be made of it. 429 and 503 may be otherwise later."""
+    """400, 404 and 422 are the client's to mend: a body that cannot be served, a model that is not
+    there, an answer that could not be made. 429 and 503 may be otherwise later."""
     match error:
+        case UnknownModelError():
+            return 404
         case RequestError():
             return 400
         case QueueFullError():
@@ -53,6 +61,12 @@ def told(error: Exception) -> dict[str, Any]:
     status = status_of(error)
     if status == 500:
         return error_body(status, "the request failed, by no fault of its own")
+    return error_body(status, str(error), _field_of(error))
+
+
+def _field_of(error: Exception) -> str | None:
+    """The error says it, or its text begins with it."""
+    if isinstance(error, RequestError) and error.field is not None:
+        return error.field
     named = _FIELD.match(str(error))
-    field = named[0] if named and named[0] in _FIELDS else None
-    return error_body(status, str(error), field)
+    return named[0] if named and named[0] in _FIELDS else None

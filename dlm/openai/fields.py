@@ -11,7 +11,7 @@ from secrets import randbelow
 from typing import Any
 
 from dlm.errors import RequestError
-from dlm.openai.body import flag_at, list_at, object_at, only, shown, text_at, whole_at, wrong
+from dlm.openai.body import flag_at, object_at, only, shown, text_at, whole_at, wrong
 from dlm.openai.constraint import constraint_of
 from dlm.openai.messages import messages_of
 from dlm.openai.thinking import thinking_of
@@ -33,6 +33,9 @@ CHAT = (
     "thinking_token_budget include_reasoning chat_template_kwargs"
 ).split() + _COMMON
 COMPLETION = ["prompt", *_COMMON]
+TOKENIZE = ("model", "prompt", "return_token_strs")
+TOKENIZE_CHAT = ("model", "messages", "tools", "chat_template_kwargs", "return_token_strs")
+DETOKENIZE = ("model", "tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,9 @@ def request_of(body: Any, policy: Policy) -> Request:
     check_fields(body, [*CHAT, "prompt"])
     if body.get("n") not in (None, 1):
         raise RequestError(f"n is {shown(body['n'])}: it takes 1 here")
+    given = [name for name in ("messages", "prompt") if body.get(name) is not None]
+    if len(given) != 1:
+        raise RequestError(f"give messages or prompt; got {' and '.join(given) or 'neither'}")
     fields = _fields(body, policy)
     if (prompt := body.get("prompt")) is not None:
         fields["prompt" if isinstance(prompt, str) else "token_ids"] = _prompt("prompt", prompt)
@@ -71,6 +77,8 @@ def chat_of(body: Any, policy: Policy) -> Generation:
     """What a body of `/v1/chat/completions` asks for. Raises `RequestError`."""
     body = object_at("the body", body)
     check_fields(body, CHAT)
+    if body.get("messages") is None:
+        raise wrong("messages", None, "a list of messages")
     fields = _fields(body, policy)
     fields.setdefault("max_tokens", policy.answer_tokens)
     fit = body.get("max_tokens") is None and body.get("max_completion_tokens") is None
@@ -87,10 +95,9 @@ def completion_of(body: Any, policy: Policy) -> Generation:
     check_fields(body, COMPLETION)
     fields: dict[str, Any] = {"max_tokens": COMPLETION_TOKENS} | _fields(body, policy)
     prompt = body.get("prompt")
-    several = isinstance(prompt, list) and not all(type(one) is int for one in prompt)
-    given = list_at("prompt", prompt) if several else [prompt]
+    several = isinstance(prompt, list) and bool(prompt) and type(prompt[0]) is not int
     prompts = []
-    for i, one in enumerate(given):
+    for i, one in enumerate(prompt if several else [prompt]):
         read = _prompt(f"prompt[{i}]" if several else "prompt", one)
         prompts.append(fields | {"text" if isinstance(read, str) else "token_ids": read})
     return _generation(_choices(prompts, body, policy), body, prompts=len(prompts))
@@ -128,7 +135,8 @@ def _choices(
     n = whole_at("n", body.get("n"))
     count = 1 if n is None else n
     if not 1 <= count * len(prompts) <= policy.max_choices:
-        asked = f"{len(prompts)} prompts of {count}" if len(prompts) > 1 else f"n is {count}"
+        several = f"prompt holds {len(prompts)} prompts of {count} answers each"
+        asked = several if len(prompts) > 1 else f"n is {count}"
         raise RequestError(f"{asked}: it takes 1 to {policy.max_choices} answers together")
     seed = prompts[0].get("seed")
     first = randbelow(_SEEDS) if seed is None else seed
@@ -198,12 +206,17 @@ def _temperature(value: Any) -> float | None:
 
 
 def _stop(value: Any) -> list[str] | None:
+    if not isinstance(value, str | list | None):
+        raise wrong("stop", value, "a text or a list of texts")
     return [value] if isinstance(value, str) else value
 
 
 def _prompt(field: str, value: Any) -> str | list[int]:
-    if isinstance(value, str) and value:
-        return value
-    if not isinstance(value, list) or not value or not all(type(token) is int for token in value):
+    if isinstance(value, str):
+        return text_at(field, value, "text that is not blank, or token ids")
+    if not isinstance(value, list) or not value:
         raise wrong(field, value, "text or token ids")
+    for i, token in enumerate(value):
+        if type(token) is not int:
+            raise wrong(f"{field}[{i}]", token, "a token id")
     return value

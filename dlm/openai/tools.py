@@ -9,7 +9,7 @@ from typing import Any
 
 from dlm.errors import RequestError
 from dlm.grammar import Spec, Tools
-from dlm.openai.body import flag_at, list_at, object_at, shown, wrong
+from dlm.openai.body import flag_at, list_at, object_at, shown, text_at, wrong
 from dlm.openai.made import made
 from dlm.policy import Policy
 
@@ -38,7 +38,7 @@ def tools_of(body: Mapping[str, Any], policy: Policy, content: Spec | None) -> S
         if choice.mode == "required" or choice.allowed is not None:
             raise RequestError("tool_choice asks for a call, and there are no tools")
         return None
-    tools = list_at("tools", body["tools"])
+    tools = _offered(body["tools"])
     if choice.mode == "none":
         return None
     named = [choice.named] if choice.named is not None else choice.allowed or ()
@@ -55,6 +55,23 @@ def tools_of(body: Mapping[str, Any], policy: Policy, content: Spec | None) -> S
         return Tools(tools, choice.mode, choice.named, parallel is not False, content=content)
 
     return made("tools", policy, Tools.kind, tools, make)
+
+
+def _offered(value: Any) -> list[dict[str, Any]]:
+    """Tools in OpenAI's form. What their names and schemas may be is for `Tools` to say."""
+    tools = list_at("tools", value)
+    for i, tool in enumerate(tools):
+        if (kind := object_at(f"tools[{i}]", tool).get("type")) != "function":
+            raise wrong(f"tools[{i}].type", kind, "function")
+        field = f"tools[{i}].function"
+        function = object_at(field, tool.get("function"))
+        text_at(f"{field}.name", function.get("name"), "the name of a tool")
+        if not isinstance(description := function.get("description"), str | None):
+            raise wrong(f"{field}.description", description, "text")
+        if function.get("parameters") is not None:
+            object_at(f"{field}.parameters", function["parameters"])
+        flag_at(f"{field}.strict", function.get("strict"))
+    return tools
 
 
 def declared(body: Mapping[str, Any]) -> list[Any]:

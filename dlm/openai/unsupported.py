@@ -76,18 +76,21 @@ def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
         if field in _NEUTRAL:
             neutral, reason = _NEUTRAL[field]
             if not any(type(value) in _like(one) and value == one for one in neutral):
-                raise RequestError(f"{field} is {shown(value)}, which is not supported: {reason}")
+                said = f"{field} is {shown(value)}, which is not supported: {reason}"
+                raise RequestError(said, field=field)
         else:
-            raise RequestError(f"{field!s:.60} is unknown here: leave it out")
+            name = f"{field!s:.60}"
+            raise RequestError(f"{name} is unknown here: leave it out", field=name)
 
 
 def check_old(body: Mapping[str, Any]) -> None:
     """`RequestError` for fields that asked for a constraint once: without them there is none."""
     for field, value in body.items():
         if value is not None and field in _OLD:
-            raise RequestError(f"{field} is not supported: use {_OLD[field]}")
+            raise RequestError(f"{field} is not supported: use {_OLD[field]}", field=field)
         if value is not None and field.startswith("guided_"):
-            raise RequestError(f"{field:.60} is not supported: use structured_outputs")
+            name = f"{field:.60}"
+            raise RequestError(f"{name} is not supported: use structured_outputs", field=name)
 
 
 def _like(value: Any) -> tuple[type, ...]:

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
 
 from dlm.collector import collect_seldom
 from dlm.engine import Engine
@@ -16,6 +16,7 @@ from dlm.openai.decisions import answered, inquiry_of
 from dlm.openai.errors import error_body
 from dlm.openai.fields import Generation, chat_of, completion_of, model_of
 from dlm.openai.json_text import parsed
+from dlm.openai.model_name import known_name
 from dlm.policy import Policy
 from dlm.serving.answering import answer, decided
 from dlm.serving.async_engine import AsyncEngine
@@ -55,6 +56,7 @@ class Service(Routes):
 
     async def _generate(self, request: Request, read: Read, form: type[Answers]) -> Response:
         policy = self._engine.policy
+        policy = replace(policy, max_choices=min(policy.max_choices, self.engine.most))
         generation = await self._read(request, lambda body: read(body, policy))
         answers = form(generation, self._named(generation.model), self._engine.vocabulary)
         silence = self.settings.keep_alive
@@ -87,10 +89,7 @@ class Service(Routes):
         return await self.engine.aside(lambda: read(parsed("the body", raw)))
 
     def _named(self, model: str | None) -> str:
-        """The name that the client knows the model by."""
-        if model is not None and model not in self.settings.names:
-            raise HTTPException(404, f"The model {model!r:.100} does not exist here")
-        return model or self.settings.names[0]
+        return known_name(model, self.settings.names)
 
     async def models(self, request: Request) -> Response:
         cards = [self._card(name) for name in self.settings.names]

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from dlm.decision import Decision
 from dlm.engine import Engine
-from dlm.errors import DlmError, QueueFullError, UnavailableError
+from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import End, Event, Failed
 from dlm.request import Request
 from dlm.serving.stream import EventStream
@@ -53,7 +53,7 @@ class AsyncEngine:
         if max_queue < 0:
             raise DlmError(f"max_queue is {max_queue}: it takes 0 or more requests")
         self.engine, self._observer = engine, observer
-        self._most = slots + max_queue
+        self.most = slots + max_queue  # requests that may be under way
         self._streams: dict[int, EventStream] = {}
         self._opening = 0  # requests that are being read
         self.failure: str | None = None  # the error that a step ended with, by its name
@@ -90,9 +90,11 @@ class AsyncEngine:
     ) -> list[EventStream]:
         """Begin all of them, or none; each stream is to be closed by who reads it.
 
-        Raises `RequestError` for one that cannot be served, `QueueFullError` and
-        `UnavailableError`.
+        Raises `RequestError` for one that cannot be served and for more than there is ever room
+        for, `QueueFullError` and `UnavailableError`.
         """
+        if len(requests) > self.most:
+            raise RequestError(f"{len(requests)} requests at once: up to {self.most} run and wait")
         self._admit(len(requests))
         try:
             tasks = [partial(self.engine.prepare, request) for request in requests]
@@ -143,8 +145,12 @@ class AsyncEngine:
     def _admit(self, count: int) -> None:
         if self.problem is not None:
             raise UnavailableError(self.problem)
-        if len(self._streams) + self._opening + count > self._most:
-            raise QueueFullError(f"{self._most} requests run or wait already: try again later")
+        busy = len(self._streams) + self._opening
+        if busy + count > self.most:
+            raise QueueFullError(
+                f"{busy} requests run or wait already, of {self.most} at most, "
+                f"and {count} more are asked for: try again later"
+            )
         self._opening += count
 
     def _left_opening(self, count: int) -> None:

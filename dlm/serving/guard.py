@@ -51,4 +51,4 @@ class Guard:
 
 
 def _digest(key: str) -> bytes:
-    return sha256(key.encode("utf-8", "surrogateescape")).digest()
+    return sha256(key.encode()).digest()

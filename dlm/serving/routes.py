@@ -22,6 +22,7 @@ _POLICY = (  # the page asks this server, and nobody else
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+_READ = ["GET", "HEAD"]
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -96,8 +97,9 @@ def application(service: Routes) -> FastAPI:
         openapi_url=None,  # and with it the pages that would load scripts from elsewhere
         root_path=settings.root_path,
         lifespan=service.serving,
+        redirect_slashes=False,
     )
-    guarded = APIRouter(dependencies=[Depends(service.check_key)])
+    guarded = APIRouter(dependencies=[Depends(service.check_key)], redirect_slashes=False)
     for path, work in {
         "/v1/chat/completions": service.chat,
         "/v1/completions": service.complete,
@@ -106,13 +108,16 @@ def application(service: Routes) -> FastAPI:
         "/detokenize": service.detokenize,
     }.items():
         guarded.add_api_route(path, work, methods=["POST"])
-    guarded.add_api_route("/v1/models", service.models)
-    guarded.add_api_route("/v1/models/{name:path}", service.model)
+    guarded.add_api_route("/v1/models", service.models, methods=_READ)
+    guarded.add_api_route("/v1/models/{name:path}", service.model, methods=_READ)
     app.include_router(guarded)
-    app.add_api_route("/", service.page)
-    app.add_api_route("/health", service.health)
-    app.add_api_route("/metrics", service.read_metrics)
-    app.add_api_route("/version", service.version)
+    for path, work in {
+        "/": service.page,
+        "/health": service.health,
+        "/metrics": service.read_metrics,
+        "/version": service.version,
+    }.items():
+        app.add_api_route(path, work, methods=_READ)
     app.add_exception_handler(HTTPException, service.on_http_error)
     for kind in (DlmError, ClientGoneError, Exception):
         app.add_exception_handler(kind, service.on_error)

@@ -33,3 +33,9 @@ class Settings:
             raise DlmError("names holds no name, or an empty one: a model goes by a name")
         if not all(self.api_keys):
             raise DlmError("api_keys holds an empty key: it would let everybody in")
+        for i, key in enumerate(self.api_keys):
+            if not (key.isascii() and key.isprintable() and key == key.strip()):
+                raise DlmError(
+                    f"api_keys[{i}] would never open, since no header carries it: it takes "
+                    "printable ASCII without blanks around it"
+                )

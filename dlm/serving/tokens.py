@@ -6,22 +6,21 @@ from typing import Any
 from dlm.engine import Engine
 from dlm.errors import RequestError
 from dlm.openai.body import flag_at, list_at, text_at
+from dlm.openai.fields import DETOKENIZE, TOKENIZE, TOKENIZE_CHAT
 from dlm.openai.messages import messages_of
 from dlm.openai.thinking import thinking_of
+from dlm.openai.tools import declared, tools_of
 from dlm.openai.unsupported import check_fields
 from dlm.request import Request
-
-_TEXT = ("model", "prompt", "return_token_strs")
-_CHAT = ("model", "messages", "tools", "chat_template_kwargs", "return_token_strs")
 
 
 def tokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
     """Of `messages`, or of a `prompt` by itself. Raises `RequestError`."""
-    check_fields(body, _CHAT if body.get("messages") is not None else _TEXT)
+    check_fields(body, TOKENIZE_CHAT if body.get("messages") is not None else TOKENIZE)
     if body.get("messages") is not None:
-        tools = [] if body.get("tools") is None else list_at("tools", body["tools"])
-        messages = messages_of(body["messages"])
-        request = Request(messages=messages, tools=tools, thinking=thinking_of(body)[0])
+        tools_of(body, engine.policy, None)  # refused are those that a chat is refused for
+        messages, thinking = messages_of(body["messages"]), thinking_of(body)[0]
+        request = Request(messages=messages, tools=declared(body), thinking=thinking)
     else:
         request = Request(text=text_at("prompt", body.get("prompt"), "text"))
     tokens = engine.chat.prompt(request)
@@ -38,7 +37,7 @@ def tokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def detokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
     """Control tokens by their names. Raises `RequestError`."""
-    check_fields(body, ("model", "tokens"))
+    check_fields(body, DETOKENIZE)
     tokens, V = list_at("tokens", body.get("tokens")), engine.model.vocab_size
     for i, token in enumerate(tokens):
         if type(token) is not int or not 0 <= token < V:

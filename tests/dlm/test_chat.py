@@ -147,7 +147,10 @@ def test_stand_ins_are_never_seen(chat):
     [
         (Request(prompt="a\ud800"), "half a surrogate pair"),
         (Request(prompt=HIEROGLYPHS + "<"), "every hieroglyph"),
-        (Request(prompt="a", tools=[{"type": "function"}]), "cannot render messages"),
+        (
+            Request(prompt="a", tools=[{"type": "function"}]),
+            "cannot render messages and tools: it takes the form that OpenAI's API has$",
+        ),
         (
             Request(messages=[{"role": "user", "content": "a", "name": {1, 2}}]),
             "a set: they take JSON data",
@@ -157,6 +160,27 @@ def test_stand_ins_are_never_seen(chat):
 def test_what_cannot_be_rendered_says_why(chat, request_, problem):
     with pytest.raises(RequestError, match=problem):
         chat.prompt(request_)
+
+
+def test_a_template_that_refuses_says_so_in_its_own_words(chat):
+    tokenizer = copy.deepcopy(chat.tokenizer)
+    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(RequestError, match="cannot render messages: roles must alternate") as told:
+        Chat(tokenizer).prompt(Request(prompt="a"))
+    assert told.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("tools", "problem"),
+    [
+        (None, "^tools is None: it takes a list of objects"),
+        ("x", "^tools is 'x': it takes a list of objects"),
+        ([tool(), 5], r"^tools\[1\] is 5: it takes an object"),
+    ],
+)
+def test_tools_that_are_none_are_refused_by_name(tools, problem):
+    with pytest.raises(RequestError, match=problem):
+        Request(prompt="a", tools=tools)
 
 
 def test_a_text_by_itself_may_name_control_tokens_and_begins_with_one(chat):

@@ -87,6 +87,19 @@ def test_what_is_wrong_with_a_line_is_its_answer_and_no_one_else_s(engine, text,
     assert not engine.busy
 
 
+def test_a_line_that_asks_for_another_model_gets_that_error_and_no_one_else(engine):
+    lines = [line("before", model="tiny"), line("a", model="gpt-9"), line("behind")]
+    found = answers_of(engine, lines)
+    assert [found[id]["response"]["status_code"] for id in ("before", "a", "behind")] == [
+        200,
+        404,
+        200,
+    ]
+    problem = "The model 'gpt-9' does not exist here: it takes tiny"
+    assert (found["a"]["error"]["message"], found["a"]["error"]["param"]) == (problem, "model")
+    assert found["before"]["response"]["body"]["model"] == "tiny"
+
+
 def test_several_answers_of_a_line_end_together_where_one_fails(engine_of):
     engine = engine_of(Random(V, seed=1), slots=1)
     doomed = line("a", n=3, structured_outputs={"choice": ["a word" * 9]}, max_tokens=2)

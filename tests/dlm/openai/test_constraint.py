@@ -146,8 +146,12 @@ def test_a_body_asks_for_one_constraint(body, spec):
         (formatted(schema=SCHEMA) | outputs(regex="a"), "response_format and structured_outputs e"),
         ({"tools": []}, "tools is an empty list"),
         ({"tools": {"find": 1}}, "tools is an object of find: it takes a list"),
-        ({"tools": [3]}, "tools: tools at /tools/0: a tool is .* not 3"),
-        ({"tools": [{"type": "function"}]}, "tools: tools at /tools/0"),
+        ({"tools": [3]}, r"tools\[0\] is 3: it takes an object"),
+        ({"tools": [{"type": "function"}]}, r"tools\[0\].function is missing: it takes an object"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools: tools at /tools/0/function/name",
+        ),
         ({"tool_choice": allowed("auto", "book")}, "tool_choice asks for a call, and there are no"),
         (
             {"tools": TOOLS, "tool_choice": allowed("none")},
@@ -210,3 +214,20 @@ def test_a_body_as_deep_as_a_parser_takes_it_is_refused(field, key):
         value = [value] if key is None else {key: value}
     with pytest.raises(RequestError):
         constraint_of({field: value}, LIBRARY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"type": "bogus"}, r"tools\[1\].type is 'bogus': it takes function"),
+        ({"function": {}}, r"tools\[1\].function.name is missing: it takes the name of a tool"),
+        ({"function": {"name": "f", "description": 5}}, r"description is 5: it takes text"),
+        ({"function": {"name": "f", "parameters": []}}, "parameters is an empty list: it takes an"),
+        ({"function": {"name": "f", "strict": "x"}}, "strict is 'x': it takes true or false"),
+    ],
+)
+@pytest.mark.parametrize("choice", ["none", "auto"])
+def test_a_tool_of_another_form_is_refused_even_where_none_may_be_called(changes, problem, choice):
+    body = {"tools": [TOOLS[0], TOOLS[1] | changes], "tool_choice": choice}
+    with pytest.raises(RequestError, match=problem):
+        constraint_of(body, LIBRARY)

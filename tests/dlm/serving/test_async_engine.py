@@ -103,7 +103,10 @@ def test_a_reader_that_goes_away_gives_its_slot_to_others(serving, gate):
 def test_more_requests_than_may_wait_are_refused_and_later_ones_are_not(serving, gate):
     async def main():
         async with serving(gate, slots=1, max_queue=2) as served:
-            streams = await served.open([REQUEST] * 3)
+            streams = await served.open([REQUEST] * 2)
+            with pytest.raises(QueueFullError, match="2 requests run or wait already, of 3 at"):
+                await served.open([REQUEST] * 2)  # all of them or none
+            streams += await served.open([REQUEST])
             with pytest.raises(QueueFullError, match="3 requests run or wait already"):
                 await served.open([REQUEST])
             with pytest.raises(QueueFullError):
@@ -111,8 +114,8 @@ def test_more_requests_than_may_wait_are_refused_and_later_ones_are_not(serving,
             gate.open.set()
             for stream in streams:
                 assert isinstance((await read(stream))[-1], Finished)
-            with pytest.raises(QueueFullError):
-                await served.open([REQUEST] * 4)  # all of them or none
+            with pytest.raises(RequestError, match="4 requests at once: up to 3 run and wait"):
+                await served.open([REQUEST] * 4)  # there never will be room for them
             assert not served.busy
             assert await served.aside(lambda: 1) == 1
 

@@ -36,9 +36,11 @@ def error_of(problem: openai.APIStatusError):
     ("fields", "param", "message"),
     [
         ({"temperature": 3}, "temperature", "temperature is 3: it takes 0 to 2"),
-        ({"max_tokens": 5000}, None, "leave .* for the answer, fewer than max_tokens 5000"),
-        ({"extra_body": {"guided_json": {}}}, None, "use structured_outputs"),
-        ({"extra_body": {"top_k": 5}}, None, "top_k is 5, which is not supported"),
+        ({"max_tokens": 5000}, "max_tokens", "leave .* for the answer, fewer than max_tokens 5000"),
+        ({"extra_body": {"guided_json": {}}}, "guided_json", "use structured_outputs"),
+        ({"extra_body": {"top_k": 5}}, "top_k", "top_k is 5, which is not supported"),
+        ({"extra_body": {"foo": 5}}, "foo", "foo is unknown here"),
+        ({"functions": [{"name": "f"}]}, "functions", "functions is not supported: use tools"),
         ({"messages": [{"role": "x"}]}, "messages", r"messages\[0\].role is 'x'"),
         (
             {"extra_body": {"structured_outputs": {"choice": ["a word" * 9]}}, "max_tokens": 2},
@@ -62,9 +64,10 @@ def test_what_the_client_can_mend_is_a_400(tiny, fields, param, message, stream)
 
 
 def test_a_model_that_is_not_there_is_a_404(tiny):
-    with pytest.raises(openai.NotFoundError, match="'gpt' does not exist") as raised:
+    with pytest.raises(openai.NotFoundError, match="'gpt' does not exist here") as raised:
         tiny.client.chat.completions.create(**HI | {"model": "gpt"})
-    assert error_of(raised.value)["type"] == "NotFoundError"
+    body = error_of(raised.value)
+    assert (body["type"], body["param"]) == ("NotFoundError", "model")
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[" * 100_000, b'{"a": NaN}', b"\xff", b"[]", b"3"])
@@ -81,6 +84,15 @@ def test_a_way_that_leads_nowhere_is_told_in_the_same_form(tiny):
     assert tiny.http.get("/v1/chat/completions").json()["error"]["code"] == 405
     assert tiny.http.get("/docs").status_code == 404  # a page of scripts from elsewhere
     assert tiny.http.get("/openapi.json").status_code == 404
+    for path in ("/v1/chat/completions/", "/tokenize/"):  # never a redirect, which a proxy breaks
+        assert tiny.http.post(path, json={}).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/version", "/v1/models"])
+def test_where_there_is_something_to_get_its_head_is_there_too(tiny, path):
+    head, whole = tiny.http.head(path), tiny.http.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers.get("content-type") == whole.headers.get("content-type")
 
 
 def test_keys_open_what_costs_something_and_others_do_not(engine_of, serve):
@@ -192,6 +204,29 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_again(engine_of, tokens_of
         assert raised.value.response.headers["retry-after"] == "7"
         model.open.set()
         assert [w.result().choices[0].message.content for w in waiting] == ["hi", "hi"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "message"),
+    [
+        ("chat/completions", HI | {"n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
+        ("completions", {"prompt": "a", "n": 3}, "n", "n is 3: it takes 1 to 2 answers together"),
+        (
+            "completions",
+            {"prompt": ["a", "b", "c"]},
+            "prompt",
+            "prompt holds 3 prompts of 1 answers each: it takes 1 to 2 answers together",
+        ),
+    ],
+)
+def test_more_answers_than_ever_fit_are_a_400_even_where_nothing_runs(
+    engine_of, serve, path, fields, param, message
+):
+    """To come again later would not help."""
+    with serve(engine_of(Random(V, seed=1), slots=1), slots=1, max_queue=1) as served:
+        answer = served.http.post(f"/v1/{path}", json=fields)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["message"]) == (400, param, message)
 
 
 def test_an_engine_that_failed_is_a_503_and_ill(engine_of, serve):
