@@ -290,10 +290,10 @@ def test_a_full_disk_is_told_of():
     assert done.stderr == "generate.py: cannot write the result: No space left on device\n"
 
 
-def on_terminal(args, until=None):
+def on_terminal(args, until=None, number=None):
     """Run a command on a terminal of its own: exit code, and all that the terminal is sent.
 
-    With `until`, it gets SIGTERM once that has been shown.
+    With `until`, it gets the signal of this `number` once that has been shown.
     """
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
@@ -309,7 +309,7 @@ def on_terminal(args, until=None):
             break
         shown += piece
         if until is not None and until in shown:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             until = None
     os.close(master)
     return process.wait(), shown.decode()
@@ -327,10 +327,14 @@ def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
 
 
 @pytest.mark.parametrize("until", [b"loading the model", b"tokens, step"])
-def test_a_terminated_command_leaves_the_terminal_as_it_was(until):
-    code, shown = on_terminal(COMMAND, until)
-    assert code == 143
-    assert shown.rstrip().endswith("generate.py: terminated")
+@pytest.mark.parametrize(
+    ("number", "right", "told"),
+    [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")],
+)
+def test_a_stopped_command_leaves_the_terminal_as_it_was(until, number, right, told):
+    code, shown = on_terminal(COMMAND, until, number)
+    assert code == right
+    assert shown.rstrip().endswith(f"generate.py: {told}")
     assert shown.rindex(SHOW) > shown.rindex(HIDE)
 
 
