@@ -59,7 +59,7 @@ def test_prompt_and_schema_may_come_from_stdin_and_the_command_line(run):
     code, out, _ = run("--schema", json.dumps(SCHEMA), "-", stdin=PROMPT)
     assert code == 0
     jsonschema.validate(json.loads(out), SCHEMA)
-    code, other, _ = run("--schema", "-", PROMPT, stdin=json.dumps(SCHEMA))
+    code, other, _ = run("--schema", "-", PROMPT, stdin="\ufeff" + json.dumps(SCHEMA))
     assert (code, other) == (0, out)
 
 
@@ -95,6 +95,7 @@ def test_watching_shows_the_canvas_on_stderr_only(run):
     jsonschema.validate(json.loads(out), SCHEMA)
     assert "entropy" in err
     assert "pinned" in err
+    assert err.endswith("noise\n")
 
 
 def test_thinking_is_kept_out_of_the_answer(run):
@@ -131,6 +132,7 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
     [
         (["--schema", "missing.json", "hi"], "cannot read the schema missing.json: No such file"),
         (["--schema", '{"type": "objectt"}', "hi"], "JSON schema at /type: 'objectt' is no"),
+        (["--schema", "", "hi"], "--schema is empty: it takes a file, or - for stdin"),
         (["--schema", "{", "hi"], "JSON schema at line 1 column 2: not JSON"),
         (["--schema", "[1]", "hi"], "a schema is an object, not [1]"),
         (["--schema", '{"$ref": "#/no"}', "hi"], "JSON schema at /$ref: '#/no' leads to no schema"),
