@@ -11,6 +11,7 @@ Exit codes: 0 all rows have answers, 1 some are errors, 2 bad usage, 130 interru
 
 import argparse
 import hashlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -18,12 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import Parser, fail
+from command_line import Parser, fail, interruptible, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source
 from engine_options import add_engine_options, add_ray, loading_of, model_name
-
-import dlm
-from dlm.collector import collect_seldom
 
 if TYPE_CHECKING:
     from dlm.batch.batch import Batch, Ended, Form, Runner
@@ -38,17 +36,20 @@ _ALIKE = ("column", "template", "unenforced", "kv", "policy")  # answers depend 
 
 
 def main() -> None:
+    stop_at(signal.SIGINT)
     args = arguments()
+    import dlm  # what is wrong with the arguments is told before
+
     try:
         failed = run(args, read_source(args))
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
     except (UsageError, dlm.DlmError, dlm.GrammarError) as error:
         fail(str(error))
-    except dlm.ModelError as error:  # by itself: to name it imports torch
-        fail(str(error))
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except dlm.ModelError as error:  # last: to name it imports torch
+        fail(str(error))
     sys.exit(1 if failed else 0)
 
 
@@ -76,11 +77,13 @@ def answering(args: argparse.Namespace, form: "Form") -> "Iterator[Answered]":
         from dlm.batch.batch import answers
 
         with closing(runner(args, form)) as one:
+            interruptible()
             yield lambda rest: answers(rest(), one)
         return
     from dlm.integrations.ray.batch import Actors, loaded
     from dlm.integrations.ray.cluster import joined
 
+    interruptible()  # a cluster that is made here is taken away again
     with joined(args.ray, args.workers) as cluster:
         loading, resources = cluster.places(loading_of(args), args.workers)
         ahead = _ahead(args)
@@ -175,6 +178,7 @@ def batch_of(args: argparse.Namespace, form: "Form", place: int) -> "Batch":
     import torch
 
     from dlm.batch.batch import Batch
+    from dlm.collector import collect_seldom
 
     if args.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))

@@ -79,6 +79,8 @@ def canvas_view(vocabulary: "Vocabulary", max_tokens: int, watch: bool) -> Itera
     begun = Text("preparing the answer") if console.is_terminal else None
     with Live(begun, console=console, transient=not watch, auto_refresh=not watch) as live:
         yield CanvasView(vocabulary, max_tokens, live, watch)
+    if not console.is_terminal:
+        console.line()  # which `Live` leaves out
 
 
 @contextmanager

@@ -1,9 +1,15 @@
-"""How a command says that it cannot be followed: one line on stderr, and an exit code."""
+"""How a command begins, and how it says that it cannot be followed: one line on stderr, and an exit
+code. It imports nothing that takes long: a signal may come at once.
+"""
 
 import argparse
+import os
+import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+_ENDS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,3 +23,25 @@ def fail(message: str, code: int = 2) -> NoReturn:
     said = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()
     print(f"{Path(sys.argv[0]).name}: {said}", file=sys.stderr)
     sys.exit(code)
+
+
+def stop_at(*numbers: signal.Signals) -> None:
+    """From now on SIGINT or SIGTERM, whichever are named, end the process at once. One that the
+    caller has told us to ignore stays ignored."""
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
+def interruptible() -> None:
+    """Everything is imported and loaded: SIGINT is a `KeyboardInterrupt` again."""
+    if signal.getsignal(signal.SIGINT) is _stop:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _stop(number: int, _: Any) -> None:
+    """Nothing is raised: torch does not survive that while it is imported."""
+    said, code = _ENDS[signal.Signals(number)]
+    restore = "\x1b[?25h\n" if os.isatty(2) else ""  # the cursor
+    os.write(2, f"{restore}{Path(sys.argv[0]).name}: {said}\n".encode())
+    os._exit(code)

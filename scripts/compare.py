@@ -66,6 +66,8 @@ def arguments() -> argparse.Namespace:
     for name in ("n", "max_tokens", "threads"):
         if (value := getattr(args, name)) is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} is {value}: it takes at least 1")
+    if args.out.exists() and not args.out.is_dir():
+        parser.error(f"--out {args.out} is a file: it takes a folder")
     return args
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import dlm
 
 _KINDS = ("schema", "regex", "choice", "grammar", "tools", "structural_tag")
+_BOM = "\ufeff"  # some editors begin a file with it
 
 
 class UsageError(Exception):
@@ -50,10 +51,12 @@ def read_source(args: argparse.Namespace) -> str | None:
     if kind == "schema" and written:
         return source
     what = f"the {kind.replace('_', ' ')}"
+    if not source:
+        raise UsageError(f"--{kind.replace('_', '-')} is empty: it takes a file, or - for stdin")
     if source == "-":
-        return text_of(sys.stdin.buffer.read(), f"{what} from stdin")
+        return text_of(sys.stdin.buffer.read(), f"{what} from stdin").removeprefix(_BOM)
     try:
-        return text_of(Path(source).read_bytes(), f"{what} {source}")
+        return text_of(Path(source).read_bytes(), f"{what} {source}").removeprefix(_BOM)
     except OSError as error:
         raise UsageError(f"cannot read {what} {source}: {error.strerror}") from error
 

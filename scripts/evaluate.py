@@ -44,8 +44,12 @@ class Row:
 
 def main() -> None:
     args = arguments(__doc__, prompts=200, sets=True)
+    chosen(exams(1, args.seed), args.only)  # all of them take a while to draw
+    try:
+        engine = dlm.Engine.load(args.model, slots=args.slots, kv=args.kv)
+    except (dlm.DlmError, dlm.ModelError) as error:
+        fail(str(error))
     asked = chosen(exams(args.prompts, args.seed), args.only)
-    engine = dlm.Engine.load(args.model, slots=args.slots, kv=args.kv)
     rows, notes = [], []
     for kind, samples in asked.items():
         outcomes = []
@@ -76,7 +80,10 @@ def arguments(what: str | None, prompts: int, sets: bool = False) -> argparse.Na
     parser.add_argument("--json", action="store_true")
     if sets:
         parser.add_argument("--only", metavar="NAME", default="", help="sets whose name holds it")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.prompts < 1:
+        fail(f"--prompts is {args.prompts}: it takes at least 1")
+    return args
 
 
 def chosen(sets: dict[str, list[Sample]], name: str) -> dict[str, list[Sample]]:

@@ -16,8 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from canvas_view import canvas_view, status
-from command_line import Parser, fail
+from command_line import Parser, fail, interruptible, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source, text_of
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, terminated)
+    stop_at(signal.SIGINT, signal.SIGTERM)
     try:
         args = arguments()
         source, prompt = read_source(args), read_prompt(args.prompt)
@@ -38,14 +37,9 @@ def main() -> None:
         fail("interrupted", 130)
 
 
-def terminated(*_: Any) -> None:
-    """On SIGTERM: nothing is raised, since torch does not survive that while it is imported."""
-    restore = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # the cursor
-    os.write(2, f"{restore}generate.py: terminated\n".encode())
-    os._exit(143)
-
-
 def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
+    from canvas_view import status
+
     import dlm  # what is wrong with the arguments is told before
     from dlm.loading import Loading
 
@@ -69,6 +63,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     except dlm.ModelError as error:  # by itself: to name it imports torch
         fail(str(error))
     try:
+        interruptible()
         result = follow(engine, args)
     finally:
         engine.close()
@@ -112,6 +107,8 @@ def read_prompt(source: str) -> str:
 
 def follow(engine: "dlm.Engine", args: argparse.Namespace) -> "dlm.Result":
     """Run the request, showing on stderr what the user wants to see of it."""
+    from canvas_view import canvas_view
+
     import dlm
 
     with canvas_view(engine.vocabulary, args.max_tokens, args.watch) as view:

@@ -32,6 +32,8 @@ def main() -> None:
     args = parser.parse_args()
     try:
         path = Path(args.model)
+        if not path.exists():
+            fail(f"there is no directory or file {path}")
         config = ModelConfig.from_hf(read_json(path / "config.json" if path.is_dir() else path))
         load = plan.Load(
             slots=args.slots, context=args.context, cache=args.kv, weights=args.weights

@@ -5,19 +5,19 @@
     python scripts/serve.py --model DIR --replicas 4         # engines on Ray, behind one address
 
 `docs/serving.md` has the routes, the fields and the metrics. Exit codes: 0 stopped by a signal, 2
-bad usage, a bad model or an address that cannot be had.
+bad usage, a bad model or an address that cannot be had, 130 interrupted while it starts.
 """
 
 import argparse
 import os
 import signal
-import socket
 import sys
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from command_line import Parser, fail
+import address
+from command_line import Parser, fail, interruptible, stop_at
 from engine_options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_name
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with
 
 
 def main() -> None:
+    stop_at(signal.SIGINT)
     args = arguments()
     try:
         import dlm
@@ -49,7 +50,9 @@ def main() -> None:
             serve_here(args, settings)
         else:
             serve_on_ray(args, settings)
-    except (dlm.DlmError, dlm.ModelError) as error:
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    except (dlm.DlmError, dlm.ModelError) as error:  # to name the second imports torch
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
@@ -62,6 +65,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     from dlm.serving.app import app_of
     from dlm.serving.server import DrainingServer
 
+    address.check(args)
     app, service = app_of(loading_of(args).engine(), settings)
     config = uvicorn.Config(
         app,
@@ -76,6 +80,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
         server_header=False,
         timeout_graceful_shutdown=10,
     )
+    interruptible()
     DrainingServer(config, service, args.shutdown_timeout).run()
 
 
@@ -93,8 +98,9 @@ def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
         "ssl_ca_certs": args.ssl_ca_certs,
     }
     if args.ray is None:
-        check_address(args.host, args.port)
+        address.check(args)
     told = SimpleQueue[str]()
+    interruptible()  # a Ray that is made here is taken away again
     with (
         joined(args.ray or LOCAL_RAY, args.replicas) as cluster,
         served(
@@ -114,15 +120,6 @@ def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
             server.drain(0)
 
 
-def check_address(host: str, port: int) -> None:
-    """Ray's proxies would share a port with whoever listens there."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        fail(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}")
-
-
 def arguments() -> argparse.Namespace:
     parser = Parser(prog="serve.py", description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
@@ -132,7 +129,7 @@ def arguments() -> argparse.Namespace:
     add("--replicas", type=int, metavar="N", help="engines in processes of their own, on Ray")
     add_ray(parser, "where the replicas are; without, on a Ray that is made on this machine")
     add("--host", default="127.0.0.1", help="other than this machine's own only with a key")
-    add("--port", type=int, default=8000)
+    add("--port", type=int, default=8000, help="8000; 0 takes any that is free")
     add("--uds", metavar="PATH", help="a Unix socket in the place of host and port")
     add("--api-key", action="append", default=[], metavar="KEY", help=f"several times, or {KEYS}")
     add("--served-model-name", nargs="+", metavar="NAME", help="the directory's name")
@@ -155,6 +152,7 @@ def arguments() -> argparse.Namespace:
         fail("--ray without --replicas: say how many engines there are to be")
     if args.replicas is not None and args.uds is not None:
         fail("--uds with --replicas: Ray Serve listens on a host and a port")
+    address.check_flags(args)
     if args.shutdown_timeout < 0:
         fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
     return args

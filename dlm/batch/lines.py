@@ -6,7 +6,9 @@ away and goes on, if its settings are the same.
 
 import fcntl
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +26,39 @@ class Lines:
         """The settings are in a file beside it, `.settings.json` behind its name. `take` is given
         what the file's lines say; what is none of a run, it refuses as a `dict` or `int` would.
 
-        Raises `LinesError`, and `OSError` where it cannot write.
+        Raises `LinesError`, and `OSError`, which names the file, where it cannot write.
         """
         self._path, self._take = path, take
         self._settings = path.with_name(f"{path.name}.settings.json")
-        self._file = path.open("a+b")
         try:
-            self._resume(settings)
+            self._file = path.open("a+b")
+        except UnsupportedOperation as error:
+            raise LinesError(f"{path} is a pipe or a terminal: it takes a file") from error
+        try:
+            with self._named():
+                self._resume(settings)
         except BaseException:
             self._file.close()
             raise
 
     def write(self, value: Any) -> None:
         """It is in the file when this returns."""
-        self._file.write(_line(value))
-        self._file.flush()
+        with self._named():
+            self._file.write(_line(value))
+            self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with self._named():
+            self._file.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """An error of the system says which file it is about."""
+        try:
+            yield
+        except OSError as error:
+            name = error.filename or str(self._path)
+            raise OSError(error.errno, error.strerror, name) from error
 
     def _resume(self, settings: dict[str, Any]) -> None:
         try:

@@ -7,6 +7,7 @@ behind it doubtful is an error of the file.
 import csv
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any
 
 from dlm.errors import DlmError, RequestError
 
+_BROKEN = re.compile("[\udc80-\udcff]")  # how Python keeps bytes that are not UTF-8
 TEXT = "text"  # the column of JSON lines that are texts
 
 
@@ -64,6 +66,8 @@ class Rows:
         for name in ("prompt", TEXT, *self.columns[: len(self.columns) == 1]):
             if name in self.columns:
                 return name
+        if not self.columns and next(self.read(), None) is None:
+            return TEXT  # nobody is going to miss it
         if not self.columns:
             raise InputError(f"{self.path} has no row that can be read")
         raise InputError(
@@ -143,9 +147,10 @@ def _csv(path: Path) -> Rows:
             try:
                 yield found
             except csv.Error as error:
-                raise InputError(f"{path}, line {found.line_num}: {error}") from error
+                raise InputError(f"{path}, line {found.reader.line_num}: {error}") from error
             except UnicodeDecodeError as error:
-                raise InputError(f"{path} is not UTF-8 text: {error.reason}") from error
+                problem = f"{path}, line {_broken_line(path)}: it is not UTF-8 text"
+                raise InputError(problem) from error
 
     def read() -> Iterator[Row]:
         with reader() as found:
@@ -155,6 +160,12 @@ def _csv(path: Path) -> Rows:
     with reader() as found:
         columns = _distinct(path, found.fieldnames or ())
     return Rows(path, columns, True, read)
+
+
+def _broken_line(path: Path) -> int:
+    """The first that is not UTF-8, from 1."""
+    with path.open(encoding="utf-8", errors="surrogateescape") as file:
+        return next(number for number, line in enumerate(file, 1) if _BROKEN.search(line))
 
 
 def _csv_row(number: int, fields: dict[Any, Any]) -> Row:
@@ -173,22 +184,24 @@ def _parquet(path: Path) -> Rows:
             f"{path} needs pyarrow, which is not installed: pip install 'dlm[parquet]'"
         ) from error
 
+    @contextmanager
+    def table() -> Iterator[Any]:
+        with path.open("rb") as file:
+            try:
+                yield parquet.ParquetFile(file)
+            except (arrow.ArrowException, OSError) as error:  # both are pyarrow's
+                raise InputError(f"{path} is not readable as Parquet: {error}") from error
+
     def read() -> Iterator[Row]:
         number = 0
-        try:
-            with path.open("rb") as file:
-                for batch in parquet.ParquetFile(file).iter_batches(batch_size=1024):
-                    for fields in batch.to_pylist():
-                        yield Row(number, fields)
-                        number += 1
-        except arrow.ArrowException as error:
-            raise InputError(f"{path} is not readable as Parquet: {error}") from error
+        with table() as found:
+            for batch in found.iter_batches(batch_size=1024):
+                for fields in batch.to_pylist():
+                    yield Row(number, fields)
+                    number += 1
 
-    try:
-        with path.open("rb") as file:
-            columns = _distinct(path, parquet.ParquetFile(file).schema_arrow.names)
-    except arrow.ArrowException as error:
-        raise InputError(f"{path} is not readable as Parquet: {error}") from error
+    with table() as found:
+        columns = _distinct(path, found.schema_arrow.names)
     return Rows(path, columns, True, read)
 
 

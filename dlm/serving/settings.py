@@ -26,6 +26,8 @@ class Settings:
         for name in ("slots", "max_body_bytes", "max_bodies_bytes", "retry_after"):
             if getattr(self, name) < 1:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes at least 1")
+        if self.max_queue < 0:
+            raise DlmError(f"max_queue is {self.max_queue}: it takes 0 or more requests")
         for name in ("body_seconds", "keep_alive"):
             if not getattr(self, name) > 0:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 seconds")

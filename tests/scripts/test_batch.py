@@ -31,7 +31,8 @@ def run(monkeypatch, capsys):
     """Run the command in this process: exit code, stderr."""
 
     def command(*args):
-        monkeypatch.setattr(batch, "collect_seldom", lambda: None)  # for a process of its own
+        monkeypatch.setattr("dlm.collector.collect_seldom", lambda: None)  # for its own process
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
         return ended(monkeypatch, batch, *args), capsys.readouterr().err
 
     return command

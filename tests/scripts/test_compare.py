@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import compare
 import pytest
+from commands import ended
 from comparison.modes import AT_COMMIT, CONSTRAINED, FREE, STUDIES
 from comparison.records import Records
 from comparison.report import page
@@ -196,3 +197,10 @@ def test_a_report_shows_what_has_no_answer():
     settings = {"study": "decodings", "model": "m"}
     text = page({FREE.name: [failed], CONSTRAINED.name: [RUN]}, [FREE, CONSTRAINED], settings, "c")
     assert "prompt 0: &lt;none&gt;" in text
+
+
+def test_results_are_not_written_where_a_file_is(monkeypatch, capsys, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    assert ended(monkeypatch, compare, "--n", 1, "--out", file) == 2
+    assert f"--out {file} is a file: it takes a folder" in capsys.readouterr().err

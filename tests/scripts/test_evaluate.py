@@ -6,6 +6,7 @@ from random import Random
 import compare_transformers
 import evaluate
 import pytest
+from commands import ended
 from training.exams import exams, having
 
 from dlm.engine import BUILT_IN
@@ -40,3 +41,22 @@ def test_sets_are_chosen_by_a_part_of_their_names(capsys):
         evaluate.chosen(sets, "x y")
     assert end.value.code == 2
     assert "no set's name holds 'x y': there are same patterns, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--prompts", "0"], "--prompts is 0: it takes at least 1"),
+        (["--prompts", "-1"], "--prompts is -1: it takes at least 1"),
+        (["--only", "nope"], "no set's name holds 'nope': there are same patterns, "),
+        (["--model", "/nope"], "no model directory at /nope"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_before_prompts_are_drawn(
+    monkeypatch, capsys, flags, problem
+):
+    monkeypatch.setattr(evaluate, "exams", lambda count, seed: {1: exams(1, seed)}[count])
+    assert ended(monkeypatch, evaluate, *flags) == 2
+    told = capsys.readouterr().err
+    assert problem in told
+    assert told.count("\n") == 1

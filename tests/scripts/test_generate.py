@@ -59,7 +59,7 @@ def test_prompt_and_schema_may_come_from_stdin_and_the_command_line(run):
     code, out, _ = run("--schema", json.dumps(SCHEMA), "-", stdin=PROMPT)
     assert code == 0
     jsonschema.validate(json.loads(out), SCHEMA)
-    code, other, _ = run("--schema", "-", PROMPT, stdin=json.dumps(SCHEMA))
+    code, other, _ = run("--schema", "-", PROMPT, stdin="\ufeff" + json.dumps(SCHEMA))
     assert (code, other) == (0, out)
 
 
@@ -95,6 +95,7 @@ def test_watching_shows_the_canvas_on_stderr_only(run):
     jsonschema.validate(json.loads(out), SCHEMA)
     assert "entropy" in err
     assert "pinned" in err
+    assert err.endswith("noise\n")
 
 
 def test_thinking_is_kept_out_of_the_answer(run):
@@ -131,6 +132,7 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
     [
         (["--schema", "missing.json", "hi"], "cannot read the schema missing.json: No such file"),
         (["--schema", '{"type": "objectt"}', "hi"], "JSON schema at /type: 'objectt' is no"),
+        (["--schema", "", "hi"], "--schema is empty: it takes a file, or - for stdin"),
         (["--schema", "{", "hi"], "JSON schema at line 1 column 2: not JSON"),
         (["--schema", "[1]", "hi"], "a schema is an object, not [1]"),
         (["--schema", '{"$ref": "#/no"}', "hi"], "JSON schema at /$ref: '#/no' leads to no schema"),
@@ -290,10 +292,10 @@ def test_a_full_disk_is_told_of():
     assert done.stderr == "generate.py: cannot write the result: No space left on device\n"
 
 
-def on_terminal(args, until=None):
+def on_terminal(args, until=None, number=None):
     """Run a command on a terminal of its own: exit code, and all that the terminal is sent.
 
-    With `until`, it gets SIGTERM once that has been shown.
+    With `until`, it gets the signal of this `number` once that has been shown.
     """
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
@@ -309,7 +311,7 @@ def on_terminal(args, until=None):
             break
         shown += piece
         if until is not None and until in shown:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             until = None
     os.close(master)
     return process.wait(), shown.decode()
@@ -327,10 +329,14 @@ def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
 
 
 @pytest.mark.parametrize("until", [b"loading the model", b"tokens, step"])
-def test_a_terminated_command_leaves_the_terminal_as_it_was(until):
-    code, shown = on_terminal(COMMAND, until)
-    assert code == 143
-    assert shown.rstrip().endswith("generate.py: terminated")
+@pytest.mark.parametrize(
+    ("number", "right", "told"),
+    [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")],
+)
+def test_a_stopped_command_leaves_the_terminal_as_it_was(until, number, right, told):
+    code, shown = on_terminal(COMMAND, until, number)
+    assert code == right
+    assert shown.rstrip().endswith(f"generate.py: {told}")
     assert shown.rindex(SHOW) > shown.rindex(HIDE)
 
 

@@ -41,7 +41,7 @@ def test_tables_tell_the_same_to_people(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (["--model", "/no/such/place"], "holds no place: not a model directory"),
+        (["--model", "/no/such/place"], "there is no directory or file /no/such/place"),
         (["--model", str(TINY), "--slots", "0"], "slots is 0: it takes at least 1"),
         (["--model", str(TINY / "generation_config.json")], "model_type is None"),
     ],

@@ -53,6 +53,7 @@ def refused(monkeypatch, capsys):
     """Run the command in this process; what it says on stderr before it ends with code 2."""
 
     def command(*flags):
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
         assert ended(monkeypatch, serve, *flags) == 2
         return capsys.readouterr().err
 
@@ -108,10 +109,15 @@ def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
     [
         (["--host", "0.0.0.0"], "--host 0.0.0.0 without --api-key: everybody could use the model"),
         (["--slots", "0"], "slots is 0: it takes at least 1"),
-        (["--model", "/nowhere"], "no model directory at /nowhere"),
+        (["--port", "0", "--model", "/nowhere"], "no model directory at /nowhere"),
         (["--policy", "some"], "argument --policy: invalid choice: 'some'"),
         (["--shutdown-timeout", "-1"], "--shutdown-timeout is -1: it takes 0 or more seconds"),
         (["--api-key", ""], "api_keys holds an empty key"),
+        (["--port", "99999"], "--port is 99999: it takes 0 to 65535"),
+        (["--port", "-1"], "--port is -1: it takes 0 to 65535"),
+        (["--max-queue", "-1"], "max_queue is -1: it takes 0 or more requests"),
+        (["--uds", ""], "--uds is empty: it takes the path of a socket"),
+        (["--ssl-keyfile", "a"], "--ssl-keyfile without --ssl-certfile: it takes both"),
         (["--replicas", "0"], "--replicas is 0: it takes at least 1"),
         (["--ray"], "--ray without --replicas: say how many engines there are to be"),
         (["--replicas", "2", "--uds", "a"], "--uds with --replicas: Ray Serve listens on a host"),
@@ -124,12 +130,43 @@ def test_bad_usage_is_one_line_and_code_2(refused, flags, problem):
     assert told.count("\n") == 1
 
 
-def test_an_address_that_somebody_has_is_refused_on_ray_too(refused):
-    pytest.importorskip("ray")
+@pytest.fixture
+def unloaded(monkeypatch):
+    """No model is loaded."""
+    monkeypatch.setattr(serve, "loading_of", lambda _: pytest.fail("a model is loaded"))
+
+
+@pytest.mark.parametrize("flags", [(), ("--replicas", 2)])
+def test_an_address_that_somebody_has_is_refused_before_a_model_is_loaded(refused, unloaded, flags):
+    if flags:
+        pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
-        told = refused("--replicas", 2, "--port", port)
+        told = refused(*flags, "--port", port)
     assert told == f"serve.py: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--host", "no.such.host.invalid", "--api-key", "x"], "on no.such.host.invalid:0: "),
+        (["--uds", "/nonexistent/x.sock"], "on /nonexistent/x.sock: No such file or directory"),
+        (["--uds", "FILE"], "cannot listen on FILE: Address already in use"),
+        (["--ssl-certfile", "none"], "cannot read --ssl-certfile none: No such file or directory"),
+        (["--ssl-certfile", "FILE", "--ssl-keyfile", "none"], "cannot read --ssl-keyfile none: No"),
+        (["--ssl-certfile", "FILE", "--ssl-ca-certs", "none"], "cannot read --ssl-ca-certs none:"),
+        (["--ssl-certfile", "FILE"], "--ssl-certfile FILE is no certificate with its key"),
+    ],
+)
+def test_what_cannot_be_listened_on_is_told_before_a_model_is_loaded(
+    refused, unloaded, tmp_path, flags, problem
+):
+    file = tmp_path / "FILE"
+    file.write_text("no certificate\n")
+    told = refused("--port", "0", *(str(file) if flag == "FILE" else flag for flag in flags))
+    assert told.startswith("serve.py: ")
+    assert problem.replace("FILE", str(file)) in told
+    assert told.count("\n") == 1
 
 
 @pytest.mark.parametrize(

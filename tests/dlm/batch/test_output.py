@@ -1,6 +1,7 @@
 """Answers on disk: kept whole, gone on with under the same settings only."""
 
 import json
+import os
 from contextlib import closing
 
 import pytest
@@ -88,3 +89,16 @@ def test_two_runs_do_not_write_one_file(path):
         Output(path, SETTINGS, FORM)
     with opened(path):
         pass
+
+
+def test_what_is_no_file_is_refused(path):
+    os.mkfifo(path)
+    with pytest.raises(LinesError, match="is a pipe or a terminal: it takes a file"):
+        Output(path, SETTINGS, FORM)
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(path):
+    path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as raised, opened(path) as output:
+        output.write(answer(0))
+    assert raised.value.filename == str(path)

@@ -62,6 +62,10 @@ def test_parquet_has_the_columns_and_values_of_its_table(tmp_path):
     assert read(path) == [(i, {"id": i, "text": f"t{i}"}) for i in range(3000)]
     with pytest.raises(InputError, match="not readable as Parquet"):
         rows_of(written(tmp_path, "b.parquet", "no table"))
+    broken = bytearray(path.read_bytes())
+    broken[4:400] = bytes(396)  # within the first column
+    with pytest.raises(InputError, match="not readable as Parquet"):
+        read(written(tmp_path, "c.parquet", bytes(broken)))
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
@@ -77,7 +81,9 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path, monkeypatch):
         ("a.csv", "", "has no columns"),
         ("a.csv", "a,a\n", "has two columns 'a'"),
         ("a.csv", 'a\n"open\n', "unexpected end of data"),
-        ("a.csv", b"a\n\xff\n", "is not UTF-8 text"),
+        ("a.csv", 'text\n"a"b\n', "a.csv, line 2: ',' expected after"),
+        ("a.csv", b"a\n\xff\n", "a.csv, line 2: it is not UTF-8 text"),
+        ("a.csv", b"a\n" * 9999 + b"\xff\n", "a.csv, line 10000: it is not UTF-8 text"),
     ],
 )
 def test_a_file_that_is_none_is_an_error_of_the_file(tmp_path, name, text, problem):
@@ -98,7 +104,11 @@ def test_the_column_of_texts_is_found_by_its_name_or_is_the_only_one(tmp_path, h
         rows.text_column()
 
 
-def test_a_file_without_rows_has_no_column_of_texts(tmp_path):
+def test_a_file_without_rows_wants_no_column_of_texts(tmp_path):
+    assert rows_of(written(tmp_path, "a.jsonl", "\n")).text_column() == "text"
+
+
+def test_a_file_of_which_no_row_can_be_read_has_no_column_of_texts(tmp_path):
     with pytest.raises(InputError, match="has no row that can be read"):
         rows_of(written(tmp_path, "a.jsonl", "\n{\n")).text_column()
 

@@ -1,0 +1,73 @@
+"""The address that a server is asked to listen on. What is wrong with it is told before a model is
+loaded."""
+
+import argparse
+import os
+import socket
+import ssl
+from pathlib import Path
+
+from command_line import fail
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """What can be said of the flags alone."""
+    if not 0 <= args.port < 1 << 16:
+        fail(f"--port is {args.port}: it takes 0 to 65535")
+    if args.uds == "":
+        fail("--uds is empty: it takes the path of a socket")
+    if args.ssl_keyfile is not None and args.ssl_certfile is None:
+        fail("--ssl-keyfile without --ssl-certfile: it takes both")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Whether this machine gives the address, and reads the certificate."""
+    if args.uds is not None:
+        _check_socket(args.uds)
+    else:
+        _check_port(args.host, args.port)
+    if args.ssl_certfile is not None:
+        _check_certificate(args.ssl_certfile, args.ssl_keyfile, args.ssl_ca_certs)
+
+
+def _check_port(host: str, port: int) -> None:
+    """Ray's proxies would share a port with whoever listens there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except socket.gaierror as error:
+        fail(f"cannot listen on {host}:{port}: {error.strerror}")
+    except OSError as error:
+        fail(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}")
+
+
+def _check_socket(path: str) -> None:
+    """A socket that is there gives way to the server's."""
+    if Path(path).is_socket():
+        return
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path)
+        Path(path).unlink()
+    except OSError as error:
+        fail(f"cannot listen on {path}: {error.strerror or error}")
+
+
+def _check_certificate(certificate: str, key: str | None, authorities: str | None) -> None:
+    given = {"certfile": certificate, "keyfile": key, "ca-certs": authorities}
+    for name, path in given.items():
+        try:
+            if path is not None:
+                Path(path).open("rb").close()
+        except OSError as error:
+            fail(f"cannot read --ssl-{name} {path}: {error.strerror}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        fail(f"--ssl-certfile {certificate} is no certificate with its key: {error}")
+    try:
+        if authorities is not None:
+            context.load_verify_locations(authorities)
+    except ssl.SSLError as error:
+        fail(f"--ssl-ca-certs {authorities} holds no certificates: {error}")
