@@ -69,9 +69,12 @@ class JsonSchema(Spec):
         try:
             text = self.schema if isinstance(self.schema, str) else json.dumps(self.schema)
             read = json.loads(text)
+            json.dumps(read, ensure_ascii=False).encode()
         except json.JSONDecodeError as error:
             where = f"line {error.lineno} column {error.colno}"
             raise InvalidGrammarError(self.kind, f"not JSON: {error.msg}", where) from error
+        except UnicodeEncodeError as error:
+            raise InvalidGrammarError(self.kind, "half a surrogate pair is no text") from error
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidGrammarError(self.kind, f"not JSON data: {error}") from error
         if not isinstance(read, dict | bool):

@@ -84,6 +84,8 @@ class _Folding:
                 self._regular[name] = node
             if name not in self._regular or name == new.root:
                 new.nodes[name] = node
+        for name in set().union(*map(references, new.nodes.values())) - new.nodes.keys():
+            new.nodes[name] = self._regular[name]  # named before it was known to be regular
         return new
 
     def _in_order(self) -> list[str]:
@@ -198,7 +200,8 @@ def _is_character(node: Node) -> bool:
         case Literal(text):
             return len(text) == 1
         case Terminal(automaton):
-            return automaton.final == {1} and len(automaton.edges) == 2 and not automaton.edges[1]
+            one_step = len(automaton.edges) == 2 and all(to == 1 for _, _, to in automaton.edges[0])
+            return one_step and automaton.final == {1} and not automaton.edges[1]
     return isinstance(node, Characters)
 
 

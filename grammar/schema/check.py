@@ -11,15 +11,17 @@ from typing import Any
 
 from jsonschema import exceptions, validators
 from referencing import Registry
-from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.pattern import automaton_of
 from dlm.grammar.schema.constant import exact, identity
 from dlm.grammar.schema.languages import format_texts
+from dlm.grammar.schema.older import older
 
+_PANIC = "PanicException"  # of a library in Rust where the stack ends; no `Exception`
+_DEEPEST = 150  # keywords within one another: about 4 calls of Python each, of 1,000
 MOST_STEPS = 50_000  # keywords applied to values; about 10 us each
 
 Errors = Iterator[exceptions.ValidationError]
@@ -62,15 +64,20 @@ def check(
     """Raises `InvalidValueError` for a value that does not fit, with its path; and
     `UncheckableError`."""
     base = validators.validator_for(schema, default=validators.Draft202012Validator)
-    steps = 0
+    steps = depth = 0
 
     def counted(keyword: Callable[..., Any]) -> Callable[..., Errors]:
         def errors(validator: Any, wanted: Any, instance: Any, schema: Any) -> Errors:
-            nonlocal steps
-            steps += 1
+            nonlocal steps, depth
+            steps, depth = steps + 1, depth + 1
             if steps > MOST_STEPS:
                 raise UncheckableError(f"it takes more than {MOST_STEPS} steps to check")
-            yield from keyword(validator, wanted, instance, schema) or ()
+            if depth > _DEEPEST:
+                raise UncheckableError(f"over {_DEEPEST} keywords lead from one to the next")
+            try:
+                yield from keyword(validator, wanted, instance, schema) or ()
+            finally:  # the first error may be the last that is asked for
+                depth -= 1
 
         return errors
 
@@ -79,7 +86,8 @@ def check(
     own |= {"additionalProperties": _additional_properties}
     if formats:
         own["format"] = _format
-    keywords = {word: counted(own.get(word, rule)) for word, rule in base.VALIDATORS.items()}
+    rules = {**base.VALIDATORS, **older(base.VALIDATORS)}
+    keywords = {word: counted(own.get(word, rule)) for word, rule in rules.items()}
     try:
         specification = specification_with(str(base.META_SCHEMA["$schema"]))
         documents = Registry().with_resources(
@@ -88,10 +96,14 @@ def check(
         )
         checker = validators.extend(base, keywords)(schema, registry=documents)
         problem = next(checker.iter_errors(value), None)
-    except (Unresolvable, RecursionError, ArithmeticError, TooLargeError) as error:
-        raise UncheckableError(f"the JSON cannot be checked: {error}") from error
+    except UncheckableError:
+        raise
     except InvalidGrammarError as error:
         raise UncheckableError(f"the JSON cannot be checked: {error.reason}") from error
+    except BaseException as error:  # what the library raises for a schema that is odd
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise UncheckableError(f"the JSON cannot be checked: {error!r:.200}") from error
     if problem is not None:
         raise InvalidValueError(
             f"the JSON does not fit the schema at {problem.json_path}: {problem.message:.200}",

@@ -3,7 +3,7 @@
 It knows which keywords a draft has and what they may hold, not what they say about a value.
 """
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -218,8 +218,8 @@ class Reader:
         for word in ("$anchor", "$dynamicAnchor"):
             if isinstance(node.get(word), str) and _known(draft, word):
                 self._anchors.setdefault((base, node[word]), node)
-        if "$dynamicAnchor" in node and _known(draft, "$dynamicAnchor"):
-            self._dynamic.setdefault(base, set()).add(node["$dynamicAnchor"])
+                if word == "$dynamicAnchor":
+                    self._dynamic.setdefault(base, set()).add(node[word])
         if node.get("$recursiveAnchor") is True and draft == 2019:
             self._dynamic.setdefault(base, set()).add("")
         return base
@@ -227,10 +227,8 @@ class Reader:
 
 def spelled_out(schema: Any) -> Any:
     """A copy in which OpenAPI's `nullable` is the type that it means."""
-    if isinstance(schema, list):
-        return [spelled_out(part) for part in schema]
     if not isinstance(schema, dict):
-        return schema
+        return [spelled_out(part) for part in schema] if isinstance(schema, list) else schema
     copy = {
         key: part if key in _DATA and not isinstance(part, dict) else spelled_out(part)
         for key, part in schema.items()
@@ -269,7 +267,7 @@ def _flaw(word: str, value: Any, draft: int) -> str | None:
         if word == "dependentRequired" and not all(map(_names, value.values())):
             return "its values are lists of names"
     elif word in _COUNTS:
-        if not _number(value) or value < 0 or value != math.floor(value):
+        if not _number(value) or value < 0 or value != int(value):
             return f"it is an integer from 0, not {value!r:.40}"
     elif word in ("minimum", "maximum", "multipleOf"):
         if not _number(value) or (word == "multipleOf" and value <= 0):
@@ -297,4 +295,5 @@ def _names(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max

@@ -322,7 +322,7 @@ def test_what_cannot_be_served_is_refused_at_admission(engine_of, request_, prob
 
 def test_one_bad_request_of_a_list_is_named_and_the_others_do_not_start(engine_of):
     engine = engine_of(Obsessed(V, [1]))
-    with pytest.raises(RequestError, match="request 1: token 9999"):
+    with pytest.raises(RequestError, match="request 1: prompt: token 9999"):
         engine.generate([Request(token_ids=PROMPT), Request(token_ids=[9999])])
     assert not engine.busy
 

@@ -126,7 +126,7 @@ def test_metrics_count_decisions_and_their_questions(engine_of, serve):
         ),
         ({"input": "word " * 5000}, "questions", r"questions\[0\]: \d+ prompt tokens: this model"),
         ({"input": 3}, "input", "input is 3"),
-        ({"extra_body": {"top_p": 0.5}}, None, "top_p is 0.5, which is not supported"),
+        ({"extra_body": {"top_p": 0.5}}, "top_p", "top_p is 0.5, which is not supported"),
         ({"extra_body": {"stream": True}}, "stream", "stream is unknown here"),
         ({"extra_body": {"seed": "x"}}, "seed", "seed is 'x'"),
     ],

@@ -214,6 +214,7 @@ def test_xgrammar_takes_what_is_written_in_its_styles(style):
         (tag(**NUMBER | {"excludes": ["a"]}), "/format/excludes: what its strings exclude"),
         (tag(**NUMBER | {"style": "cohere_xml"}), "/format/style: the style cohere_xml is not"),
         (tag(**NUMBER | {"style": "poem"}), "/format/style: 'poem' is no style: it takes json"),
+        (tag(**NUMBER | {"style": []}), r"/format/style: \[\] is no style: it takes json"),
         (tag(**ANY | {"max_tokens": 5}), "/format/max_tokens: tokens cannot be counted"),
     ],
 )  # fmt: skip

@@ -196,3 +196,9 @@ def test_content_that_may_hold_a_key_twice_is_checked_at_the_end():
 def test_content_beside_calls_in_another_form_is_refused():
     with pytest.raises(InvalidGrammarError, match="hermes takes any text beside calls, not a JSON"):
         Tools(TOOLS, content=CONTENT, format="hermes")
+
+
+@pytest.mark.parametrize("field", ["format", "choice", "named"])
+def test_an_option_of_another_type_is_refused_by_name(field):
+    with pytest.raises(InvalidGrammarError, match=f"/{field}"):
+        Tools(TOOLS, **{field: []})

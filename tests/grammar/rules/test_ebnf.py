@@ -7,6 +7,7 @@ from ebnf import matches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import languages
+from recogniser import Recogniser
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.rules.analysis import check
@@ -164,3 +165,21 @@ def test_a_long_source_is_refused_and_a_large_one_stays_small():
     assert made('root ::= ("ab"|"c"){1000000}').nodes["root"].low == 1_000_000
     assert isinstance(made('root ::= "ab"{1000000}').nodes["root"], Repetition)
     assert made("root ::= " + "(" * 64 + '"a"' + ")" * 64).nodes == {"root": Literal("a")}
+
+
+@pytest.mark.parametrize("times", [16, 17, 40])
+@pytest.mark.parametrize("item", ['[^.]* "."', '"a"* "."', '("a" | "b")+', '"ab" | "c"'])
+def test_what_is_repeated_often_is_counted_as_a_whole(item, times):
+    """Not by its characters, which only single ones are."""
+    matching = Recogniser(made(f"root ::= item{{{times}}}\nitem ::= {item}")).accepts
+    for part in ("a.", ".", "aab.", "ab", "a", "c"):
+        once = Recogniser(made(f"root ::= {item}")).accepts(part)
+        assert matching(part * times) or not once
+        if item.endswith('"."'):
+            assert not matching("a" * (times - 1) + ".")
+
+
+def test_a_rule_that_is_left_out_may_name_one_that_is_being_read():
+    matching = Recogniser(made('root ::= "a" x\nx ::= root{0} "b"')).accepts
+    assert matching("ab")
+    assert not matching("aab")

@@ -1,0 +1,56 @@
+"""Keywords that older drafts of JSON Schema spell otherwise, for checks by `jsonschema`.
+
+A schema that does not say its draft is read with the keywords of all of them. The library takes it
+for one of the newest, and has to be told of the others.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from jsonschema import exceptions
+
+Errors = Iterator[exceptions.ValidationError]
+Keyword = Callable[[Any, Any, Any, Any], Errors | None]
+
+
+def older(rules: Mapping[str, Keyword]) -> dict[str, Keyword]:
+    """What stands for some of a draft's own `rules`."""
+    return {
+        "items": _items(rules["items"]),
+        "additionalItems": _additional_items,
+        "exclusiveMinimum": _exclusive("minimum", rules.get("exclusiveMinimum")),
+        "exclusiveMaximum": _exclusive("maximum", rules.get("exclusiveMaximum")),
+    }
+
+
+def _items(rule: Keyword) -> Keyword:
+    """A list is what 2020-12 calls `prefixItems`."""
+
+    def items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Errors:
+        if not isinstance(wanted, list):
+            yield from rule(validator, wanted, instance, schema) or ()
+        elif isinstance(instance, list):
+            for i, (item, part) in enumerate(zip(instance, wanted, strict=False)):
+                yield from validator.descend(item, part, path=i, schema_path=i)
+
+    return items
+
+
+def _additional_items(validator: Any, rest: Any, instance: Any, schema: Any) -> Errors:
+    """Of what is behind a list of `items`; without a list it says nothing."""
+    first = schema.get("items")
+    if isinstance(first, list) and isinstance(instance, list):
+        for i, item in enumerate(instance[len(first) :], start=len(first)):
+            yield from validator.descend(item, rest, path=i)
+
+
+def _exclusive(word: str, rule: Keyword | None) -> Keyword:
+    """Draft 4 says by true or false whether the limit itself is left out."""
+
+    def exclusive(validator: Any, limit: Any, instance: Any, schema: Any) -> Errors:
+        if not isinstance(limit, bool):
+            yield from (rule(validator, limit, instance, schema) or ()) if rule else ()
+        elif limit and validator.is_type(instance, "number") and instance == schema.get(word):
+            yield exceptions.ValidationError(f"{instance!r:.80} is the {word}, which is left out")
+
+    return exclusive
