@@ -38,17 +38,10 @@ from dlm.questions import Answer, Question
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
+from dlm.storage import check_device, device_of, stored_type
 from dlm.turn import CHUNK, Cache
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
-
-KV_TYPES = {
-    "fp8": torch.float8_e4m3fn,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-}
-"""What keys and values may be stored as, by the name that it goes by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +153,15 @@ class Engine:
         directory = BUILT_IN if directory is None else Path(directory)
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
-        device = _device(device)
+        device = device_of(device)
         if dtype is None:
             dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
         if graphs not in get_args(Graphs):
             raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
-        stored = _kv_type(kv, dtype, device)
+        stored = stored_type(kv, dtype, device)
         if cache_tokens is not None and cache_tokens < 1:
             raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
+        check_device(device)
         model = checkpoint.load(directory, dtype, device, kernels, activation_bits)
         tokens = cache_tokens or plan.free_tokens(model, slots, stored)
         cache = model.new_cache(slots, stored, tokens, CHUNK)
@@ -381,26 +375,3 @@ class Engine:
     def _leave(self, slot: int) -> None:
         self._cache.release(slot)
         self._scheduler.leave(slot)
-
-
-def _device(name: str | torch.device | None) -> torch.device:
-    """One that can be had; None: a GPU if there is one."""
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=device).item()
-    except (AssertionError, NotImplementedError, RuntimeError) as error:
-        raise DlmError(
-            f"device is {str(name)!r}, which there is not: it takes cpu, or cuda where torch finds "
-            "a GPU"
-        ) from error
-    return device
-
-
-def _kv_type(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What keys and values of a model of `dtype` are stored as."""
-    if name != "auto" and name not in KV_TYPES:
-        raise DlmError(f"kv is {name!r}: it takes auto or one of {', '.join(KV_TYPES)}")
-    stored = dtype if name == "auto" else KV_TYPES[name]
-    if device.type != "cpu" and dtype != torch.float32 and stored not in (dtype, KV_TYPES["fp8"]):
-        raise DlmError(f"kv is {name!r}: on {device.type}, {dtype} takes auto or fp8")
-    return stored

@@ -25,11 +25,12 @@ from stress import tokenizer_of
 
 import dlm
 from dlm.chat import Chat
-from dlm.engine import BUILT_IN, KV_TYPES
+from dlm.engine import BUILT_IN
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.checkpoint import read_json
 from dlm.models.pages import CHUNK
+from dlm.storage import KV_TYPES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 _ROUNDS = 3  # of each mode in turns

@@ -1,6 +1,8 @@
 """What all tests share: devices, seeds, and shapes that are checked wherever they are written."""
 
 import os
+import signal
+import threading
 
 import jaxtyping
 import pytest
@@ -12,6 +14,9 @@ from hypothesis import settings
 # four times as long. Those that tests start hear of it by the environment.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if threading.current_thread() is threading.main_thread():
+    # A shell's background jobs ignore SIGINT, and so would all commands that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
 

@@ -3,7 +3,7 @@
 import jsonschema
 import pytest
 import torch
-from doubles import Double, Obsessed, Random, Scripted
+from doubles import Double, Random, Scripted
 from specs import checked
 from values import PROMPT, V
 
@@ -14,15 +14,11 @@ from dlm import (
     Engine,
     Failed,
     Finished,
-    Grammar,
     JsonSchema,
-    Policy,
-    Regex,
     Request,
     RequestError,
 )
 from dlm.grammar import NOTHING, GrammarError, Guidance
-from dlm.loading import Loading
 
 ASKED = [
     "Extract name, age as JSON. This is Olga Lopez, 61 years old.",
@@ -30,7 +26,6 @@ ASKED = [
     "List as JSON. chair, desk, lamp",
     "Answer with one word of mage, healer. Ben Kim, fights as a mage.",
 ]
-IMAGE = {"type": "image_url", "image_url": {"url": "http://x"}}
 PERSON = JsonSchema(
     {
         "type": "object",
@@ -271,117 +266,6 @@ def test_a_value_that_python_cannot_hold_is_left_as_text(engine_of, tokens_of, t
     schema = JsonSchema({"type": "array"})
     result = engine.generate(Request(token_ids=PROMPT, constraint=schema, max_tokens=9000))
     assert (result.text, result.finish_reason, result.parsed) == (text, "stop", None)
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({}, "give one of prompt, messages, text, token_ids; got none"),
-        ({"prompt": "a", "token_ids": [1]}, "got prompt and token_ids"),
-        ({"prompt": " \n"}, "prompt is empty"),
-        ({"messages": []}, "messages is empty"),
-        ({"messages": [{"role": "user"}]}, r"messages\[0\] is no .*role.*content"),
-        ({"token_ids": []}, "token_ids is empty"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0: it takes at least 1"),
-        ({"prompt": "a", "seed": -1}, "seed is -1"),
-        ({"prompt": "a", "seed": True}, "seed is True"),
-        ({"prompt": "a", "max_tokens": True}, "max_tokens is True"),
-        ({"prompt": "a", "thinking": "yes"}, "thinking is 'yes': it takes True or False"),
-        ({"prompt": "a", "stop_token_ids": [True]}, r"stop_token_ids is \[True\]"),
-        ({"prompt": 5}, "prompt is 5: it takes a text"),
-        ({"prompt": ["x"]}, r"prompt is \['x'\]: it takes a text"),
-        ({"token_ids": "12"}, "token_ids is '12': it takes a list"),
-        ({"messages": [{"role": 5, "content": "a"}]}, r"messages\[0\].role is 5: it takes a text"),
-        ({"messages": [{"role": "user", "content": {}}]}, r"messages\[0\].content is a dict"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, r"content\[0\] .* parts of text"),
-    ],
-)
-def test_an_impossible_request_says_what_would_have_been_right(fields, problem):
-    with pytest.raises(RequestError, match=problem):
-        Request(**fields)
-
-
-@pytest.mark.parametrize(
-    ("request_", "problem"),
-    [
-        (Request(token_ids=[5, 9999]), "token 9999 is outside of 1536 tokens"),
-        (Request(token_ids=[5, -1]), "token -1 is outside"),
-        (Request(token_ids=[5] * 10, max_tokens=200_000), "leave 99984 for the answer, fewer"),
-        (
-            Request(prompt="a", constraint=Grammar("root ::= nowhere")),
-            "grammar at line 1 column 10: there is no rule nowhere",
-        ),
-    ],
-)
-def test_what_cannot_be_served_is_refused_at_admission(engine_of, request_, problem):
-    engine = engine_of(Obsessed(V, [1]))
-    with pytest.raises(RequestError, match=problem):
-        engine.generate(request_)
-    assert not engine.busy
-
-
-def test_one_bad_request_of_a_list_is_named_and_the_others_do_not_start(engine_of):
-    engine = engine_of(Obsessed(V, [1]))
-    with pytest.raises(RequestError, match="request 1: prompt: token 9999"):
-        engine.generate([Request(token_ids=PROMPT), Request(token_ids=[9999])])
-    assert not engine.busy
-
-
-@pytest.mark.parametrize(
-    ("asked", "problem"),
-    [
-        ("hi", "a str: it takes a Request or a list of them"),
-        ({"prompt": "hi"}, "a dict: it takes"),
-        (None, "a NoneType: it takes"),
-        ([Request(token_ids=PROMPT), "hi"], "request 1: a str is no request"),
-    ],
-)
-def test_what_is_no_request_is_refused_and_leaves_nothing_behind(engine_of, asked, problem):
-    engine = engine_of(Obsessed(V, [1]))
-    with pytest.raises(RequestError, match=problem):
-        engine.generate(asked)
-    assert not engine.busy
-    engine.generate(Request(token_ids=PROMPT, max_tokens=4))
-
-
-def test_interrupted_while_a_grammar_compiles_generate_leaves_nothing_behind(
-    engine_of, monkeypatch
-):
-    engine = engine_of(Obsessed(V, [1]))
-
-    def interrupted(number):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine._scheduler, "prepare", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate([Request(token_ids=PROMPT, constraint=Regex("a+"))] * 2)
-    assert not engine.busy
-    monkeypatch.undo()
-    engine.generate(Request(token_ids=PROMPT, max_tokens=4))
-
-
-def test_an_engine_that_was_closed_admits_nothing(engine_of):
-    engine = engine_of(Obsessed(V, [1]))
-    engine.close()
-    engine.close()
-    with pytest.raises(DlmError, match="the engine is closed"):
-        engine.add(Request(token_ids=PROMPT))
-    assert not engine.busy
-
-
-@pytest.mark.parametrize("device", ["abacus", "cuda:99", "meta", "cpu:cpu"])
-def test_a_device_that_there_is_not_is_named(device):
-    with pytest.raises(DlmError, match=f"device is '{device}', which there is not"):
-        Engine.load(device=device)
-    with pytest.raises(DlmError, match="the built-in model runs on the CPU"):
-        Loading(policy=Policy(), device=device)
-
-
-def test_generate_refuses_to_swallow_the_events_of_others(engine_of):
-    engine = engine_of(Obsessed(V, [1]))
-    engine.add(Request(token_ids=PROMPT))
-    with pytest.raises(DlmError, match="swallow"):
-        engine.generate(Request(token_ids=PROMPT))
 
 
 def test_a_directory_that_is_no_model_is_named(tmp_path):

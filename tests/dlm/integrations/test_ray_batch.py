@@ -16,7 +16,7 @@ from processes import is_running, named, started, wait_for
 pytest.importorskip("ray")
 
 import ray
-from waiting import PATIENCE
+from waiting import PATIENCE, wait_until
 
 from dlm import JsonSchema
 from dlm.batch.batch import Batch, answers
@@ -91,6 +91,7 @@ def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tm
     assert len(before) == 2
     os.kill(before[0], signal.SIGKILL)
     wait_for(process, out, out.read_bytes().count(b"\n") + 4)
+    wait_until(lambda: len(named(os.getpid(), ACTOR)) == 2)  # there is another in its place
     process.kill()
     process.communicate()
     kept = out.read_bytes()
