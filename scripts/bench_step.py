@@ -39,13 +39,6 @@ _TOLD = 16  # tokens of a canvas that a pass of a trained model settles, to tell
 _ITEMS = 32  # of the array that a schema asks for, so that its text does not end
 
 
-class Bare(Chat):
-    """A tokenizer without a template: prompts are tokens."""
-
-    def __init__(self, tokenizer: Any):
-        self.tokenizer = tokenizer
-
-
 def main() -> None:
     args = arguments()
     try:
@@ -65,7 +58,7 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         )
     items = json.loads(args.schema.read_text())
     spec = dlm.JsonSchema({"type": "array", "items": items, "minItems": _ITEMS})
-    chat = Bare(tokenizer_of(args.tokenizer)) if args.tokenizer else Chat.load(BUILT_IN)
+    chat = Chat(tokenizer_of(args.tokenizer)) if args.tokenizer else Chat.load(BUILT_IN)
     device = torch.device(args.device)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     dispatch = Dispatch(device=device, dtype=dtype, kernels=args.kernels)

@@ -32,6 +32,13 @@ def test_every_slot_is_timed_with_a_schema_and_without(weights, kv, monkeypatch,
     assert all(row["graphs"].startswith("eager: cpu") for row in found["steps"])
 
 
+def test_a_tokenizer_may_be_another_one(monkeypatch, capsys):
+    asked = *ASKED, "--tokenizer", BUILT_IN / "tokenizer.json", "--json"
+    monkeypatch.setattr(sys, "argv", ["bench_step.py", *map(str, asked)])
+    bench_step.main()
+    assert len(json.loads(capsys.readouterr().out)["steps"]) == 4
+
+
 def test_a_table_is_for_people(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench_step.py", *map(str, ASKED)])
     bench_step.main()
