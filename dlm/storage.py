@@ -22,7 +22,7 @@ def device_of(name: str | torch.device | None) -> torch.device:
 
 
 def check_device(device: torch.device) -> None:
-    """Raises `DlmError` for one that there is not."""
+    """Raises `DlmError` for one that there is not. What torch raises goes by how it was built."""
     try:
         torch.zeros(1, device=device).item()
     except (AssertionError, NotImplementedError, RuntimeError) as error:

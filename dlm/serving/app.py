@@ -37,11 +37,14 @@ class Service(Routes):
         L = getattr(engine.model, "canvas_length", 0)  # left to right, there may be none
         self.metrics = Metrics(settings.names[0], L, lambda: engine.occupancy)
         self.engine: AsyncEngine  # while it serves
+        self._policy: Policy  # the engine's, for no more answers than may ever be under way
 
     @asynccontextmanager
     async def serving(self, app: FastAPI) -> AsyncIterator[None]:
         settings = self.settings
         self.engine = AsyncEngine(self._engine, settings.slots, settings.max_queue, self.metrics)
+        policy = self._engine.policy
+        self._policy = replace(policy, max_choices=min(policy.max_choices, self.engine.most))
         collect_seldom()
         try:
             yield
@@ -55,9 +58,7 @@ class Service(Routes):
         return await self._generate(request, completion_of, TextAnswers)
 
     async def _generate(self, request: Request, read: Read, form: type[Answers]) -> Response:
-        policy = self._engine.policy
-        policy = replace(policy, max_choices=min(policy.max_choices, self.engine.most))
-        generation = await self._read(request, lambda body: read(body, policy))
+        generation = await self._read(request, lambda body: read(body, self._policy))
         answers = form(generation, self._named(generation.model), self._engine.vocabulary)
         silence = self.settings.keep_alive
         return await answer(request, self.engine, generation, answers, silence)

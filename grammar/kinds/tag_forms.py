@@ -112,9 +112,9 @@ def _pair(value: Any, path: Path) -> None:
 
 
 def _style(value: Any, path: Path) -> None:
-    if isinstance(value, str) and value in _NESTING:
+    if value in _NESTING:
         fail(f"the style {value} is not supported: its values nest", path)
-    if value != "json" and (not isinstance(value, str) or value not in STYLES):
+    if value not in ("json", *STYLES):
         fail(f"{value!r:.40} is no style: it takes json, {', '.join(STYLES)}", path)
 
 

@@ -71,13 +71,13 @@ class Tools(Spec):
     def __post_init__(self) -> None:
         if self.choice not in _CHOICES:
             raise self._error(f"{self.choice!r:.40} is none of {', '.join(_CHOICES)}", "/choice")
-        known = [_NATIVE, *MARKUPS]
+        known = (_NATIVE, *MARKUPS)
         if self.format not in known:
             raise self._error(f"{self.format!r:.40} is none of {', '.join(known)}", "/format")
         if self.content is not None and not self.calls:
             reason = f"{self.format} takes any text beside calls, not a {self.content.kind}"
             raise self._error(reason, "/content")
-        if self.named is not None and self.named not in list(self.parameters):
+        if self.named is not None and self.named not in (*self.parameters,):
             raise self._error(f"there is no tool {self.named!r:.80}", "/named")
         if not self.parameters:
             raise self._error("there are no tools", "/tools")

@@ -6,7 +6,7 @@ are exact, steps are counted. Knows nothing of grammars.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jsonschema import exceptions, validators
@@ -18,13 +18,11 @@ from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.pattern import automaton_of
 from dlm.grammar.schema.constant import exact, identity
 from dlm.grammar.schema.languages import format_texts
-from dlm.grammar.schema.older import older
+from dlm.grammar.schema.older import Errors, older
 
 _PANIC = "PanicException"  # of a library in Rust where the stack ends; no `Exception`
 _DEEPEST = 150  # keywords within one another: about 4 calls of Python each, of 1,000
 MOST_STEPS = 50_000  # keywords applied to values; about 10 us each
-
-Errors = Iterator[exceptions.ValidationError]
 
 
 class UncheckableError(Exception):

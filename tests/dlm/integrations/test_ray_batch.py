@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -107,9 +106,7 @@ def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tm
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(found) == ROWS
     assert {line["row"]: line for line in found} == right
-    end = time.monotonic() + PATIENCE
-    while left := [*filter(is_running, before), *named(os.getpid(), ACTOR)]:
-        assert time.monotonic() < end, left
+    wait_until(lambda: not [*filter(is_running, before), *named(os.getpid(), ACTOR)])
 
 
 def test_engines_that_the_cluster_has_no_room_for_are_refused(cluster):
