@@ -19,7 +19,7 @@ from dlm.decide import By, Decider
 from dlm.decision import Decision
 from dlm.decoding import Decoding, Model, Parts
 from dlm.diffusion import Diffusion
-from dlm.errors import DlmError, RequestError, failure
+from dlm.errors import DlmError, RequestError, failure, forget_frames
 from dlm.events import End, Event, Failed
 from dlm.grammar import (
     Automata,
@@ -137,20 +137,23 @@ class Engine:
     ) -> "Engine":
         """The engine for a DiffusionGemma directory in Hugging Face layout; None: the built-in one.
 
-        By default on the GPU in bf16 if there is one, else on the CPU in fp32. `kernels` asks for
-        Triton's or for plain torch, "auto" for Triton's wherever they run; `backends` tells what
-        was chosen. Passes that encode nothing are CUDA graphs where kernels compute them and the
-        cache does not grow; with `graphs="off"` none is. `activation_bits=4` quantises activations
-        of linear layers in NVFP4 too, on GPUs that multiply four bits. Keys and values are stored
-        as `kv` says, one of `KV_TYPES`, or "auto": as they are computed. The cache has memory for
-        `cache_tokens` of all requests together, by default what is left of a GPU's, and further
-        requests wait; on a CPU it grows by default. `decoding` is how the model writes.
+        By default on the GPU in bf16 if there is one, else, and for the built-in one, which is
+        small, on the CPU in fp32. `kernels` asks for Triton's or for plain torch, "auto" for
+        Triton's wherever they run; `backends` tells what was chosen. Passes that encode nothing are
+        CUDA graphs where kernels compute them and the cache does not grow; with `graphs="off"` none
+        is. `activation_bits=4` quantises activations of linear layers in NVFP4 too, on GPUs that
+        multiply four bits. Keys and values are stored as `kv` says, one of `KV_TYPES`, or "auto":
+        as they are computed. The cache has memory for `cache_tokens` of all requests together, by
+        default what is left of a GPU's, and further requests wait; on a CPU it grows by default.
+        `decoding` is how the model writes.
 
         Raises `CheckpointError` or `DlmError` for a directory that is none, `DlmError` for a device
         and `BackendError` for kernels that cannot be had, `ModelError` for slots that a GPU has no
         memory for.
         """
-        directory = BUILT_IN if directory is None else Path(directory)
+        if directory is None:
+            directory, device = BUILT_IN, device or "cpu"
+        directory = Path(directory)
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
         device = device_of(device)
@@ -364,6 +367,7 @@ class Engine:
                 self._events.append(event)
         except Exception as error:
             self._fail(Failed(request=sequence.number, error=failure(error)))
+            forget_frames(error)
         else:
             if sequence.ended:
                 self._leave(slot)

@@ -1,5 +1,7 @@
 """What `dlm` raises on purpose, and what it makes of what others raise."""
 
+import traceback
+
 from dlm.grammar.errors import GrammarError
 
 
@@ -32,3 +34,13 @@ def failure(error: Exception) -> DlmError:
     problem = DlmError(f"{name}{str(error)[:500]}")
     problem.__cause__ = error
     return problem
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Let go of all that the functions which `error` came through had in hand, such as the logits
+    of a pass: an error may be kept for long. Where it came from stays, as a note in words."""
+    while error is not None:
+        if error.__traceback__ is not None:
+            error.add_note("".join(traceback.format_tb(error.__traceback__)).rstrip())
+            error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_ALIGNED = 8  # bytes: where a tensor of any dtype may begin
+_ALIGNED = 16  # bytes: kernels are compiled anew for tensors that begin elsewhere
 
 
 class Link:
@@ -15,9 +15,13 @@ class Link:
         self.device = device
         self.copies = 0
 
-    def to_host(self, tensor: Tensor) -> Tensor:
-        """One copy, for which the host waits."""
+    def to_host(self, tensor: Tensor, computed: bool = False) -> Tensor:
+        """One copy, for which the host waits, and, unless `tensor` is known to be `computed`, for
+        all that the device was asked before."""
         self.copies += 1
+        if computed and tensor.is_cuda:
+            with torch.cuda.stream(torch.cuda.Stream(tensor.device)):
+                return tensor.cpu()
         return tensor.cpu()
 
     def to_device(self, *tensors: Tensor) -> list[Tensor]:
@@ -25,10 +29,11 @@ class Link:
         self.copies += 1
         flat = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
         sizes = [-(-len(each) // _ALIGNED) * _ALIGNED for each in flat]
-        joined = torch.zeros(sum(sizes), dtype=torch.uint8)
+        pinned = self.device.type == "cuda"  # or the host would wait for what the device has to do
+        joined = torch.zeros(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
         for each, piece in zip(flat, joined.split(sizes), strict=True):
             piece[: len(each)] = each
-        return _views(joined.to(self.device), sizes, tensors)
+        return _views(joined.to(self.device, non_blocking=True), sizes, tensors)
 
 
 def _views(joined: Tensor, sizes: list[int], tensors: Sequence[Tensor]) -> list[Tensor]:

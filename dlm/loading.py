@@ -38,7 +38,7 @@ class Loading:
             torch.set_num_threads(1)  # it is tiny: several would only wait for one another
         return Engine.load(
             self.model,
-            device="cpu" if self.model is None else self.device,
+            device=self.device,
             slots=self.slots,
             policy=self.policy,
             kv=self.kv,

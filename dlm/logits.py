@@ -147,7 +147,7 @@ class Logits:
     def _row(self, position: int) -> Tensor:
         if position not in self._fetched:
             end = min(position + max(1, self.rows), len(self.argmax))
-            rows = self._link.to_host(self._logits[position:end])
+            rows = self._link.to_host(self._logits[position:end], computed=True)
             self._fetched |= dict(enumerate(rows, start=position))
             self.rows += len(rows)
         return self._fetched[position]

@@ -224,14 +224,15 @@ def _attention(
         **{"G": H // h, "D": D, "PAGE": keys.shape[1], "SPLITS": splits},
         **{"SEGMENTS": max(16, triton.next_power_of_2(count)), **tile},
     }
-    _attention_kernel[tiles, h, D // tile["DV"] * splits](
-        *(q, keys, values, k, v, k_scale, v_scale, numbers, table),
-        *(out if splits == 1 else parts, sums, count, width, N, window),
-        **constants,
-    )
-    if splits > 1:
-        constants = {"D": D, "SPLITS": splits}
-        _merge_kernel[(covered * H,)](parts, sums, out, N * H, **constants)
+    with torch.cuda.device_of(q):
+        _attention_kernel[tiles, h, D // tile["DV"] * splits](
+            *(q, keys, values, k, v, k_scale, v_scale, numbers, table),
+            *(out if splits == 1 else parts, sums, count, width, N, window),
+            **constants,
+        )
+        if splits > 1:
+            constants = {"D": D, "SPLITS": splits}
+            _merge_kernel[(covered * H,)](parts, sums, out, N * H, **constants)
     return out
 
 

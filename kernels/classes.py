@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dlm.kernels.vocab_rows import heated
 
-_CPU_BLOCK, _GPU_BLOCK = 1 << 20, 1 << 26  # numbers at a time, of which there are five copies
+_CPU_BLOCK, _GPU_BLOCK = 1 << 20, 1 << 24  # numbers at a time, of which there are five copies
 
 
 class Members(NamedTuple):

@@ -24,7 +24,7 @@ from dlm.kernels.vocab_cpu import forbid_, mask_words
 from dlm.kernels.vocab_rows import Masks, heated
 
 _CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32
-_GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB
+_GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB; of fewer rows, as many more tokens
 _LEAST = -80.0  # nats: torch's exp is slow where it underflows, and nothing of this size counts
 
 
@@ -77,7 +77,10 @@ class Distributions:
         size, tokens = _CPU_PIECE if table.device.type == "cpu" else _GPU_PIECE
         for begin in range(0, len(self.flat.rows), size):
             some = slice(begin, begin + size)
-            out[self.flat.rows[some]] = _walked(self.flat, some, table, tokens).type_as(table)
+            rows = self.flat.rows[some]
+            if table.device.type != "cpu":
+                tokens = size * _GPU_PIECE[1] // len(rows) // 32 * 32
+            out[rows] = _walked(self.flat, some, table, tokens).type_as(table)
         return out
 
 

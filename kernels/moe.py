@@ -112,24 +112,24 @@ def _moe(
     """One operator, so that tracers see through it what they cannot see in a launch."""
     E, H, I = len(down[0]), x.shape[1], gate_up[0].shape[1] // 2  # noqa: E741  # the inner size
     (N, k), S, device = weight.shape, weight.numel(), x.device
-    tile = next(each for each in TILES if each["BLOCK_N"] * E >= S or each is TILES[-1])
+    twice = 2 * S  # an expert of twice the mean takes one tile: for each, its weights are decoded
+    tile = next(each for each in TILES if each["BLOCK_N"] * E >= twice or each is TILES[-1])
     tiles = triton.cdiv(S, tile["BLOCK_N"]) + min(E, S)  # no fewer than there can be
     inner = torch.empty(S, I, dtype=x.dtype, device=device)
     y = torch.empty(S, H, dtype=torch.float32, device=device)
     options: dict[str, Any] = {**tile, "EXPERTS": triton.next_power_of_2(E)}
 
     weights, four_bit = _pointers(gate_up)
-    grid = triton.cdiv(I, tile["BLOCK_M"]), tiles
-    sizes = E, k, I, H // 64
-    _gate_up_kernel[grid](
-        x, *weights, order, starts, inner, x.stride(0), *sizes, FOUR_BIT=four_bit, **options
-    )
-    weights, four_bit = _pointers(down)
-    grid = triton.cdiv(H, tile["BLOCK_M"]), tiles
-    weight = weight.contiguous()
-    _down_kernel[grid](
-        inner, *weights, weight, order, starts, y, E, H, I // 64, FOUR_BIT=four_bit, **options
-    )
+    sizes = x.stride(0), E, k, I, H // 64
+    with torch.cuda.device_of(x):
+        _gate_up_kernel[triton.cdiv(I, tile["BLOCK_M"]), tiles](
+            x, *weights, order, starts, inner, *sizes, FOUR_BIT=four_bit, **options
+        )
+        weights, four_bit = _pointers(down)
+        inputs = inner, *weights, weight.contiguous(), order, starts
+        _down_kernel[triton.cdiv(H, tile["BLOCK_M"]), tiles](
+            *inputs, y, E, H, I // 64, FOUR_BIT=four_bit, **options
+        )
     return y.view(N, k, H).sum(1).to(x.dtype)
 
 

@@ -99,7 +99,8 @@ def quantize(
     scale = torch.empty(M, K // 16, dtype=torch.float8_e4m3fn, device=x.device)
     constants: dict[str, Any] = {"BLOCKS": 64, "num_warps": 4}
     grid = (triton.cdiv(M * K // 16, 64),)
-    _quantize_kernel[grid](x, scale_2, packed, scale, M * K // 16, **constants)
+    with torch.cuda.device_of(x):
+        _quantize_kernel[grid](x, scale_2, packed, scale, M * K // 16, **constants)
     return NVFP4(packed, scale, scale_2)
 
 
@@ -120,7 +121,8 @@ def matmul_w4a16(
     grid = triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
     words = w.scale.view(torch.int32)
     sizes = x.stride(0), N, M, x.shape[1] // 64
-    _w4a16_kernel[grid](x, w.packed, words, w.scale_2, y, *sizes, **tile)
+    with torch.cuda.device_of(x):
+        _w4a16_kernel[grid](x, w.packed, words, w.scale_2, y, *sizes, **tile)
     return y
 
 
@@ -148,7 +150,8 @@ def matmul_w4a4(
     a, b = (q.packed, q.scale.view(torch.int32)), (w.packed, w.scale.view(torch.int32))
     sizes = N, M, K // 64
     tile = {**tile, "GROUP": 2 if K % 128 == 0 else 1}
-    _w4a4_kernel[grid](*a, *b, q.scale_2, w.scale_2, y, *sizes, **tile)
+    with torch.cuda.device_of(x):
+        _w4a4_kernel[grid](*a, *b, q.scale_2, w.scale_2, y, *sizes, **tile)
     return y
 
 

@@ -120,9 +120,9 @@ def _append(
     if keys.dtype == _E4M3:
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     constants: dict[str, Any] = {"SIZE": size, "BLOCK": triton.next_power_of_2(size)}
-    _append_kernel[len(rows), 2](
-        *(k.contiguous(), v.contiguous(), k_scale, v_scale, rows, places, keys, values), **constants
-    )
+    inputs = k.contiguous(), v.contiguous(), k_scale, v_scale, rows, places
+    with torch.cuda.device_of(k):
+        _append_kernel[len(rows), 2](*inputs, keys, values, **constants)
 
 
 @_append.register_fake

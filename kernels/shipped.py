@@ -7,10 +7,10 @@ from dlm.kernels.offline import Case
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
 TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a", 120: "sm_120a"}
 
-LOGITS = "{}:16 i32:16 *i32:16 i32:16 *i64:16 *i64:16 *fp32:16 *fp32:16 *i32:16"
+LOGITS = "{}:16 i32:16 *i32:16 i32 *i64:16 *i64:16 *fp32:16 *fp32:16 *i32:16"
 CHUNK = LOGITS + " i32:16 {} 4096 num_warps=8"
 MERGE = (
-    LOGITS + " *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 i32:16 i32:16 fp32 i32:16 i32:16"
+    LOGITS + " *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 i32 i32:16 fp32 i32:16 i32:16"
     " {} 64 4096 num_warps=8"
 )
 W4A16 = "{}:16 *u8:16 *i32:16 *fp32 {}:16 i32:16 i32 i32:16 i32 "

@@ -27,6 +27,7 @@ from dlm.kernels.vocab_rows import Masks, VocabPass
 
 _CHUNK = 1 << 12  # tokens; 262,144 are 64 chunks, which one block merges
 _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
+_GPU_BLOCK = 1 << 24  # without a kernel: of 64 MiB
 
 
 def vocab_pass_reference(
@@ -129,7 +130,8 @@ def _in_blocks(given: _Given) -> VocabPass:
     """In plain torch, a few rows at a time."""
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     n, V = len(inverse_temperature), logits.shape[1]
-    size = max(1, _CPU_BLOCK // max(1, V))
+    size = _CPU_BLOCK if logits.device.type == "cpu" else _GPU_BLOCK
+    size = max(1, size // max(1, V))
     parts = []
     for begin in range(0, max(1, n), size):
         some = slice(begin, begin + size)
@@ -157,10 +159,11 @@ def _launch(given: _Given) -> VocabPass:
     ids = torch.full((n, k), -1, dtype=torch.int32, device=device)
     listed = torch.zeros(n, k, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "CHUNK": _CHUNK, "num_warps": 8}
-    _chunk_kernel[n, chunks](*source, parts, best, V, **constants)
-    constants["CHUNKS"] = triton.next_power_of_2(chunks)
-    outputs = uniform, floats, ints, ids, listed
-    _merge_kernel[(n,)](*source, parts, best, *outputs, n, V, threshold, k, chunks, **constants)
+    with torch.cuda.device_of(logits):
+        _chunk_kernel[n, chunks](*source, parts, best, V, **constants)
+        constants["CHUNKS"] = triton.next_power_of_2(chunks)
+        outputs = uniform, floats, ints, ids, listed
+        _merge_kernel[(n,)](*source, parts, best, *outputs, n, V, threshold, k, chunks, **constants)
     (lse, entropy, tail), (argmax, draw, count) = floats, ints
     return VocabPass(lse, entropy, argmax, draw, count, tail, ids, listed)
 
@@ -253,7 +256,7 @@ def _heated(logit, inverse_temperature, CAP: tl.constexpr):
     return x * inverse_temperature
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bitmask_stride"])  # it changes: one program for all
 def _chunk_kernel(
     logits_ptr,  # [N, vocab] any float
     logits_stride,  # elements from row to row
@@ -287,7 +290,7 @@ def _chunk_kernel(
     tl.store(best_ptr + at, tl.min(tl.where(logit == top, token, vocab), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bitmask_stride", "n"])
 def _merge_kernel(
     logits_ptr,
     logits_stride,

@@ -5,6 +5,7 @@ sliding layers their window and one canvas more, so that `rewind` can take a can
 whose prompts begin alike share the pages of that beginning (`prefix.py`).
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -144,7 +145,7 @@ class KVCache:
         for slot, _ in rows:
             for kind, held in self._slots[slot].held.items():
                 missing = -(-after[slot] // self._page) - held.end
-                held.pages += [self._pools[kind].take() for _ in range(missing)]
+                held.pages.extend(self._pools[kind].take() for _ in range(missing))
         stretches = [Stretch(slot, self.length(slot), len(tokens), True) for slot, tokens in rows]
         stretches += [Stretch(slot, after[slot], length, False) for slot in canvases]
         held = {kind: [slot.held[kind] for slot in self._slots] for kind in self._pools}
@@ -269,7 +270,7 @@ class KVCache:
             window = self._windows[kind]
             out_of_sight = 0 if window is None else max(0, len(mine.tokens) - (window - 1))
             held.first = out_of_sight // self._page
-            held.pages = [node.pages[kind] for node in nodes[held.first :]]
+            held.pages = array("i", (node.pages[kind] for node in nodes[held.first :]))
             for page in held.pages:
                 self._pools[kind].hold(page)
 

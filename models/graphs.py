@@ -15,6 +15,7 @@ stands in for the graphs of a GPU, and interpreted kernels for those that are co
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -163,10 +164,20 @@ class CudaCapture:
                     run()
             current.wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
-                states = run()
+            try:
+                with torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
+                    states = run()
+            except RuntimeError:
+                self._forsake()
+                raise
         self._first = self._first or graph
         return Captured(graph.replay, states)
+
+    def _forsake(self) -> None:
+        """Torch leaves its allocator in the state of a capture where one fails to end: it would
+        never again give back what is cached."""
+        with suppress(RuntimeError):  # it is out of it
+            torch._C._cuda_endAllocateToPool(self._stream.device_index, self._pool)
 
 
 def pass_graphs(

@@ -29,7 +29,10 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim)) if gain else None
 
     def forward(self, x: Tensor) -> Tensor:
-        gain = None if self.weight is None else self.weight.float()
+        gain = self.weight
+        if x.is_cuda and (gain is None or gain.dtype == x.dtype):  # one kernel, in fp32 within
+            return F.rms_norm(x, self.dim, gain, self.eps)
+        gain = None if gain is None else gain.float()
         return F.rms_norm(x.float(), self.dim, gain, self.eps).type_as(x)
 
 

@@ -123,6 +123,7 @@ class PagePool:
         old = len(self._holders)
         for pools in (self._keys, self._values):
             for i, pool in enumerate(pools):
-                pools[i] = torch.cat((pool, pool.new_empty(total - old, *pool.shape[1:])))
+                more = pool.new_empty(total - old, *pool.shape[1:])
+                pools[i] = torch.cat((pool, more)) if old else more
         self._free += range(total - 1, old - 1, -1)
         self._holders += [0] * (total - old)

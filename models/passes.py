@@ -3,10 +3,12 @@
 Which pages a slot holds, and why, is not known here.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -36,7 +38,7 @@ class Held:
     """The pages of one slot in one pool."""
 
     first: int = 0  # page of the slot that `pages` begins with; those before it are given back
-    pages: list[int] = field(default_factory=list)
+    pages: array = field(default_factory=lambda: array("i"))  # which numpy reads in place
     reserved: int = 0
 
     @property
@@ -52,39 +54,40 @@ def lay_out(
     device: torch.device,
 ) -> Pass:
     """The pass over `stretches`, packed in their order. Nothing is waited for."""
-    positions = [each.position + i for each in stretches for i in range(each.tokens)]
+    positions = [np.arange(each.position, each.position + each.tokens) for each in stretches]
     paging = {
         kind: _paging(stretches, [slots[each.slot] for each in stretches], page, device)
         for kind, slots in held.items()
     }
-    return Pass(encode, _tensor(positions, torch.int64, device), paging)
+    return Pass(encode, _sent(_joined(positions), device), paging)
 
 
 def _paging(
     stretches: Sequence[Stretch], held: Sequence[Held], page: int, device: torch.device
 ) -> Paging:
     segments, rows, places, row = [], [], [], 0
-    for each, one in zip(stretches, held, strict=True):
-        segments.append(Segment(row, each.tokens, each.position, each.causal, one.first))
-        if each.causal:
-            rows += range(row, row + each.tokens)
-            for at in range(each.position, each.position + each.tokens):
-                places.append(one.pages[at // page - one.first] * page + at % page)
-        row += each.tokens
     width = max((len(one.pages) for one in held), default=0)
-    table = [one.pages + [0] * (width - len(one.pages)) for one in held]
-    numbers = [[segment[i] for segment in segments] for i in range(len(Segment._fields))]
-    return Paging(
-        tuple(segments),
-        _tensor(numbers, torch.int32, device),
-        _tensor(table, torch.int32, device).view(len(held), width),
-        _tensor(rows, torch.int64, device),
-        _tensor(places, torch.int64, device),
-    )
+    table = np.zeros((len(held), width), np.int32)
+    for i, (each, one) in enumerate(zip(stretches, held, strict=True)):
+        segments.append(Segment(row, each.tokens, each.position, each.causal, one.first))
+        table[i, : len(one.pages)] = pages = np.frombuffer(one.pages, np.int32)
+        if each.causal:
+            at = np.arange(each.position, each.position + each.tokens)
+            rows.append(np.arange(row, row + each.tokens))
+            places.append(pages[at // page - one.first].astype(np.int64) * page + at % page)
+        row += each.tokens
+    numbers = np.array(segments, np.int32).reshape(-1, len(Segment._fields)).T
+    sent = (_sent(each, device) for each in (numbers, table, _joined(rows), _joined(places)))
+    return Paging(tuple(segments), *sent)
 
 
-def _tensor(numbers: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
-    pinned = device.type == "cuda" and torch.cuda.is_available()  # not while a pass is traced
-    return torch.tensor(numbers, dtype=dtype, pin_memory=pinned, device="cpu").to(
-        device, non_blocking=True
-    )
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _sent(numbers: np.ndarray, device: torch.device) -> Tensor:
+    """On the device, for which nobody waits."""
+    tensor = torch.from_numpy(np.ascontiguousarray(numbers))
+    if device.type == "cuda" and torch.cuda.is_available():  # not while a pass is traced
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -151,15 +152,13 @@ def timed(engine: dlm.Engine, requests: list[dlm.Request], steps: int) -> dict[s
     running = {engine.add(request): request for request in requests}
     waiting = set(running)
     while waiting:  # for the first pass over its canvas
-        waiting -= {event.request for event in engine.step() if isinstance(event, dlm.Draft)}
+        waiting -= {event.request for event in stepped(engine) if isinstance(event, dlm.Draft)}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     begun, passes = now(device), 0
     while passes < steps * len(requests):
-        for event in engine.step():
+        for event in stepped(engine):
             passes += isinstance(event, dlm.Draft)
-            if isinstance(event, dlm.Failed):
-                raise event.error
             if isinstance(event, dlm.Finished):
                 request = running.pop(event.request)
                 running[engine.add(request)] = request
@@ -172,6 +171,14 @@ def timed(engine: dlm.Engine, requests: list[dlm.Request], steps: int) -> dict[s
         "milliseconds": 1e3 * taken * len(requests) / passes,
         "peak_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else 0,
     }
+
+
+def stepped(engine: dlm.Engine) -> Iterator[dlm.Event]:
+    """The events of a step. Raises why a request has failed."""
+    for event in engine.step():
+        if isinstance(event, dlm.Failed):
+            raise event.error
+        yield event
 
 
 def now(device: torch.device) -> float:

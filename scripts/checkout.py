@@ -7,6 +7,11 @@ from pathlib import Path
 def commit() -> str:
     """Of this checkout, with a plus if files differ from it."""
     git = ["git", "-C", str(Path(__file__).parent)]
-    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
+    try:
+        name = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        )
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
+    except FileNotFoundError:  # there is no git
+        return "unknown"
     return (name.stdout.strip() or "unknown") + ("+" if changed.stdout.strip() else "")

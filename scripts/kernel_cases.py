@@ -6,6 +6,7 @@ references, a test sees that all three of a case say the same.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +26,10 @@ from dlm.kernels.nvfp4 import (
 )
 from dlm.kernels.paging import Pages, Paging, Segment
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
+from dlm.kernels.vocab_rows import Masks
 
 _SOFTCAP, _HEAT = 30.0, 0.6
+_ASKED: dict[str, Any] = {"softcap": _SOFTCAP, "threshold": 2.0**-20, "k": 128}  # as a step asks
 _MOST_SCALE = 6 * 448
 
 
@@ -68,7 +71,8 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     cuda = device.type == "cuda"
     major, minor = torch.cuda.get_device_capability(device) if cuda else (0, 0)
     sm = 10 * major + minor
-    yield _vocabulary(sizes, rng)
+    for masked in (False, True):
+        yield _vocabulary(sizes, masked, rng)
     yield _classes(sizes, rng)
     yield _w4a16(sizes, rng)
     if sm >= 89 or not cuda:
@@ -82,26 +86,33 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         yield _attention(sizes, "full", sizes.full, None, stored, rng)
 
 
-def _vocabulary(sizes: Sizes, rng: torch.Generator) -> Case:
+def _vocabulary(sizes: Sizes, masked: bool, rng: torch.Generator) -> Case:
+    """A mask for each row, of every other token on average, if it is `masked`."""
     n, V = sizes.rows, sizes.vocab
     logits = (_normal(rng, n, V) * 8).bfloat16()
     inverse = torch.full((n,), 1 / _HEAT, device=rng.device)
     uniform = torch.rand(n, generator=rng, device=rng.device)
-    args = logits, inverse, uniform
+    words = torch.randint(2**31, (n, -(-V // 32)), generator=rng, device=rng.device)
+    masks = Masks(words.int(), torch.arange(n, device=rng.device)) if masked else None
+    args = logits, inverse, uniform, masks
+    token = torch.arange(V, device=rng.device)
 
     def composed() -> Tensor:
         x = _SOFTCAP * torch.tanh(logits.float() / _SOFTCAP) * inverse[:, None]
+        if masks:
+            allowed = (masks.bitmask[:, token // 32] >> token % 32 & 1).bool()
+            x = x.masked_fill(~allowed, -torch.inf)
         p = x.softmax(-1)
-        _ = x.argmax(-1), p.topk(256), torch.searchsorted(p.cumsum(-1), uniform[:, None])
+        _ = x.argmax(-1), p.topk(min(V, 128)), torch.searchsorted(p.cumsum(-1), uniform[:, None])
         return torch.special.entr(p).sum(-1)
 
     return Case(
-        name="vocabulary pass",
+        name=f"vocabulary pass{', masked' if masked else ''}",
         shape=f"{n} x {V} bf16",
-        run=lambda: vocab_pass(*args, softcap=_SOFTCAP).entropy,
-        reference=lambda: vocab_pass_reference(*args, softcap=_SOFTCAP).entropy,
+        run=lambda: vocab_pass(*args, **_ASKED).entropy,
+        reference=lambda: vocab_pass_reference(*args, **_ASKED).entropy,
         composed=composed,
-        moved=logits.nbytes,
+        moved=logits.nbytes + (masks.bitmask.nbytes if masks else 0),
         operations=0,
     )
 
@@ -152,9 +163,9 @@ def _quantised(sizes: Sizes, rng: torch.Generator) -> Case:
     return Case(
         name="NVFP4 of activations",
         shape=f"{sizes.rows} x {sizes.hidden}",
-        run=lambda: dequantize(quantize(x, scale)),
-        reference=lambda: dequantize(quantize_reference(x, scale)),
-        composed=lambda: dequantize(quantize_reference(x, scale)),
+        run=lambda: quantize(x, scale).packed,
+        reference=lambda: quantize_reference(x, scale).packed,
+        composed=lambda: quantize_reference(x, scale).packed,
         moved=x.nbytes * (1 + 9 / 32),
         operations=0,
     )

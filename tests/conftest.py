@@ -19,6 +19,10 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports triton
+elif os.environ.get("TRITON_INTERPRET") != "1":
+    import on_device
+
+    on_device.install()
 
 jaxtyping.install_import_hook(shapes.hooked(), "beartype.beartype")
 
@@ -37,8 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if item.get_closest_marker("gpu") and (interpreted or not torch.cuda.is_available()):
+        pytest.skip("needs a CUDA device, and kernels that are compiled for it")
+    if item.get_closest_marker("interpreted") and not interpreted:
+        pytest.skip("needs Triton's interpreter")
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ def test_it_calls_declared_tools_in_gemma_s_own_form(built_in):
     assert sum(text == s.answer for text, s in zip(said, items, strict=True)) >= 4
 
 
+@pytest.mark.interpreted
 def test_kernels_that_are_asked_for_are_told_of_or_refused(built_in, tmp_path):
     assert built_in.backends["experts"] == "torch"
     half = {"device": "cpu", "dtype": torch.bfloat16, "kernels": "triton"}  # interpreted

@@ -25,6 +25,12 @@ def test_tensors_of_all_kinds_arrive_in_one_copy():
         assert torch.equal(one, other)
 
 
+def test_tensors_begin_where_kernels_expect_it():
+    """Triton compiles a kernel anew for tensors that do not begin at a multiple of 16 bytes."""
+    sent = Link(torch.device("cpu")).to_device(torch.ones(3), torch.arange(5), torch.ones(7).bool())
+    assert len({tensor.data_ptr() % 16 for tensor in sent}) == 1
+
+
 def test_each_copy_to_the_host_counts():
     link = Link(torch.device("cpu"))
     for _ in range(3):

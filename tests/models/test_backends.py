@@ -34,6 +34,7 @@ def test_a_gpu_runs_kernels_unless_told_otherwise(gpu, sm):
     assert set(chosen(device, kernels="torch").values()) == {"torch"}
 
 
+@pytest.mark.interpreted
 def test_a_cpu_runs_torch_even_where_kernels_could_be_interpreted():
     assert device_obstacle(CPU) is None
     assert set(chosen().values()) == {"torch"}

@@ -347,6 +347,7 @@ def test_a_quantised_model_is_not_written_as_one_of_floats(written, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("four_bit", [False, True], ids=["floats", "nvfp4"])
 def test_experts_by_kernels_say_what_they_say_in_torch(four_bit, written, floats, rng):
     """In bf16, with experts of 48 numbers padded to 64. Each rounding is off by 2^-9 at the most,
@@ -369,6 +370,7 @@ def test_experts_by_kernels_say_what_they_say_in_torch(four_bit, written, floats
         assert not torch.equal(one, other)
 
 
+@pytest.mark.interpreted
 def test_a_whole_model_runs_by_kernels(written, reference, tmp_path):
     """All experts are chosen, so that no choice can flip. Observed: both are 4 % off fp32."""
     interpreter.install()

@@ -65,6 +65,7 @@ def test_scales_of_a_checkpoint_change_what_is_stored_and_not_what_it_means(pair
         torch.testing.assert_close(v, plain_v * 4, **reference.CLOSE)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(("stored", "bound"), [(torch.bfloat16, 0.03), (E4M3, 0.1)], ids=str)
 def test_kernels_compute_the_passes_that_torch_computes(stored, bound, reference, rng, tmp_path):
     """Interpreted; both round to bf16, in different places: to 3 % of the norm, as in parity. What

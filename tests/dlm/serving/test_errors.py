@@ -179,6 +179,7 @@ def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, s
     schema = {
         "type": "array",
         "items": {"const": 1},
+        "contains": {"const": 1},
         "minItems": 2,
         "maxItems": 2,
         "uniqueItems": True,

@@ -1,0 +1,76 @@
+"""Whole answers on the device that is there: on a GPU by kernels, in graphs, with an fp8 cache."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import jsonschema
+import pytest
+import torch
+from training import directory as layout
+
+from dlm import Autoregressive, Engine, JsonSchema, Request
+from dlm.engine import BUILT_IN
+from dlm.models import DiffusionGemma, ModelConfig
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 3},
+    },
+    "required": ["name", "age"],
+}
+LAYERS = ["sliding_attention", "full_attention"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Random weights of sizes that kernels take."""
+    path = tmp_path_factory.mktemp("weights")
+    shutil.copytree(BUILT_IN, path, dirs_exist_ok=True)
+    config = json.loads((path / "config.json").read_text())
+    sizes = {"head_dim": 64, "hidden_size": 128, "moe_intermediate_size": 64}
+    config["text_config"] |= sizes | {"num_hidden_layers": 2, "layer_types": LAYERS}
+    config["text_config"]["per_layer_config"] = {"1": {"head_dim": 64}}
+    weights = DiffusionGemma(ModelConfig.from_hf(config)).state_dict()
+    for name, tensor in weights.items():
+        if tensor.dim() > 1:
+            torch.nn.init.normal_(
+                tensor, std=0.05, generator=torch.Generator().manual_seed(len(name))
+            )
+    layout.write(weights, config, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("policy", "decoding"),
+    [("frontier", None), ("exact", None), ("frontier", Autoregressive(drafts=True))],
+    ids=str,
+)
+def test_answers_are_values_of_the_schema_whatever_computes_them(
+    policy, decoding, directory, device
+):
+    kv = "fp8" if device == "cuda" else "auto"
+    more = {"slots": 5, "kv": kv, "cache_tokens": 4096, "decoding": decoding}
+    loaded = Engine.load(directory, device=device, **more)
+    loaded.close()
+    config = replace(loaded.config, policy=policy)
+    engine = Engine(
+        loaded.model, loaded.chat, config, 5, cache=loaded._cache, decoding=loaded.decoding
+    )
+    prompts = ["Extract name, age as JSON. Ada is 36.", "Who?", "7", "Say it in red. " * 20, "x"]
+    asked = [
+        Request(prompt=prompt, constraint=JsonSchema(SCHEMA), max_tokens=96, seed=i)
+        for i, prompt in enumerate(prompts)
+    ]
+    try:
+        for result in engine.generate(asked):
+            jsonschema.validate(result.parsed, SCHEMA)
+            assert result.finish_reason == "stop"
+    finally:
+        engine.close()
+    if device == "cuda":
+        assert engine.backends["attention"] == "triton"
+        assert decoding or engine.backends["graphs"] == "captured"
