@@ -21,7 +21,8 @@ Accepts = Callable[[str, str, Any], bool]  # of a tool, whether an argument may 
 
 _DECODER = json.JSONDecoder()
 _FUNCTION = re.compile(r"([^>\s]+)>")
-_PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>(.*?)</parameter>", re.DOTALL)
+_PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>")
+_PARAMETER_END = "</parameter>"
 _END = re.compile(r"\s*</function>\s*</tool_call>")
 _SPACE = re.compile(r"\s*")
 _JSON = Dialect()
@@ -106,21 +107,28 @@ def _xml_call(text: str, at: int, accepts: Accepts) -> tuple[ToolCall, int]:
     name, at = named[1], named.end()
     arguments = {}
     while found := _PARAMETER.match(text, at):
-        arguments[found[1]] = _xml_value(found[2], partial(accepts, name, found[1]))
-        at = found.end()
+        accepted = partial(accepts, name, found[1])
+        arguments[found[1]], at = _xml_value(text, found.end(), accepted)
     if not (ended := _END.match(text, at)):
         raise _error(text, at, "</function> and </tool_call> are missing")
     return ToolCall(name, arguments), ended.end()
 
 
-def _xml_value(text: str, accepts: Callable[[Any], bool]) -> Any:
-    """Strings are bare, the rest is JSON: the schema says which it is."""
+def _xml_value(text: str, at: int, accepts: Callable[[Any], bool]) -> tuple[Any, int]:
+    """Strings are bare, the rest is JSON: the schema says which it is. And where its mark ends.
+
+    Strings within JSON may hold that mark.
+    """
     try:
-        value = _DECODER.decode(text.strip())
+        value, end = _DECODER.raw_decode(text, _skip(text, at))
     except (ValueError, RecursionError):
-        value = ""
-    bare = text.removeprefix("\n").removesuffix("\n")
-    return bare if isinstance(value, str) or not accepts(value) else value
+        value, end = "", at
+    end = _skip(text, end)
+    if isinstance(value, str) or not text.startswith(_PARAMETER_END, end) or not accepts(value):
+        if (end := text.find(_PARAMETER_END, at)) < 0:
+            raise _error(text, at, f"{_PARAMETER_END} is missing")
+        value = text[at:end].removeprefix("\n").removesuffix("\n")
+    return value, end + len(_PARAMETER_END)
 
 
 def _skip(text: str, at: int) -> int:

@@ -32,7 +32,9 @@ class JsonSchema(Spec):
     schema's order, and only those that it names, unless it speaks of others. `max_whitespace`
     bounds each run of whitespace between the JSON's own tokens: enough for the model's own
     indentation, never an endless run. Where the rules of a grammar cannot say a keyword, it is
-    refused, or left to the check of the finished value (`unenforced`).
+    refused, or left to the check of the finished value (`unenforced`). What several schemas of an
+    `anyOf` evaluate together counts for `unevaluated*` up to five of them; of six or more, what one
+    evaluates does.
 
     A keyword implies the type that it is about, and formats are enforced; without `implied_types`
     the schema is read to the letter: a number fits `{"maxLength": 3}`, and a format says nothing,

@@ -41,8 +41,9 @@ class StructuralTag(Spec):
 
     `tag` is `{"type": "structural_tag", "format": ...}`, or the older form with `structures` and
     `triggers`, or the JSON text of either. A JSON schema in it is enforced to the letter, in every
-    style, or refused, and bounds its whitespace unless it says how. Refused by name is what speaks
-    of tokens, since the alphabet is text, and `any_order`.
+    style, or refused, and bounds its whitespace unless it says how; but where it leaves the keys of
+    an object free, one may come twice. Refused by name is what speaks of tokens, since the alphabet
+    is text, and `any_order`.
 
     Raises `InvalidGrammarError` for what is no such tag; for what stands in it, in `rules`.
     """
@@ -103,6 +104,7 @@ def _modern(tag: dict[str, Any]) -> dict[str, Any]:
         schema = structure["schema"]
         try:
             schema = json.loads(schema) if isinstance(schema, str) else schema
+            json.dumps(schema, ensure_ascii=False).encode()  # no half of a surrogate pair
         except (ValueError, RecursionError) as error:
             fail(f"not JSON: {error}", ("structures", i, "schema"))
         content = {"type": "json_schema", "json_schema": schema}

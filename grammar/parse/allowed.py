@@ -20,6 +20,7 @@ from dlm.grammar.parse.within import Bounds, Terminals, Words, token_words
 from dlm.grammar.vocabulary import Vocabulary
 
 _FAR = 1 << 40  # bytes: beyond any budget
+_NEVER = _FAR + 1  # there is no end
 _NODES = 20  # of the trie that a unit of work is spent on
 _MASK = 50  # units for a mask
 
@@ -53,24 +54,27 @@ class Allowed:
         return known
 
     def costs(self, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens that may follow but for stops, and the fewest bytes to the end behind each."""
-        costs = np.full(len(self._vocabulary), _FAR, dtype=np.int64)
+        """The tokens that may follow but for stops, and the fewest bytes to the end behind each.
+
+        `_FAR` stands for more than that.
+        """
+        costs = np.full(len(self._vocabulary), _NEVER, dtype=np.int64)
         for thread in state.threads:
             rest = self._parser.behind_terminal(thread).cost
             if rest is not None:
                 known, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
                 nodes, bytes_ = known.costs(thread.at, bounds, self._meter)
                 tokens, owner = self._vocabulary.trie.tokens_at(nodes)
-                np.minimum.at(costs, tokens, bytes_[owner] + rest)
+                np.minimum.at(costs, tokens, np.minimum(bytes_[owner] + min(rest, _FAR), _FAR))
         reached, states = self._leaving(state)
-        ends = np.array([_FAR if s.cost is None else s.cost for s in states] or [_FAR])
+        ends = np.array([_NEVER if s.cost is None else min(s.cost, _FAR) for s in states] or [0])
         tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
-        np.minimum.at(costs, tokens, np.minimum(ends, _FAR)[reached.states[owner]])
+        np.minimum.at(costs, tokens, ends[reached.states[owner]])
         for token in self._control(state) - {*self._vocabulary.stops}:
             behind = self._parser.after(state, token, b"")
             if behind is not None and behind.cost is not None:
-                costs[token] = behind.cost
-        tokens = np.flatnonzero(costs < _FAR)
+                costs[token] = min(behind.cost, _FAR)
+        tokens = np.flatnonzero(costs < _NEVER)
         return tokens, costs[tokens]
 
     def moves(self, state: State) -> tuple[np.ndarray, np.ndarray, list[State]]:

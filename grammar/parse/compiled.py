@@ -151,8 +151,9 @@ class Compiled:
 
         Enough of it to go on with: where its bytes bound its tokens, the rest can wait.
         """
-        if state.cost is None or state.cost > tokens or not self.vocabulary.spells_every_byte:
-            return self.shortest_completion(state, tokens)
+        told = self.bytes_tell(state, tokens, state.cost or 0)
+        if not told:
+            return None if told is False else self.shortest_completion(state, tokens)
         if state not in self._begun:
             if len(self._begun) >= _COMPLETIONS:
                 self._begun.clear()

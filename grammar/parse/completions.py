@@ -59,8 +59,9 @@ class Completions:
         """The first tokens of one, or all; enough to go on with. At most so many in all."""
         if keys is None:
             return self._compiled.completing(state, tokens)
-        if not self._compiled.bytes_tell(state, tokens, most_tokens(state.cost or 0)):
-            return self.shortest(state, keys, tokens)
+        told = self._compiled.bytes_tell(state, tokens, most_tokens(state.cost or 0))
+        if not told:
+            return None if told is False else self.shortest(state, keys, tokens)
         text = self._apart(state, keys, BEGUN)
         return None if text is None else self._vocabulary.fewest(text)
 

@@ -119,12 +119,15 @@ class Matcher:
 
         With a `budget`, only tokens behind which the text can still be completed, and stopped, in
         so many tokens, the token itself counted. Next to the budget's end, some longer ways may be
-        left out; the shortest one never is.
+        left out; the shortest one never is. Raises `BudgetError` where none is left.
         """
         words = self._compiled.masks.words(self.mask())
         if budget is None or self.ended or (mask := self._tight(budget)) is None:
             return words
-        return words & mask
+        words = words & mask
+        if not words.any():
+            raise self.too_long(budget)
+        return words
 
     def forced(self) -> str:
         """The text that every sentence goes on with from here."""

@@ -82,7 +82,8 @@ class Lookaround:
         for letter in range(len(self._classes)):
             if moved := self._move(items, behind, letter):
                 reads = zip(self._before, behind, strict=True)
-                yield letter, (tuple(rows[s].get(letter, -1) for rows, s in reads), moved)
+                after = (rows[s].get(letter, -1) if s >= 0 else -1 for rows, s in reads)
+                yield letter, (tuple(after), moved)
 
     def _closure(self, item: Item, behind: Behind) -> tuple[list[Item], list[Obligations]]:
         """The positions that may read the next character; and of ends here, the obligations."""

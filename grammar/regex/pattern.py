@@ -30,7 +30,10 @@ def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
 
     For all readers of patterns, or, `wide`, for any of them. Raises `InvalidGrammarError`.
     """
-    return _opened(_opened(read(pattern, wide), START, not whole), END, not whole)
+    try:
+        return _opened(_opened(read(pattern, wide), START, not whole), END, not whole)
+    except RecursionError as error:
+        raise InvalidGrammarError("pattern", "nested too deeply") from error
 
 
 @lru_cache(maxsize=1024)

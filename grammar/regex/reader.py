@@ -30,12 +30,13 @@ from dlm.grammar.rules.nodes import (
 _NEWLINE: Ranges = ((0x0A, 0x0A),)
 START = Lookbehind(Characters(EVERY), False)
 END = Lookahead(Characters(EVERY), False)
+_LAST_FEED = Repetition(Characters(_NEWLINE), 0, 1)  # in front of it, Python's `$` fits too
 
 _SYNTAX = frozenset("\\^$.*+?()[]{}|")
 _MOST_GROUPS = 50  # within each other
 _MOST_DIGITS = 15  # of a count
 _QUANTIFIER = re.compile(r"([*+?])|\{(\d+)(,(\d*))?\}")
-_STRAY = re.compile(r"[*+?]|\{(?:\d+,?\d*|,\d+)\}")
+_STRAY = re.compile(r"[*+?]|\{(?:\d+,?\d*|,\d*)\}")
 _NAMED = re.compile(r"\?(?:P?<[^\W\d]\w*>|:)")
 _LOOK = re.compile(r"\(\?(<?)([=!])")
 _FLAGS = re.compile(r"\?([ims]*)(?:-([ims]+))?([:)])")
@@ -134,7 +135,8 @@ class _Reader:
         elif self._next("^"):
             node = Lookbehind(self._no_line_end(), False) if "m" in self._flags else START
         elif self._next("$"):
-            node = Lookahead(self._no_line_end(), False) if "m" in self._flags else END
+            end = Concatenation((_LAST_FEED, END)) if self._wide else END
+            node = Lookahead(self._no_line_end(), False) if "m" in self._flags else end
         elif self._next("\\b") or self._next("\\B"):
             edge = self._pattern[begin + 1] == "b"
             node = alternation(
@@ -157,7 +159,7 @@ class _Reader:
         return Characters(self._cased(named("w", self._wide == wanted)))
 
     def _no_line_end(self) -> Node:
-        return Characters(inverted(LINE_ENDS))
+        return Characters(inverted(LINE_ENDS if self._wide else _NEWLINE))
 
     def _atom(self) -> Node:
         begin = self._at
@@ -211,6 +213,8 @@ class _Reader:
 
     def _class(self, begin: int) -> Ranges:
         inverse = self._next("^")
+        if self._pattern.find("]", self._at) == self._at < self._pattern.rfind("]"):
+            raise self._error("a first `]` ends a class in ECMAScript, not in Python: escape it")
         self._wide ^= inverse
         found: list[tuple[int, int]] = []
         while not self._next("]"):

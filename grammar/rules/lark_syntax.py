@@ -255,6 +255,7 @@ class _Parser(Tokens):
         start = self.behind(self.token.end())
         try:
             data, end = json.JSONDecoder().raw_decode(self.source.text, start)
+            json.dumps(data, ensure_ascii=False).encode()  # no half of a surrogate pair
         except (ValueError, RecursionError) as error:
             self.fail(f"{self.token[0]} takes JSON: {error}")
         self.move(end)

@@ -151,7 +151,9 @@ def write_distinct(
     dialect: Dialect,
     rules: Rules,
 ) -> Node:
-    """Up to `high` items, all different: at each place one of its column's. `TooManyError`."""
+    """`low` to `high` items, all different: at each place one of its column's. `TooManyError`."""
+    if high < low:
+        return NOTHING
     known: dict[tuple[int, frozenset[Constant]], Node] = {}
     comma = dialect.mark(",")
 

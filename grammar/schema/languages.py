@@ -11,12 +11,13 @@ from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
 from dlm.grammar.regex.pattern import bounded
 from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.formats import format_automaton, format_length
-from dlm.grammar.schema.numbers import number_automaton
+from dlm.grammar.schema.numbers import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
 from dlm.grammar.schema.reader import Source
 from dlm.grammar.schema.work import Work
 
 Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
 
+_EXCLUDED = 400  # units of work for a number that is left out: it parts an automaton in two
 _MOST_LENGTHS = 4096  # characters up to which lengths are told apart
 _ALL: Texts = (Automaton.ANY, 0, None)
 TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
@@ -80,7 +81,7 @@ class Languages:
                 automaton = self.common(automaton, one)
             if strings.excluded:
                 automaton = automaton.difference(Automaton.words(sorted(strings.excluded)))
-            found = (automaton, low, high) if _any_of_length(automaton, low, high) else None
+            found = (automaton, low, high) if any_of_length(automaton, low, high) else None
             self._texts[strings] = found
         return self._texts[strings]
 
@@ -109,7 +110,8 @@ class Languages:
             for value in (*sorted(filter(numbers.admissible, numbers.excluded)), None):
                 high = numbers.high if value is None else (value, False)
                 steps = max((abs(n.numerator) for n in numbers.multiples), default=0)
-                self.work.count(20 + min(steps, MOST_STATES) // 8, "")
+                own = 20 if value is None else _EXCLUDED
+                self.work.count(own + 4 * min(steps, MOST_STATES), "")
                 part = number_automaton(
                     low=_fraction(low),
                     high=_fraction(high),
@@ -121,6 +123,12 @@ class Languages:
                 low = high
             self._numbers[numbers] = found
         return self._numbers[numbers]
+
+
+def most_characters(numbers: Numbers) -> int:
+    """Of one that a double holds."""
+    rounded = (numbers.multiples or numbers.not_multiples) and not numbers.integer
+    return EXACT_CHARACTERS if rounded else MOST_CHARACTERS
 
 
 def whole(texts: Texts | None) -> Automaton:
@@ -149,7 +157,7 @@ def _fraction(bound: Bound | None) -> tuple[Fraction, bool] | None:
     return bound and (Fraction(bound[0]), bound[1])
 
 
-def _any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
+def any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
     """Whether a text of `low` to `high` characters is accepted. Counts up to `_MOST_LENGTHS`."""
     if automaton.is_empty or (high is not None and high < low):
         return False

@@ -36,7 +36,7 @@ from dlm.grammar.schema.formula import (
     place,
 )
 from dlm.grammar.schema.keywords import Keywords, alone, whole
-from dlm.grammar.schema.languages import Languages
+from dlm.grammar.schema.languages import Languages, any_of_length, most_characters
 from dlm.grammar.schema.opposites import Opposites
 from dlm.grammar.schema.shapes import (
     Shapes,
@@ -119,7 +119,7 @@ class NormalForm(Values):
     def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
         source = leaf.source
         word, rest = _UNEVALUATED.get(kind, ""), None
-        if source.knows(word) and not alone(source):
+        if word and source.knows(word) and not alone(source):
             rest = self._keywords.formula(source.node[word], source)
         noted = annotate or (rest is not None and rest != TRUE)
         own = self._keywords.own(source, kind, noted)
@@ -137,7 +137,7 @@ class NormalForm(Values):
         for part in (combined, *self._opposites.of(source, kind)):
             found += [part] if isinstance(part, Shape) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind, "")
-        if source.knows(word) and source.node[word] is not True and not alone(source):
+        if word and source.knows(word) and source.node[word] is not True and not alone(source):
             self.inexact[f"{source.where}/{word}"] = "its opposite cannot be enforced"
             return (whole(kind),)
         return found
@@ -277,7 +277,9 @@ class NormalForm(Values):
             if isinstance(facets, Strings):
                 return self.languages.texts(facets) is not None
             if isinstance(facets, Numbers):
-                return facets == EMPTY["number"] or not self.languages.numbers(facets).is_empty
+                return facets == EMPTY["number"] or any_of_length(
+                    self.languages.numbers(facets), 0, most_characters(facets)
+                )
         except TooLargeError:
             return True
         if isinstance(facets, Arrays):

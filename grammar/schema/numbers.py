@@ -56,11 +56,14 @@ def number_automaton(
 
 
 def _double(bound: Bound, towards: float) -> Bound:
-    """Behind a bound that is not allowed itself, nothing that a double rounds onto it."""
+    """Behind a bound that is not allowed itself, nothing that a double rounds onto it; nor behind
+    one that no double is."""
     value, allowed = bound
-    if allowed or not value or abs(value) >= 10**MOST_CHARACTERS:
+    if not value or abs(value) >= 10**MOST_CHARACTERS:
         return bound
     nearest = float(value)
+    if allowed and (value.denominator > 1 or nearest == value):
+        return bound
     if value.denominator > 1 or (nearest <= value if towards > 0 else nearest >= value):
         nearest = nextafter(nearest, towards)
     return Fraction(nearest if nearest.is_integer() else repr(nearest)), True

@@ -3,7 +3,7 @@
 Knows neither what a property's value is nor how it is written.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from dlm.grammar.errors import InvalidGrammarError
@@ -82,20 +82,24 @@ def members(
 
 
 def _with(old: Members, keys: Automaton, value: Formula, free: list[Member]) -> Iterator[Members]:
-    """With a property that has one of `keys`, and such a value."""
+    """With a property that has one of `keys`, and such a value: one that is there, or a new one."""
     for i, member in enumerate(old.named):
         if keys.accepts(member.name or ""):
             both = every(member.value, value)
             if both != FALSE:
                 there = replace(member, value=both, required=True)
                 yield replace(old, named=(*old.named[:i], there, *old.named[i + 1 :]))
-    options = []
-    for member in free:
-        language = member.keys.intersection(keys)
-        if not language.is_empty:
-            options.append(Member(every(member.value, value), keys=language))
-    if options:
-        yield replace(old, needed=(*old.needed, tuple(options)))
+    for i, needed in enumerate(old.needed):
+        if options := _among(needed, keys, value):
+            yield replace(old, needed=(*old.needed[:i], options, *old.needed[i + 1 :]))
+    if options := _among(free, keys, value):
+        yield replace(old, needed=(*old.needed, options))
+
+
+def _among(some: Iterable[Member], keys: Automaton, value: Formula) -> tuple[Member, ...]:
+    """Those of `some` that have one of `keys`, with such a value."""
+    both = (Member(every(m.value, value), keys=m.keys.intersection(keys)) for m in some)
+    return tuple(member for member in both if member.value != FALSE and not member.keys.is_empty)
 
 
 def _classes(
@@ -123,13 +127,14 @@ def _classes(
         split = [(k, values, hit, False) for k, values, hit in found]
         for pattern, value in clause.patterns:
             normal.work.count(20 * len(split), "")
-            language = normal.languages.of("pattern", pattern)
+            matching = normal.languages.of("pattern", pattern)
+            others = normal.languages.of("pattern", pattern, False)
             split = [
-                part
+                part  # and no keys of which readers disagree whether they match
                 for k, values, hit, here in split
                 for part in (
-                    (k.intersection(language), (*values, value), True, True),
-                    (k.difference(language), values, hit, here),
+                    (k.intersection(matching), (*values, value), True, True),
+                    (k.intersection(others), values, hit, here),
                 )
                 if not part[0].is_empty and FALSE not in part[1]
             ]

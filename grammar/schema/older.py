@@ -18,6 +18,7 @@ def older(rules: Mapping[str, Keyword]) -> dict[str, Keyword]:
     return {
         "items": _items(rules["items"]),
         "additionalItems": _additional_items,
+        "dependencies": rules.get("dependencies", _dependencies),
         "exclusiveMinimum": _exclusive("minimum", rules.get("exclusiveMinimum")),
         "exclusiveMaximum": _exclusive("maximum", rules.get("exclusiveMaximum")),
     }
@@ -42,6 +43,18 @@ def _additional_items(validator: Any, rest: Any, instance: Any, schema: Any) -> 
     if isinstance(first, list) and isinstance(instance, list):
         for i, item in enumerate(instance[len(first) :], start=len(first)):
             yield from validator.descend(item, rest, path=i)
+
+
+def _dependencies(validator: Any, needed: Any, instance: Any, schema: Any) -> Errors:
+    """What there has to be, or has to fit, beside a property."""
+    for name in needed if isinstance(instance, dict) else ():
+        needs = needed[name]
+        if name in instance and isinstance(needs, dict | bool):
+            yield from validator.descend(instance, needs, schema_path=name)
+        elif name in instance:
+            for other in [needs] if isinstance(needs, str) else needs:
+                if other not in instance:
+                    yield exceptions.ValidationError(f"{other!r:.80} depends on {name!r:.80}")
 
 
 def _exclusive(word: str, rule: Keyword | None) -> Keyword:

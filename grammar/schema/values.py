@@ -38,12 +38,18 @@ class Values(ABC):
         """The alternatives for values of a type."""
 
     def property(self, clause: Clause, name: str) -> Formula:
-        """What a clause says of the value of a property."""
+        """What a clause says of the value of a property.
+
+        Where readers disagree whether a pattern matches the name, both that and the rest.
+        """
         parts = [value for key, value in clause.properties if key == name]
+        doubtful = []
         for pattern, value in clause.patterns:
             if self.languages.of("pattern", pattern).accepts(name):
                 parts.append(value)
-        return every(*parts) if parts else clause.rest
+            elif not self.languages.of("pattern", pattern, False).accepts(name):
+                doubtful.append(value)
+        return every(*(parts or (clause.rest,)), *doubtful)
 
     def value_of(self, objects: Objects, name: str) -> Formula:
         """What all clauses say of it; FALSE if there must be no such property."""

@@ -19,14 +19,14 @@ from dlm.grammar.rules.nodes import (
 )
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError, Value, array, write_array, write_distinct
+from dlm.grammar.schema.blame import blamed
 from dlm.grammar.schema.constant import Constant, constant, spellings
 from dlm.grammar.schema.dialect import Dialect, choice
 from dlm.grammar.schema.facets import KINDS, Arrays, Numbers, Objects, Shape, Strings
 from dlm.grammar.schema.formula import FALSE, Formula, place
 from dlm.grammar.schema.keywords import Keywords
-from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, whole
+from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, most_characters, whole
 from dlm.grammar.schema.normal import NormalForm
-from dlm.grammar.schema.numbers import EXACT_CHARACTERS, MOST_CHARACTERS
 from dlm.grammar.schema.objects import ObjectWriter, members
 from dlm.grammar.schema.reader import Reader
 from dlm.grammar.schema.work import MOST_WORK, Work
@@ -87,7 +87,8 @@ def write(
         more += ["..."] * (len(others) >= _TOLD)
         raise InvalidGrammarError("JSON schema", "; ".join([reason, *more]), first or "/")
     if node == NOTHING:
-        raise InvalidGrammarError("JSON schema", "no finite value fits", where or "/")
+        culprit = blamed(root, normal, writer.alternatives) or where or "/"
+        raise InvalidGrammarError("JSON schema", "no finite value fits", culprit)
     return Written(node, inexact, writer.free_keys)
 
 
@@ -107,7 +108,7 @@ class Writer:
         self.free_keys = False
         self._normal, self._dialect, self._rules = normal, dialect, rules
         self._closed = closed
-        self._shapes = normal.narrowed if implied_types else normal.shapes
+        self.alternatives = normal.narrowed if implied_types else normal.shapes
         self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Shape, ...], Node] = {}
         self._waiting: list[tuple[Reference, list[Shape], Formula]] = []
@@ -135,7 +136,7 @@ class Writer:
 
     def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Shape, ...]:
         """The alternatives, of those types, that fit some value."""
-        found = (s for kind in kinds for s in self._shapes(formula, kind))
+        found = (s for kind in kinds for s in self.alternatives(formula, kind))
         return tuple(dict.fromkeys(s.bare() for s in found if self._normal.fits_some(s)))
 
     def _new(self, shapes: list[Shape], formula: Formula) -> Node:
@@ -151,7 +152,8 @@ class Writer:
         facets = shape.facets
         if shape.values is not None:
             return self._constants(
-                [v for v in shape.values if self._normal.admits_facets(facets, v)]
+                [v for v in shape.values if self._normal.admits_facets(facets, v)],
+                isinstance(facets, Numbers) and facets.integer,
             )
         try:
             match facets:
@@ -171,10 +173,7 @@ class Writer:
         return self._wider(facets)
 
     def _number(self, numbers: Numbers) -> Node:
-        """Of so few characters that a double holds it."""
-        rounded = numbers.multiples | numbers.not_multiples and not numbers.integer
-        most = EXACT_CHARACTERS if rounded else MOST_CHARACTERS
-        return Terminal(self._normal.languages.numbers(numbers), 0, most)
+        return Terminal(self._normal.languages.numbers(numbers), 0, most_characters(numbers))
 
     def _wider(self, facets: Any) -> Node:
         """What is easily written, and allows more."""
@@ -244,15 +243,15 @@ class Writer:
                 found = found.union(whole(self._normal.languages.texts(shape.facets)))
         return found
 
-    def _constants(self, values: list[Constant]) -> Node:
-        """One of some values, each in its one spelling."""
+    def _constants(self, values: list[Constant], integers: bool = False) -> Node:
+        """One of some values, each in its one spelling; `integers` are none with a point."""
         texts = [value.value for value in values if value.kind == "string"]
         plain = {"null": "null", True: "true", False: "false"}
         others: list[str] = []
         options: list[Node] = []
         for value in values:
             if value.kind == "number":
-                others += spellings(value.value)
+                others += spellings(value.value)[: 1 if integers else None]
             elif value.kind in ("null", "boolean"):
                 others.append(plain["null" if value.value is None else value.value])
             elif value.kind != "string":

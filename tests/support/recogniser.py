@@ -4,6 +4,8 @@ From each place in the text, each node has a set of places where it may end; rul
 themselves are looked at again until no set grows.
 """
 
+import re
+
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import (
     Alternation,
@@ -19,6 +21,7 @@ from dlm.grammar.rules.nodes import (
 )
 from dlm.grammar.rules.rules import Rules
 
+_HEX = re.compile("u([0-9a-fA-F]{4})")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -124,16 +127,18 @@ class Recogniser:
         letter = text[at + 1 : at + 2]
         if letter in _ESCAPES and letter:
             return ord(_ESCAPES[letter]), at + 2
-        try:
-            point = int(text[at + 2 : at + 6], 16) if letter == "u" else None
-            if point is not None and 0xD800 <= point < 0xDC00 and text[at + 6 : at + 8] == "\\u":
-                low = int(text[at + 8 : at + 12], 16)
-                if 0xDC00 <= low < 0xE000:
-                    return 0x10000 + ((point - 0xD800) << 10) + low - 0xDC00, at + 12
-        except ValueError:
+        if not (found := _HEX.match(text, at + 1)):
             return None, at
-        lone = point is None or 0xD800 <= point < 0xE000
-        return (None if lone else point), at + 6
+        point = int(found[1], 16)
+        if (
+            0xD800 <= point < 0xDC00
+            and (found := _HEX.match(text, at + 7))
+            and text[at + 6] == "\\"
+        ):
+            low = int(found[1], 16)
+            if 0xDC00 <= low < 0xE000:
+                return 0x10000 + ((point - 0xD800) << 10) + low - 0xDC00, at + 12
+        return (None if 0xD800 <= point < 0xE000 else point), at + 6
 
 
 def _step(automaton: Automaton, state: int, point: int | None) -> int | None:

@@ -101,7 +101,7 @@ def test_arguments_that_do_not_fit_are_refused_both_ways(format, write):
         ("llama", '{"name": "now"', "no JSON"),
         ("llama", '{"name": "now", "arguments": {}}', "not an object of a name and parameters"),
         ("qwen3_coder", "<tool_call>\n<function=", "a function's name is missing"),
-        ("qwen3_coder", "<tool_call>\n<function=now>\n<parameter=a>\n3", "are missing"),
+        ("qwen3_coder", "<tool_call>\n<function=now>\n<parameter=a>\n3", "</parameter> is missing"),
         ("qwen3_coder", "<tool_call>\n<function=now>\n</function>", "are missing"),
     ],
 )
@@ -160,6 +160,13 @@ def test_line_feeds_around_a_bare_string_are_none_of_it():
         assert accepts(spec, answer) == (len(bare) <= 2), text
         if len(bare) <= 2:
             assert spec.value(answer).tool_calls == (ToolCall("f", {"a": bare}),)
+
+
+def test_strings_within_json_may_hold_the_mark_that_ends_an_argument():
+    call = ToolCall("search-web", {"query": "a", "tags": ["</parameter>", "x</function>"]})
+    spec = Tools(TOOLS, format="qwen3_coder")
+    assert accepts(spec, qwen_coder(call))
+    assert spec.value(qwen_coder(call)).tool_calls == (call,)
 
 
 @pytest.mark.parametrize(("format", "write"), FORMS)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlm.grammar.errors import BudgetError
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.matcher import Matcher
@@ -122,6 +123,25 @@ def test_a_text_within_its_budget_ends_in_time(vocabulary, terminals, root, othe
         if matcher.ended:
             break
     assert matcher.ended
+
+
+@pytest.mark.parametrize("levels", [3, 20, 40, 80])
+def test_what_can_never_fit_is_not_allowed_and_costs_nothing(vocabulary, terminals, levels):
+    """Each level is the one below twice: 2^80 bytes are more than an integer of numpy holds."""
+    rules, budget = Rules(), 4
+    deep: Node = Literal("[aaaa]")
+    for i in range(levels):
+        name = Reference(f"level {i}")
+        rules.define(name, Concatenation((deep, deep)))
+        deep = name
+    rules.define(Reference("root"), Alternation((Literal("12"), deep)))
+    grammar = Compiled(Network(rules), vocabulary, terminals)
+    found = tokens_in(Matcher(grammar).allowed(budget)).tolist()
+    assert {vocabulary.text([token])[:1] for token in found} == {"1"}
+    matcher = Matcher(grammar)
+    assert matcher.accept(vocabulary.encode("[")[0])
+    with pytest.raises(BudgetError, match="the shortest answer takes"):
+        matcher.allowed(budget)
 
 
 def test_states_that_allow_the_same_share_a_row(vocabulary, terminals):

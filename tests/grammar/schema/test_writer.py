@@ -271,6 +271,10 @@ def test_a_dynamic_reference_leads_to_the_outermost_anchor():
           "#/$defs/a"}}}}}, "/", "no finite value"),
         ({"type": "string", "pattern": "^(ab){2,99999999999}$"}, "/pattern", "[0-9]"),
         (False, "/", "no finite value"),
+        ({"properties": {"a": {"required": ["b"], "properties": {"b": {"enum": []}}}}, "required":
+          ["a"]}, "/properties/a/properties/b", "no finite value"),
+        ({"type": "array", "minItems": 1, "items": {"type": "number", "minimum": 1e17,
+          "multipleOf": 0.01}}, "/items", "no finite value"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_enforced_is_refused_by_its_pointer(schema: Any, where: str, reason: str):
