@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line import Parser, fail, interruptible, stop_at
+from command_line import Parser, fail, interruptible, open_streams, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source
 from engine_options import add_engine_options, add_ray, loading_of, model_name
 
@@ -36,6 +36,7 @@ _ALIKE = ("column", "template", "unenforced", "kv", "policy")  # answers depend 
 
 
 def main() -> None:
+    open_streams()
     stop_at(signal.SIGINT)
     args = arguments()
     import dlm  # what is wrong with the arguments is told before

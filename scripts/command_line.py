@@ -25,6 +25,16 @@ def fail(message: str, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
+def open_streams() -> None:
+    """A standard stream that the caller has closed leads nowhere: else the next file that is opened
+    would get its number, and what is said be written to it. Processes that are begun inherit it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, os.fdopen(nowhere, mode))
+
+
 def stop_at(*numbers: signal.Signals) -> None:
     """From now on SIGINT or SIGTERM, whichever are named, end the process at once. One that the
     caller has told us to ignore stays ignored."""

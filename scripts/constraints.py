@@ -82,7 +82,7 @@ def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | N
         case "regex":
             return dlm.Regex(source)
         case "choice":
-            return dlm.Choice(source.split(","))
+            return dlm.Choice([option.strip() for option in source.split(",")])
         case "grammar":
             return dlm.Grammar(source, "lark" if args.grammar.endswith(".lark") else "ebnf")
         case "tools":

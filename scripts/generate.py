@@ -16,7 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from command_line import Parser, fail, interruptible, stop_at
+from command_line import Parser, fail, interruptible, open_streams, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source, text_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
+    if sys.stdout is None:
+        fail("stdout is closed: the result has no place to go", 1)
+    open_streams()
     stop_at(signal.SIGINT, signal.SIGTERM)
     try:
         args = arguments()

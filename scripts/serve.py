@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import address
-from command_line import Parser, fail, interruptible, stop_at
+from command_line import Parser, fail, interruptible, open_streams, stop_at
 from engine_options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_name
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with
 
 
 def main() -> None:
+    open_streams()
     stop_at(signal.SIGINT)
     args = arguments()
     try:

@@ -68,3 +68,21 @@ def test_an_interrupt_while_rows_are_answered_is_exit_code_130_and_keeps_them(tm
     assert said.endswith("batch.py: interrupted\n")
     assert "Traceback" not in said
     assert out.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("closed", "prompt", "code", "out", "err"),
+    [
+        ("<&-", "hi", 0, "yes\n", ""),
+        ("<&-", "-", 2, "", "generate.py: prompt is empty"),
+        (">&-", "hi", 1, "", "generate.py: stdout is closed: the result has no place to go\n"),
+        ("2>&-", "hi", 0, "yes\n", ""),
+        ("2>&- >&- <&-", "hi", 1, "", ""),
+    ],
+)
+def test_streams_that_the_caller_has_closed_are_no_traceback(closed, prompt, code, out, err):
+    command = f"{sys.executable} scripts/generate.py --choice yes {prompt} {closed}"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, out)
+    assert done.stderr.startswith(err)
+    assert done.stderr.count("\n") <= 1

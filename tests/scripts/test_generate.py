@@ -216,7 +216,7 @@ TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "<b
     ("args", "file", "right"),
     [
         (["--regex", "[0-9]{2}-[ab]"], None, "[0-9]{2}-[ab]\n"),
-        (["--choice", "mage,healer of all"], None, "(mage|healer of all)\n"),
+        (["--choice", "mage, healer of all"], None, "(mage|healer of all)\n"),
         (["--grammar", "FILE.ebnf"], 'root ::= "(" [0-9] ")"', r"\([0-9]\)\n"),
         (["--grammar", "FILE.lark"], 'start: "(" /[0-9]/ ")"', r"\([0-9]\)\n"),
         (["--structural-tag", "FILE.json"], json.dumps(TAG), "<b>yes</b>\n"),

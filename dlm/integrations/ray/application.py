@@ -1,6 +1,7 @@
 """A server on Ray: replicas of an engine, and an ingress in front of them, by Ray Serve."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import LoggingConfig
+from ray.serve.schema import LoggingConfig, ProxyStatus
 
 from dlm.errors import DlmError
 from dlm.integrations.ray.cluster import Cluster
@@ -25,7 +26,10 @@ NAME = "dlm"  # of the application on the cluster
 _HEALTH = 2.0  # seconds from one health check to the next; Ray ends a replica that fails three
 _STARTS = 3  # times that a replica may fail to load its model
 _RAISED = re.compile(r"[\w.]+(Error|Exception): ")  # the last line of a trace
-_PROXY = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}  # Ray's 5 end it on a busy machine
+_CONTROLLER = {  # Ray gives a proxy 5 s to start, and ends it again and again on a busy machine
+    "runtime_env": {"env_vars": {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300"}}
+}
+_PATIENCE = 300.0  # seconds for proxies to start; Ray itself has no more than 60
 _LATE = 20.0  # seconds for Ray to have the last bytes of answers sent in, once all have ended
 
 
@@ -103,8 +107,16 @@ def served(
 
 
 def _start(**options: Any) -> None:
+    begun, options = time.monotonic(), {"controller_options": _CONTROLLER, **options}
     try:
-        serve.start(controller_options={"runtime_env": {"env_vars": _PROXY}}, **options)
+        try:
+            serve.start(**options)
+        except TimeoutError:  # its controller goes on all the same
+            while any(proxy != ProxyStatus.HEALTHY for proxy in serve.status().proxies.values()):
+                if time.monotonic() - begun > _PATIENCE:
+                    raise
+                time.sleep(1)
+            serve.start(**options)  # joins it
     except (RayError, TimeoutError) as error:
         reason = str(error).partition("\n")[0]
         raise DlmError(f"Ray's proxies could not be started: {reason}") from error
