@@ -90,7 +90,12 @@ def answering(args: argparse.Namespace, form: "Form") -> "Iterator[Answered]":
         ahead = _ahead(args)
         start = partial(loaded, loading, form, ahead)
         actors = Actors(
-            start=start, form=form, count=args.workers, ahead=ahead, resources=resources
+            start=start,
+            form=form,
+            count=args.workers,
+            ahead=ahead,
+            resources=resources,
+            owner=cluster.owner,
         )
         yield actors.answers
 

@@ -14,6 +14,7 @@ from hypothesis import settings
 # four times as long. Those that tests start hear of it by the environment.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors on a busy machine
 if threading.current_thread() is threading.main_thread():
     # A shell's background jobs ignore SIGINT, and so would all commands that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)

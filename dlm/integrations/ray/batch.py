@@ -27,6 +27,7 @@ from dlm.batch.batch import Batch, Ended, Form, take
 from dlm.batch.rows import Rest, Row
 from dlm.collector import collect_seldom
 from dlm.errors import DlmError, failure
+from dlm.integrations.ray.lifeline import Owner, end_with
 from dlm.loading import Loading
 
 Start = Callable[[], Batch]  # loads an engine; it travels to an actor
@@ -41,8 +42,8 @@ _COLUMN = "pickled"  # of blocks and of their answers: what JSON may hold fits n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actors:
-    """Who answers rows. Each actor reserves `resources`, as Ray names them, and has up to `ahead`
-    rows under way.
+    """Who answers rows. Each actor reserves `resources`, as Ray names them, has up to `ahead` rows
+    under way, and ends when its `owner` has.
 
     Rows whose actors ended are tried again. Any of them may be what ended it, so in the end each is
     alone with an actor; one that still gets no answer is an error, and the others succeed.
@@ -53,6 +54,7 @@ class Actors:
     count: int
     ahead: int
     resources: dict[str, Any]
+    owner: Owner
 
     def answers(self, rest: Rest) -> Iterator[Ended]:
         """An answer to each row, in the order in which their blocks end. Raises `DlmError` where no
@@ -84,7 +86,7 @@ class Actors:
             source = _Source(rest, way.rows)
             blocks = read_datasource(source, override_num_blocks=1, num_cpus=0).map_batches(
                 _Actor,
-                fn_constructor_args=(self.start,),
+                fn_constructor_args=(self.start, self.owner),
                 batch_size=None,
                 batch_format="pyarrow",
                 compute=ActorPoolStrategy(
@@ -156,7 +158,8 @@ def _blocks(rest: Rest, size: int) -> Iterator[pyarrow.Table]:
 class _Actor:
     """What each actor of the pool has: a thread that steps an engine, and calls that wait."""
 
-    def __init__(self, start: Start):
+    def __init__(self, start: Start, owner: Owner):
+        end_with(owner)
         self._problem: DlmError | None = None
         self._rows = SimpleQueue[Row | None]()
         self._asked: dict[int, list[Future[Ended]]] = {}  # by the row's number

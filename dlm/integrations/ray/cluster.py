@@ -4,13 +4,14 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
 from dlm.errors import DlmError
+from dlm.integrations.ray.lifeline import Owner, listening
 from dlm.loading import Loading
 
 LOCAL = "local"  # the address of a cluster that is made here
@@ -29,6 +30,7 @@ class Cluster:
     local: bool  # it was made here, and goes with this process
     cpus: float
     gpus: float
+    owner: Owner  # this process
 
     def places(self, loading: Loading, count: int) -> tuple[Loading, dict[str, Any]]:
         """How each of `count` engines is loaded, and what Ray is asked to reserve for it: a GPU
@@ -64,11 +66,18 @@ def joined(address: str, engines: int) -> Iterator[Cluster]:
         ray.init(**made, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise DlmError(f"no Ray cluster at {address}: {str(error)[:200]}") from error
-    try:
-        there = ray.cluster_resources()
-        yield Cluster(local=address == LOCAL, cpus=there.get("CPU", 0), gpus=there.get("GPU", 0))
-    finally:
-        ray.shutdown()
+    with ExitStack() as lines:  # which are broken once Ray has ended its actors itself
+        try:
+            there = ray.cluster_resources()
+            owner = lines.enter_context(listening())
+            yield Cluster(
+                local=address == LOCAL,
+                cpus=there.get("CPU", 0),
+                gpus=there.get("GPU", 0),
+                owner=owner,
+            )
+        finally:
+            ray.shutdown()
 
 
 def _check(address: str) -> None:
