@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_line import Parser, fail, interruptible, open_streams, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source
-from engine_options import add_engine_options, add_ray, loading_of, model_name
+from engine_options import add_engine_options, add_ray, loading_of, model_names
 
 if TYPE_CHECKING:
     from dlm.batch.batch import Batch, Ended, Form, Runner
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     Answered = Callable[[Rest], Iterator[Ended]]
 
 _OWN = ("id", "max_tokens", "seed")  # options that OpenAI's lines have no use for
-_ALIKE = ("column", "template", "unenforced", "kv", "policy")  # answers depend on these, too
+# Answers depend on these, too.
+_ALIKE = ("column", "template", "unenforced", "kv", "policy", "served_model_name")
 
 
 def main() -> None:
@@ -133,7 +134,9 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form
         if given is not None:
             flag = f"--{given.replace('_', '-')}"
             raise UsageError(f"{flag} with OpenAI's lines: each line says that itself")
-        return Lines(model_name(args))
+        return Lines(model_names(args))
+    if args.served_model_name is not None:
+        raise UsageError("--served-model-name takes OpenAI's lines: no other row asks for a model")
     if args.id is not None:
         rows.need(args.id)
     return Extraction(

@@ -20,6 +20,7 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
     add("--slots", type=int, default=8, metavar="N", help=f"{slots}; 8")
     purpose = f"constraints that are served; {policy}"
     add("--policy", choices=POLICIES, default=policy, help=purpose)
+    add("--served-model-name", nargs="+", metavar="NAME", help="the directory's name")
 
 
 def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
@@ -40,6 +41,7 @@ def loading_of(args: argparse.Namespace) -> "Loading":
     )
 
 
-def model_name(args: argparse.Namespace) -> str:
-    """The directory's."""
-    return Path(args.model).resolve().name if args.model else "tiny"
+def model_names(args: argparse.Namespace) -> tuple[str, ...]:
+    """Those that requests may ask for."""
+    own = Path(args.model).resolve().name if args.model else "tiny"
+    return tuple(args.served_model_name or [own])

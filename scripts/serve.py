@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import address
 from command_line import Parser, fail, interruptible, open_streams, stop_at
-from engine_options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_name
+from engine_options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_names
 
 if TYPE_CHECKING:
     from dlm.serving.settings import Settings
@@ -38,7 +38,7 @@ def main() -> None:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
     try:
         settings = Settings(
-            names=tuple(args.served_model_name or [model_name(args)]),
+            names=model_names(args),
             slots=args.slots,
             max_queue=args.max_queue,
             api_keys=tuple(args.api_key),
@@ -133,7 +133,6 @@ def arguments() -> argparse.Namespace:
     add("--port", type=int, default=8000, help="8000; 0 takes any that is free")
     add("--uds", metavar="PATH", help="a Unix socket in the place of host and port")
     add("--api-key", action="append", default=[], metavar="KEY", help=f"several times, or {KEYS}")
-    add("--served-model-name", nargs="+", metavar="NAME", help="the directory's name")
     add("--allowed-origins", nargs="+", default=[], metavar="URL", help="of web pages that may ask")
     add("--root-path", default="", metavar="PATH", help="that a proxy in front takes away")
     add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help="of a request; 4 MiB")

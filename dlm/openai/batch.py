@@ -36,9 +36,9 @@ def are_lines(rows: Rows) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The `Form` of these rows. `model` is the one name that they may ask for."""
+    """The `Form` of these rows. `names` are those of the model that they may ask for."""
 
-    model: str
+    names: tuple[str, ...]
 
     def job(self, row: Row, engine: Engine) -> Job:
         if row.problem is not None:
@@ -50,7 +50,7 @@ class Lines:
         generation = read(asked.get("body"), engine.policy)
         if generation.stream:
             raise RequestError("stream is true: a batch has whole answers")
-        name = known_name(generation.model, [self.model])
+        name = known_name(generation.model, self.names)
         answers = form(generation, name, engine.vocabulary)
 
         def answer(results: Sequence[Result]) -> Answer:

@@ -160,16 +160,18 @@ def test_openai_s_lines_are_answered_in_their_own_form(run, tmp_path):
     out = tmp_path / "answers.jsonl"
     asked = {"messages": [{"role": "user", "content": ASK}], "seed": 1, "max_tokens": 96}
     asked |= {"response_format": {"type": "json_object"}}
-    bodies = [asked, asked | {"temperature": 9}, asked | {"n": 2}]
+    bodies = [asked | {"model": "gpt-x"}, asked | {"temperature": 9}, asked | {"n": 2}]
     url = "/v1/chat/completions"
     lines = [{"custom_id": f"r{i}", "url": url, "body": body} for i, body in enumerate(bodies)]
     args = ["--input", written(tmp_path / "in.jsonl", lines), "--output", out]
+    args += ["--served-model-name", "own", "gpt-x"]
     assert run(*args, "--limit", 2)[0] == 1
     kept = out.read_text()
     code, err = run(*args)
     assert (code, err.endswith("3 rows, 1 errors\n")) == (1, True), err
     assert out.read_text().startswith(kept)
     found = {line["custom_id"]: line for line in lines_of(out)}
+    assert found["r0"]["response"]["body"]["model"] == "gpt-x"
     assert "temperature is 9" in found["r1"]["error"]["message"]
     choices = found["r2"]["response"]["body"]["choices"]
     assert [json.loads(c["message"]["content"])["age"] for c in choices] == [61, 61]
@@ -218,6 +220,7 @@ def test_a_worker_gets_its_device_in_turn(monkeypatch):
         (["--input", "FILE.csv", "--column", "a", "--schema", "{"], "JSON schema at line 1"),
         (["--input", "FILE.csv", "--column", "a", "--schema", "no"], "cannot read the schema no"),
         (["--input", "FILE.csv", "--column", "a", "--model", "/no"], "no model directory at /no"),
+        (["--input", "FILE.csv", "--column", "a", "--served-model-name", "b"], "OpenAI's lines"),
         (["--input", "FILE.csv", "--workers", "0"], "--workers is 0: it takes at least 1"),
         (["--input", "FILE.csv", "--ray", "--device", "a,b"], "--device a,b with --ray"),
         (["--input", "FILE.csv", "--seed", "-1"], "--seed is -1: it takes 0 to"),

@@ -21,7 +21,7 @@ def line(id, url=CHAT, **more):
 
 def answered(engine, lines, ahead=64):
     rows = (json_row(number, text.encode()) for number, text in enumerate(lines))
-    return (answer for _, answer in answers(rows, Batch(engine, Lines("tiny"), ahead)))
+    return (answer for _, answer in answers(rows, Batch(engine, Lines(("tiny",)), ahead)))
 
 
 def answers_of(engine, lines, **more):
@@ -117,4 +117,4 @@ def test_completions_are_answered_too(engine):
 
 def test_an_answer_tells_which_row_it_is_for_even_where_the_row_has_no_id(engine):
     found = list(answered(engine, [line("a"), "{", line("a", temperature=9)]))
-    assert sorted(map(Lines("tiny").row_of, found)) == [0, 1, 2]
+    assert sorted(map(Lines(("tiny",)).row_of, found)) == [0, 1, 2]
