@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.kinds.spec import Spec
+from dlm.grammar.plain import plain
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.check import UncheckableError, check, parsed
 from dlm.grammar.schema.dialect import Dialect
@@ -68,20 +69,19 @@ class JsonSchema(Spec):
         """The schema as plain JSON data."""
         if isinstance(self.schema, type) and issubclass(self.schema, BaseModel):
             return self.schema.model_json_schema()
-        try:
-            text = self.schema if isinstance(self.schema, str) else json.dumps(self.schema)
-            read = json.loads(text)
-            json.dumps(read, ensure_ascii=False).encode()
-        except json.JSONDecodeError as error:
-            where = f"line {error.lineno} column {error.colno}"
-            raise InvalidGrammarError(self.kind, f"not JSON: {error.msg}", where) from error
-        except UnicodeEncodeError as error:
-            raise InvalidGrammarError(self.kind, "half a surrogate pair is no text") from error
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidGrammarError(self.kind, f"not JSON data: {error}") from error
+        read = plain(self.kind, self.schema)
         if not isinstance(read, dict | bool):
             raise InvalidGrammarError(self.kind, f"a schema is an object, not {read!r:.40}")
         return read
+
+    @cached_property
+    def _documents(self) -> dict[str, Any]:
+        """The registry's, as plain JSON data."""
+        given = {} if self.registry is None else self.registry
+        if not isinstance(given, Mapping) or not all(isinstance(uri, str) for uri in given):
+            reason = f"a registry has documents by their URIs, not {given!r:.40}"
+            raise InvalidGrammarError(self.kind, reason)
+        return {uri: plain(self.kind, one, uri) for uri, one in given.items()}
 
     @property
     def checked(self) -> bool:
@@ -102,7 +102,7 @@ class JsonSchema(Spec):
 
     @cached_property
     def _key(self) -> Hashable:
-        read = json.dumps([self.parsed, self.registry], default=repr)
+        read = json.dumps([self.parsed, self._documents])
         return (
             self.kind,
             hashlib.sha256(read.encode()).hexdigest(),
@@ -131,7 +131,7 @@ class JsonSchema(Spec):
             unenforced=self.unenforced,
             implied_types=self.implied_types,
             formats=self._formats,
-            registry=self.registry,
+            registry=self._documents,
             most_work=most_work,
         )
 
@@ -143,7 +143,7 @@ class JsonSchema(Spec):
         value = None
         try:
             value = parsed(text)
-            check(value, self.parsed, self.registry, formats=self._formats)
+            check(value, self.parsed, self._documents, formats=self._formats)
         except UncheckableError as error:
             if self.checked:
                 raise InvalidValueError(str(error)) from error

@@ -10,6 +10,7 @@ from dlm.grammar.calls.elements import STYLES
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.kinds.tag_forms import KIND, Path, check_tag, fail
+from dlm.grammar.plain import plain
 from dlm.grammar.regex.automaton import TooLargeError
 from dlm.grammar.rules.analysis import check
 from dlm.grammar.rules.dispatch import dispatch, free_of
@@ -76,18 +77,10 @@ class StructuralTag(Spec):
     @cached_property
     def _plain(self) -> dict[str, Any]:
         """The tag as JSON data, in the current form."""
-        try:
-            text = self.tag if isinstance(self.tag, str) else json.dumps(self.tag)
-            plain = json.loads(text)
-            json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()
-        except json.JSONDecodeError as error:
-            where = f"line {error.lineno} column {error.colno}"
-            raise InvalidGrammarError(self.kind, f"not JSON: {error.msg}", where) from error
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidGrammarError(self.kind, f"not JSON data: {error}") from error
-        if not isinstance(plain, dict):
-            raise InvalidGrammarError(self.kind, f"a tag is an object, not {plain!r:.40}")
-        return _modern(plain) if "structures" in plain else plain
+        tag = plain(self.kind, self.tag)
+        if not isinstance(tag, dict):
+            raise InvalidGrammarError(self.kind, f"a tag is an object, not {tag!r:.40}")
+        return _modern(tag) if "structures" in tag else tag
 
 
 def _modern(tag: dict[str, Any]) -> dict[str, Any]:
@@ -101,12 +94,7 @@ def _modern(tag: dict[str, Any]) -> dict[str, Any]:
     for i, structure in enumerate(structures):
         if not isinstance(structure, dict) or structure.keys() != {"begin", "schema", "end"}:
             fail("a tag is an object of begin, schema and end", ("structures", i))
-        schema = structure["schema"]
-        try:
-            schema = json.loads(schema) if isinstance(schema, str) else schema
-            json.dumps(schema, ensure_ascii=False).encode()  # no half of a surrogate pair
-        except (ValueError, RecursionError) as error:
-            fail(f"not JSON: {error}", ("structures", i, "schema"))
+        schema = plain(KIND, structure["schema"], pointer("structures", i, "schema"))
         content = {"type": "json_schema", "json_schema": schema}
         tags.append({"begin": structure["begin"], "content": content, "end": structure["end"]})
     form = {"type": "triggered_tags", "triggers": tag.get("triggers"), "tags": tags}

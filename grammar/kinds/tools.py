@@ -14,6 +14,7 @@ from dlm.grammar.calls.tool_call import Answer
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.markers import CallMarkers
+from dlm.grammar.plain import plain
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.dispatch import dispatch
 from dlm.grammar.rules.nodes import (
@@ -255,10 +256,7 @@ class Tools(Spec):
 
 def _plain(tools: Any) -> list[Any]:
     """A copy of the tools, as plain JSON data."""
-    try:
-        plain = json.loads(json.dumps(tools, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidGrammarError(Tools.kind, f"not JSON data: {error}", "/tools") from error
-    if not isinstance(plain, list):
+    found = tools if isinstance(tools, str) else plain(Tools.kind, tools, "/tools")
+    if not isinstance(found, list):
         raise InvalidGrammarError(Tools.kind, f"a list of tools, not {tools!r:.40}", "/tools")
-    return plain
+    return found

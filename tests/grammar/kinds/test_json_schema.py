@@ -37,6 +37,24 @@ def test_a_schema_may_be_text():
         JsonSchema("[1]")
 
 
+@pytest.mark.parametrize(
+    ("registry", "problem"),
+    [
+        ([1], r"a registry has documents by their URIs, not \[1\]"),
+        ({5: {}}, "a registry has documents by their URIs, not"),
+        ({"http://a/b": {1}}, "JSON schema at http://a/b: not JSON data"),
+        ({"http://a/b": {"const": "\ud800"}}, "JSON schema at http://a/b: half a surrogate pair"),
+        ({"http://a/b": "{"}, "JSON schema at http://a/b line 1 column 2: not JSON: "),
+        ({"http://a/b": 3}, "JSON schema at http://a/b: a schema is an object, not 3"),
+    ],
+)
+def test_a_registry_has_json_documents(registry, problem):
+    with pytest.raises(InvalidGrammarError, match=problem):
+        JsonSchema({"$ref": "http://a/b"}, registry=registry)
+    fine = JsonSchema({"$ref": "http://a/b"}, registry={"http://a/b": '{"type": "null"}'})
+    assert fine.value("null") is None
+
+
 @pytest.mark.parametrize("most", [0, -1, 10**6])
 def test_whitespace_is_bounded(most: int):
     with pytest.raises(InvalidGrammarError, match="max_whitespace"):

@@ -1,6 +1,7 @@
 """Structural tags: what they accept, by xgrammar's word and their own, and what is refused."""
 
 import json
+import math
 import random
 from contextlib import suppress
 
@@ -196,9 +197,8 @@ def test_xgrammar_takes_what_is_written_in_its_styles(style):
         (tag(type="regex"), "structural tag at /format: pattern is missing"),
         (tag(type="any_text", exclude=["a"]), "tag at /format: 'exclude' is unknown"),
         (BETWEEN | {"strict": True}, "structural tag at /: 'strict' is unknown"),
-        (tag(type="const_string", value="\ud800"), "not JSON data: .*surrogates"),
-        (tag(type="repeat", min=float("nan")), "not JSON data: Out of range"),
-        ('{"type": "structural_tag", "a": NaN}', "not JSON data: Out of range"),
+        (tag(type="const_string", value="\ud800"), "half a surrogate pair is no text"),
+        (tag(type="repeat", min=math.nan, max=1, content=ANY), "/format/min: it takes a number"),
         (tag(type="sequence", elements=[]), "/format/elements: it takes a list that is not empty"),
         (tag(type="const_string", value=3), "/format/value: it takes text, not 3"),
         (tag(type="repeat", min=True, max=2, content=ANY), "/format/min: it takes a number from 0"),
@@ -207,7 +207,7 @@ def test_xgrammar_takes_what_is_written_in_its_styles(style):
         (tag(type="tags_with_separator", tags=[ANY], separator=""), "/tags/0/type: a tag has to"),
         (older({}) | {"structures": 3}, "/structures: a list of tags, not 3"),
         (older({}) | {"structures": [{"begin": "a"}]}, "/structures/0: .*begin, schema and end"),
-        (older("{", "<n"), "/structures/0/schema: not JSON"),
+        (older("{", "<n"), "/structures/0/schema line 1 column 2: not JSON"),
         (older({}) | {"triggers": None}, "/format/triggers: it takes a list"),
         (older({}) | {"format": {}}, "'format' is unknown beside structures"),
         (tag(**NUMBER | {"any_order": True}), "/format/any_order: any order is not supported"),

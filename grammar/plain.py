@@ -1,0 +1,25 @@
+"""JSON data that a user gives, as text or as Python's own."""
+
+import json
+from typing import Any
+
+from dlm.grammar.errors import InvalidGrammarError
+
+
+def plain(kind: str, given: Any, where: str = "") -> Any:
+    """A copy of JSON data, or what JSON text says, with nothing in it that JSON has not; but a
+    number may be infinite, or none.
+
+    Raises `InvalidGrammarError` of this `kind`, at `where` and the place in the text.
+    """
+    try:
+        read = json.loads(given if isinstance(given, str) else json.dumps(given))
+        json.dumps(read, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        place = f"{where} line {error.lineno} column {error.colno}".strip()
+        raise InvalidGrammarError(kind, f"not JSON: {error.msg}", place) from error
+    except UnicodeEncodeError as error:
+        raise InvalidGrammarError(kind, "half a surrogate pair is no text", where) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidGrammarError(kind, f"not JSON data: {error}", where) from error
+    return read
