@@ -11,6 +11,7 @@ class QuotedTokens:
         self.odd = [  # an escape may spell any key, and three quotes end one and hold another
             t for t, piece in self.pieces.items() if b"\\u" in piece or piece.count(b'"') > 2
         ]
+        self.escaping = [t for t, piece in self.pieces.items() if b"\\" in piece]
         self.ending: dict[bytes, list[int]] = {}  # by what comes before the first quote
         self.whole: dict[bytes, list[int]] = {}  # by what two quotes enclose
         for token, piece in self.pieces.items():

@@ -6,8 +6,8 @@ import xgrammar as xgr
 
 
 def packed(tokens: np.ndarray) -> np.ndarray:
-    """A set by its members, a bool for each token; bits behind the last token are set."""
-    bits = np.ones(-(-len(tokens) // 32) * 32, dtype=bool)
+    """A set by its members, a bool for each token."""
+    bits = np.zeros(-(-len(tokens) // 32) * 32, dtype=bool)
     bits[: len(tokens)] = tokens
     return np.packbits(bits, bitorder="little").view(np.uint32)
 

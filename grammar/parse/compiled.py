@@ -3,6 +3,7 @@
 It is shared by the requests that use the grammar. Knows tokens, but no request and no canvas.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from sys import maxsize
 
@@ -52,7 +53,7 @@ class Compiled:
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self._spelled: dict[int, int | None] = {}  # the tokens of a state's rest, if any
-        self._completions: dict[State, list[int] | None] = {}
+        self._completions: dict[State | tuple[State, Keys], list[int] | None] = {}
         self._begun: dict[State, list[int] | None] = {}  # the first tokens of those
         self._farthest: dict[State, int] = {}  # bytes to the end behind any token that may follow
 
@@ -85,10 +86,10 @@ class Compiled:
         mask = known.get(state)
         return known.get((mask, keys)) if keys and keys.doubtful else mask
 
-    def closing(self, state: State, tokens: int) -> np.ndarray | None:
+    def closing(self, state: State, tokens: int, fits: Callable[[int], bool]) -> np.ndarray | None:
         """The tokens behind which the text can be completed in so many more; None: all may follow.
 
-        As packed bits. Of tokens behind which bytes do not bound it, only a few are looked at.
+        As packed bits. Of tokens behind which bytes do not bound it, a few are asked for: `fits`.
         """
         if self._farthest.get(state, maxsize) <= tokens:
             return None
@@ -103,11 +104,8 @@ class Compiled:
         members[found[sure]] = True
         order = np.argsort(costs[~sure], kind="stable")[:_DOUBTFUL]
         few = np.cumsum(costs[~sure][order]) <= 8 * _SPELLED
-        doubtful = found[~sure][order][few].tolist()
-        shortest = self.completing(state, tokens + 1) or []
-        for token in {*doubtful, *shortest[:1]}:
-            onward = self.after(state, token)
-            members[token] = onward is not None and self.closes_within(onward, tokens)
+        for token in found[~sure][order][few].tolist():
+            members[token] = fits(token)
         return packed(members)
 
     def closes_within(self, state: State, tokens: int) -> bool:
@@ -146,14 +144,8 @@ class Compiled:
             return self._of_fewest_tokens.get(state, plain)
         return plain
 
-    def completing(self, state: State, tokens: int) -> list[int] | None:
-        """The first tokens, or all, of a completion that takes at most so many; None: none does.
-
-        Enough of it to go on with: where its bytes bound its tokens, the rest can wait.
-        """
-        told = self.bytes_tell(state, tokens, state.cost or 0)
-        if not told:
-            return None if told is False else self.shortest_completion(state, tokens)
+    def begun(self, state: State) -> list[int] | None:
+        """The first tokens, or all, of the shortest text in bytes; None: it cannot be spelled."""
         if state not in self._begun:
             if len(self._begun) >= _COMPLETIONS:
                 self._begun.clear()
@@ -168,17 +160,24 @@ class Compiled:
         """No completion takes fewer tokens: each is at most as long as the longest one."""
         return -(-(state.cost or 0) // max(1, self.vocabulary.longest))
 
-    def _of_fewest_bytes(self, state: State) -> list[int] | None:
-        if state not in self._completions:
+    def remembered(
+        self, key: State | tuple[State, Keys], spell: Callable[[], list[int] | None]
+    ) -> list[int] | None:
+        """A completion, spelled when it is first asked for: a look that is cut short goes on."""
+        if key not in self._completions:
             if len(self._completions) >= _COMPLETIONS:
                 self._completions.clear()
-            if state.cost is None:
-                self._completions[state] = None
-            else:
-                self.meter.spend(1 + state.cost)
-                text = self.parser.completion(state, maxsize)
-                self._completions[state] = self.vocabulary.fewest(text)
-        return self._completions[state]
+            self._completions[key] = spell()
+        return self._completions[key]
+
+    def _of_fewest_bytes(self, state: State) -> list[int] | None:
+        return self.remembered(state, lambda: self._spell(state))
+
+    def _spell(self, state: State) -> list[int] | None:
+        if state.cost is None:
+            return None
+        self.meter.spend(1 + state.cost)
+        return self.vocabulary.fewest(self.parser.completion(state, maxsize))
 
     @cached_property
     def _of_fewest_tokens(self) -> dict[State, list[int]]:

@@ -46,8 +46,9 @@ class Completions:
         compiled = self._compiled
         if keys is None:
             return compiled.shortest_completion(state, tokens)
-        text = self._apart(state, keys, maxsize)
-        spelled = None if text is None else self._vocabulary.fewest(text)
+        spelled = compiled.remembered(
+            (state, keys), lambda: self._spelled(self._apart(state, keys, maxsize))
+        )
         if spelled is None or len(spelled) > tokens:
             other = compiled.shortest_completion(state, tokens) or []
             pieces = [self._vocabulary.pieces[token] for token in other]
@@ -55,14 +56,24 @@ class Completions:
                 return other or spelled
         return spelled
 
-    def completing(self, state: State, keys: Keys | None, tokens: int) -> list[int] | None:
-        """The first tokens of one, or all; enough to go on with. At most so many in all."""
+    def completing(
+        self, state: State, keys: Keys | None, tokens: int
+    ) -> tuple[list[int] | None, bool]:
+        """One of at most so many tokens, and whether that is all of it; None: there is none.
+
+        Where its bytes bound its tokens, its beginning is enough to go on with.
+        """
+        most = state.cost or 0
+        told = self._compiled.bytes_tell(state, tokens, most_tokens(most) if keys else most)
+        if told is False:
+            return None, False
+        if told is None:
+            return self.shortest(state, keys, tokens), True
         if keys is None:
-            return self._compiled.completing(state, tokens)
-        told = self._compiled.bytes_tell(state, tokens, most_tokens(state.cost or 0))
-        if not told:
-            return None if told is False else self.shortest(state, keys, tokens)
-        text = self._apart(state, keys, BEGUN)
+            return self._compiled.begun(state), False
+        return self._spelled(self._apart(state, keys, BEGUN)), False
+
+    def _spelled(self, text: Text | None) -> list[int] | None:
         return None if text is None else self._vocabulary.fewest(text)
 
     def _apart(self, state: State | None, keys: Keys | None, most: int) -> Text | None:

@@ -56,9 +56,11 @@ class Keys:
     def suspects(self, tokens: QuotedTokens) -> Collection[int]:
         """All tokens that `after` refuses, and perhaps some more."""
         open_keys = [key for keys in self.objects for key in keys or ()]
-        if (self.key and b"\\" in self.key) or any(map(_ESCAPED.search, open_keys)):
+        if self.key and b"\\" in self.key:
             return tokens.pieces
         found = {*tokens.odd}
+        if any(map(_ESCAPED.search, open_keys)):
+            found.update(tokens.escaping)
         for key in open_keys:
             found.update(tokens.whole.get(key.encode(), ()))
         if self.key is not None:

@@ -116,14 +116,11 @@ class LeftToRight:
             others = words.copy()
             for token in refused:
                 bits.remove(others, token)
-            words = others if self._any(others) else words
-        if not self._any(words):
+            words = others if others.any() else words
+        if not words.any():
             said = self._vocabulary.text(self._said[-_CONTEXT:])
             raise DeadEndError(f"no token is allowed after {said!r}")
         return words
-
-    def _any(self, words: np.ndarray) -> bool:
-        return bool(bits.unpacked(words)[: len(self._vocabulary)].any())
 
     def _take_forced(self) -> list[int]:
         """Read what every text goes on with from here, as the tokenizer spells it."""

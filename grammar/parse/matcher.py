@@ -20,6 +20,9 @@ from dlm.grammar.parse.state import State
 
 _SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
+# Where a token was read: state, bytes of a marker, tokens of reasoning, keys, what was promised.
+_Before = tuple["_Phase", State, int, int, Keys | None, list[int] | None]
+
 
 class _Phase(Enum):
     OPENING = auto()  # the answer may begin, or reasoning may
@@ -45,7 +48,8 @@ class Matcher:
         self._thought = 0  # tokens of reasoning so far, its markers included
         self._keys = Keys() if compiled.free_keys else None
         self._completions = Completions(compiled)
-        self._trail: list[tuple[_Phase, State, int, int, Keys | None]] = []  # before each token
+        self._promised: list[int] | None = None  # a completion that is known to fit, its stop apart
+        self._trail: list[_Before] = []  # where each token was read
 
     @property
     def ended(self) -> bool:
@@ -64,7 +68,8 @@ class Matcher:
 
     def accept(self, token: int) -> bool:
         """Move past `token`; False, and no move, if it is not allowed here."""
-        before = (self._phase, self._state, self._marker, self._thought, self._keys)
+        promised = self._promised
+        before = (self._phase, self._state, self._marker, self._thought, self._keys, promised)
         if self._phase is _Phase.ENDED:
             taken = False
         elif self._phase is _Phase.ANSWER or (
@@ -74,6 +79,7 @@ class Matcher:
         else:
             taken = self._reason(token)
         if taken:
+            self._promised = promised[1:] if promised and promised[0] == token else None
             self._trail.append(before)
         return taken
 
@@ -93,13 +99,17 @@ class Matcher:
         self, trail: Sequence[tuple[State, Keys | None]], end: State, keys: Keys | None
     ) -> None:
         """Move past tokens of the answer: where each of them was read, and where they lead."""
-        self._trail += [(_Phase.ANSWER, state, 0, self._thought, before) for state, before in trail]
+        for state, before in trail:
+            self._trail.append((_Phase.ANSWER, state, 0, self._thought, before, self._promised))
+            self._promised = None
         self._state, self._keys = end, keys
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens."""
         if count:
-            self._phase, self._state, self._marker, self._thought, self._keys = self._trail[-count]
+            (self._phase, self._state, self._marker, self._thought, self._keys, self._promised) = (
+                self._trail[-count]
+            )
             del self._trail[-count:]
 
     def mask(self) -> Mask:
@@ -115,7 +125,7 @@ class Matcher:
         return masks.changed(self._compiled.mask(self._state), add=[opens])
 
     def allowed(self, budget: int | None = None) -> np.ndarray:
-        """The same as packed bits `[words]`: token `v` is bit `v % 32` of word `v // 32`.
+        """The same as packed bits `[words]`, a copy: token `v` is bit `v % 32` of word `v // 32`.
 
         With a `budget`, only tokens behind which the text can still be completed, and stopped, in
         so many tokens, the token itself counted. Next to the budget's end, some longer ways may be
@@ -123,7 +133,7 @@ class Matcher:
         """
         words = self._compiled.masks.words(self.mask())
         if budget is None or self.ended or (mask := self._tight(budget)) is None:
-            return words
+            return words.copy()
         words = words & mask
         if not words.any():
             raise self.too_long(budget)
@@ -144,6 +154,8 @@ class Matcher:
         budget = self._reasoning.budget if self._reasoning is not None else None
         if closing and budget is not None and self._thought + closing > budget:
             return False
+        if self._promised is not None and len(self._promised) <= tokens:
+            return True
         return self._completions.closes_within(self._state, self._keys, tokens - closing)
 
     def shortest_completion(self, tokens: int = maxsize) -> list[int] | None:
@@ -155,9 +167,18 @@ class Matcher:
         return self._behind_closing(self._completions.shortest(self._state, self._keys, left))
 
     def completing(self, tokens: int) -> list[int] | None:
-        """The first tokens, or all, of a completion that takes at most so many."""
-        left = tokens - len(self._closing())
-        return self._behind_closing(self._completions.completing(self._state, self._keys, left))
+        """The first tokens, or all, of a completion that takes at most so many; None: none does.
+
+        Whoever follows it can be sure of it, whatever is shortest from where it leads.
+        """
+        if self._promised is None or len(self._promised) > tokens:
+            left = tokens - len(self._closing())
+            rest, whole = self._completions.completing(self._state, self._keys, left)
+            found = self._behind_closing(rest)
+            if not whole:
+                return found
+            self._promised = found if found is not None and len(found) <= tokens else None
+        return self._promised
 
     def too_long(self, budget: int) -> GrammarError:
         """What to raise where no text fits `budget` tokens, the stop among them."""
@@ -192,6 +213,7 @@ class Matcher:
             words, pieces = masks.words(mask), self._pieces
             suspects = keys.suspects(self._compiled.vocabulary.quoted)
             held = [t for t in suspects if words[t >> 5] >> (t & 31) & 1]
+            self._compiled.meter.spend(1 + len(held) // 2)
             doubles = [token for token in held if keys.after(pieces[token]) is None]
             known = masks.known[mask, keys] = masks.changed(mask, remove=doubles)
         return known
@@ -206,11 +228,10 @@ class Matcher:
             return self._tight_answer(budget)
         if self._marker and self._phase is _Phase.OPENING:
             return None  # there is no other way
-        close = reasoning.close.rest(0)  # what a token of reasoning may leave to be written
-        if self._phase is _Phase.REASONING:
-            goes_on = self._reasons_within(budget, 1 + len(close))
+        if self._phase is _Phase.REASONING:  # any token may begin the marker
+            goes_on = self._reasons_within(budget, 1 + reasoning.close.longest)
             return None if goes_on else masks.words(~reasoning.close.rest(self._marker)[0])
-        opens = reasoning.open.rest(0)
+        opens, close = reasoning.open.rest(0), reasoning.close.rest(0)
         left = self._tight_answer(budget)
         left = masks.words(self._compiled.mask(self._state)) if left is None else left
         if self._reasons_within(budget, len(opens) + len(close)):
@@ -227,8 +248,8 @@ class Matcher:
     def _tight_answer(self, budget: int) -> np.ndarray | None:
         """The same in front of the answer, or within it."""
         tokens = budget - 2 if self._keys is None else 2 * (budget - 4) // 3  # `most_tokens`
-        left = self._compiled.closing(self._state, tokens)
-        if left is not None and self._keys is not None:
+        left = self._compiled.closing(self._state, tokens, lambda t: self._fits(t, budget - 2))
+        if left is not None:
             first = (self.completing(budget - 1) or [])[:1]
             left |= self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
         if left is not None and self._state.cost == 0:
@@ -236,6 +257,14 @@ class Matcher:
                 self._compiled.masks.changed(None, add=self._compiled.vocabulary.stops)
             )
         return left
+
+    def _fits(self, token: int, tokens: int) -> bool:
+        """Behind `token` the answer can be completed in so many tokens, its stop not counted."""
+        onward = self._compiled.after(self._state, token)
+        keys = self._keys and self._keys.after(self._pieces[token])
+        if onward is None or (self._keys is not None and keys is None):
+            return False
+        return self._completions.closes_within(onward, keys, tokens)
 
     def _closing(self) -> list[int]:
         """Tokens that end the reasoning, if it has begun."""

@@ -25,9 +25,11 @@ class Marker:
         self.size = sum(symbol < _CONTROL for symbol in self.symbols)  # bytes of its text
         self._rest = [self._spell(self.symbols[i:]) for i in range(len(self.symbols) + 1)]
         done = 0
-        for i, token in enumerate(tokens):  # where the tokenizer's own spelling leads, it is kept
-            self._rest[done] = list(tokens[i:])
+        for i, token in enumerate(tokens):  # the tokenizer's own spelling, if none is shorter
+            if len(tokens) - i <= len(self._rest[done]) or not self._rest[done]:
+                self._rest[done] = list(tokens[i:])
             done += len(self._read(token))
+        self.longest = max(map(len, self._rest))  # tokens that complete it, wherever it is begun
         self._allowed: dict[int, np.ndarray] = {}
         self._back = [0] * (len(self.symbols) + 1)  # the longest border of each beginning
         for i in range(1, len(self.symbols)):
