@@ -74,10 +74,13 @@ class Marginals:
         """A token of every position; any one where nothing is possible.
 
         Where the temperature of a canvas, on top of its heat, is under 1, it is one of those that
-        are listed; at 0 the likeliest. A row without a list is drawn from as it is.
+        are listed; at 0 the likeliest. A row without a list is drawn from as it is, and so is a
+        canvas with a posterior: token by token it would be no text of that.
         """
         drawn = self._found.draw.clamp(0, self._V - 1)
-        sharp = torch.tensor(temperatures).repeat_interleave(self._L)
+        joint = {i for i, _ in self._posteriors}
+        sharp = torch.tensor([1.0 if i in joint else t for i, t in enumerate(temperatures)])
+        sharp = sharp.repeat_interleave(self._L)
         rows = ((sharp < 1) & (self._found.argmax >= 0)).nonzero()[:, 0]
         if len(rows):
             drawn[rows] = self._sharpened(rows, sharp[rows])

@@ -11,6 +11,7 @@ from dlm.grammar import Row
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_rows import Masks
 from dlm.link import Link
+from dlm.sampling import COLDEST
 
 
 def pick(
@@ -34,7 +35,7 @@ def pick(
         return picks
     warm = torch.tensor([float(temperatures[i]) for i in read])
     drawn = warm > 0
-    heat = torch.where(drawn, 1 / warm, 1.0)
+    heat = torch.where(drawn, 1 / warm.clamp(min=COLDEST), 1.0)
     numbers = heat, torch.tensor([uniform[i] for i in read]), torch.tensor(read), drawn
     words = [row.view(np.int32) for i in read if isinstance(row := rows[i], np.ndarray)]
     masks = None

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
+COLDEST = 1e-4  # a temperature under this counts as this one: its inverse is to stay a number
+
 
 def temperature(remaining: int, steps: int, t_min: float, t_max: float) -> float:
     """Linear schedule: `t_max` with all `steps` remaining, toward `t_min` with none.
@@ -40,7 +42,7 @@ def sharpen(
 
     x is finite for one of them at least. Temperatures of 0 count as very small ones.
     """
-    heat = 1 / temperatures.clamp(min=1e-4)
+    heat = 1 / temperatures.clamp(min=COLDEST)
     mass = ((x - x.amax(-1, keepdim=True)) * heat[:, None]).softmax(-1).cumsum(-1)
     return (mass <= uniform[:, None] * mass[:, -1:]).sum(-1).clamp(max=x.shape[-1] - 1)
 

@@ -81,10 +81,10 @@ def test_entropies_draws_and_expectations_are_those_of_the_posterior(
     wanted = torch.tensor(expected.reshape(B * L, V)) @ table.double()
     torch.testing.assert_close(mean.double(), wanted, atol=2e-3, rtol=1e-3)
     for i, posterior in told.items():
-        for position, draw in enumerate(
-            marginals.draws([1.0] * B)[i, : len(posterior.drawn)].tolist()
-        ):
-            check_draw(draw, position, posterior, raw[i, position])
+        for temperature in (1.0, 0.6, 0.0):  # it is one text, and no temperature takes it apart
+            drawn = marginals.draws([temperature] * B)[i, : len(posterior.drawn)].tolist()
+            for position, draw in enumerate(drawn):
+                check_draw(draw, position, posterior, raw[i, position])
 
 
 def check_draw(draw: int, position: int, posterior: Posterior, p: np.ndarray) -> None:
