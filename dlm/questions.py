@@ -40,8 +40,9 @@ class Question(ABC):
 
     def __post_init__(self) -> None:
         for field in ("name", "instructions"):
-            if not isinstance(value := getattr(self, field), str):
-                raise RequestError(f"{field} is {value!r:.40}: it takes text")
+            value = getattr(self, field)
+            if not isinstance(value, str) or _SURROGATES.search(value):
+                raise RequestError(f"{field} is {value!r:.40}: it takes text that can be written")
         labels = self.labels
         if not 1 <= len(labels) <= self.most:
             raise RequestError(f"{len(labels)} {self.part}: a {self.type} takes 1 to {self.most}")

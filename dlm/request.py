@@ -11,6 +11,7 @@ FinishReason = Literal["stop", "length"]
 _SOURCES = ("prompt", "messages", "text", "token_ids")
 _TEXTS = ("prompt", "text")
 _MOST_STOPS = 64
+_LONGEST_STOP = 256  # characters
 HOTTEST = 2.0  # temperature, as OpenAI has it
 _PASS = "denoise", "guide", "settle"  # of a pass: the model's, the grammar's, what is decided
 
@@ -98,6 +99,11 @@ class Request:
                 )
         if "" in self.stop:
             raise RequestError("stop holds an empty text: every answer would end before it began")
+        longest = max(map(len, self.stop), default=0)
+        if longest > _LONGEST_STOP:
+            raise RequestError(
+                f"stop holds a text of {longest} characters: it takes {_LONGEST_STOP}"
+            )
 
 
 def _is_whole(value: Any) -> bool:

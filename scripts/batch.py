@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, source: str | None) -> int:
     from dlm.batch.output import Output
     from dlm.batch.rows import Rest, rows_of
 
-    rows = rows_of(args.input)
+    rows = rows_of(args.input.resolve())  # a worker on Ray has another directory
     form = form_of(args, rows, source)
     with closing(Output(args.output, settings(args, rows, form, source), form)) as output:
         total = min(sum(1 for _ in rows.read()), args.limit or sys.maxsize)

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from command_line import fail
 
+from dlm.errors import DlmError
 from dlm.models import ModelError
 from dlm.models.quantise import quantise
+from dlm.storage import check_device, device_of
 
 
 def main() -> None:
@@ -25,8 +27,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="that the model calibrates on; cpu")
     args = parser.parse_args()
     try:
-        quantise(args.model, args.out, args.canvases, args.device)
-    except ModelError as error:
+        check_device(device := device_of(args.device))
+        quantise(args.model, args.out, args.canvases, device)
+    except (DlmError, ModelError, OSError) as error:
         fail(str(error))
     before, after = size_of(args.model), size_of(args.out)
     print(f"{args.out}: {after:,} bytes of weights, {after / before:.0%} of {before:,}")

@@ -101,15 +101,14 @@ class AsyncEngine:
             prepared = [await self._loop.run_in_executor(self._readers, task) for task in tasks]
             if self.problem is not None and (self.failure is not None or self._closed):
                 raise UnavailableError(self.problem)
-        finally:
+            streams = []
+            for one in prepared:
+                stream = EventStream(one.number, one.prompt_tokens, drafts, self._leave)
+                self._streams[one.number] = stream
+                streams.append(stream)
+                self.engine.start(one)
+        finally:  # in between there is no moment at which nothing is to be done
             self._left_opening(len(requests))
-        streams = []
-        for one in prepared:
-            stream = EventStream(one.number, one.prompt_tokens, drafts, self._leave)
-            self._streams[one.number] = stream
-            streams.append(stream)
-            self.engine.start(one)
-        self._idle.clear()
         self._notify()
         return streams
 
@@ -127,10 +126,8 @@ class AsyncEngine:
     async def drain(self, seconds: float) -> None:
         """Refuse what comes, and let what runs go on for so many seconds at most; then end it."""
         self._draining = True
-        if self.busy:
-            self._idle.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), seconds)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._until_idle(), seconds)
         self._end_all(UnavailableError("the server was shut down"))
 
     async def close(self) -> None:
@@ -141,6 +138,11 @@ class AsyncEngine:
         await asyncio.to_thread(self._thread.join, _PARTING)
         self._readers.shutdown(wait=False, cancel_futures=True)
         self.engine.close()
+
+    async def _until_idle(self) -> None:
+        while self.busy:
+            self._idle.clear()
+            await self._idle.wait()
 
     def _admit(self, count: int) -> None:
         if self.problem is not None:

@@ -6,8 +6,10 @@ from hashlib import sha256
 
 from fastapi import Request
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from dlm.errors import QueueFullError
+from dlm.serving.client import ClientGoneError
 from dlm.serving.settings import Settings
 
 
@@ -31,7 +33,7 @@ class Guard:
 
     async def body(self, request: Request) -> bytes:
         """413 for one that is too large, 408 for one that does not arrive. Raises `QueueFullError`
-        where too much is being received at once."""
+        where too much is being received at once, `ClientGoneError`."""
         most, parts, size = self._settings.max_body_bytes, list[bytes](), 0
         try:
             async with asyncio.timeout(self._settings.body_seconds):
@@ -43,6 +45,8 @@ class Guard:
                     if self._receiving > self._settings.max_bodies_bytes:
                         raise QueueFullError("too much is being received: try again later")
                     parts.append(part)
+        except ClientDisconnect as error:
+            raise ClientGoneError from error
         except TimeoutError as error:
             raise HTTPException(408, "the body did not arrive in time") from error
         finally:

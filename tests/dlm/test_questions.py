@@ -40,6 +40,7 @@ def test_a_question_in_the_protocols_json_is_the_same_question():
         ({"type": "score", "levels": [{"label": str(i)} for i in range(11)]}, "11 levels: .* 10"),
         ({"type": "predicate", "choices": ["a"]}, "predicate has no 'choices'"),
         ({"type": "predicate", "name": 3}, "name is 3: it takes text"),
+        ({"type": "predicate", "name": "\ud800"}, "name is .* that can be written"),
     ],
 )
 def test_what_is_no_question_is_refused_with_what_would_be_right(data, reason):

@@ -96,6 +96,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ({"stop": "ab"}, "stop is 'ab': it takes a list of texts"),
         ({"stop": [1]}, "stop is .*: it takes a list of texts"),
         ({"stop": ["a", ""]}, "stop holds an empty text"),
+        ({"stop": ["a", "b" * 257]}, "stop holds a text of 257 characters: it takes 256"),
         ({"stop": ["a"] * 65}, "stop has 65 texts: it takes 64"),
         ({"stop_token_ids": ["a"]}, "stop_token_ids is .*: it takes a list of token ids"),
         (

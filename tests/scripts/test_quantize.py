@@ -44,3 +44,8 @@ def test_what_cannot_be_quantised_is_one_line_and_exit_code_2(tmp_path, monkeypa
     assert end.value.code == 2
     problem = f"quantize.py: {tmp_path} holds no config.json: not a model directory\n"
     assert capsys.readouterr().err == problem
+    for more, problem in ((["--device", "moon"], "device is 'moon', which there is not"), ([], "")):
+        with pytest.raises(SystemExit) as end:
+            run(monkeypatch, "--model", str(TINY), "--out", "/dev/null/out", *more)
+        said = capsys.readouterr().err
+        assert (end.value.code, said.count("\n"), problem in said) == (2, 1, True)

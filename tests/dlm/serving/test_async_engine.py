@@ -171,6 +171,30 @@ def test_draining_lets_requests_finish_and_refuses_new_ones(serving, gate):
     asyncio.run(main())
 
 
+def test_draining_waits_for_what_is_being_prepared(serving, gate, monkeypatch):
+    async def main():
+        async with serving(gate) as served:
+            gate.open.set()
+            prepare, begun, goes_on = served.engine.prepare, asyncio.Event(), threading.Event()
+
+            def slow(request):
+                served._loop.call_soon_threadsafe(begun.set)
+                assert goes_on.wait(PATIENCE)
+                return prepare(request)
+
+            monkeypatch.setattr(served.engine, "prepare", slow)
+            opening = asyncio.ensure_future(served.open([REQUEST]))
+            await begun.wait()
+            draining = asyncio.ensure_future(served.drain(PATIENCE))
+            await asyncio.sleep(0)
+            goes_on.set()
+            (stream,) = await opening
+            assert isinstance((await read(stream))[-1], Finished)
+            await draining
+
+    asyncio.run(main())
+
+
 def test_draining_ends_what_takes_longer_than_it_may(serving, gate):
     async def main():
         async with serving(gate, slots=1) as served:

@@ -1,5 +1,6 @@
 """What a client is told when it cannot be served: the right exception, nothing of the machine."""
 
+import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import openai
 import pytest
 from doubles import Random
 from gated import Gated
+from starlette.requests import ClientDisconnect
 from values import V
 from waiting import PATIENCE
 
@@ -16,6 +18,9 @@ from dlm import DlmError
 from dlm.errors import RequestError, failure
 from dlm.grammar import CrashError, DeadEndError
 from dlm.openai.errors import status_of, told
+from dlm.serving.client import ClientGoneError
+from dlm.serving.guard import Guard
+from dlm.serving.settings import Settings
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
 
@@ -170,6 +175,18 @@ def test_a_body_that_does_not_arrive_is_a_408(engine_of, serve):
             wait.wait(1)
 
         assert served.http.post("/tokenize", content=parts()).status_code == 408
+
+
+def test_a_client_that_hangs_up_while_it_sends_is_no_fault_of_the_server():
+    class Leaving:
+        async def stream(self):
+            yield b"{"
+            raise ClientDisconnect
+
+    guard = Guard(Settings())
+    with pytest.raises(ClientGoneError):
+        asyncio.run(guard.body(Leaving()))
+    assert guard._receiving == 0
 
 
 def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, serve):
