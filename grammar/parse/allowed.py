@@ -53,14 +53,16 @@ class Allowed:
             self._meter.add(1)
         return known
 
-    def costs(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+    def costs(self, state: State) -> tuple[np.ndarray, np.ndarray, bool]:
         """The tokens that may follow but for stops, and the fewest bytes to the end behind each.
 
-        `_FAR` stands for more than that.
+        `_FAR` stands for more than that. Left out are tokens behind which there is no end; and
+        whether none is.
         """
-        costs = np.full(len(self._vocabulary), _NEVER, dtype=np.int64)
+        costs, all_end = np.full(len(self._vocabulary), _NEVER, dtype=np.int64), True
         for thread in state.threads:
             rest = self._parser.behind_terminal(thread).cost
+            all_end &= rest is not None
             if rest is not None:
                 known, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
                 nodes, bytes_ = known.costs(thread.at, bounds, self._meter)
@@ -68,14 +70,16 @@ class Allowed:
                 np.minimum.at(costs, tokens, np.minimum(bytes_[owner] + min(rest, _FAR), _FAR))
         reached, states = self._leaving(state)
         ends = np.array([_NEVER if s.cost is None else min(s.cost, _FAR) for s in states] or [0])
+        all_end &= all(s.cost is not None for s in states)
         tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
         np.minimum.at(costs, tokens, ends[reached.states[owner]])
         for token in self._control(state) - {*self._vocabulary.stops}:
             behind = self._parser.after(state, token, b"")
             if behind is not None and behind.cost is not None:
                 costs[token] = min(behind.cost, _FAR)
+            all_end &= behind is None or behind.cost is not None
         tokens = np.flatnonzero(costs < _NEVER)
-        return tokens, costs[tokens]
+        return tokens, costs[tokens], all_end
 
     def moves(self, state: State) -> tuple[np.ndarray, np.ndarray, list[State]]:
         """The tokens that may follow, stops left out; for each which of the states it leads to."""

@@ -93,9 +93,9 @@ class Compiled:
         """
         if self._farthest.get(state, maxsize) <= tokens:
             return None
-        found, costs = self._allowed.costs(state)
+        found, costs, all_end = self._allowed.costs(state)
         sure = costs <= tokens if self.vocabulary.spells_every_byte else costs < 0
-        if sure.all():
+        if sure.all() and all_end:
             if len(self._farthest) >= _FARTHEST:
                 self._farthest.clear()
             self._farthest[state] = int(costs.max(initial=0))

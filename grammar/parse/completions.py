@@ -6,12 +6,14 @@ would say `"":0` again and again. Here such keys are made longer until they diff
 
 from sys import maxsize
 
+from dlm.grammar.errors import BudgetError, DeadEndError
 from dlm.grammar.parse.compiled import BEGUN, Compiled
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.state import State
 
 _FILLERS = [bytes([byte]) for byte in range(128) if chr(byte).isalnum()]
 _LONGEST = 64  # characters that are put into one text at the most
+_SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
 Text = list[bytes | int]  # bytes, and control tokens by their ids
 
@@ -72,6 +74,31 @@ class Completions:
         if keys is None:
             return self._compiled.begun(state), False
         return self._spelled(self._apart(state, keys, BEGUN)), False
+
+    def too_long(
+        self, state: State, keys: Keys | None, first: int, budget: int
+    ) -> BudgetError | DeadEndError:
+        """What to raise where none fits `budget` tokens, the stop and `first` others among them."""
+        least = first + self._compiled.least_tokens(state) + 1
+        if least > max(budget, _SPELLED):  # too long to be spelled just to be counted
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, more than {budget}", least
+            )
+        if not self._compiled.spells(state):
+            cost = state.cost or 0
+            enough = first + (most_tokens(cost) if keys else cost) + 1
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
+                f"but it is too long to tell whether it fits {budget}",
+                enough,
+            )
+        shortest = self.shortest(state, keys, budget - 1 - first)
+        if shortest is None:
+            return DeadEndError(
+                "no text that the grammar accepts can be written in this vocabulary"
+            )
+        needed = first + len(shortest) + 1
+        return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
 
     def _spelled(self, text: Text | None) -> list[int] | None:
         return None if text is None else self._vocabulary.fewest(text)

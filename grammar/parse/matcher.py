@@ -10,15 +10,13 @@ from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
+from dlm.grammar.errors import GrammarError
 from dlm.grammar.masks.table import Mask
 from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.completions import Completions, most_tokens
+from dlm.grammar.parse.completions import Completions
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.parse.state import State
-
-_SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
 # Where a token was read: state, bytes of a marker, tokens of reasoning, keys, what was promised.
 _Before = tuple["_Phase", State, int, int, Keys | None, list[int] | None]
@@ -182,26 +180,8 @@ class Matcher:
 
     def too_long(self, budget: int) -> GrammarError:
         """What to raise where no text fits `budget` tokens, the stop among them."""
-        least = len(self._closing()) + self._compiled.least_tokens(self._state) + 1
-        if least > max(budget, _SPELLED):  # too long to be spelled just to be counted
-            return BudgetError(
-                f"the shortest answer takes at least {least} tokens, more than {budget}", least
-            )
-        if not self._compiled.spells(self._state):
-            cost = self._state.cost or 0
-            enough = len(self._closing()) + (most_tokens(cost) if self._keys else cost) + 1
-            return BudgetError(
-                f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
-                f"but it is too long to tell whether it fits {budget}",
-                enough,
-            )
-        shortest = self.shortest_completion(budget - 1)
-        if shortest is None:
-            return DeadEndError(
-                "no text that the grammar accepts can be written in this vocabulary"
-            )
-        needed = len(shortest) + 1
-        return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
+        first = len(self._closing())
+        return self._completions.too_long(self._state, self._keys, first, budget)
 
     def _without_doubles(self, mask: Mask) -> Mask:
         """Without the tokens that end a key which the object has already."""

@@ -30,6 +30,7 @@ from dlm.grammar.rules.nodes import (
 _NEWLINE: Ranges = ((0x0A, 0x0A),)
 START = Lookbehind(Characters(EVERY), False)
 END = Lookahead(Characters(EVERY), False)
+_NOT_FIRST, _NOT_LAST = Lookbehind(Characters(EVERY)), Lookahead(Characters(EVERY))
 _LAST_FEED = Repetition(Characters(_NEWLINE), 0, 1)  # in front of it, Python's `$` fits too
 
 _SYNTAX = frozenset("\\^$.*+?()[]{}|")
@@ -139,14 +140,12 @@ class _Reader:
             node = Lookahead(self._no_line_end(), False) if "m" in self._flags else end
         elif self._next("\\b") or self._next("\\B"):
             edge = self._pattern[begin + 1] == "b"
-            node = alternation(
-                concatenation(
-                    Lookbehind(self._word(True)), Lookahead(self._word(not edge), not edge)
-                ),
-                concatenation(
-                    Lookbehind(self._word(False), False), Lookahead(self._word(edge), edge)
-                ),
-            )
+            inside = Lookbehind(self._word(True)), Lookahead(self._word(not edge), not edge)
+            outside = Lookbehind(self._word(False), False), Lookahead(self._word(edge), edge)
+            ways = [inside, outside]
+            if not edge and not self._wide:  # Python, before 3.14: not in a text of nothing
+                ways = [inside, (_NOT_FIRST, *outside), (*outside, _NOT_LAST)]
+            node = alternation(*(concatenation(*way) for way in ways))
         else:
             return None
         if self._behind and not isinstance(node, Lookbehind):

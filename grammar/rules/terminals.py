@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.lengths import any_of_length
 from dlm.grammar.regex.pattern import bounded, parse
 from dlm.grammar.rules.analysis import is_nullable, nullable, reachable, references
 from dlm.grammar.rules.nodes import (
@@ -52,7 +53,7 @@ def matching(pattern: str) -> Node:
         if _looks_around(node):
             raise
         return node
-    if automaton.is_empty or (high is not None and high < low):
+    if not any_of_length(automaton, low, high):
         raise InvalidGrammarError("pattern", "nothing matches it")
     return Terminal(automaton, low, high)
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
+from dlm.grammar.regex.lengths import any_of_length
 from dlm.grammar.regex.pattern import bounded
 from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.formats import format_automaton, format_length
@@ -18,7 +19,6 @@ from dlm.grammar.schema.work import Work
 Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
 
 _EXCLUDED = 400  # units of work for a number that is left out: it parts an automaton in two
-_MOST_LENGTHS = 4096  # characters up to which lengths are told apart
 _ALL: Texts = (Automaton.ANY, 0, None)
 TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
 
@@ -155,23 +155,3 @@ def format_texts(name: str) -> Texts | None:
 
 def _fraction(bound: Bound | None) -> tuple[Fraction, bool] | None:
     return bound and (Fraction(bound[0]), bound[1])
-
-
-def any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
-    """Whether a text of `low` to `high` characters is accepted. Counts up to `_MOST_LENGTHS`."""
-    if automaton.is_empty or (high is not None and high < low):
-        return False
-    if automaton == Automaton.ANY or (not low and high is None):
-        return True
-    states = frozenset((0,))
-    most = _MOST_LENGTHS if high is None else min(high, _MOST_LENGTHS)
-    for length in range(most + 1):
-        if length >= low and not states.isdisjoint(automaton.final):
-            return True
-        after = frozenset(to for state in states for _, _, to in automaton.edges[state])
-        if not after:
-            return False
-        if after == states and length < low:
-            return not states.isdisjoint(automaton.final) or high is None or high > low
-        states = after
-    return most == _MOST_LENGTHS

@@ -12,6 +12,7 @@ from itertools import combinations
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.regex.lengths import any_of_length
 from dlm.grammar.schema.constant import Constant
 from dlm.grammar.schema.facets import (
     EMPTY,
@@ -36,7 +37,7 @@ from dlm.grammar.schema.formula import (
     place,
 )
 from dlm.grammar.schema.keywords import Keywords, alone, whole
-from dlm.grammar.schema.languages import Languages, any_of_length, most_characters
+from dlm.grammar.schema.languages import Languages, most_characters
 from dlm.grammar.schema.opposites import Opposites
 from dlm.grammar.schema.shapes import (
     Shapes,
