@@ -280,6 +280,8 @@ class Engine:
         if isinstance(requests, str) or not isinstance(requests, abc.Sequence):
             kind = type(requests).__name__
             raise RequestError(f"generate is given a {kind}: it takes a Request or a list of them")
+        if any(isinstance(one, Decision) for one in requests):
+            raise RequestError("generate is given a Decision: `decide` answers questions")
         return [end.result for end in self._run(requests, "generate")]
 
     def decide(

@@ -14,7 +14,7 @@ def thinking_of(body: Mapping[str, Any]) -> tuple[bool, int | None]:
     """Whether to think, and for how many tokens at most; None: as many as there is room for.
 
     `thinking_token_budget` goes before what `reasoning_effort` stands for, and a template's switch
-    `enable_thinking` before both. Raises `RequestError`.
+    `enable_thinking` before both, unless they leave no token. Raises `RequestError`.
     """
     effort, field = body.get("reasoning_effort"), "reasoning_effort"
     if effort is not None and (not isinstance(effort, str) or effort not in EFFORT):
@@ -25,9 +25,9 @@ def thinking_of(body: Mapping[str, Any]) -> tuple[bool, int | None]:
     if budget is None and effort is not None:
         budget = EFFORT[effort]
     thinking = _switch(body.get("chat_template_kwargs"))
-    if thinking is None:
+    if thinking is None or budget == 0:
         thinking = bool(budget)
-    return thinking, (budget or None) if thinking else None
+    return thinking, budget if thinking else None
 
 
 def _switch(value: Any) -> bool | None:

@@ -5,6 +5,7 @@ from doubles import Obsessed
 from values import PROMPT, V
 
 from dlm import (
+    Decision,
     DlmError,
     Engine,
     Grammar,
@@ -79,6 +80,10 @@ def test_one_bad_request_of_a_list_is_named_and_the_others_do_not_start(engine_o
         ({"prompt": "hi"}, "a dict: it takes"),
         (None, "a NoneType: it takes"),
         ([Request(token_ids=PROMPT), "hi"], "request 1: a str is no request"),
+        (
+            [Decision(request=Request(token_ids=PROMPT), questions=[{"type": "predicate"}])],
+            "a Decision: `decide` answers",
+        ),
     ],
 )
 def test_what_is_no_request_is_refused_and_leaves_nothing_behind(engine_of, asked, problem):

@@ -265,6 +265,10 @@ def test_a_completion_that_makes_no_sense_says_what_would(body, problem):
         ({"reasoning_effort": "high", "thinking_token_budget": 300}, (True, 300)),
         ({"chat_template_kwargs": {"enable_thinking": True}}, (True, None)),
         (
+            {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 0},
+            (False, None),
+        ),
+        (
             {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"},
             (False, None),
         ),
