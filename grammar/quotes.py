@@ -4,14 +4,20 @@ from collections.abc import Sequence
 
 
 class QuotedTokens:
-    """The tokens of a vocabulary that hold a double quote, by what they can say of a key."""
+    """The tokens of a vocabulary that hold a double quote, by what they can say of a key, and those
+    that hold a comma or a backslash."""
 
     def __init__(self, pieces: Sequence[bytes]):
         self.pieces = {token: piece for token, piece in enumerate(pieces) if b'"' in piece}
+        self.commas = {token for token, piece in enumerate(pieces) if b"," in piece}
+        self.escapes = {token for token, piece in enumerate(pieces) if b"\\" in piece}
+        self.joining = {  # they can end a string and go on to the next key
+            t for t, piece in self.pieces.items() if t in self.commas or piece.count(b'"') > 1
+        }
         self.odd = [  # an escape may spell any key, and three quotes end one and hold another
             t for t, piece in self.pieces.items() if b"\\u" in piece or piece.count(b'"') > 2
         ]
-        self.escaping = [t for t, piece in self.pieces.items() if b"\\" in piece]
+        self.escaping = self.escapes & self.pieces.keys()
         self.ending: dict[bytes, list[int]] = {}  # by what comes before the first quote
         self.whole: dict[bytes, list[int]] = {}  # by what two quotes enclose
         for token, piece in self.pieces.items():

@@ -143,6 +143,11 @@ class Vocabulary:
         """By node of the trie: where its tokens begin, and how many they are."""
         return self.trie.token_first.data, self.trie.token_count.data
 
+    def beginnings(self, text: bytes) -> list[int]:
+        """The tokens that `text` begins with."""
+        nodes = np.fromiter(self.trie.along(text), np.int32)
+        return self.trie.tokens_at(nodes)[0].tolist()
+
     @cached_property
     def spells_every_byte(self) -> bool:
         """Each byte is a token by itself, so that a text takes no more tokens than bytes."""

@@ -120,7 +120,8 @@ class JsonSchema(Spec):
         rules = Rules()
         written = self._written(rules, MOST_WORK)
         rules.nodes[rules.root] = written.node
-        rules.inexact, rules.free_keys = written.inexact, written.free_keys
+        rules.inexact = written.inexact
+        rules.free_keys, rules.few_keys = written.free_keys, written.few_keys
         return rules
 
     def _written(self, rules: Rules, most_work: int) -> Written:

@@ -14,6 +14,7 @@ from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.parse.allowed import Allowed
 from dlm.grammar.parse.exploration import Exploration
 from dlm.grammar.parse.fewest import fewest
+from dlm.grammar.parse.fresh import leaves_a_key
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import Network
@@ -52,6 +53,7 @@ class Compiled:
         self.extra_bytes = 0  # of what others make of it, and keep as long as it is there
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
+        self.few_keys = network.few_keys  # and there may be no other
         self._spelled: dict[int, int | None] = {}  # the tokens of a state's rest, if any
         self._completions: dict[State | tuple[State, Keys], list[int] | None] = {}
         self._begun: dict[State, list[int] | None] = {}  # the first tokens of those
@@ -66,6 +68,21 @@ class Compiled:
     def after(self, state: State, token: int) -> State | None:
         """The state behind a token that is no stop; None where the grammar refuses it."""
         return self.parser.after(state, token, self.vocabulary.pieces[token])
+
+    def keys_after(self, onward: State, keys: Keys, piece: bytes) -> Keys | None:
+        """The keys behind `piece`, which leads to `onward`; None where one comes twice, or where no
+        key is left but those that are there."""
+        found = keys.after(piece)
+        if found is None or not self.few_keys:
+            return found
+        return found if leaves_a_key(self.parser, onward, found, self.meter) else None
+
+    def suspects(self, keys: Keys) -> set[int]:
+        """All tokens behind which there are no `keys_after`, and perhaps some more."""
+        vocabulary = self.vocabulary
+        if not self.few_keys:
+            return keys.suspects(vocabulary.quoted)
+        return keys.dangers(vocabulary.quoted).union(*map(vocabulary.beginnings, keys.rivals))
 
     def mask(self, state: State) -> Mask:
         """The tokens that may follow at `state`, stops where the text may end."""

@@ -11,7 +11,8 @@ from dlm.grammar.parse.compiled import BEGUN, Compiled
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.state import State
 
-_FILLERS = [bytes([byte]) for byte in range(128) if chr(byte).isalnum()]
+_PLAIN = [bytes([byte]) for byte in range(0x20, 0x7F) if byte not in b'"\\']
+_FILLERS = sorted(_PLAIN, key=lambda byte: not byte.isalnum())  # letters and digits first
 _LONGEST = 64  # characters that are put into one text at the most
 _SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
 
@@ -35,7 +36,7 @@ class Completions:
         if keys is None:
             return compiled.closes_within(state, tokens)
         told = compiled.bytes_tell(state, tokens, most_tokens(state.cost or 0))
-        if told is not None:
+        if told is False or (told and not compiled.few_keys):
             return told
         shortest = self.shortest(state, keys, tokens)
         return shortest is not None and len(shortest) <= tokens
@@ -69,7 +70,7 @@ class Completions:
         told = self._compiled.bytes_tell(state, tokens, most_tokens(most) if keys else most)
         if told is False:
             return None, False
-        if told is None:
+        if told is None or (keys and self._compiled.few_keys):
             return self.shortest(state, keys, tokens), True
         if keys is None:
             return self._compiled.begun(state), False
@@ -136,18 +137,20 @@ class Completions:
                 read.append(part)
                 continue
             for place, byte in enumerate(part):
-                behind = keys.after(bytes([byte]))
+                onward = state and parser.behind(state, byte)
+                behind = onward and self._compiled.keys_after(onward, keys, bytes([byte]))
                 if behind is None:
                     return [*read, part[:place]], state, keys, True
-                keys, state = behind, state and parser.behind(state, byte)
+                keys, state = behind, onward
             read.append(part)
         return read, state, keys, False
 
     def _longer(self, state: State | None, keys: Keys) -> bytes | None:
         """What a key that would be a double goes on with; the best if it is none then."""
         parser, ways = self._compiled.parser, []
-        for filler in _FILLERS:
-            at, longer = state and parser.behind(state, filler[0]), keys.after(filler)
+        for rank, filler in enumerate(_FILLERS):
+            at = state and parser.behind(state, filler[0])
+            longer = at and self._compiled.keys_after(at, keys, filler)
             if at is not None and at.cost is not None and longer is not None:
-                ways.append((longer.double, at.cost, filler))
-        return min(ways)[2] if ways else None
+                ways.append((longer.double, at.cost, rank, filler))
+        return min(ways)[-1] if ways else None

@@ -6,7 +6,6 @@ Rules cannot say it of keys that they do not name, and readers differ in what th
 
 import json
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from dlm.grammar.quotes import QuotedTokens
@@ -53,14 +52,14 @@ class Keys:
                 expected = bool(objects) and objects[-1] is not None
         return Keys(objects, key, expected, string, escaped)
 
-    def suspects(self, tokens: QuotedTokens) -> Collection[int]:
+    def suspects(self, tokens: QuotedTokens) -> set[int]:
         """All tokens that `after` refuses, and perhaps some more."""
         open_keys = [key for keys in self.objects for key in keys or ()]
         if self.key and b"\\" in self.key:
-            return tokens.pieces
+            return {*tokens.pieces}
         found = {*tokens.odd}
         if any(map(_ESCAPED.search, open_keys)):
-            found.update(tokens.escaping)
+            found |= tokens.escaping
         for key in open_keys:
             found.update(tokens.whole.get(key.encode(), ()))
         if self.key is not None:
@@ -70,6 +69,23 @@ class Keys:
                 if rest.startswith(begun):
                     found.update(tokens.ending.get(rest[size:], ()))
         return found
+
+    def dangers(self, tokens: QuotedTokens) -> set[int]:
+        """Those, too, that may lead to where no other key is left, but for how `rivals` begin."""
+        if self.key is not None:
+            return self.suspects(tokens) | tokens.joining | tokens.escapes
+        return tokens.joining if self.string else tokens.commas | tokens.pieces.keys()
+
+    @property
+    def rivals(self) -> list[bytes]:
+        """How the key that is read, or that comes next, may not go on: as those that are there do,
+        to the closing quote and with it."""
+        held = self.objects[-1] if self.objects else None
+        if not held or (self.key is None and (self.string or not self.expected)):
+            return []
+        begun = self.key or b""
+        spelled = (key.encode(errors="surrogatepass") for key in held)
+        return [key[len(begun) :] + b'"' for key in spelled if key.startswith(begun)]
 
     @property
     def doubtful(self) -> bool:

@@ -180,8 +180,7 @@ class Matcher:
 
     def too_long(self, budget: int) -> GrammarError:
         """What to raise where no text fits `budget` tokens, the stop among them."""
-        first = len(self._closing())
-        return self._completions.too_long(self._state, self._keys, first, budget)
+        return self._completions.too_long(self._state, self._keys, len(self._closing()), budget)
 
     def _without_doubles(self, mask: Mask) -> Mask:
         """Without the tokens that end a key which the object has already."""
@@ -190,11 +189,11 @@ class Matcher:
             return mask
         known = masks.known.get((mask, keys))
         if known is None:
-            words, pieces = masks.words(mask), self._pieces
-            suspects = keys.suspects(self._compiled.vocabulary.quoted)
+            compiled, words = self._compiled, masks.words(mask)
+            suspects = compiled.suspects(keys)
             held = [t for t in suspects if words[t >> 5] >> (t & 31) & 1]
-            self._compiled.meter.spend(1 + len(held) // 2)
-            doubles = [token for token in held if keys.after(pieces[token]) is None]
+            compiled.meter.spend(1 + len(held) // 2)
+            doubles = [token for token in held if self._read(token) is None]
             known = masks.known[mask, keys] = masks.changed(mask, remove=doubles)
         return known
 
@@ -240,11 +239,16 @@ class Matcher:
 
     def _fits(self, token: int, tokens: int) -> bool:
         """Behind `token` the answer can be completed in so many tokens, its stop not counted."""
-        onward = self._compiled.after(self._state, token)
-        keys = self._keys and self._keys.after(self._pieces[token])
-        if onward is None or (self._keys is not None and keys is None):
-            return False
-        return self._completions.closes_within(onward, keys, tokens)
+        read = self._read(token)
+        return read is not None and self._completions.closes_within(*read, tokens)
+
+    def _read(self, token: int) -> tuple[State, Keys | None] | None:
+        """Where a token of the answer, no stop, leads to; None where it may not come."""
+        onward, keys = self._compiled.after(self._state, token), self._keys
+        if onward is None or keys is None:
+            return onward and (onward, None)
+        keys = self._compiled.keys_after(onward, keys, self._pieces[token])
+        return None if keys is None else (onward, keys)
 
     def _closing(self) -> list[int]:
         """Tokens that end the reasoning, if it has begun."""
@@ -283,17 +287,12 @@ class Matcher:
         return True
 
     def _answer(self, token: int) -> bool:
-        stops = token in self._stops
-        onward = self._compiled.after(self._state, token)
-        if stops:
-            onward = self._state if self._state.cost == 0 else None
-        if onward is None:
+        if token in self._stops:
+            self._phase = _Phase.ENDED if self._state.cost == 0 else self._phase
+            return self.ended
+        read = self._read(token)
+        if read is None:
             return False
-        if self._keys is not None and not stops:
-            keys = self._keys.after(self._pieces[token])
-            if keys is None:
-                return False
-            self._keys = keys
-        self._state = onward
-        self._phase = _Phase.ENDED if stops else _Phase.ANSWER
+        self._state, self._keys = read
+        self._phase = _Phase.ANSWER
         return True

@@ -83,6 +83,11 @@ class Automaton:
                     done.append(to)
         return len(done) == len(self.edges)
 
+    @property
+    def runs_out(self) -> bool:
+        """Some of its texts begin as only so many do: their ways end where nothing follows."""
+        return not all(self.edges)
+
     def accepts(self, text: str) -> bool:
         state = 0
         for character in text:

@@ -176,6 +176,8 @@ class ObjectWriter:
         self._known: dict[tuple[int, int, int], Node] = {}
         self._nodes: dict[Member, Node] = {}
         self.repeats = bool(self.members.free) or len(self.members.needed) > 1
+        unnamed = [*self.members.free, *(m for some in self.members.needed for m in some)]
+        self.few_keys = self.repeats and any(member.keys.runs_out for member in unnamed)
 
     def write(self) -> Node:
         """Raises `TooManyError`."""

@@ -45,6 +45,7 @@ class Written:
     node: Node
     inexact: tuple[tuple[str, str], ...] = ()
     free_keys: bool = False  # an object may hold a key twice, which rules cannot see
+    few_keys: bool = False  # and there may be no other
 
 
 def write(
@@ -89,7 +90,7 @@ def write(
     if node == NOTHING:
         culprit = blamed(root, normal, writer.alternatives) or where or "/"
         raise InvalidGrammarError("JSON schema", "no finite value fits", culprit)
-    return Written(node, inexact, writer.free_keys)
+    return Written(node, inexact, writer.free_keys, writer.few_keys)
 
 
 class Writer:
@@ -105,7 +106,7 @@ class Writer:
         closed: bool,
     ):
         self.inexact: dict[str, str] = {}
-        self.free_keys = False
+        self.free_keys = self.few_keys = False
         self._normal, self._dialect, self._rules = normal, dialect, rules
         self._closed = closed
         self.alternatives = normal.narrowed if implied_types else normal.shapes
@@ -230,6 +231,7 @@ class Writer:
         for option in members(objects, self._normal, self._keys):
             writer = ObjectWriter(option, objects.low, objects.high, value, dialect, self._rules)
             self.free_keys |= writer.repeats
+            self.few_keys |= writer.few_keys
             options.append(writer.write())
         return _either(options)
 

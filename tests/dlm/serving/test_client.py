@@ -271,7 +271,8 @@ def test_drafts_show_where_the_grammar_refused_what_the_model_says(tiny):
     asked = ask(tiny, stream=True, stream_options={"drafts": True}, extra_body=digits)
     drafts = [chunk.draft for chunk in asked if hasattr(chunk, "draft")]
     assert drafts[0]["suspect"] < 32
-    assert 0 < drafts[-1]["repairs"] <= drafts[-1]["passes"] == len(drafts)
+    assert 0 < drafts[-1]["repairs"] <= drafts[-1]["passes"]
+    assert len(drafts) <= drafts[-1]["passes"]  # one that is not read in time makes way
     assert [d["repairs"] for d in drafts] == sorted(d["repairs"] for d in drafts)
 
 

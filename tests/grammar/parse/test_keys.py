@@ -1,6 +1,7 @@
 """No object holds a key twice, whatever is wanted."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from scores import scores_of
 
 from dlm.grammar import BudgetError, Frontier, JsonObject, JsonSchema, Matcher
 from dlm.grammar.constraint import Fixed
+from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.quotes import QuotedTokens
 
@@ -72,6 +74,9 @@ def obsessed(vocabulary, text):
     return scores_of(logits, tokens)
 
 
+NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
+WANTED = ['"":0,', '"a": 1, ', '{"a": {"a": 1}, "a', '"b":true,"b"', '"', "ab", '"2024-01-01":1,']
+WANTED += ['{"USD": 1, "USD": 2, "US', '"--":1,"--":1', '"ab":1,"ab"', '","']
 SPECS = {
     "object": JsonObject(),
     "open": JsonSchema({"properties": {"a": True}, "additionalProperties": {"type": "integer"}}),
@@ -80,14 +85,18 @@ SPECS = {
     ),
     "three": JsonSchema({"additionalProperties": {"type": "integer"}, "minProperties": 3}),
     "two": JsonSchema({"additionalProperties": {"type": "null"}, "minProperties": 1}),
+    "dates": JsonSchema(NUMBERS | {"propertyNames": {"format": "date"}}),
+    "codes": JsonSchema(NUMBERS | {"propertyNames": {"pattern": "^[A-Z]{3}$"}}),
+    "short": JsonSchema(NUMBERS | {"propertyNames": {"maxLength": 2}, "minProperties": 2}),
+    "lines": JsonSchema(NUMBERS | {"propertyNames": {"pattern": "^-+$"}, "minProperties": 2}),
 }
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @settings(max_examples=20)
 @given(
-    text=st.sampled_from(['"":0,', '"a": 1, ', '{"a": {"a": 1}, "a', '"b":true,"b"', '"', "ab"]),
-    budget=st.integers(24, 80),
+    text=st.sampled_from(WANTED),
+    budget=st.integers(40, 96),
 )
 def test_a_model_that_repeats_itself_ends_with_keys_that_differ(
     compiler, vocabulary, spec, text, budget
@@ -105,6 +114,35 @@ def test_a_model_that_repeats_itself_ends_with_keys_that_differ(
     assert len(said) <= budget
     assert not twice(vocabulary.text(said))
     assert spec.value(vocabulary.text(said)) is not None
+
+
+TWENTY = {"patternProperties": {"^[a-t]$": {"const": 1}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        NUMBERS | {"propertyNames": {"pattern": "^[A-Z]{1,2}$"}, "minProperties": 3},
+        NUMBERS | {"propertyNames": {"format": "date"}},
+        {"type": "object"} | TWENTY,
+        {"type": "array", "items": {"type": "object", "minProperties": 2} | TWENTY},
+    ],
+)
+def test_whatever_is_taken_of_what_may_come_there_is_a_key_for_it(compiler, vocabulary, schema):
+    grammar, spec = compiler.compile(JsonSchema(schema)), JsonSchema(schema)
+    for seed in range(6):
+        rng, matcher, said = random.Random(seed), Matcher(grammar), []
+        while not matcher.ended:
+            tokens = tokens_in(matcher.allowed(400 - len(said))).tolist()
+            wanted = [
+                t for t in tokens if t not in vocabulary.stops and b"}" not in vocabulary.pieces[t]
+            ]
+            token = rng.choice(wanted or tokens)
+            assert matcher.accept(token)
+            said.append(token)
+        text = vocabulary.text(said)
+        assert not twice(text)
+        spec.value(text)
 
 
 def test_masks_hold_no_token_that_ends_a_double_key(compiler, vocabulary):
