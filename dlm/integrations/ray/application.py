@@ -26,10 +26,10 @@ NAME = "dlm"  # of the application on the cluster
 _HEALTH = 2.0  # seconds from one health check to the next; Ray ends a replica that fails three
 _STARTS = 3  # times that a replica may fail to load its model
 _RAISED = re.compile(r"[\w.]+(Error|Exception): ")  # the last line of a trace
-_CONTROLLER = {  # Ray gives a proxy 5 s to start, and ends it again and again on a busy machine
-    "runtime_env": {"env_vars": {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "300"}}
-}
 _PATIENCE = 300.0  # seconds for proxies to start; Ray itself has no more than 60
+_CONTROLLER = {  # Ray gives a proxy 5 s to start, and ends it again and again on a busy machine
+    "runtime_env": {"env_vars": {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": f"{_PATIENCE:g}"}}
+}
 _LATE = 20.0  # seconds for Ray to have the last bytes of answers sent in, once all have ended
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trees import node_of, trees
 
 from dlm.grammar.errors import BudgetError
 from dlm.grammar.masks.bits import tokens_in
@@ -48,24 +49,7 @@ LEAVES = st.sampled_from(
         Reference("other"),
     ]
 )
-TREES = st.recursive(  # of nodes that are made later: beartype draws random numbers of its own
-    LEAVES,
-    lambda inner: st.one_of(
-        st.tuples(st.just(Concatenation), st.lists(inner, max_size=3)),
-        st.tuples(st.just(Alternation), st.lists(inner, min_size=1, max_size=3)),
-        st.tuples(st.just(Repetition), inner, st.integers(0, 2), st.sampled_from([None, 2, 5])),
-    ),
-    max_leaves=6,
-)
-
-
-def node_of(tree) -> Node:
-    match tree:
-        case (kind, list(parts)):
-            return kind(tuple(map(node_of, parts)))
-        case (kind, part, low, high):
-            return kind(node_of(part), low, high)
-    return tree
+TREES = trees(LEAVES, max_leaves=6)
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ SPECS = {
 @settings(max_examples=20)
 @given(
     text=st.sampled_from(WANTED),
-    budget=st.integers(40, 96),
+    budget=st.integers(24, 96),
 )
 def test_a_model_that_repeats_itself_ends_with_keys_that_differ(
     compiler, vocabulary, spec, text, budget

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scores import scores_of
+from trees import node_of, trees
 
 from dlm.grammar import BudgetError, Fixed, Frontier, JsonSchema, Matcher, Vocabulary
 from dlm.grammar.masks.bits import tokens_in
@@ -18,29 +19,11 @@ from dlm.grammar.parse.left_to_right import LeftToRight
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.reasoning import Marker, Reasoning
 from dlm.grammar.parse.within import Terminals
-from dlm.grammar.rules.nodes import Alternation, Concatenation, Literal, Node, Reference, Repetition
+from dlm.grammar.rules.nodes import Literal, Reference
 from dlm.grammar.rules.rules import Rules
 
 STOP, BYTES = 1, 2  # a token, and the first of those of one byte each
-WORDS = st.text("abc", min_size=1, max_size=4)
-NODES = st.recursive(
-    WORDS.map(lambda text: (Literal, text)),
-    lambda inner: st.one_of(
-        st.tuples(st.just(Alternation), st.lists(inner, min_size=2, max_size=3)),
-        st.tuples(st.just(Concatenation), st.lists(inner, min_size=2, max_size=3)),
-        st.tuples(st.just(Repetition), inner, st.integers(0, 2), st.sampled_from([None, 2, 3])),
-    ),
-    max_leaves=9,
-)
-
-
-def node_of(tree) -> Node:
-    match tree:
-        case (kind, list(parts)):
-            return kind(tuple(map(node_of, parts)))
-        case (kind, part, low, high):
-            return kind(node_of(part), low, high)
-    return tree[0](tree[1])
+TREES = trees(st.text("abc", min_size=1, max_size=4), max_leaves=9)
 
 
 def vocabulary_of(more) -> Vocabulary:
@@ -75,7 +58,7 @@ def least(compiled, reasoning=None) -> int:
 
 
 @settings(max_examples=150)
-@given(tree=NODES, pieces=st.sets(st.text("abc", min_size=2, max_size=4)), seed=st.integers(0, 99))
+@given(tree=TREES, pieces=st.sets(st.text("abc", min_size=2, max_size=4)), seed=st.integers(0, 99))
 def test_the_least_budget_that_does_is_kept(tree, pieces, seed):
     vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)])
     rules, rng = Rules(), random.Random(seed)

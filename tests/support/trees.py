@@ -1,0 +1,32 @@
+"""Grammars that hypothesis makes up: trees, of which nodes are made later, since beartype draws
+random numbers of its own."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dlm.grammar.rules.nodes import Alternation, Concatenation, Literal, Node, Repetition
+
+
+def trees(leaves: st.SearchStrategy[Any], max_leaves: int) -> st.SearchStrategy[Any]:
+    """Of `leaves`: nodes, or texts, which are literals."""
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.tuples(st.just(Concatenation), st.lists(inner, max_size=3)),
+            st.tuples(st.just(Alternation), st.lists(inner, min_size=1, max_size=3)),
+            st.tuples(st.just(Repetition), inner, st.integers(0, 2), st.sampled_from([None, 2, 5])),
+        ),
+        max_leaves=max_leaves,
+    )
+
+
+def node_of(tree: Any) -> Node:
+    match tree:
+        case str():
+            return Literal(tree)
+        case (kind, list(parts)):
+            return kind(tuple(map(node_of, parts)))
+        case (kind, part, low, high):
+            return kind(node_of(part), low, high)
+    return tree
