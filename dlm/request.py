@@ -66,7 +66,7 @@ class Request:
         if not _is_whole(self.max_tokens) or self.max_tokens < 1:
             raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
         if not _is_whole(self.seed) or not 0 <= self.seed < 2**63:
-            raise RequestError(f"seed is {self.seed!r}: it takes 0 to 2**63 - 1")
+            raise RequestError(f"seed is {self.seed!r}: it takes an int of 0 to 2**63 - 1")
         for name in ("fit", "thinking"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {getattr(self, name)!r:.40}: it takes True or False")

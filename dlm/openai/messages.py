@@ -16,7 +16,10 @@ _FIELDS = {  # of a message, by its role
     "system": ("role", "content", "name"),
     "user": ("role", "content", "name"),
     "tool": ("role", "content", "name", "tool_call_id"),
-    "assistant": ("role", "content", "name", "tool_calls", "refusal", "annotations", "reasoning"),
+    "assistant": (
+        *("role", "content", "name", "tool_calls", "refusal", "annotations"),
+        *("reasoning", "reasoning_content"),  # as it is called now, and as it was
+    ),
 }
 
 

@@ -37,6 +37,12 @@ def test_a_turn_with_tools_reads_as_the_model_writes_it(chat):
     assert tokens.count(106) == 7  # <turn|>: one for each turn that ended, none of the text
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_reasoning_that_a_client_sends_back_is_left_out(name):
+    [message] = messages_of([{"role": "assistant", "content": "Well.", name: "hm"}])
+    assert message == {"role": "assistant", "content": "Well."}
+
+
 def test_the_result_of_a_tool_names_it():
     messages = messages_of(
         [
