@@ -5,21 +5,26 @@ canvases (the decoder's part), under a mask that gives both what they see when t
 A canvas of random tokens is all noise: there is no mask token (arXiv:2107.03006, the uniform case).
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 from torch.nn import functional as F
 
-from dlm.kernels.attention_cpu import causal_mask
 from dlm.models.layers import Attend
 from dlm.models.model import DiffusionGemma
+
+# Runs the layers of a model over `[B, N, hidden]`; arguments and result are those of `plainly`.
+Layers = Callable[..., Tensor]
 
 LEAST_NOISE = 0.02  # share of a canvas that is corrupted at the least, on average
 RISING = 0.5  # share of canvases whose noise rises from left to right
 PLAUSIBLE = 0.6  # share of corrupted tokens at the most that are no random ones
+NEAR = 6  # places that tell most about the next one
+FLOOR = 0.25  # nats; what a place counts for at the most is the inverse of it
 SLOPE = 12  # positions over which it rises at the most
 
 
@@ -36,13 +41,34 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Mean cross-entropies in nats a token."""
+    """`total` is what to descend; the others are mean cross-entropies in nats a token."""
 
+    total: Float[Tensor, ""]
     diffusion: Float[Tensor, ""]
     next_token: Float[Tensor, ""]
 
 
-def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.Generator) -> Loss:
+def plainly(
+    model: DiffusionGemma,
+    x: Float[Tensor, "B N hidden"],
+    positions: Int[Tensor, "B N"],
+    spans: Mapping[int | None, Int32[Tensor, "B N 4"]],
+    scalars: Sequence[Float[Tensor, "N 1"]],
+) -> Float[Tensor, "B N hidden"]:
+    """Normed states by the model's own layers, under masks. `spans[window]` are the two ranges of
+    tokens that each token sees: first, end, first, end."""
+    attend = {window: _masked_attention(_seen(each)) for window, each in spans.items()}
+    windows = [model.config.window_of(layer.kind) for layer in model.config.layers]
+    return model.run_layers(x, positions, [attend[window] for window in windows], scalars)
+
+
+def loss(
+    model: DiffusionGemma,
+    batch: Batch,
+    self_condition: bool,
+    rng: torch.Generator,
+    layers: Layers = plainly,
+) -> Loss:
     """Corrupt every canvas at its own random rates and score the model's view of it.
 
     `self_condition` runs a first pass without gradient, whose beliefs the second pass is shown.
@@ -54,7 +80,7 @@ def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.G
     corrupt = torch.rand(B, K, L, generator=rng, device=device) < rate
     noisy = torch.where(corrupt, noise, batch.canvases)
 
-    layout = _Layout(model, batch)
+    layout = _Layout(model, batch, layers)
     belief = torch.zeros(B, K, L, model.config.hidden_size, device=device)
     if self_condition:
         with torch.no_grad():
@@ -66,14 +92,30 @@ def loss(model: DiffusionGemma, batch: Batch, self_condition: bool, rng: torch.G
     column = torch.arange(batch.tokens.shape[1], device=device)
     answered = (column >= batch.answers[:, None]) & (column < batch.lengths[:, None])
     next_tokens, answered = batch.tokens[:, 1:], answered[:, 1:]
-    return Loss(
-        diffusion=F.cross_entropy(
-            model.softcapped(model.logits(canvas_states)).flatten(0, -2), batch.canvases.flatten()
-        ),
-        next_token=F.cross_entropy(
-            model.softcapped(model.logits(token_states[:, :-1][answered])), next_tokens[answered]
-        ),
-    )
+    logits = model.softcapped(model.logits(canvas_states))
+    diffusion = F.cross_entropy(logits.flatten(0, -2), batch.canvases.flatten(), reduction="none")
+    logits = model.softcapped(model.logits(token_states[:, :-1][answered]))
+    causal = F.cross_entropy(logits, next_tokens[answered], reduction="none")
+    total = balanced(diffusion, clutter(corrupt).flatten())
+    total = total + balanced(causal, torch.zeros_like(next_tokens[answered]))
+    return Loss(total=total, diffusion=diffusion.mean(), next_token=causal.mean())
+
+
+def clutter(corrupt: Bool[Tensor, "B K L"]) -> Int[Tensor, "B K L"]:
+    """How little the places before each one say: the corrupted ones among the `NEAR` to its left,
+    and behind all those of places that are corrupted themselves, those of places that are not."""
+    before = F.pad(corrupt.cumsum(-1), (NEAR, 0))
+    near = before[..., NEAR:] - before[..., :-NEAR]  # itself included
+    return torch.where(corrupt, near - 1, near + NEAR)
+
+
+def balanced(entropies: Float[Tensor, " n"], kinds: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Mean cross-entropy, each kind of place by the inverse of its own mean: places that nothing
+    can be known about would drown what can be learned at the others."""
+    counts = kinds.bincount(minlength=2 * NEAR)
+    sums = torch.zeros_like(counts, dtype=entropies.dtype).index_add(0, kinds, entropies.detach())
+    weights = 1 / (sums / counts.clamp(min=1) + FLOOR)
+    return (entropies * weights[kinds]).mean()
 
 
 def noise_rates(
@@ -114,17 +156,16 @@ def noise_tokens(vocab_size: int, batch: Batch, rng: torch.Generator) -> Int[Ten
 class _Layout:
     """Where everything of a batch lies in one sequence of `T + K * L`, and who sees whom."""
 
-    def __init__(self, model: DiffusionGemma, batch: Batch):
-        self._model, self._tokens = model, batch.tokens
+    def __init__(self, model: DiffusionGemma, batch: Batch, layers: Layers = plainly):
+        self._model, self._tokens, self._layers = model, batch.tokens, layers
         B, T = batch.tokens.shape
         _, self._K, self._L = batch.canvases.shape
         device = batch.tokens.device
         column = torch.arange(T, device=device)
         canvas = batch.starts[..., None] + torch.arange(self._L, device=device)
         self._positions = torch.cat((column.expand(B, T), rearrange(canvas, "b k l -> b (k l)")), 1)
-        windows = [model.config.window_of(layer.kind) for layer in model.config.layers]
-        attend = {window: _masked_attention(self._mask(batch, window)) for window in set(windows)}
-        self._attends = [attend[window] for window in windows]
+        windows = {model.config.window_of(layer.kind) for layer in model.config.layers}
+        self._spans = {window: self._seen_from(batch, window) for window in windows}
         clean = torch.arange(T + self._K * self._L, device=device)[:, None] < T
         self._scalars = model.scalars(clean)
 
@@ -135,28 +176,32 @@ class _Layout:
         canvas = self._model.self_conditioning(self._model.embed(noisy), belief)
         tokens = self._model.embed(self._tokens)
         x = torch.cat((tokens, rearrange(canvas, "b k l h -> b (k l) h").type_as(tokens)), dim=1)
-        states = self._model.run_layers(x, self._positions, self._attends, self._scalars)
+        states = self._layers(self._model, x, self._positions, self._spans, self._scalars)
         T = tokens.shape[1]
         return states[:, :T], rearrange(states[:, T:], "b (k l) h -> b k l h", k=self._K)
 
-    def _mask(self, batch: Batch, window: int | None) -> Bool[Tensor, "B 1 N N"]:
-        """Who sees whom among the `N = T + K * L`."""
+    def _seen_from(self, batch: Batch, window: int | None) -> Int32[Tensor, "B N 4"]:
+        """What each of the `N = T + K * L` sees: clean tokens those up to themselves, canvases the
+        tokens before them, and themselves."""
         B, T = batch.tokens.shape
-        key = torch.arange(T, device=batch.tokens.device)
-        causal = causal_mask(0, T, window, key.device)
-        committed = key < batch.starts[..., None]  # [B, K, T]
-        if window is not None:
-            committed = committed & (key >= batch.starts[..., None] - (window - 1))
-        own = torch.block_diag(*[torch.ones(self._L, self._L, dtype=torch.bool)] * self._K)
-        tokens = F.pad(causal.expand(B, T, T), (0, self._K * self._L))
-        canvases = torch.cat(
-            (
-                repeat(committed, "b k t -> b (k l) t", l=self._L),
-                own.to(key.device).expand(B, -1, -1),
-            ),
-            dim=2,
-        )
-        return torch.cat((tokens, canvases), dim=1)[:, None]
+        column = torch.arange(T, device=batch.tokens.device)
+        tokens = torch.stack((_behind(column, window), column + 1, column * 0, column * 0), -1)
+        starts = repeat(batch.starts, "b k -> b (k l)", l=self._L)
+        own = torch.arange(self._K, device=starts.device).repeat_interleave(self._L) * self._L + T
+        own = own.expand(B, -1)
+        canvases = torch.stack((_behind(starts, window), starts, own, own + self._L), -1)
+        return torch.cat((tokens.expand(B, T, 4), canvases), dim=1).int()
+
+
+def _behind(last: Int[Tensor, "*shape"], window: int | None) -> Int[Tensor, "*shape"]:
+    """The first of the tokens that a window up to `last` still holds."""
+    return torch.zeros_like(last) if window is None else (last - window + 1).clamp(min=0)
+
+
+def _seen(spans: Int32[Tensor, "B N 4"]) -> Bool[Tensor, "B 1 N N"]:
+    key = torch.arange(spans.shape[1], device=spans.device)
+    first, end, own, own_end = spans[..., None].unbind(2)
+    return (((key >= first) & (key < end)) | ((key >= own) & (key < own_end)))[:, None]
 
 
 def _masked_attention(mask: Bool[Tensor, "B 1 N N"]) -> Attend:

@@ -109,8 +109,8 @@ def batch_of(rows: list[Row], random: Random) -> Batch:
         tokens[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
         padded = answer + [0] * (-len(answer) % CANVAS)
         blocks = range(0, len(padded), CANVAS)
-        shuffled = itertools.cycle(random.sample(blocks, len(blocks)))
-        for k, begin in enumerate(itertools.islice(shuffled, CANVASES)):
+        told = [min(CANVAS, len(answer) - begin) for begin in blocks]  # not padding
+        for k, begin in enumerate(random.choices(blocks, told, k=CANVASES)):
             canvases[i, k] = torch.tensor(padded[begin : begin + CANVAS])
             starts[i, k] = len(prompt) + begin
     return Batch(

@@ -5,7 +5,7 @@ import torch
 from dlm.models import DiffusionGemma, ModelConfig
 
 RISE = 100  # steps up to the peak rate
-FALL = 0.5  # share of the budget over which the rate falls to nothing
+FALL = 0.7  # share of the budget over which the rate falls to nothing
 COPIED = (
     500,
     1100,

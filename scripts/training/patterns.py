@@ -10,7 +10,7 @@ colon, ways to say a row. It draws no values.
 import re
 import zlib
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 HELD_OUT = 10  # one sentence in so many is never trained on
@@ -39,16 +39,16 @@ class Sentence:
     text: str
     follows: bool  # it cannot come first
 
-    @property
+    @cached_property
     def parts(self) -> list[str]:
         return _SLOT.split(self.text)
 
-    @property
+    @cached_property
     def fields(self) -> list[str]:
         slots = (slot.partition("?")[0] for slot in self.parts[1::2])
         return [name for name in slots if not name.startswith("~")]
 
-    @property
+    @cached_property
     def held_out(self) -> bool:
         return zlib.crc32(self.text.encode()) % HELD_OUT == 0
 
@@ -63,7 +63,14 @@ class Domain:
     sentences: tuple[Sentence, ...]
 
     def choose(self, held_out: bool, follows: bool) -> list[Sentence]:
-        return [s for s in self.sentences if (s.held_out, s.follows) == (held_out, follows)]
+        return self._parts[held_out, follows]
+
+    @cached_property
+    def _parts(self) -> dict[tuple[bool, bool], list[Sentence]]:
+        parts = {(held, follows): [] for held in (False, True) for follows in (False, True)}
+        for sentence in self.sentences:
+            parts[sentence.held_out, sentence.follows].append(sentence)
+        return parts
 
 
 @cache

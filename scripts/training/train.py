@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from dlm.models import DiffusionGemma, ModelConfig, checkpoint
-from dlm.models.objective import loss
-from training import batches, dense, directory, optimisers
+from dlm.models.objective import loss, plainly
+from training import batches, dense, directory, fused, optimisers
 from training.batches import Source
 
 SELF_CONDITIONED = 2  # one step in so many shows the model its own first look
-AVERAGED = 0.99  # share of the running average of the weights that a step keeps
+AVERAGED = 0.998  # share of the running average of the weights that a step keeps
 SHOWN = 50  # steps between lines of the log
 STATE = "training.pt"  # what a run goes on from, beside its weights
 
@@ -103,7 +103,10 @@ def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Pat
     if (out / STATE).exists():
         run.load(out / STATE, args.device)
         print(f"resuming at step {run.step}", flush=True)
-    dense.prepare(model, args.compile)
+    if args.fused:
+        fused.prepare(model)
+    else:
+        dense.prepare(model, args.compile)
     return run
 
 
@@ -114,11 +117,12 @@ def advance(run: Run, batch: Any, done: float, args: argparse.Namespace) -> Tens
     for group in itertools.chain.from_iterable(o.param_groups for o in run.optimisers):
         group["lr"] = group["peak"] * args.peak * optimisers.rate(run.step, done)
     conditioned = run.step % SELF_CONDITIONED == 1
-    with torch.autocast(device, torch.bfloat16, enabled=args.bf16):
-        now = loss(model, batches.to(batch, device), conditioned, rng)
+    layers = fused.run_layers if args.fused else plainly
+    with torch.autocast(device, torch.bfloat16, enabled=args.bf16 or args.fused):
+        now = loss(model, batches.to(batch, device), conditioned, rng, layers)
     for optimiser in run.optimisers:
         optimiser.zero_grad()
-    (now.diffusion + now.next_token).backward()
+    now.total.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimiser in run.optimisers:
         optimiser.step()
@@ -144,9 +148,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--bf16", action="store_true", help="autocast")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--fused", action="store_true", help="layers in C++, on a CPU, in bf16")
     parser.add_argument("--warm", metavar="DIR", help="weights and tokenizer to begin with")
     parser.add_argument("--out", default="runs/tiny")
     args = parser.parse_args()
     if min(args.minutes, args.steps) <= 0:
         parser.error("--minutes and --steps have to be above 0")
+    if args.fused and args.device != "cpu":
+        parser.error(f"--fused is for CPUs: the device is {args.device}")
+    if args.fused and shutil.which(fused.COMPILER.split()[0]) is None:
+        parser.error("--fused needs g++")
     return args

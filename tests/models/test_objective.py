@@ -162,6 +162,23 @@ def test_self_conditioning_shows_the_belief_of_a_first_pass(pair, batch, referen
     torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)
 
 
+def test_places_of_a_kind_count_by_the_inverse_of_their_mean():
+    entropies = torch.tensor([0.0, 0.2, 3.0, 1.0, 2.0]).requires_grad_(True)
+    total = objective.balanced(entropies, torch.tensor([0, 0, 4, 4, 4]))
+    few, many = 1 / (0.1 + objective.FLOOR), 1 / (2 + objective.FLOOR)
+    assert total.item() == pytest.approx((0.2 * few + 6 * many) / 5)
+    total.backward()
+    expected = torch.tensor([few, few, many, many, many]) / 5
+    torch.testing.assert_close(entropies.grad, expected)
+
+
+def test_clutter_counts_what_is_corrupted_right_before():
+    corrupt = torch.tensor([[[0, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0]]]).bool()
+    near = objective.NEAR
+    expected = [near, 0, 1, near + 2, near + 2, 2, 3, 3, 3, 4, 5, 5, near + 5, near + 4]
+    assert objective.clutter(corrupt).flatten().tolist() == expected
+
+
 def test_each_canvas_is_corrupted_at_a_rate_of_its_own(pair, reference, rng, passes):
     """Spread evenly, 22 % of the rates leave at most 1 of 8 positions changed; one rate, 3.5 %."""
     B, K, L = 64, 4, reference.CANVAS
@@ -195,7 +212,7 @@ def test_gradient_reaches_every_parameter(model, batch, rng, autocast):
     """Also under autocast, whose cached weights must not be the first pass's, without gradient."""
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss = objective.loss(model, batch, True, rng)
-    (loss.diffusion + loss.next_token).backward()
+    loss.total.backward()
     without = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert without == []
     assert all(p.grad.isfinite().all() for p in model.parameters())
@@ -208,7 +225,7 @@ def test_a_few_steps_bring_both_losses_down(model, batch):
         loss = objective.loss(model, batch, False, torch.Generator().manual_seed(0))
         seen.append((loss.diffusion.item(), loss.next_token.item()))
         optimizer.zero_grad()
-        (loss.diffusion + loss.next_token).backward()
+        loss.total.backward()
         optimizer.step()
     assert all(last < first / 2 for first, last in zip(seen[0], seen[-1], strict=True))
 

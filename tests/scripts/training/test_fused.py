@@ -1,0 +1,141 @@
+"""What C++ computes for training, against the same in torch, forwards and backwards."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+from training import batches, fused
+from training.fused import MLPs, Sizes
+
+import dlm.models
+from dlm.models import checkpoint, objective
+
+EPS = 1e-6
+B, N, D = 3, 11, 40  # 40 is no multiple of a vector's 16
+TINY = Path(dlm.models.__file__).parent / "tiny"
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@pytest.fixture
+def drawn(rng):
+    """Random numbers, in bf16 or fp32, that gradients are asked for."""
+
+    def draw(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.randn(shape, generator=rng).to(dtype).requires_grad_(True)
+
+    return draw
+
+
+def norm(x, gain=None):
+    return F.rms_norm(x.float(), x.shape[-1:], gain, EPS)
+
+
+def compare(ours, theirs, inputs, rng):
+    """Results, and gradients by `inputs`, are the same but for bf16's rounding."""
+    ours, theirs = (x if isinstance(x, tuple) else (x,) for x in (ours, theirs))
+    given = [torch.randn(y.shape, generator=rng) for y in theirs]
+    found = torch.autograd.grad(
+        ours, inputs, [g.type_as(y) for g, y in zip(given, ours, strict=True)]
+    )
+    expected = torch.autograd.grad(theirs, inputs, given)
+    for a, b in [*zip(ours, theirs, strict=True), *zip(found, expected, strict=True)]:
+        assert a.shape == b.shape
+        assert (a.float() - b.float()).norm() < 0.01 * b.float().norm()
+
+
+def test_a_norm_without_gain(drawn, rng):
+    x = drawn(B, N, D, dtype=torch.float32)
+    compare(fused.Unit.apply(x, EPS), norm(x), [x], rng)
+
+
+def test_a_norm_on_the_residual_stream(drawn, rng):
+    x, a, gain = drawn(B, N, D, dtype=torch.float32), drawn(B, N, D), drawn(D, dtype=torch.float32)
+    compare(fused.AddNorm.apply(x, a, gain, EPS), x + norm(a, gain), [x, a, gain], rng)
+
+
+def test_both_mlps_on_the_residual_stream(drawn, rng):
+    x, a, b = drawn(B, N, D, dtype=torch.float32), drawn(B, N, D), drawn(B, N, D)
+    gains, scalars = drawn(3, D, dtype=torch.float32), torch.rand(N, generator=rng) + 0.5
+    both = norm(norm(a, gains[0]) + norm(b, gains[1]), gains[2])
+    ours = fused.Join.apply(x, a, b, gains, scalars, EPS)
+    compare(ours, (x + both) * scalars[:, None], [x, a, b, gains], rng)
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_heads(values, drawn, rng):
+    Q, K = 4, 2
+    z = drawn(B, N, (Q + K + values * K) * D)
+    gains, angle = drawn(2, D, dtype=torch.float32), torch.randn(B, N, D // 2, generator=rng)
+    parts = z.float().unflatten(2, (-1, D)).transpose(1, 2).split([Q, K, K][: 2 + values], dim=1)
+
+    def turned(x):
+        left, right = x.chunk(2, dim=-1)
+        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+        return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
+
+    theirs = *(turned(norm(x, g)) for x, g in zip(parts[:2], gains, strict=True)), norm(parts[-1])
+    sizes = Sizes(B, N, Q, K, D, values)
+    ours = fused.Heads.apply(z, gains, angle.cos(), angle.sin(), sizes, EPS)
+    compare(ours, theirs, [z, gains], rng)
+
+
+def test_attention_to_two_ranges_of_tokens(drawn, rng):
+    q, k, v = drawn(B, 4, N, D), drawn(B, 2, N, D), drawn(B, 2, N, D)
+    spans = torch.tensor([[0, n, n, n + 1] if n % 2 else [n // 2, n + 1, 0, 0] for n in range(N)])
+    spans = spans.int().expand(B, N, 4).contiguous()
+    shared = [x.float().repeat_interleave(2, dim=1) for x in (k, v)]
+    mask = objective._seen(spans)
+    theirs = F.scaled_dot_product_attention(q.float(), *shared, attn_mask=mask, scale=1.0)
+    compare(fused.Attend.apply(q, k, v, spans), theirs, [q, k, v], rng)
+
+
+@pytest.mark.parametrize("sizes", [MLPs(48, 4, 24, 2), MLPs(40, 5, 16, 1), MLPs(32, 0, 0, 0)])
+def test_gates(sizes, drawn, rng):
+    M, E, m, k = sizes
+    z, scales = drawn(B, N, 2 * M + 2 * E * m + E + 7), drawn(E, dtype=torch.float32)
+    gate, up, experts, scores, _ = z.float().split([M, M, 2 * E * m, E, 7], dim=-1)
+    best, chosen = scores.topk(k, dim=-1)
+    share = torch.zeros(B, N, E).scatter(2, chosen, best.softmax(-1)) * scales
+    of_gate, of_up = experts.unflatten(2, (E, 2, m)).unbind(3)
+    routed = (F.gelu(of_gate, approximate="tanh") * of_up * share[..., None]).flatten(2)
+    dense = F.gelu(gate, approximate="tanh") * up
+    inputs = [z, scales] if E else [z]
+    ours = fused.Gate.apply(z, scales, sizes)
+    compare(ours[: 1 + (E > 0)], (dense, routed)[: 1 + (E > 0)], inputs, rng)
+
+
+def test_gates_far_from_zero_are_numbers(rng):
+    z = (torch.tensor([-1e4, -40.0, 40.0, 1e4])).repeat(8).bfloat16()[None].requires_grad_(True)
+    dense, _ = fused.Gate.apply(z, torch.zeros(0), MLPs(16, 0, 0, 0))
+    [grad] = torch.autograd.grad(dense.float().sum(), [z])
+    gate, up = z.detach().float().chunk(2, dim=-1)
+    torch.testing.assert_close(dense.float(), gate.clamp(min=0) * up, rtol=0.01, atol=1e-20)
+    assert grad.isfinite().all()
+
+
+def test_a_loss_and_its_gradients_are_those_of_the_plain_layers(rng):
+    source = batches.Source(directory=TINY, seed=5, size=4)
+    batch = next(batches.batches(source, 0, lambda step: 0.0, 0))
+    found = []
+    for layers in (objective.plainly, fused.run_layers):
+        model = checkpoint.load(TINY).float().requires_grad_(True)
+        if layers is fused.run_layers:
+            fused.prepare(model)
+        now = objective.loss(model, batch, True, torch.Generator().manual_seed(1), layers)
+        now.total.backward()
+        grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        found.append((now.diffusion.item(), now.next_token.item(), grads))
+    (*plain, expected), (*ours, grads) = found
+    assert ours == pytest.approx(plain, rel=0.02)
+    assert grads.keys() == expected.keys()
+    for name, grad in grads.items():
+        assert F.cosine_similarity(grad.flatten(), expected[name].flatten(), dim=0) > 0.95, name
+
+
+def test_the_process_keeps_its_denormals():
+    fused.library()
+    smallest = torch.finfo(torch.float64).smallest_normal
+    assert smallest / 2 > 0
