@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from dataclasses import dataclass
 from hashlib import sha256
 
 from fastapi import Request
@@ -13,11 +14,21 @@ from dlm.serving.client import ClientGoneError
 from dlm.serving.settings import Settings
 
 
+@dataclass(eq=False, slots=True)
+class _Upload:
+    """A body on its way."""
+
+    timeout: asyncio.Timeout
+    size: int = 0  # bytes that have arrived
+    crowded_out: bool = False
+
+
 class Guard:
     """One of a server. Raises `HTTPException`."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
+        self._uploads: dict[_Upload, None] = {}  # in the order in which they began
         self._receiving = 0  # bytes
         self._keys = [_digest(key) for key in settings.api_keys]
 
@@ -32,26 +43,43 @@ class Guard:
             raise HTTPException(401, said, {"WWW-Authenticate": "Bearer"})
 
     async def body(self, request: Request) -> bytes:
-        """413 for one that is too large, 408 for one that does not arrive. Raises `QueueFullError`
-        where too much is being received at once, `ClientGoneError`."""
-        most, parts, size = self._settings.max_body_bytes, list[bytes](), 0
+        """413 for one that is too large, 408 for one that does not arrive. Where too much is being
+        received at once, the one that has taken longest raises `QueueFullError`, so that slow ones
+        keep nobody out. Raises `ClientGoneError`."""
+        parts, upload = list[bytes](), _Upload(asyncio.timeout(self._settings.body_seconds))
         try:
-            async with asyncio.timeout(self._settings.body_seconds):
+            async with upload.timeout:
+                self._uploads[upload] = None
                 async for part in request.stream():
-                    size += len(part)
-                    self._receiving += len(part)
-                    if size > most:
-                        raise HTTPException(413, f"the body has more than {most} bytes")
-                    if self._receiving > self._settings.max_bodies_bytes:
-                        raise QueueFullError("too much is being received: try again later")
+                    self._take(upload, len(part))
                     parts.append(part)
         except ClientDisconnect as error:
             raise ClientGoneError from error
         except TimeoutError as error:
+            if upload.crowded_out:
+                raise QueueFullError("too much is being received: try again later") from error
             raise HTTPException(408, "the body did not arrive in time") from error
         finally:
-            self._receiving -= size
+            self._drop(upload)
         return b"".join(parts)
+
+    def _take(self, upload: _Upload, size: int) -> None:
+        """Bytes have arrived."""
+        upload.size += size
+        self._receiving += size
+        most = self._settings.max_body_bytes
+        if upload.size > most:
+            raise HTTPException(413, f"the body has more than {most} bytes")
+        if self._receiving > self._settings.max_bodies_bytes and self._uploads:
+            longest = next(iter(self._uploads))
+            longest.crowded_out = True
+            longest.timeout.reschedule(0)
+            self._drop(longest)
+
+    def _drop(self, upload: _Upload) -> None:
+        self._receiving -= upload.size
+        upload.size = 0
+        self._uploads.pop(upload, None)
 
 
 def _digest(key: str) -> bytes:

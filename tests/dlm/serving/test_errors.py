@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import select
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx2
 import openai
 import pytest
 from doubles import Random
@@ -15,7 +16,7 @@ from values import V
 from waiting import PATIENCE
 
 from dlm import DlmError
-from dlm.errors import RequestError, failure
+from dlm.errors import QueueFullError, RequestError, failure
 from dlm.grammar import CrashError, DeadEndError
 from dlm.openai.errors import status_of, told
 from dlm.serving.client import ClientGoneError
@@ -136,27 +137,57 @@ def test_a_body_that_is_too_large_is_a_413(engine_of, serve):
         assert served.http.post("/tokenize", content=parts()).status_code == 413
 
 
-def test_more_than_can_be_received_at_once_is_a_429(engine_of, serve):
+def test_where_too_much_is_received_the_one_that_takes_longest_gets_a_429(engine_of, serve):
     limits = {"max_body_bytes": 10_000, "max_bodies_bytes": 12_000}
-    with serve(engine_of(Random(V, seed=1)), **limits) as served, ThreadPoolExecutor(1) as pool:
-        sent, go_on = threading.Event(), threading.Event()
+    with serve(engine_of(Random(V, seed=1)), **limits) as served:
+        place = (served.http.base_url.host, served.http.base_url.port)
+        with socket.create_connection(place, PATIENCE) as slow:
+            head = b"POST /tokenize HTTP/1.1\r\nHost: here\r\nContent-Length: 9999\r\n\r\n"
+            slow.sendall(head + b" " * 9000)
+            while not select.select([slow], [], [], 0)[0]:  # until it is answered
+                short = served.http.post("/tokenize", content=b" " * 9000)
+                assert short.status_code == 400  # it was read: it holds no object
+            answer = b""
+            while b"try again later" not in answer:
+                part = slow.recv(10_000)
+                assert part  # it is still open
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 429 ")
+        assert b"retry-after: 1\r\n" in answer
 
-        def parts():
-            yield b" " * 9000
-            sent.set()
-            assert go_on.wait(PATIENCE)
-            yield b"3"
 
-        slow = pool.submit(lambda: served.http.post("/tokenize", content=parts()))
-        assert sent.wait(PATIENCE)
-        long = httpx2.post(f"{served.url}/tokenize", content=b" " * 9000)
-        while long.status_code == 400:  # what was sent has not arrived yet
-            long = httpx2.post(f"{served.url}/tokenize", content=b" " * 9000)
-        assert long.status_code == 429
-        assert "try again later" in long.json()["error"]["message"]
-        go_on.set()
-        assert slow.result().status_code == 400  # it was read: 3 is no object
-        assert httpx2.post(f"{served.url}/tokenize", content=b" " * 9000).status_code == 400
+def test_slow_bodies_keep_nobody_out():
+    guard = Guard(Settings(max_body_bytes=1000, max_bodies_bytes=10_000))
+
+    class Sent:
+        def __init__(self, *parts: bytes, ends: bool):
+            self.parts, self.ends = parts, ends
+
+        async def stream(self):
+            for part in self.parts:
+                await asyncio.sleep(0)
+                yield part
+            if not self.ends:
+                await asyncio.Event().wait()
+
+    async def all_of_them():
+        slow = [asyncio.create_task(guard.body(Sent(b"a" * 900, ends=False))) for _ in range(50)]
+        for _ in range(50):
+            assert (
+                await guard.body(Sent(b"b" * 500, b"c" * 500, ends=True)) == b"b" * 500 + b"c" * 500
+            )
+        refused = [task for task in slow if task.done()]
+        for task in refused:
+            assert isinstance(task.exception(), QueueFullError)
+        assert refused == slow[: len(refused)]
+        assert guard._receiving == 900 * (50 - len(refused)) <= 10_000
+        for task in slow:
+            task.cancel()
+        await asyncio.wait(slow)
+        assert guard._receiving == 0
+        assert not guard._uploads
+
+    asyncio.run(all_of_them())
 
 
 def test_a_large_body_within_the_limit_is_read(tiny):
