@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Literal
 
-from training.words import made_up, spliced
+from training.words import accented, made_up, spliced
 
 Split = Literal["train", "heldout", "unseen"]  # "unseen": held-out patterns with held-out values
 
 INVENT = (0.12, 0.35, 0.9)  # shares of made-up words: of most samples, of some, of a few
+ACCENTS = 0.04  # share of words that have some
 
 
 class Draw:
@@ -37,6 +38,10 @@ class Draw:
         return (zlib.crc32(text.encode()) % 10 == 0) == self.heldout
 
     def _word(self, options: Sequence[str]) -> str:
+        word = self._plain_word(options)
+        return accented(word, self.random) if self.chance(ACCENTS) else word
+
+    def _plain_word(self, options: Sequence[str]) -> str:
         if self.random.random() >= self._invent:
             return self.random.choice(options)
         made = made_up(self.random)

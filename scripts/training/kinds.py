@@ -85,7 +85,7 @@ def _int(d: Draw, rest: list[str]) -> Value:
     number = d.random.randint(low, high)
     if high > 100 and d.chance(0.3):
         number = min(high, max(low, int(high ** d.random.random())))
-    worded = 2 <= number < len(SMALL) and d.chance(0.15)
+    worded = 1 <= number < len(SMALL) and d.chance(0.15)
     return Value(SMALL[number] if worded else str(number), number)
 
 

@@ -7,6 +7,23 @@ from random import Random
 
 LISTS = Path(__file__).parent / "lists"
 CONSONANT, VOWEL = "bcdfghjklmnprstvwz", "aeiou"
+ACCENTED = {
+    "a": "àáâãäåāăąæ",
+    "c": "çćč",
+    "d": "ďđð",
+    "e": "èéêëēėęě",
+    "g": "ğģ",
+    "i": "ìíîïīı",
+    "l": "łľ",
+    "n": "ñńňņ",
+    "o": "òóôõöøōőœ",
+    "r": "řŕ",
+    "s": "šśşșß",
+    "t": "ťțþ",
+    "u": "ùúûüūůűų",
+    "y": "ýÿ",
+    "z": "žźż",
+}
 
 
 @cache
@@ -48,3 +65,13 @@ def spliced(words: Sequence[str], random: Random) -> str:
     """The beginning of one word of a list and the end of another: new, but like them."""
     left, right = random.choice(words), random.choice(words)
     return left[: random.randint(2, max(2, len(left) - 1))] + right[len(right) // 2 :].lower()
+
+
+def accented(word: str, random: Random) -> str:
+    """One or two of its letters as other languages than English have them."""
+    letters = list(word)
+    places = [i for i, letter in enumerate(letters) if letter.lower() in ACCENTED]
+    for i in random.sample(places, min(len(places), random.choice([1, 1, 2]))):
+        other = random.choice(ACCENTED[letters[i].lower()])
+        letters[i] = other.upper() if letters[i].isupper() else other
+    return "".join(letters)
