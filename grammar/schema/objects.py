@@ -176,16 +176,18 @@ class ObjectWriter:
         self._known: dict[tuple[int, int, int], Node] = {}
         self._nodes: dict[Member, Node] = {}
         self.repeats = bool(self.members.free) or len(self.members.needed) > 1
-        unnamed = [*self.members.free, *(m for some in self.members.needed for m in some)]
-        self.few_keys = self.repeats and any(member.keys.runs_out for member in unnamed)
+        self._unnamed = [*self.members.free, *(m for some in self.members.needed for m in some)]
+        self.few_keys = self.repeats and any(member.keys.runs_out for member in self._unnamed)
 
     def write(self) -> Node:
-        """Raises `TooManyError`."""
+        """`NOTHING` where there are too few keys. Raises `TooManyError`."""
         named, everything = self.members.named, (1 << len(self.members.needed)) - 1
         if self._cap * len(named) > MOST_STATES:
             raise TooManyError
         if (self._cap > 64 and (self.members.free or self.members.needed)) or everything > 3:
             raise TooManyError
+        if not self._has_enough_keys():
+            return NOTHING
         content = NOTHING
         for at in range(len(named), -1, -1):
             for count in range(min(at, self._cap), -1, -1):
@@ -195,6 +197,11 @@ class ObjectWriter:
             return self.dialect.mark("{}") if empty else NOTHING
         whole = concatenation(self.dialect.mark("{"), content, self.dialect.mark("}"))
         return alternation(self.dialect.mark("{}"), whole) if empty else whole
+
+    def _has_enough_keys(self) -> bool:
+        words = [member.keys.words_up_to(self.low) for member in self._unnamed]
+        known = {word for some in words if some is not None for word in some}
+        return None in words or len(self.members.named) + len(known) >= self.low
 
     def _ends(self, at: int, count: int, needed: int) -> bool:
         return at >= self._optional_from and not needed and count >= self.low

@@ -1,5 +1,6 @@
 """What a schema lets through and what not, each case once wrong; judged by a naive recogniser."""
 
+import json
 from typing import Any
 
 import pytest
@@ -275,6 +276,10 @@ def test_a_dynamic_reference_leads_to_the_outermost_anchor():
           ["a"]}, "/properties/a/properties/b", "no finite value"),
         ({"type": "array", "minItems": 1, "items": {"type": "number", "minimum": 1e17,
           "multipleOf": 0.01}}, "/items", "no finite value"),
+        ({"type": "object", "propertyNames": {"enum": [f"k{i}" for i in range(20)]},
+          "minProperties": 21}, "/", "no finite value"),
+        ({"properties": {"a": {}}, "patternProperties": {"^[k-m][0-9]$": {}}, "minProperties": 32,
+          "additionalProperties": False}, "/", "no finite value"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_enforced_is_refused_by_its_pointer(schema: Any, where: str, reason: str):
@@ -288,6 +293,14 @@ def test_what_cannot_be_enforced_is_told_where_it_is_to_be_checked():
     recogniser, found = written(schema, unenforced="check")
     assert found.inexact == (("/uniqueItems", "its items may repeat"),)
     assert recogniser.accepts('["a", "a"]')
+
+
+def test_as_many_keys_as_there_are_may_be_asked_for():
+    keys = [f"k{i}" for i in range(20)]
+    schema = {"type": "object", "propertyNames": {"enum": keys}, "minProperties": 20}
+    recogniser, _ = written(schema)
+    assert recogniser.accepts(json.dumps(dict.fromkeys(keys, 1)))
+    assert not recogniser.accepts(json.dumps(dict.fromkeys(keys[1:], 1)))
 
 
 def test_objects_that_may_hold_a_key_twice_are_told():
