@@ -101,10 +101,10 @@ def field(random: Random) -> Case:
         if strings:
             break
     name = random.choice(strings)
-    asked, right, text = domain.fields[name], values[name].said, " ".join(sentences)
+    asked, right, text = domain.fields[name], values[name].value, " ".join(sentences)
     labels = [right]
     while len(labels) <= _OTHERS:
-        other = kinds.draw(asked.kind, draw).said
+        other = kinds.draw(asked.kind, draw).value
         if other not in labels and other.lower() not in text.lower():
             labels.append(other)
     random.shuffle(labels)

@@ -3,6 +3,7 @@
 It knows no sentences; texts are in `names.py`.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +17,7 @@ from training.words import listed
 STRING, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 BOOLEAN = {"type": "boolean"}
 ISO_DATE = {"type": "string", "format": "date"}
+ARTICLED = ("place", "room", "topic")  # kinds whose article is said, but no part of the value
 SMALL = "zero one two three four five six seven eight nine ten eleven twelve".split()
 
 
@@ -33,7 +35,7 @@ def draw(kind: str, d: Draw) -> Value:
     name, *rest = kind.split()
     if name in TEXTS:
         said = TEXTS[name](d)
-        return Value(said, said)
+        return Value(said, re.sub("^(the|an?) ", "", said) if name in ARTICLED else said)
     return _OTHERS[name](d, rest)
 
 

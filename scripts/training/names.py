@@ -8,8 +8,13 @@ from collections.abc import Callable, Sequence
 from training.draws import Draw
 from training.words import listed, made_up
 
+TITLES = "Mr Mrs Ms Mr. Mrs. Ms. Dr Dr. Professor".split()
+TITLED = 0.04  # share of people who are named by one
+
 
 def _person(d: Draw) -> str:
+    if d.chance(TITLED):
+        return _titled(d)
     first, last = d.raw(listed("first")), d.raw(listed("last"))
     form = d.random.random()
     if form < 0.78:
@@ -21,6 +26,11 @@ def _person(d: Draw) -> str:
     if form < 0.96:
         return f"{first} {last}-{d.raw(listed('last'))}"
     return f"{first} {d.random.choice(['van', 'de', 'von', 'al', 'da'])} {last}"
+
+
+def _titled(d: Draw) -> str:
+    title, last = d.random.choice(TITLES), d.raw(listed("last"))
+    return f"{title} {last}" if d.chance(0.8) else f"{title} {d.raw(listed('first'))} {last}"
 
 
 def _company(d: Draw) -> str:
@@ -225,6 +235,7 @@ TEXTS: dict[str, Callable[[Draw], str]] = {
     "person": _whole(_person),
     "first": _open(listed("first")),
     "last": _open(listed("last")),
+    "titled": _whole(lambda d: _titled(d) if d.chance(0.8) else d.raw(listed("last"))),
     "city": _open(listed("city")),
     "country": _open(listed("country")),
     "nation": _open(listed("nation")),
