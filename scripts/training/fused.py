@@ -12,21 +12,20 @@ import subprocess
 import tempfile
 import types
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from dlm.models import DiffusionGemma
-from dlm.models.layers import Layer, SelfConditioning, rotary_angles
+from dlm.models.layers import Layer, RMSNorm, SelfConditioning, rotary_angles
 
 SOURCE = Path(__file__).with_name("fused.cpp")
 # -ffast-math but for its start-up code, by which the whole process would flush denormals
@@ -81,8 +80,8 @@ class Unit(Function):
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        (dy,) = grad_outputs
         (x,) = ctx.saved_tensors
         dx = torch.empty_like(x)
         call("unit_backward", x, dy.contiguous(), dx, *rows_of(x), ctx.eps)
@@ -101,8 +100,8 @@ class AddNorm(Function):
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        (dy,) = grad_outputs
         a, gain = ctx.saved_tensors
         dy, da, dgain = dy.contiguous(), torch.empty_like(a), torch.zeros_like(gain)
         call("add_norm_backward", a, gain, dy, da, dgain, *rows_of(a), ctx.eps)
@@ -124,8 +123,8 @@ class Join(Function):
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        (dy,) = grad_outputs
         a, b, gains, scalars = ctx.saved_tensors
         grads = torch.empty_like(dy), torch.empty_like(a), torch.empty_like(b)
         dgains = torch.zeros_like(gains)
@@ -162,11 +161,10 @@ class Heads(Function):
         return q, k, v
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
         z, gains, cos, sin = ctx.saved_tensors
         dz, dgains = torch.empty_like(z), torch.zeros_like(gains)
-        given = (grad.contiguous() for grad in grads)
+        given = (grad.contiguous() for grad in grad_outputs)
         call("heads_backward", z, gains, cos, sin, *given, dz, dgains, *ctx.rest)
         return dz, dgains, None, None, None, None
 
@@ -186,8 +184,8 @@ class Attend(Function):
         return (p @ v).view(shape)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
+        (dy,) = grad_outputs
         q, k, v, p, spans = ctx.saved_tensors
         B, heads, N, D = ctx.shape
         dy = dy.contiguous().view(q.shape)
@@ -220,11 +218,10 @@ class Gate(Function):
         return dense, routed
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Any:
         z, scales = ctx.saved_tensors
         dz, dscales = torch.empty_like(z), torch.zeros_like(scales)
-        given = (grad.contiguous() for grad in grads)
+        given = (grad.contiguous() for grad in grad_outputs)
         call("gate_backward", z, scales, *given, dz, dscales, *ctx.sizes)
         return dz, dscales, None
 
@@ -239,6 +236,10 @@ class Matrices(NamedTuple):
     routed: Tensor
 
 
+def gain_of(norm: RMSNorm) -> Tensor:
+    return norm.get_parameter("weight")
+
+
 def matrices(layer: Layer) -> Matrices:
     """With the gains of the norms before them. They are differentiable by the parameters."""
     attention, mlp, router = layer.self_attn, layer.mlp, layer.router
@@ -247,13 +248,13 @@ def matrices(layer: Layer) -> Matrices:
     both = torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))
     stack, down = (layer.experts.get_parameter(f"{name}_proj") for name in ("gate_up", "down"))
     inner = (
-        both * layer.pre_feedforward_layernorm.weight,
-        stack.flatten(0, 1) * layer.pre_feedforward_layernorm_2.weight,
+        both * gain_of(layer.pre_feedforward_layernorm),
+        stack.flatten(0, 1) * gain_of(layer.pre_feedforward_layernorm_2),
         router.proj.weight * (router.scale * router.scale.numel() ** -0.5),
     )
     joined = torch.cat(inner)
     return Matrices(
-        heads=(heads * layer.input_layernorm.weight).bfloat16(),
+        heads=(heads * gain_of(layer.input_layernorm)).bfloat16(),
         out=attention.o_proj.weight.bfloat16(),
         inner=F.pad(joined, (0, 0, 0, -len(joined) % ALIGNED)).bfloat16(),
         dense=mlp.down_proj.weight.bfloat16(),
@@ -272,11 +273,11 @@ def run_layer(
     m, attention, eps = matrices(layer), layer.self_attn, layer.input_layernorm.eps
     D, values = attention.head_dim, attention.v_proj is not None
     queries, keys = (len(each.weight) // D for each in (attention.q_proj, attention.k_proj))
-    gains = torch.stack((attention.q_norm.weight, attention.k_norm.weight))
-    sizes = Sizes(*x.shape[:2], queries, keys, D, values)
+    gains = torch.stack((gain_of(attention.q_norm), gain_of(attention.k_norm)))
+    sizes = Sizes(x.shape[0], x.shape[1], queries, keys, D, values)
     q, k, v = Heads.apply(F.linear(Unit.apply(x, eps), m.heads), gains, *turns, sizes, eps)
     attended = rearrange(Attend.apply(q, k, v, spans), "b h n d -> b n (h d)")
-    x = AddNorm.apply(x, F.linear(attended, m.out), layer.post_attention_layernorm.weight, eps)
+    x = AddNorm.apply(x, F.linear(attended, m.out), gain_of(layer.post_attention_layernorm), eps)
 
     experts, router = layer.experts, layer.router
     mlps = MLPs(m.dense.shape[1], experts.experts, m.routed.shape[1] // experts.experts, router.k)
@@ -284,9 +285,9 @@ def run_layer(
     dense, routed = Gate.apply(inner, router.per_expert_scale, mlps)
     gains = torch.stack(
         (
-            layer.post_feedforward_layernorm_1.weight,
-            layer.post_feedforward_layernorm_2.weight,
-            layer.post_feedforward_layernorm.weight,
+            gain_of(layer.post_feedforward_layernorm_1),
+            gain_of(layer.post_feedforward_layernorm_2),
+            gain_of(layer.post_feedforward_layernorm),
         )
     )
     outs = F.linear(dense, m.dense), F.linear(routed, m.routed)
@@ -307,7 +308,8 @@ def run_layers(
         turns[c.kind] = tuple(each[..., 0, : c.head_dim // 2].contiguous() for each in angles)
     x = x.float()
     with torch.autocast("cpu", enabled=False):
-        for layer, c, scalar in zip(model.layers, model.config.layers, scalars, strict=True):
+        layers = cast("Iterable[Layer]", model.layers)
+        for layer, c, scalar in zip(layers, model.config.layers, scalars, strict=True):
             seen = spans[model.config.window_of(c.kind)]
             x = run_layer(layer, x, turns[c.kind], seen, scalar.flatten())
     return model.norm(x)

@@ -35,6 +35,7 @@ def tool_call(random: Random, split: Split) -> Sample:
     parameters, requests = known[name]
     values = {key: kinds.draw(kind, draw) for key, kind in parameters.items()}
     request = random.choice(requests)
+    request = request[:1].upper() + request[1:]
     for key, value in values.items():
         request = request.replace(f"{{{key}}}", value.said)
         if value.value in (True, False):
@@ -45,7 +46,7 @@ def tool_call(random: Random, split: Split) -> Sample:
     body = ",".join(f"{key}:{native(value)}" for key, value in arguments.items())
     return Sample(
         task="tool",
-        prompt=request[:1].upper() + request[1:],
+        prompt=request,
         answer=f"<|tool_call>call:{name}{{{body}}}<tool_call|>",
         value=(name, plain(arguments)),
         tools=[_declaration(tool, known[tool][0]) for tool in declared],

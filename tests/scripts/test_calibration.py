@@ -40,7 +40,7 @@ def test_decisions_about_words_are_as_right_as_words_that_are_written(built_in):
     for row in rows[:2]:
         assert row.right >= row.generated_right >= 24
         assert row.ece < 0.05
-        assert row.mass > 0.9
+        assert row.mass > 0.8
     for row in rows:
         assert sum(one.count for one in row.bins if one) == row.n == 25
         assert 0 <= row.brier <= 2

@@ -1,5 +1,6 @@
 """Ways to decode, compared: what is measured, kept, and told."""
 
+import csv
 import json
 import sys
 from dataclasses import replace
@@ -80,7 +81,8 @@ def test_every_prompt_is_told_in_every_mode(monkeypatch, capsys, tmp_path):
         "http://purl.org", ""
     ).replace("http://creativecommons.org", "")
     assert (tmp_path / "quality.png").read_bytes()[:4] == b"\x89PNG"
-    assert len((tmp_path / "results.csv").read_text().splitlines()) == 1 + len(found)
+    with (tmp_path / "results.csv").open(newline="") as table:
+        assert len(list(csv.reader(table))) == 1 + len(found)
 
 
 def test_what_was_stopped_goes_on_and_nothing_is_run_twice(monkeypatch, capsys, tmp_path):

@@ -131,8 +131,10 @@ def test_a_loss_and_its_gradients_are_those_of_the_plain_layers(rng):
     (*plain, expected), (*ours, grads) = found
     assert ours == pytest.approx(plain, rel=0.02)
     assert grads.keys() == expected.keys()
+    slack = 1e-3 * max(grad.norm() for grad in expected.values())  # next to 0 is bf16's rounding
     for name, grad in grads.items():
-        assert F.cosine_similarity(grad.flatten(), expected[name].flatten(), dim=0) > 0.95, name
+        error = (grad - expected[name]).norm()
+        assert error < 0.3 * expected[name].norm() + slack, name
 
 
 def test_the_process_keeps_its_denormals():
