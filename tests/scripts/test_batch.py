@@ -63,8 +63,8 @@ def whole(tmp_path_factory):
     schema = {"type": "object", "additionalProperties": {"type": "string", "maxLength": 20}}
     options = ["--input", rows, "--schema", json.dumps(schema), "--max-tokens", 64]
     out = folder / "out.jsonl"
-    process = started(*options, "--output", out)
-    said = process.communicate(timeout=PATIENCE)[1]
+    with started(*options, "--output", out) as process:
+        said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     assert f"{ROWS} rows, 0 errors" in said
     return options, {line["row"]: line for line in lines_of(out)}
@@ -84,12 +84,12 @@ def test_killed_three_times_it_ends_with_the_rows_of_one_run(whole, tmp_path):
     assert len(right) == ROWS
     out, counts = tmp_path / "out.jsonl", [0]
     for workers in (1, 1, 2):
-        process = started(*options, "--output", out, "--slots", 2, "--workers", workers)
-        wait_for(process, out, counts[-1] + 3)
-        pids = workers_of(process.pid)
-        assert bool(pids) == (workers > 1)
-        process.kill()
-        process.communicate()  # ends when nobody holds its stderr any more, workers neither
+        with started(*options, "--output", out, "--slots", 2, "--workers", workers) as process:
+            wait_for(process, out, counts[-1] + 3)
+            pids = workers_of(process.pid)
+            assert bool(pids) == (workers > 1)
+            process.kill()
+            process.communicate()  # ends when nobody holds its stderr any more, workers neither
         assert process.returncode == -signal.SIGKILL
         assert not any(map(is_running, pids))
         counts.append(out.read_bytes().count(b"\n"))
@@ -97,23 +97,23 @@ def test_killed_three_times_it_ends_with_the_rows_of_one_run(whole, tmp_path):
             file.write('{"row": 0, "value": {"na')  # what a kill in the middle of a write leaves
     assert counts == sorted(set(counts))
     assert counts[-1] < ROWS
-    process = started(*options, "--output", out)
-    check_whole(process, out, right)
+    with started(*options, "--output", out) as process:
+        check_whole(process, out, right)
 
 
 def test_a_worker_that_is_killed_costs_no_row(whole, tmp_path):
     options, right = whole
     out = tmp_path / "out.jsonl"
-    process = started(*options, "--output", out, "--workers", 2, "--slots", 2)
-    wait_for(process, out, 2)
-    before = workers_of(process.pid)
-    assert before
-    os.kill(before[0], signal.SIGKILL)
-    count = out.read_bytes().count(b"\n")
-    assert count < ROWS - 8
-    wait_for(process, out, count + 8)
-    assert before[0] not in workers_of(process.pid)
-    check_whole(process, out, right)
+    with started(*options, "--output", out, "--workers", 2, "--slots", 2) as process:
+        wait_for(process, out, 2)
+        before = workers_of(process.pid)
+        assert before
+        os.kill(before[0], signal.SIGKILL)
+        count = out.read_bytes().count(b"\n")
+        assert count < ROWS - 8
+        wait_for(process, out, count + 8)
+        assert before[0] not in workers_of(process.pid)
+        check_whole(process, out, right)
 
 
 def test_a_csv_is_extracted_and_a_bad_row_is_its_own_error(run, tmp_path):

@@ -60,10 +60,10 @@ def test_an_interrupt_that_the_caller_ignores_stays_ignored(tmp_path):
 def test_an_interrupt_while_rows_are_answered_is_exit_code_130_and_keeps_them(tmp_path):
     rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     rows.write_text('"Say something."\n' * 500)
-    process = started("--input", rows, "--output", out, "--regex", "[a-z]{20}")
-    wait_for(process, out, 2)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=PATIENCE)[1]
+    with started("--input", rows, "--output", out, "--regex", "[a-z]{20}") as process:
+        wait_for(process, out, 2)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130
     assert said.endswith("batch.py: interrupted\n")
     assert "Traceback" not in said

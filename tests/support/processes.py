@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from waiting import PATIENCE
@@ -27,10 +28,15 @@ def printed(code: str, **environment: str) -> str:
     return run.stdout
 
 
-def started(*args: object) -> "subprocess.Popen[str]":
-    """The batch script as a process of its own."""
+@contextmanager
+def started(*args: object) -> "Iterator[subprocess.Popen[str]]":
+    """The batch script as a process of its own, which ends with the test even where that fails."""
     command = [sys.executable, str(BATCH), *map(str, args)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_for(process: "subprocess.Popen[str]", path: Path, count: int) -> None:

@@ -31,7 +31,7 @@ from dlm.policy import Policy
 ROOT = Path(__file__).parents[3]
 FORM = Extraction(template=Template.column("text"))
 ACTOR = "ray::MapWorker"
-ROWS = 24
+ROWS = 40
 
 
 @pytest.fixture(scope="module")
@@ -90,19 +90,19 @@ def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tm
     options += ["--max-tokens", 64, "--slots", 2]
 
     address = ray.get_runtime_context().gcs_address
-    process = started(*options, "--ray", address, "--workers", 2)
-    wait_for(process, out, 2)
-    before = named(os.getpid(), ACTOR)
-    assert len(before) == 2
-    os.kill(before[0], signal.SIGKILL)
-    wait_for(process, out, out.read_bytes().count(b"\n") + 4)
-    wait_until(lambda: len(named(os.getpid(), ACTOR)) == 2)  # there is another in its place
-    process.kill()
-    process.communicate()
+    with started(*options, "--ray", address, "--workers", 2) as process:
+        wait_for(process, out, 2)
+        wait_until(lambda: len(named(os.getpid(), ACTOR)) == 2)  # one may be up before the other
+        before = named(os.getpid(), ACTOR)
+        os.kill(before[0], signal.SIGKILL)
+        wait_for(process, out, out.read_bytes().count(b"\n") + 4)
+        wait_until(lambda: len(named(os.getpid(), ACTOR)) == 2)  # there is another in its place
+        process.kill()
+        process.communicate()
     kept = out.read_bytes()
     assert kept.count(b"\n") < ROWS
-    process = started(*options)  # goes on, on Ray or not
-    said = process.communicate(timeout=PATIENCE)[1]
+    with started(*options) as process:  # goes on, on Ray or not
+        said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     assert f"{ROWS} rows, 0 errors" in said
     assert out.read_bytes().startswith(kept)
