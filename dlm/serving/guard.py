@@ -1,4 +1,4 @@
-"""Who may ask, and how much: keys, and bodies that end."""
+"""Who may ask, and how much: keys, and bodies that are JSON and end."""
 
 import asyncio
 import hmac
@@ -41,6 +41,14 @@ class Guard:
             wrong = "Incorrect API key provided" if key else "An API key is missing"
             said = f"{wrong}: send it as `Authorization: Bearer KEY`"
             raise HTTPException(401, said, {"WWW-Authenticate": "Bearer"})
+
+    async def check_type(self, request: Request) -> None:
+        """415 for a body that is not said to be JSON: any web page may have a browser send one of
+        another type, and only JSON makes the browser ask first (`allowed_origins`)."""
+        given = request.headers.get("content-type", "")
+        if given.partition(";")[0].strip().lower() != "application/json":
+            said = f"Content-Type is {given[:80]!r}" if given else "Content-Type is missing"
+            raise HTTPException(415, f"{said}: send `Content-Type: application/json`")
 
     async def body(self, request: Request) -> bytes:
         """413 for one that is too large, 408 for one that does not arrive. Where too much is being

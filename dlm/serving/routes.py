@@ -65,9 +65,6 @@ class Routes(ABC):
     @abstractmethod
     async def read_metrics(self) -> Response: ...
 
-    async def check_key(self, request: Request) -> None:
-        await self.guard.check_key(request)
-
     async def page(self) -> Response:
         return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
 
@@ -99,7 +96,9 @@ def application(service: Routes) -> FastAPI:
         lifespan=service.serving,
         redirect_slashes=False,
     )
-    guarded = APIRouter(dependencies=[Depends(service.check_key)], redirect_slashes=False)
+    guard = service.guard
+    guarded = APIRouter(dependencies=[Depends(guard.check_key)], redirect_slashes=False)
+    typed = [Depends(guard.check_type)]
     for path, work in {
         "/v1/chat/completions": service.chat,
         "/v1/completions": service.complete,
@@ -107,7 +106,7 @@ def application(service: Routes) -> FastAPI:
         "/tokenize": service.tokenize,
         "/detokenize": service.detokenize,
     }.items():
-        guarded.add_api_route(path, work, methods=["POST"])
+        guarded.add_api_route(path, work, methods=["POST"], dependencies=typed)
     guarded.add_api_route("/v1/models", service.models, methods=_READ)
     guarded.add_api_route("/v1/models/{name:path}", service.model, methods=_READ)
     app.include_router(guarded)

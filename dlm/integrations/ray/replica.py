@@ -79,7 +79,7 @@ def _scope(call: Call) -> Scope:
         "raw_path": call.path.encode(),
         "query_string": b"",
         "root_path": "",
-        "headers": [],
+        "headers": [(b"content-type", b"application/json")],  # as the ingress has found
         "client": None,
         "server": None,
     }

@@ -86,6 +86,7 @@ def asked(handle, path="/v1/chat/completions", settings=None, relay=None, **more
     async def run():
         transport = httpx2.ASGITransport(application(relay))
         async with httpx2.AsyncClient(transport=transport, base_url="http://here") as http:
+            http.headers["Content-Type"] = "application/json"
             method = "POST" if path.startswith("/v1/c") else "GET"
             return await http.request(method, path, **more)
 
@@ -136,8 +137,13 @@ def test_a_stream_that_has_begun_ends_with_an_error_and_is_not_asked_again():
 def test_a_client_that_goes_away_cancels_the_request(messages):
     handle = Handle(messages)
     app = application(Relay(Settings(), handle))
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
-    scope |= {"query_string": b"", "root_path": "", "http_version": "1.1"}
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions"}
+    scope |= {
+        "headers": [(b"content-type", b"application/json")],
+        "query_string": b"",
+        "root_path": "",
+        "http_version": "1.1",
+    }
 
     async def run():
         arrived = [{"type": "http.request", "body": b"{}", "more_body": False}]

@@ -20,6 +20,8 @@ from dlm.serving.app import app_of
 from dlm.serving.server import DrainingServer
 from dlm.serving.settings import Settings
 
+JSON = {"Content-Type": "application/json"}  # of bodies that tests spell out
+
 
 @contextmanager
 def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
@@ -45,7 +47,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
             openai.OpenAI(
                 base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=PATIENCE
             ) as client,
-            httpx2.Client(base_url=url, timeout=PATIENCE) as http,
+            httpx2.Client(base_url=url, timeout=PATIENCE, headers=JSON) as http,
         ):
             yield SimpleNamespace(
                 url=url, client=client, http=http, server=service, running=running, engine=engine

@@ -25,6 +25,14 @@ from dlm.serving.settings import Settings
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
 
+ASKED = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/decisions",
+    "/tokenize",
+    "/detokenize",
+)
+
 
 class Broken(Random):
     def denoise(self, *args, **more):
@@ -78,11 +86,45 @@ def test_a_model_that_is_not_there_is_a_404(tiny):
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[" * 100_000, b'{"a": NaN}', b"\xff", b"[]", b"3"])
 def test_a_body_that_is_none_is_a_400(tiny, raw):
-    asked = "/v1/chat/completions", "/v1/completions", "/v1/decisions"
-    for path in (*asked, "/tokenize", "/detokenize"):
+    for path in ASKED:
         answer = tiny.http.post(path, content=raw)
         assert answer.status_code == 400
         assert answer.json()["error"]["message"].startswith("the body is")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("text/plain", "Content-Type is 'text/plain': send `Content-Type: application/json`"),
+        (
+            "application/x-www-form-urlencoded",
+            "Content-Type is 'application/x-www-form-urlencoded'",
+        ),
+        ("text/plain; application/json", "Content-Type is 'text/plain; application/json'"),
+        ("é" * 1000, "Content-Type is 'Ã©Ã©"),
+        ("", "Content-Type is missing: send `Content-Type: application/json`"),
+    ],
+)
+def test_a_body_that_any_web_page_can_send_is_a_415(tiny, given, problem):
+    """A browser asks before it sends another one (CORS), and is not told that it may."""
+    for path in ASKED:
+        headers = {"Content-Type": given.encode()}
+        answer = tiny.http.post(path, content=b'{"prompt": "hi"}', headers=headers)
+        assert answer.status_code == 415
+        error = answer.json()["error"]
+        assert error["type"] == "UnsupportedMediaTypeError"
+        assert error["message"].startswith(problem)
+        assert len(error["message"]) < 200
+    origin = {"Origin": "https://a.page", "Access-Control-Request-Method": "POST"}
+    asks = tiny.http.options("/v1/completions", headers=origin)
+    assert "access-control-allow-origin" not in asks.headers
+
+
+def test_json_has_a_charset_and_any_case(tiny):
+    headers = {"Content-Type": "Application/JSON ; charset=UTF-8"}
+    body = b'{"prompt": "hi", "max_tokens": 4}'
+    answer = tiny.http.post("/v1/completions", content=body, headers=headers)
+    assert answer.status_code == 200
 
 
 def test_a_way_that_leads_nowhere_is_told_in_the_same_form(tiny):
@@ -142,8 +184,8 @@ def test_where_too_much_is_received_the_one_that_takes_longest_gets_a_429(engine
     with serve(engine_of(Random(V, seed=1)), **limits) as served:
         place = (served.http.base_url.host, served.http.base_url.port)
         with socket.create_connection(place, PATIENCE) as slow:
-            head = b"POST /tokenize HTTP/1.1\r\nHost: here\r\nContent-Length: 9999\r\n\r\n"
-            slow.sendall(head + b" " * 9000)
+            head = b"POST /tokenize HTTP/1.1\r\nHost: here\r\nContent-Length: 9999\r\n"
+            slow.sendall(head + b"Content-Type: application/json\r\n\r\n" + b" " * 9000)
             while not select.select([slow], [], [], 0)[0]:  # until it is answered
                 short = served.http.post("/tokenize", content=b" " * 9000)
                 assert short.status_code == 400  # it was read: it holds no object
