@@ -148,12 +148,8 @@ class Reader:
 
     def _load(self, uri: str) -> bool:
         document = self._registry.get(uri, self._registry.get(f"{uri}#"))
-        if document is None and uri.rstrip("#") in _DRAFTS:
+        if document is None and "json-schema.org/" in uri:
             from jsonschema_specifications import REGISTRY  # few schemas need it
-
-            document = REGISTRY.contents(uri)
-        elif document is None and "json-schema.org/draft/" in uri:
-            from jsonschema_specifications import REGISTRY
 
             document = REGISTRY.contents(uri) if uri in REGISTRY else None
         if document is None:
@@ -189,6 +185,9 @@ class Reader:
                 draft = self._draft(node["$schema"], where)
             base = self._named(node, base, draft)
             self._places.setdefault(id(node), (where, base, draft))
+            known = "prefixItems" in node and draft in (_ANY, 2020)
+            if known and isinstance(node.get("items"), list):
+                self._refuse(f"{where}/items", "a list beside prefixItems, which no draft knows")
             for word, value in node.items():
                 if _known(draft, word):
                     if reason := _flaw(word, value, draft):

@@ -214,6 +214,7 @@ def test_formats_may_be_asked_for_where_types_are_not_implied():
     [
         ("draft-04", {"minimum": 3, "exclusiveMinimum": True}, ["4"], ["3"]),
         ("draft-04", {"items": [{"type": "null"}], "additionalItems": False}, ["[null]"], ["[1]"]),
+        ("draft-07", {"items": [{"type": "null"}], "prefixItems": [False]}, ["[null]"], ["[1]"]),
         ("draft-07", {"$ref": "#/definitions/a", "minimum": 9, "definitions": {"a": {"enum": [1]}}},
          ["1"], ["9"]),
         ("draft-07", {"dependencies": {"a": ["b"]}, "properties": {"a": {}, "b": {}}},
@@ -265,9 +266,11 @@ def test_a_dynamic_reference_leads_to_the_outermost_anchor():
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a/uniqueItems", "may repeat"),
         ({"items": {"pattern": "(a)\\1"}}, "/items/pattern", "reference"),
         ({"properties": {"a": {"$ref": "#/x"}}}, "/properties/a/$ref", "leads to no schema"),
+        ({"$ref": "http://json-schema.org/schema"}, "/$ref", "leads to no schema"),
         ({"anyOf": [{"$ref": "#"}]}, "/", "refers to itself"),
         ({"properties": {"a": {"type": "text"}}}, "/properties/a/type", "is no type"),
         ({"items": {"minLength": "a"}}, "/items/minLength", "integer from 0"),
+        ({"not": {"prefixItems": [{}], "items": [{}]}}, "/not/items", "beside prefixItems"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"required": ["a"], "properties": {"a": {"$ref":
           "#/$defs/a"}}}}}, "/", "no finite value"),
         ({"type": "string", "pattern": "^(ab){2,99999999999}$"}, "/pattern", "[0-9]"),
