@@ -121,8 +121,10 @@ class Compiler:
 
 def _crashed(future: "Future[Compiled]") -> bool:
     """It says nothing about the grammar."""
-    return future.done() and isinstance(future.exception(), CrashError)
+    if not future.done():
+        return False
+    return future.cancelled() or isinstance(future.exception(), CrashError)
 
 
 def _size(future: "Future[Compiled]") -> int:
-    return 0 if future.exception() else future.result().nbytes
+    return 0 if _crashed(future) or future.exception() else future.result().nbytes

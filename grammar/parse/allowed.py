@@ -12,6 +12,7 @@ from jaxtyping import Bool
 from dlm.grammar.masks import bits
 from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.masks.walk import Reached, walk
+from dlm.grammar.parse.branch import FAR
 from dlm.grammar.parse.made import Made
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.parser import Parser
@@ -19,8 +20,7 @@ from dlm.grammar.parse.state import State, Thread
 from dlm.grammar.parse.within import Bounds, Terminals, Words, token_words
 from dlm.grammar.vocabulary import Vocabulary
 
-_FAR = 1 << 40  # bytes: beyond any budget
-_NEVER = _FAR + 1  # there is no end
+_NEVER = FAR + 1  # there is no end
 _NODES = 20  # of the trie that a unit of work is spent on
 _MASK = 50  # units for a mask
 
@@ -56,7 +56,7 @@ class Allowed:
     def costs(self, state: State) -> tuple[np.ndarray, np.ndarray, bool]:
         """The tokens that may follow but for stops, and the fewest bytes to the end behind each.
 
-        `_FAR` stands for more than that. Left out are tokens behind which there is no end; and
+        `FAR` stands for more than that. Left out are tokens behind which there is no end; and
         whether none is.
         """
         costs, all_end = np.full(len(self._vocabulary), _NEVER, dtype=np.int64), True
@@ -67,16 +67,16 @@ class Allowed:
                 known, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
                 nodes, bytes_ = known.costs(thread.at, bounds, self._meter)
                 tokens, owner = self._vocabulary.trie.tokens_at(nodes)
-                np.minimum.at(costs, tokens, np.minimum(bytes_[owner] + min(rest, _FAR), _FAR))
+                np.minimum.at(costs, tokens, np.minimum(bytes_[owner] + min(rest, FAR), FAR))
         reached, states = self._leaving(state)
-        ends = np.array([_NEVER if s.cost is None else min(s.cost, _FAR) for s in states] or [0])
+        ends = np.array([_NEVER if s.cost is None else min(s.cost, FAR) for s in states] or [0])
         all_end &= all(s.cost is not None for s in states)
         tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
         np.minimum.at(costs, tokens, ends[reached.states[owner]])
         for token in self._control(state) - {*self._vocabulary.stops}:
             behind = self._parser.after(state, token, b"")
             if behind is not None and behind.cost is not None:
-                costs[token] = min(behind.cost, _FAR)
+                costs[token] = min(behind.cost, FAR)
             all_end &= behind is None or behind.cost is not None
         tokens = np.flatnonzero(costs < _NEVER)
         return tokens, costs[tokens], all_end

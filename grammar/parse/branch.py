@@ -13,6 +13,7 @@ from dlm.grammar.trie import Trie
 
 TokensAt = tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]  # which of the nodes
 Bounds = tuple[int, int | None]  # characters that must follow, and that may; None: any number
+FAR = 1 << 40  # bytes: beyond any budget
 
 
 class Branch:
@@ -102,7 +103,7 @@ class Branch:
             state, count = divmod(place, most)
             rest = None if high is None else high - count
             cost = self._scanner.cost(state, low - count, rest)
-            costs[place] = -1 if cost is None else cost
+            costs[place] = -1 if cost is None else min(cost, FAR)
         return costs[at]
 
 

@@ -1,8 +1,8 @@
 """How many bytes a text of an automaton still takes, by how many characters it may have.
 
 A shortest text between bounds is found over tables of exact lengths (Bellman's recursion). From
-some length on, most automata only take as much more for each further character: then no table is
-needed, and a bound of a billion costs nothing.
+some length on, most automata take what they took so many characters before, and as much more each
+time: then no table is needed, and a bound of a billion costs nothing.
 """
 
 import heapq
@@ -13,7 +13,7 @@ from threading import Lock
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
 
-_MOST_WORK = 2_000_000  # edges that are looked at for tables of exact lengths
+_MOST_WORK = 500_000  # edges that are looked at for tables of exact lengths
 _NICE = " a0"  # what a shortest text is spelled with, if there is a choice
 
 Weigh = Callable[[int], int]  # the fewest bytes that a code point is written in
@@ -33,15 +33,23 @@ class Lengths:
             self._edges.append([(each[0], to, each[-1]) for to, each in best.items()])
         self._shortest = self._measure()
         self.fewest = self._count()  # characters to acceptance, by state
+        self._longest = self._most()  # likewise, the most
         self._exactly = [[0.0 if q in self._final else inf for q in range(len(self._edges))]]
+        self._seen: dict[tuple[float, ...], int] = {}  # rows, but for what they have in common
         self._lock = Lock()  # grammars that share it may be made in another thread
-        self._slope: float | None = None  # bytes for each character behind the tables
+        self._cycle: tuple[int, float] | None = None  # rows that the last is behind, bytes more
         self._work = 0
 
     @property
-    def regular_from(self) -> int | None:
-        """From so many characters on, every further one costs the same; None: not known to be."""
-        return None if self._slope is None else len(self._exactly) - 1
+    def regular(self) -> tuple[int, int] | None:
+        """From the first of these numbers of characters on, as many as the second make no
+        difference but to take always the same bytes; None: not known to be so."""
+        return None if self._cycle is None else (len(self._exactly) - 1, self._cycle[0])
+
+    def check(self, low: int, high: int | None) -> None:
+        """Raises `InvalidGrammarError` where `within` does for lesser bounds, from any state."""
+        for q in range(len(self._edges)):
+            self.within(q, low, high)
 
     def within(self, q: int, low: int, high: int | None) -> int | None:
         """The fewest bytes from state `q` to acceptance in `low` to `high` characters.
@@ -49,16 +57,20 @@ class Lengths:
         None if there is no such text. Raises `InvalidGrammarError` where that is too hard to say.
         """
         bytes_, characters = self._shortest[q]
-        if characters < 0 or (high is not None and (high < 0 or high < low)):
+        if characters < 0 or low > self._longest[q]:
+            return None
+        if high is not None and high < max(low, self.fewest[q]):
             return None
         if low <= characters and (high is None or characters <= high):
             return bytes_
-        best, count = inf, max(low, 0)
-        while (high is None or count <= high) and count < best:
+        best, count = inf, max(low, self.fewest[q])
+        most = min(self._longest[q], inf if high is None else high)
+        while count <= most and count < best:
             row, beyond = self._row(count)
             best = min(best, row[q] + beyond)
-            if beyond or (self._slope is not None and count >= len(self._exactly) - 1):
-                break  # every further character takes more
+            if self._cycle is not None:  # once around, and every further character takes more
+                last = max(low, len(self._exactly)) + self._cycle[0]
+                most = min(most, last)
             count += 1
         return None if best == inf else int(best)
 
@@ -78,12 +90,14 @@ class Lengths:
     def _row(self, count: int) -> tuple[list[float], float]:
         """Bytes by state for exactly `count` characters, and what to add to them."""
         with self._lock:
-            while self._slope is None and len(self._exactly) <= count:
+            while self._cycle is None and len(self._exactly) <= count:
                 self._extend()
         last = len(self._exactly) - 1
-        if count <= last:
+        if self._cycle is None or count <= last:
             return self._exactly[count], 0.0
-        return self._exactly[last], (count - last) * (self._slope or 0.0)
+        period, more = self._cycle
+        rounds = -((last - count) // period)
+        return self._exactly[count - rounds * period], rounds * more
 
     def _extend(self) -> None:
         last = self._exactly[-1]
@@ -93,11 +107,14 @@ class Lengths:
                 "terminal", f"a pattern is too intricate for a length of {len(self._exactly)}"
             )
         row = [min((w + last[to] for w, to, _ in edges), default=inf) for edges in self._edges]
-        steps = {b - a for a, b in zip(last, row, strict=True) if a != inf and b != inf}
-        same = all((a == inf) == (b == inf) for a, b in zip(last, row, strict=True))
         self._exactly.append(row)
-        if same and len(steps) <= 1:
-            self._slope = steps.pop() if steps else 1.0
+        number, least = len(self._exactly) - 1, min(row)
+        before = self._seen.setdefault(
+            tuple(each if each == inf else each - least for each in row), number
+        )
+        if before < number:  # a row follows from the one before, whatever all of it has more
+            more = 0.0 if least == inf else least - min(self._exactly[before])
+            self._cycle = number - before, more
 
     def _into(self) -> list[list[tuple[int, int]]]:
         into: list[list[tuple[int, int]]] = [[] for _ in self._edges]
@@ -114,6 +131,20 @@ class Lengths:
                 found[q] = count
             level = {before for q in level for _, before in into[q] if found[before] < 0}
             count += 1
+        return found
+
+    def _most(self) -> list[float]:
+        """Characters to acceptance at the most, by state."""
+        into, found = self._into(), [inf] * len(self._edges)
+        left = [len(edges) for edges in self._edges]
+        ready = [q for q, count in enumerate(left) if not count]
+        while ready:  # what is never ready leads into a circle
+            q = ready.pop()
+            found[q] = max((1 + found[to] for _, to, _ in self._edges[q]), default=0)
+            for _, before in into[q]:
+                left[before] -= 1
+                if not left[before]:
+                    ready.append(before)
         return found
 
     def _measure(self) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ rule, or read nothing (epsilon). Knows no text and no vocabulary.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -72,11 +73,22 @@ class Network:
     def tail(self, state: int) -> bool:
         """Nothing is left of the state's rule."""
         if state not in self._tails:
-            self._tails[state] = False  # where epsilon edges go in a circle
-            edges = self._out(state)
-            through = all(isinstance(edge, Epsilon) and self.tail(edge.to) for edge in edges)
-            self._tails[state] = through if edges else state in self.final
+            self._tails[state] = self._only_ends(state)
         return self._tails[state]
+
+    def _only_ends(self, state: int) -> bool:
+        seen, waiting, ends = {state}, deque([state]), False
+        while waiting:
+            state = waiting.popleft()
+            edges = self._out(state)
+            if not all(isinstance(edge, Epsilon) for edge in edges):
+                return False
+            if not edges and state not in self.final:
+                return False
+            ends = ends or not edges
+            waiting += {edge.to for edge in edges} - seen
+            seen.update(edge.to for edge in edges)
+        return ends
 
     def way(self, state: int) -> Iterator[Read | int]:
         """A shortest way to the end of the state's rule: terminals, and tokens by their ids."""
@@ -123,6 +135,7 @@ class Network:
     def _measure(self) -> None:
         """Knuth's generalisation of Dijkstra's algorithm to context-free grammars (1977)."""
         scanners = [scanner_of(terminal) for terminal in self.terminals]
+        self._check_bounds(scanners)
         reads: dict[Read, int | None] = {}  # bytes, by edge
         into: dict[int, list[tuple[int, Edge]]] = {}  # edges by the states that they wait for
         for state, edges in enumerate(self.edges):
@@ -150,6 +163,14 @@ class Network:
                 if known is not None:
                     order += 1
                     heapq.heappush(heap, (known, order, before, edge))
+
+    def _check_bounds(self, scanners: list[Scanner | LiteralScanner]) -> None:
+        """Raises `InvalidGrammarError` where a text would be met that bounds are too hard for."""
+        reads = (edge for edges in self.edges for edge in edges if isinstance(edge, Read))
+        for terminal, low, high in {(edge.terminal, edge.low, edge.high) for edge in reads}:
+            scanner = scanners[terminal]
+            if low and isinstance(scanner, Scanner):
+                scanner.check(low, high)
 
     def _through(self, edge: Edge, reads: dict[Read, int | None] | None = None) -> int | None:
         """The cost of a way over `edge`, once it is known."""

@@ -58,6 +58,10 @@ class Scanner:
         """A move from `state` to `to` ends a character."""
         return self.boundary[to] and not (self.quoted and state == self.start)
 
+    def check(self, low: int, high: int | None) -> None:
+        """Raises `InvalidGrammarError` where bounds are too hard to keep, now or further on."""
+        self._lengths.check(low, high)
+
     def cost(self, state: int, low: int = 0, high: int | None = None) -> int | None:
         """The fewest bytes to the end, with `low` to `high` characters more; None: no way."""
         return min((each[0] for each in self._ways(state, low, high)), default=None)
@@ -77,8 +81,9 @@ class Scanner:
 
     def clamped(self, low: int, high: int | None, reach: int) -> tuple[int, int | None]:
         """Bounds that say the same of all texts of which `reach` characters are looked at."""
-        low, regular = max(low, 0), self._lengths.regular_from
-        if regular is not None and (excess := low - reach - regular) > 0:
+        low, regular = max(low, 0), self._lengths.regular
+        if regular is not None and (excess := low - reach - regular[0]) > 0:
+            excess -= excess % regular[1]
             low, high = low - excess, None if high is None else high - excess
         if high is not None and high >= low + reach + len(self._edges):
             high = None  # where a text is long enough, one is that is not much longer

@@ -47,11 +47,44 @@ def built(node: Node) -> Machine:
         raise TooLargeError("its groups are nested too deep") from None
 
 
+def positions(node: Node) -> int:
+    """How many characters a pattern has, its repetitions written out."""
+    return _Sizes().of(node)
+
+
+class _Sizes:
+    """At least 1 each: what reads nothing takes its time, too."""
+
+    def __init__(self):
+        self._known: dict[int, int] = {}
+
+    def of(self, node: Node) -> int:
+        if (known := self._known.get(id(node))) is not None:
+            return known
+        match node:
+            case Characters():
+                size = 1
+            case Literal(text):
+                size = len(text)
+            case Concatenation(parts) | Alternation(parts):
+                size = sum(map(self.of, parts))
+            case Repetition(part, low, high):
+                size = self.of(part) * (max(low, 1) if high is None else high)
+            case Terminal(automaton, low, high, Spelling.RAW):
+                size = sum(map(len, automaton.edges)) * max(low, high or 1)
+            case Lookahead(part) | Lookbehind(part):
+                size = self.of(part) + 3
+            case _:
+                raise TypeError(f"{type(node).__name__} is no part of a pattern")
+        self._known[id(node)] = size = max(1, size)
+        return size
+
+
 class _Builder:
-    def __init__(self, node: Node):
-        self._sizes: dict[int, int] = {}
-        self._steps = 0
-        if self._size(node) > _MOST_POSITIONS:
+    def __init__(self, node: Node, steps: int = 0):
+        self._steps = steps
+        self._behind: dict[int, Machine] = {}  # of lookbehinds
+        if positions(node) > _MOST_POSITIONS:
             raise TooLargeError(f"written out, it has over {_MOST_POSITIONS:,} characters")
         self._ranges: list[Ranges] = [()]  # by position; the first one is the start
         self._follow = [0]
@@ -91,28 +124,6 @@ class _Builder:
         if self._steps > _MOST_STEPS:
             raise TooLargeError(f"its automaton takes over {_MOST_STEPS:,} steps to make")
 
-    def _size(self, node: Node) -> int:
-        """How many positions it takes at most."""
-        if (known := self._sizes.get(id(node))) is not None:
-            return known
-        match node:
-            case Characters():
-                size = 1
-            case Literal(text):
-                size = len(text)
-            case Concatenation(parts) | Alternation(parts):
-                size = sum(map(self._size, parts))
-            case Repetition(part, low, high):
-                size = self._size(part) * (max(low, 1) if high is None else high)
-            case Terminal(automaton, low, high, Spelling.RAW):
-                size = sum(map(len, automaton.edges)) * max(low, high or 1)
-            case Lookahead(part) | Lookbehind(part):
-                size = self._size(part) + 3
-            case _:
-                raise TypeError(f"{type(node).__name__} is no part of a pattern")
-        self._sizes[id(node)] = size
-        return size
-
     def _add(self, node: Node) -> Part:
         match node:
             case Characters(ranges):
@@ -136,8 +147,16 @@ class _Builder:
                 self._begin(start, Concatenation((part, _ANY)))
                 return self._assertion(Ahead(start, wanted))
             case Lookbehind(part, wanted):
-                return self._assertion(Before(built(Concatenation((_ANY, part))), wanted))
+                return self._assertion(Before(self._machine(part), wanted))
         raise TypeError(f"{type(node).__name__} is no part of a pattern")
+
+    def _machine(self, part: Node) -> Machine:
+        """Of all texts that end with `part`: made once, however often that is repeated."""
+        if id(part) not in self._behind:
+            builder = _Builder(Concatenation((_ANY, part)), self._steps)
+            self._behind[id(part)] = builder.determinised()
+            self._steps = builder._steps
+        return self._behind[id(part)]
 
     def _assertion(self, assertion: Ahead | Before) -> Part:
         position = self._position(())

@@ -36,13 +36,14 @@ _LAST_FEED = Repetition(Characters(_NEWLINE), 0, 1)  # in front of it, Python's 
 _SYNTAX = frozenset("\\^$.*+?()[]{}|")
 _MOST_GROUPS = 50  # within each other
 _MOST_DIGITS = 15  # of a count
-_QUANTIFIER = re.compile(r"([*+?])|\{(\d+)(,(\d*))?\}")
-_STRAY = re.compile(r"[*+?]|\{(?:\d+,?\d*|,\d*)\}")
+_QUANTIFIER = re.compile(r"([*+?])|\{(\d+)(,(\d*))?\}", re.ASCII)
+_STRAY = re.compile(r"[*+?]|\{(?:\d+,?\d*|,\d*)\}", re.ASCII)
 _NAMED = re.compile(r"\?(?:P?<[^\W\d]\w*>|:)")
 _LOOK = re.compile(r"\(\?(<?)([=!])")
 _FLAGS = re.compile(r"\?([ims]*)(?:-([ims]+))?([:)])")
 _CODE = re.compile(
-    r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,8})\}|c([A-Za-z])|(0)(?!\d)"
+    r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,8})\}|c([A-Za-z])|(0)(?!\d)",
+    re.ASCII,
 )
 _LOW_HALF = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _PROPERTY = re.compile(r"([pP])\{([^{}]*)\}")

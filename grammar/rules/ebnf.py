@@ -24,7 +24,7 @@ from dlm.grammar.rules.source import (
 )
 from dlm.grammar.rules.tokens import Tokens
 
-_SPACE = r"(?:[ \t\r\n]+|\#[^\r\n]*)*"
+_SPACE = r"(?:[ \t\r\n]++|\#[^\r\n]*+)*+"  # possessive: there is one way to read it
 _TOKEN = re.compile(
     rf"""(?P<head>(?P<new>[A-Za-z0-9_.-]+)(?P<options>\[[^\]\r\n]*\])?(?={_SPACE}::=))
     |(?P<name>(?!\.(?![A-Za-z0-9_.-]))[A-Za-z0-9_.-]+)

@@ -192,8 +192,9 @@ class _Meaning:
     def _terminal(self, node: Node) -> Node:
         """Of what terminals are made of: the same as in rules, but for `%ignore`."""
         match node:
-            case Reference(name) if not is_terminal(name):
-                reason = f"a terminal cannot be made of the rule {name}"
+            case Reference(name) if not is_terminal(name) or name not in self.rules.nodes:
+                what = "parameter" if is_terminal(name) else "rule"
+                reason = f"a terminal cannot be made of the {what} {name}"
                 raise self._source.error(reason, self._parsed.used[name])
             case Concatenation(parts):
                 return Concatenation(tuple(map(self._terminal, parts)))
@@ -215,14 +216,17 @@ class _Meaning:
         return node
 
     def _automaton(self, node: Node, at: int) -> Automaton:
-        node = self._inlined(self._terminal(node), at)
-        return self._made(lambda: Automaton.of(node), at)
+        return self._read_off(self._terminal(node), at)
+
+    def _read_off(self, node: Node, at: int) -> Automaton:
+        """Of what `_terminal` has made."""
+        return self._made(lambda: Automaton.of(self._inlined(node, at)), at)
 
     def _inlined(self, node: Node, at: int) -> Node:
         match node:
             case Reference(name):
                 if name not in self._automata:
-                    self._automata[name] = self._automaton(self.rules.nodes[name], at)
+                    self._automata[name] = self._read_off(self.rules.nodes[name], at)
                 return Terminal(self._automata[name])
             case Concatenation(parts):
                 return Concatenation(tuple(self._inlined(part, at) for part in parts))
@@ -270,12 +274,13 @@ class _Meaning:
     def _check_priorities(self) -> None:
         levels = sorted({*self._lexemes.values()})
         for node, priority in self._lexemes.items():
-            at = self._items[node.name].at if isinstance(node, Reference) else 0
+            name = node.name if isinstance(node, Reference) else ""
+            at = self._items[name].at if name in self._items else 0
             if len(self._lexemes) > _MOST_RANKED:
                 raise self._source.error(f"priorities: over {_MOST_RANKED} terminals", at)
             for other, lower in self._lexemes.items() if priority > levels[0] else ():
                 if lower < priority:
-                    one, two = self._automaton(node, at), self._automaton(other, at)
+                    one, two = self._read_off(node, at), self._read_off(other, at)
                     if (text := one.intersection(two).shortest()) is not None:
                         reason = f"its priority chooses how {text!r:.40} is read, and here both"
                         raise self._source.error(f"{reason} may be: write A & ~B", at)

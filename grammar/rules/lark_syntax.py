@@ -28,7 +28,7 @@ _SPACE = re.compile(r"(?:[ \t\f\r\n]+|(?://|#)[^\n]*)*")
 _TOKEN = re.compile(
     rf"""(?P<head>(?P<kept>[?!]*)(?P<new>{_NAME})(?P<params>\{{[^{{}}\n]*\}})?
         (?:\.(?P<priority>-?[0-9]{{1,9}}))?
-        (?P<options>\[(?:{_STRING}|{_REGEX}|[^\]"/\n])*\])?(?P<param>::_)?[ \t]*:(?!:))
+        (?P<options>\[(?:{_STRING}|{_REGEX}|[^\[\]"/\n])*+\])?(?P<param>::_)?[ \t]*:(?!:))
     |(?P<name>{_NAME})|(?P<string>{_STRING})|(?P<regex>{_REGEX})
     |(?P<directive>%[a-z_]+)|(?P<alias>->[ \t]*{_NAME})
     |(?P<times>~[ \t]*(?P<few>[0-9]{{1,18}})(?:[ \t]*\.\.[ \t]*(?P<most>[0-9]{{1,18}}))?)

@@ -5,6 +5,7 @@ loops, it may say by recursion at one of its ends (`ws ::= " " ws | ""`): that i
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
@@ -124,7 +125,8 @@ class _Folding:
         if is_nullable(part, self._nullable):
             low = 0
             if isinstance(part, Terminal) and _is_regular(part):
-                part = Terminal(part.automaton.difference(_EMPTY))
+                with suppress(TooLargeError):
+                    part = Terminal(part.automaton.difference(_EMPTY))
         node = Repetition(part, low, high)
         if not _is_regular(part):
             return node

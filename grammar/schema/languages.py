@@ -3,18 +3,18 @@
 A pattern without an automaton is refused: without backtracking, it could not be checked either.
 """
 
-import re
 from fractions import Fraction
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
+from dlm.grammar.regex.builder import positions
 from dlm.grammar.regex.lengths import any_of_length
-from dlm.grammar.regex.pattern import bounded
+from dlm.grammar.regex.pattern import bounded, parse
 from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.formats import format_automaton, format_length
 from dlm.grammar.schema.numbers import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
 from dlm.grammar.schema.reader import Source
-from dlm.grammar.schema.work import Work
+from dlm.grammar.schema.work import TooMuchWorkError, Work
 
 Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
 
@@ -43,11 +43,13 @@ class Languages:
     def known(self, word: str, text: str, where: str) -> bool:
         """Whether it has an automaton."""
         if (word, text) not in self._known:
-            # Most patterns are short; what they repeat may become that many states.
-            repeated = sum(map(int, re.findall(r"\d{2,}(?=[,}])", text))) if len(text) < 5000 else 0
-            self.work.count(5 + len(text) // 4 + repeated, where)
+            self.work.count(5 + len(text) // 4, where)
             try:
+                if word == "pattern":  # most are short; what they repeat may become many states
+                    self.work.count(max(0, positions(parse(text, False)) - len(text)), where)
                 self._known[word, text] = _language(word, text)
+            except TooMuchWorkError:
+                raise
             except InvalidGrammarError as error:
                 raise InvalidGrammarError("JSON schema", error.reason, where) from error
             except TooLargeError as error:

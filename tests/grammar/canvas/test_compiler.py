@@ -2,14 +2,23 @@
 
 import gc
 import json
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from dlm.grammar import Compiler, Grammar, InvalidGrammarError, InvalidValueError, JsonSchema
+from dlm.grammar import (
+    Choice,
+    Compiler,
+    Grammar,
+    InvalidGrammarError,
+    InvalidValueError,
+    JsonSchema,
+)
 from dlm.grammar.canvas.warmup import Warmup
+from dlm.grammar.parse.left_to_right import LeftToRight
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.parse.state import StackNode, State
@@ -24,6 +33,21 @@ def accepts(compiler, spec, text):
     matcher = Matcher(compiler.compile(spec))
     tokens = [*compiler.vocabulary.encode(text), compiler.vocabulary.stops[0]]
     return matcher.accept_all(tokens) == len(tokens)
+
+
+def test_who_stops_waiting_for_a_grammar_costs_nobody_else_theirs(vocabulary):
+    class Slow:
+        def submit(self, *_, **__):
+            waiting.append(Future())
+            return waiting[-1]
+
+    waiting: list[Future] = []
+    compiler = Compiler(vocabulary, workers=Slow())
+    first, second = Choice(["a"]), Choice(["b"])
+    compiler.submit(first).cancel()
+    compiler.submit(second)
+    assert not compiler.submit(first).cancelled()
+    assert len(waiting) == 3
 
 
 @pytest.mark.parametrize(
@@ -115,6 +139,19 @@ def test_what_cannot_be_compiled_says_why_without_a_stack_of_files(compiler):
     with pytest.raises(InvalidGrammarError, match="no finite value fits") as raised:
         compiler.compile(JsonSchema(False))
     assert ".cc" not in str(raised.value)
+
+
+def test_rules_of_thousands_of_optional_parts_compile(compiler):
+    spec = Grammar("root ::= " + "x? " * 3000 + '\nx ::= "(" x? ")" | "[" x x "]"')
+    assert accepts(compiler, spec, "()[()(())]")
+    assert not accepts(compiler, spec, "([()])")
+
+
+def test_what_no_integer_of_the_machine_holds_is_a_length_like_any_other(compiler):
+    spec = JsonSchema({"anyOf": [{"type": "string", "minLength": 10**20}, {"type": "integer"}]})
+    look = LeftToRight(compiler.compile(spec), 30).look(exact=True)
+    assert accepts(compiler, spec, "12")
+    assert look is not None
 
 
 def test_whitespace_has_to_be_possible():

@@ -2,14 +2,19 @@
 
 import itertools
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.parse.lengths import Lengths
 from dlm.grammar.parse.literal import LiteralScanner
+from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.pattern import automaton_of
 from dlm.grammar.rules.nodes import (
     Alternation,
     Characters,
@@ -17,7 +22,9 @@ from dlm.grammar.rules.nodes import (
     Literal,
     Repetition,
     Spelling,
+    Terminal,
 )
+from dlm.grammar.rules.rules import Rules
 
 SURROGATES = (0xD800, 0xDFFF)
 POINTS = st.integers(0, 0x10FFFF).filter(lambda p: not SURROGATES[0] <= p <= SURROGATES[1])
@@ -172,6 +179,66 @@ def test_a_length_of_a_billion_costs_nothing():
     scanner = Scanner(Automaton.ANY, Spelling.QUOTED)
     assert scanner.cost(scanner.start, 10**9, None) == 10**9 + 2
     assert scanner.cost(scanner.start, 10**9, 10**9) == 10**9 + 2
+
+
+@given(data=st.data())
+def test_shortest_texts_between_bounds_are_those_of_all_lengths(data):
+    """Bellman's recursion, length by length, as far as any of them matters."""
+    letter = st.sampled_from("abé€")
+    several = st.recursive(
+        letter,
+        lambda part: (
+            st.tuples(part, part).map("(?:{0[0]}|{0[1]})".format)
+            | st.tuples(part, part).map("".join)
+            | st.tuples(part, st.sampled_from(["*", "+", "?", "{2}"])).map(
+                "(?:{0[0]}){0[1]}".format
+            )
+        ),
+        max_leaves=6,
+    )
+    automaton = automaton_of(data.draw(several), whole=True)
+
+    def weigh(point):
+        return len(chr(point).encode())
+
+    exactly = [[0 if q in automaton.final else math.inf for q in range(len(automaton.edges))]]
+    for _ in range(60):
+        ways = [[weigh(low) + exactly[-1][to] for low, _, to in e] for e in automaton.edges]
+        exactly.append([min(way, default=math.inf) for way in ways])
+    lengths = Lengths(automaton, weigh)
+    for _ in range(20):  # the tables grow meanwhile
+        q = data.draw(st.integers(0, len(automaton.edges) - 1))
+        low = data.draw(st.integers(-2, 30))
+        high = data.draw(st.none() | st.integers(low - 2, low + 12))
+        most = 60 if high is None else high
+        wanted = min((exactly[n][q] for n in range(max(low, 0), most + 1)), default=math.inf)
+        assert lengths.within(q, low, high) == (None if wanted == math.inf else wanted)
+        if wanted < math.inf:
+            text = [*lengths.way(q, low, high)]
+            assert sum(map(weigh, text)) == wanted
+            assert max(low, 0) <= len(text) <= most
+
+
+@pytest.mark.parametrize(
+    ("pattern", "low", "fewest", "only"),
+    [
+        (r"-|(\d\d)+", 10**9 + 1, 10**9 + 2, b"-"),
+        (r"\*|(\w\w,)*\w\w", 10**9, 10**9 + 1, b"*"),
+        ("x|(é)*", 9, 18, b"x"),
+    ],
+)
+def test_lengths_that_come_round_are_known_at_any_length(pattern, low, fewest, only):
+    scanner = Scanner(automaton_of(pattern, whole=True), Spelling.RAW)
+    assert scanner.cost(scanner.start, low) == fewest
+    scanner.check(low, None)
+    assert scanner.cost(read(scanner, only), 1) is None  # nothing follows
+
+
+def test_bounds_that_are_too_hard_are_refused_before_any_text():
+    rules = Rules("root")
+    rules.nodes["root"] = Terminal(automaton_of("(é){2,}|(a){2,}", whole=True), 10**9)
+    with pytest.raises(InvalidGrammarError, match="too intricate for a length"):
+        Network(rules)
 
 
 def test_a_literal_is_read_byte_by_byte():

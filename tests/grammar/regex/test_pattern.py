@@ -131,6 +131,11 @@ def test_what_a_pattern_is_found_in(pattern, found, refused):
         ("^(a{1,5000}){1,5000}$", "too large: .*over"),
         ("(a|b)*a(a|b){13}", "too large: .*over 4,096 states"),
         ("((a{99}){99}){99}", "too large: .*over"),
+        ("(" * 12 + "(){9}" + "){9}" * 12, "too large: .*over"),
+        ("a(){1000000000}", "too large: .*over"),
+        ("(" * 5 + "()" * 1000 + "){9}" * 5, "too large: .*over"),
+        ("((?<=(?:a|b)*a(?:a|b){9})[ab]){999}", "too large: .*over"),
+        ("".join(f"(?<=(a|b)*a(a|b){{9}}{chr(0x4E00 + i)})b" for i in range(99)), "over .* steps"),
         ("(?=(a|b)*a(a|b){13}c)", "too large: .*over"),
     ],
 )
@@ -171,6 +176,10 @@ def test_counts_mean_what_the_pattern_does(parts, data):
     automaton, least, most = bounded(pattern, whole=False)
     counted = automaton.intersection(Automaton.lengths(least, most))
     assert counted == automaton_of(pattern, whole=False)
+
+
+def test_counts_are_of_ascii_digits():
+    assert automaton_of("^a{٣}$", whole=False).accepts("a{٣}")
 
 
 def test_what_backtracks_elsewhere_is_matched_in_one_pass():

@@ -164,6 +164,8 @@ def test_a_long_source_is_refused_and_a_large_one_stays_small():
     assert not rules.nodes["root"].automaton.accepts("word 9000")
     assert made('root ::= ("ab"|"c"){1000000}').nodes["root"].low == 1_000_000
     assert isinstance(made('root ::= "ab"{1000000}').nodes["root"], Repetition)
+    assert made("root" + " " * 60_000 + "::= a" + " " * 60_000 + '\na ::= "x"')
+    assert made("root ::= a " + "#" * 60_000 + '\na ::= "x"')
     assert made("root ::= " + "(" * 64 + '"a"' + ")" * 64).nodes == {"root": Literal("a")}
 
 

@@ -135,6 +135,24 @@ def test_common_terminals_are_those_of_its_documentation(name, taken, refused):
     assert matches(rules, taken + refused) == [True] * len(taken) + [False] * len(refused)
 
 
+@pytest.mark.parametrize(
+    ("source", "taken", "refused"),
+    [
+        ('start: A INT\nA.1: "x"\n%import common.INT', ["x12"], ["12"]),
+        ('start: A\nA: B & /ab*/\nB: %regex {"substring_chars": "abb"}', ["abb", "a"], ["b"]),
+        ('start: B "."\nB.2: %regex {"substring_chars": "abc"}', ["bc.", "."], ["ac."]),
+        ('start[stop="."]: B\nB: %regex {"substring_chars": "abc"}', ["bc.", "."], ["ac."]),
+        ('start: x\nx["a"i | "b"i' + ' | "c"i' * 40 + "]", [], []),
+    ],
+)
+def test_substrings_and_imports_are_terminals_like_any_other(source, taken, refused):
+    if not taken:  # a rule's options end, however many strings are in them
+        with pytest.raises(InvalidGrammarError):
+            made(source)
+        return
+    assert matches(made(source), taken + refused) == [True] * len(taken) + [False] * len(refused)
+
+
 def test_terminals_are_automata_and_long_counts_are_counted():
     rules = made("start: T\nT: /[a-z]{1,5000}/")
     assert [type(node) for node in rules.nodes.values()] == [Terminal]
@@ -163,6 +181,8 @@ def test_terminals_are_automata_and_long_counts_are_counted():
         ("start: T\nT: /a/ & /b/", "line 2 column 4", "nothing matches"),
         ("start: /a/ & /b/", "line 1 column 8", "& is for terminals"),
         ("start: T\nT: x\nx: /a/", "line 2 column 4", "cannot be made of the rule x"),
+        ('start: x{"b"} T\nx{X}: X\nT: X & /b/', "line 2 column 7", "made of the parameter X"),
+        ('start: x{"b"} T\nx{X}: X\nT: X "c"', "line 2 column 7", "made of the parameter X"),
         ('start: T\nT: "(" T ")" | "a"', "line 2 column 1", "made of itself"),
         ('start: T\nT: ~U\nU: T "a"', "line", "made of itself"),
         ('start: "b".."a"', "line 1 column 8", "the lower first"),
