@@ -6,20 +6,32 @@ are exact, steps are counted. Knows nothing of grammars.
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from attrs import fields
 from jsonschema import exceptions, validators
 from referencing import Registry
+from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.pattern import automaton_of
+from dlm.grammar.regex.pattern import bounded
 from dlm.grammar.schema.constant import exact, identity
+from dlm.grammar.schema.drafts import ANY, draft_of
 from dlm.grammar.schema.languages import format_texts
-from dlm.grammar.schema.older import Errors, older
+from dlm.grammar.schema.older import Errors, Keyword, older
+from dlm.grammar.schema.unevaluated import unevaluated_properties
 
+_BASES = {
+    4: validators.Draft4Validator,
+    6: validators.Draft6Validator,
+    7: validators.Draft7Validator,
+    2019: validators.Draft201909Validator,
+    2020: validators.Draft202012Validator,
+    ANY: validators.Draft202012Validator,
+}
 _PANIC = "PanicException"  # of a library in Rust where the stack ends; no `Exception`
 _DEEPEST = 150  # keywords within one another: about 4 calls of Python each, of 1,000
 MOST_STEPS = 50_000  # keywords applied to values; about 10 us each
@@ -61,39 +73,8 @@ def check(
 ) -> None:
     """Raises `InvalidValueError` for a value that does not fit, with its path; and
     `UncheckableError`."""
-    base = validators.validator_for(schema, default=validators.Draft202012Validator)
-    steps = depth = 0
-
-    def counted(keyword: Callable[..., Any]) -> Callable[..., Errors]:
-        def errors(validator: Any, wanted: Any, instance: Any, schema: Any) -> Errors:
-            nonlocal steps, depth
-            steps, depth = steps + 1, depth + 1
-            if steps > MOST_STEPS:
-                raise UncheckableError(f"it takes more than {MOST_STEPS} steps to check")
-            if depth > _DEEPEST:
-                raise UncheckableError(f"over {_DEEPEST} keywords lead from one to the next")
-            try:
-                yield from keyword(validator, wanted, instance, schema) or ()
-            finally:  # the first error may be the last that is asked for
-                depth -= 1
-
-        return errors
-
-    own = {"pattern": _pattern, "patternProperties": _pattern_properties}
-    own |= {"multipleOf": _multiple_of, "uniqueItems": _unique_items}
-    own |= {"additionalProperties": _additional_properties}
-    if formats:
-        own["format"] = _format
-    rules = {**base.VALIDATORS, **older(base.VALIDATORS)}
-    keywords = {word: counted(own.get(word, rule)) for word, rule in rules.items()}
     try:
-        specification = specification_with(str(base.META_SCHEMA["$schema"]))
-        documents = Registry().with_resources(
-            (uri, specification.detect(document).create_resource(document))
-            for uri, document in (registry or {}).items()
-        )
-        checker = validators.extend(base, keywords)(schema, registry=documents)
-        problem = next(checker.iter_errors(value), None)
+        problem = _Check(formats).problem(value, schema, registry or {})
     except UncheckableError:
         raise
     except InvalidGrammarError as error:
@@ -107,6 +88,95 @@ def check(
             f"the JSON does not fit the schema at {problem.json_path}: {problem.message:.200}",
             list(problem.absolute_path),
         )
+
+
+class _Check:
+    """One check: the library's validators with keywords of ours, and the steps that they took."""
+
+    def __init__(self, formats: bool):
+        self._steps = self._depth = 0
+        self._classes: dict[int, Any] = {}  # of validators, by draft
+        self._own: dict[str, Keyword] = {
+            "pattern": _pattern,
+            "patternProperties": _pattern_properties,
+            "additionalProperties": _additional_properties,
+            "unevaluatedProperties": unevaluated_properties(fits, self._step),
+            "multipleOf": _multiple_of,
+            "uniqueItems": _unique_items,
+        }
+        if formats:
+            self._own["format"] = _format
+
+    def problem(
+        self, value: Any, schema: Any, registry: Mapping[str, Any]
+    ) -> exceptions.ValidationError | None:
+        """The first one; None: the value fits."""
+        wanted = self._class(_draft(schema, ANY))
+        specification = specification_with(str(wanted.META_SCHEMA["$schema"]))
+        documents = Registry().with_resources(
+            (uri, specification.detect(document).create_resource(document))
+            for uri, document in registry.items()
+        )
+        try:
+            return next(wanted(schema, registry=documents).iter_errors(value), None)
+        except Unresolvable:  # identifiers within a schema are often no more than remarks
+            plain = _without_identifiers(schema)
+            return next(wanted(plain, registry=documents).iter_errors(value), None)
+
+    def _class(self, draft: int) -> Any:
+        """Validators of a draft, which make further ones of their own kind."""
+        if draft not in self._classes:
+            base = _BASES[draft]
+            rules = {**base.VALIDATORS, **older(base.VALIDATORS, draft)}
+            words = {word: self._counted(self._own.get(word, rule)) for word, rule in rules.items()}
+            made = validators.extend(base, words)
+
+            def evolve(validator: Any, **changes: Any) -> Any:
+                schema = changes.setdefault("schema", validator.schema)
+                for field in fields(made):
+                    if field.init:
+                        changes.setdefault(field.alias, getattr(validator, field.name))
+                return self._class(_draft(schema, draft))(**changes)
+
+            made.evolve = evolve
+            self._classes[draft] = made
+        return self._classes[draft]
+
+    def _counted(self, keyword: Keyword) -> Keyword:
+        def errors(validator: Any, wanted: Any, instance: Any, schema: Any) -> Errors:
+            self._step()
+            self._depth += 1
+            if self._depth > _DEEPEST:
+                raise UncheckableError(f"over {_DEEPEST} keywords lead from one to the next")
+            try:
+                yield from keyword(validator, wanted, instance, schema) or ()
+            finally:  # the first error may be the last that is asked for
+                self._depth -= 1
+
+        return errors
+
+    def _step(self) -> None:
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise UncheckableError(f"it takes more than {MOST_STEPS} steps to check")
+
+
+def _draft(schema: Any, otherwise: int) -> int:
+    uri = schema.get("$schema") if isinstance(schema, dict) else None
+    return draft_of(uri) if isinstance(uri, str) else otherwise
+
+
+def _without_identifiers(schema: Any) -> Any:
+    """A copy whose references all lead from its root."""
+    if isinstance(schema, list):
+        return [_without_identifiers(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_identifiers(part)
+        for key, part in schema.items()
+        if key not in ("$id", "id") or not isinstance(part, str)
+    }
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -129,12 +199,14 @@ def _constant(text: str) -> float:
     raise InvalidValueError(f"{text} is no JSON")
 
 
-def _fits(pattern: str, text: str) -> bool:
-    return automaton_of(pattern, False).accepts(text)
+def fits(pattern: str, text: str) -> bool:
+    """Whether it occurs in the text."""
+    automaton, low, high = bounded(pattern, False)
+    return low <= len(text) <= (len(text) if high is None else high) and automaton.accepts(text)
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Errors:
-    if isinstance(instance, str) and not _fits(pattern, instance):
+    if isinstance(instance, str) and not fits(pattern, instance):
         yield exceptions.ValidationError(f"{instance!r:.80} does not match {pattern!r:.80}")
 
 
@@ -142,7 +214,7 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
     if isinstance(instance, dict):
         for pattern, part in patterns.items():
             for name, value in instance.items():
-                if _fits(pattern, name):
+                if fits(pattern, name):
                     yield from validator.descend(value, part, path=name, schema_path=pattern)
 
 
@@ -151,7 +223,7 @@ def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any
         patterns = schema.get("patternProperties", {})
         for name, value in instance.items():
             if name not in schema.get("properties", {}) and not any(
-                _fits(pattern, name) for pattern in patterns
+                fits(pattern, name) for pattern in patterns
             ):
                 yield from validator.descend(value, rest, path=name)
 

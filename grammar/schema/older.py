@@ -9,19 +9,22 @@ from typing import Any
 
 from jsonschema import exceptions
 
+from dlm.grammar.schema.drafts import known
+
 Errors = Iterator[exceptions.ValidationError]
 Keyword = Callable[[Any, Any, Any, Any], Errors | None]
 
 
-def older(rules: Mapping[str, Keyword]) -> dict[str, Keyword]:
-    """What stands for some of a draft's own `rules`."""
-    return {
+def older(rules: Mapping[str, Keyword], draft: int) -> dict[str, Keyword]:
+    """What stands for some of the own `rules` of a draft."""
+    said = {
         "items": _items(rules["items"]),
         "additionalItems": _additional_items,
         "dependencies": rules.get("dependencies", _dependencies),
         "exclusiveMinimum": _exclusive("minimum", rules.get("exclusiveMinimum")),
         "exclusiveMaximum": _exclusive("maximum", rules.get("exclusiveMaximum")),
     }
+    return {word: rule for word, rule in said.items() if known(draft, word)}
 
 
 def _items(rule: Keyword) -> Keyword:

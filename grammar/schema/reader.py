@@ -10,19 +10,10 @@ from typing import Any, NoReturn
 from urllib.parse import unquote, urljoin
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.schema.drafts import ANY, draft_of, known
 from dlm.grammar.schema.pointer import pointer
 from dlm.grammar.schema.work import Work
 
-_ANY = 0  # no draft named: the newest, with what older ones say otherwise
-_DRAFTS = {
-    "http://json-schema.org/draft-03/schema": 3,
-    "http://json-schema.org/draft-04/schema": 4,
-    "http://json-schema.org/draft-06/schema": 6,
-    "http://json-schema.org/draft-07/schema": 7,
-    "http://json-schema.org/schema": 7,
-    "https://json-schema.org/draft/2019-09/schema": 2019,
-    "https://json-schema.org/draft/2020-12/schema": 2020,
-}
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _ONE = frozenset(
     """not if then else additionalProperties additionalItems contains propertyNames items
@@ -33,15 +24,7 @@ _MAPS = {*"properties patternProperties $defs definitions dependentSchemas depen
 _DATA = ("const", "enum", "default", "examples")
 _COUNTS = {m + n for m in ("min", "max") for n in ("Length", "Items", "Properties", "Contains")}
 _TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursiveRef".split())
-_SINCE = {
-    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
-    **dict.fromkeys(("if", "then", "else"), 7),
-    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
-    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$anchor"), 2019),
-    **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), 2020),
-}
 _BOOLEANS: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
-_UNTIL = {"dependencies": 7, "additionalItems": 2019, "$recursiveRef": 2019, "id": 4}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -56,7 +39,7 @@ class Source:
 
     def knows(self, keyword: str) -> bool:
         """Whether it has that keyword, and its draft does."""
-        return keyword in self.node and _known(self.draft, keyword)
+        return keyword in self.node and known(self.draft, keyword)
 
 
 class Reader:
@@ -84,7 +67,7 @@ class Reader:
         self._sources: dict[tuple[int, tuple[str, ...]], Source] = {}
         self._kept: list[Any] = []  # schemas are told apart by identity: these have to live on
         self._where = where
-        self._index(schema, where, "", _ANY)
+        self._index(schema, where, "", ANY)
         self._roots.setdefault("", schema)
         self.root = self.source(_BOOLEANS[schema] if isinstance(schema, bool) else schema)
 
@@ -93,7 +76,7 @@ class Reader:
         scope = parent.scope if parent else ()
         if id(node) not in self._places:
             self._kept.append(node)
-            self._index(node, *((parent.where, parent.base) if parent else (self._where, "")), _ANY)
+            self._index(node, *((parent.where, parent.base) if parent else (self._where, "")), ANY)
         where, base, draft = self._places[id(node)]
         outer = (self._dynamic[uri] for uri in scope)
         if not self._dynamic.get(base, set()) <= set().union(*outer):
@@ -142,7 +125,7 @@ class Reader:
                 return None
             above = node if id(node) in self._places else above
         if isinstance(node, dict) and id(node) not in self._places:
-            _, base, draft = self._places.get(id(above), ("", "", _ANY))
+            _, base, draft = self._places.get(id(above), ("", "", ANY))
             self._index(node, self._where + fragment, base, draft)
         return node
 
@@ -185,11 +168,11 @@ class Reader:
                 draft = self._draft(node["$schema"], where)
             base = self._named(node, base, draft)
             self._places.setdefault(id(node), (where, base, draft))
-            known = "prefixItems" in node and draft in (_ANY, 2020)
-            if known and isinstance(node.get("items"), list):
+            listed = isinstance(node.get("items"), list)
+            if listed and "prefixItems" in node and draft in (ANY, 2020):
                 self._refuse(f"{where}/items", "a list beside prefixItems, which no draft knows")
             for word, value in node.items():
-                if _known(draft, word):
+                if known(draft, word):
                     if reason := _flaw(word, value, draft):
                         self._refuse(where + pointer(word), reason)
                     for key, part in _parts(word, value):
@@ -198,8 +181,8 @@ class Reader:
     def _draft(self, uri: Any, where: str) -> int:
         if not isinstance(uri, str):
             self._refuse(f"{where}/$schema", "a draft is named by its URI")
-        draft = _DRAFTS.get(uri.rstrip("#"), _ANY)
-        if draft == 3 or (draft == _ANY and self._strict):
+        draft = draft_of(uri)
+        if draft == 3 or (draft == ANY and self._strict):
             self._refuse(f"{where}/$schema", f"{uri!r:.80} is no draft from 4 to 2020-12")
         return draft
 
@@ -215,7 +198,7 @@ class Reader:
             if fragment:
                 self._anchors.setdefault((base, fragment), node)
         for word in ("$anchor", "$dynamicAnchor"):
-            if isinstance(node.get(word), str) and _known(draft, word):
+            if isinstance(node.get(word), str) and known(draft, word):
                 self._anchors.setdefault((base, node[word]), node)
                 if word == "$dynamicAnchor":
                     self._dynamic.setdefault(base, set()).add(node[word])
@@ -237,10 +220,6 @@ def spelled_out(schema: Any) -> Any:
         if isinstance(copy.get("enum"), list) and None not in copy["enum"]:
             copy["enum"] = [*copy["enum"], None]
     return copy
-
-
-def _known(draft: int, word: str) -> bool:
-    return draft == _ANY or _SINCE.get(word, 0) <= draft <= _UNTIL.get(word, 9999)
 
 
 def _parts(word: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -272,7 +251,7 @@ def _flaw(word: str, value: Any, draft: int) -> str | None:
         if not _number(value) or (word == "multipleOf" and value <= 0):
             return f"it is a {'positive ' * (word == 'multipleOf')}number, not {value!r:.40}"
     elif word in ("exclusiveMinimum", "exclusiveMaximum"):
-        if not _number(value) and not (isinstance(value, bool) and draft in (_ANY, 4)):
+        if not _number(value) and not (isinstance(value, bool) and draft in (ANY, 4)):
             return f"it is a number, not {value!r:.40}"
     elif word in _TEXTS:
         if not isinstance(value, str):

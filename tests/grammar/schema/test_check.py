@@ -4,10 +4,17 @@ without its faults."""
 import json
 
 import pytest
+from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
 from dlm.grammar.schema.check import UncheckableError, check
 
+DRAFT_7, DRAFT_2020 = (
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft/2020-12/schema",
+)
+SET = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}  # no grammar has it
+HARD = "a" * 50 + "b"
 RECURSIVE = [
     ({"type": "integer", "if": {"$ref": "#"}}, 1),
     ({"type": "array", "items": {"$ref": "#"}}, json.loads("[" * 450 + "]" * 450)),
@@ -33,6 +40,72 @@ def test_without_a_draft_a_value_is_judged_by_the_keywords_of_all_of_them(schema
     assert spec.value(right) == json.loads(right)
     with pytest.raises(InvalidValueError):
         spec.value(wrong)
+
+
+@pytest.mark.parametrize("draft", [DRAFT_7, DRAFT_2020, "http://json-schema.org/schema#"])
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"properties": {"p": {"multipleOf": 0.01}, "c": {"items": {"$ref": "#"}}}},
+         '{"p": 4.35, "c": [{"p": 4.35}]}', '{"c": [{"c": [{"p": 4.351}]}]}'),
+        ({"properties": {"p": {"pattern": r"^\p{L}+$"}, "c": {"$ref": "#"}, "u": SET}},
+         '{"c": {"p": "é"}, "u": ["a"]}', '{"c": {"p": "1"}}'),
+        ({"properties": {"p": {"const": HARD}, "c": {"$ref": "#", "not": {"$schema": DRAFT_7,
+          "properties": {"p": {"pattern": "^(a|a)*$"}}}}}},
+         f'{{"c": {{"p": "{HARD}"}}}}', '{"c": {"p": "a"}}'),
+        ({"properties": {"a": {"$id": "#/a", "properties": {"x": {"$ref": "#/definitions/d"}}},
+          "u": SET}, "definitions": {"d": {"type": "integer"}}},
+         '{"a": {"x": 1}, "u": ["a"]}', '{"a": {"x": "b"}, "u": ["a"]}'),
+        ({"properties": {"a": {"$id": "http://a.b/c", "properties": {"x": {"$ref":
+          "#/definitions/d"}}}, "u": SET}, "definitions": {"d": {"type": "integer"}}},
+         '{"a": {"x": 1}, "u": ["a"]}', '{"a": {"x": "b"}, "u": ["a"]}'),
+        ({"properties": {"s": {"pattern": "^.{1,5000}$"}, "u": SET}},
+         '{"s": "x", "u": ["a"]}', '{"s": ""}'),
+        ({"properties": {"a": {}, "b": {}}, "dependencies": {"a": ["b"]}},
+         '{"a": 1, "b": 2}', '{"a": 1}'),
+        ({"items": [{"type": "integer"}], "additionalItems": False}, "[1]", "[1, 2]"),
+    ],
+)  # fmt: skip
+def test_a_grammar_and_its_check_read_a_schema_alike(draft, schema, right, wrong):
+    spec = JsonSchema({"$schema": draft} | schema, unenforced="check")
+    recogniser = Recogniser(spec.rules())
+    assert recogniser.accepts(right)
+    assert not recogniser.accepts(wrong)
+    assert spec.value(right) == json.loads(right)
+    with pytest.raises(InvalidValueError, match="does not fit the schema"):
+        spec.value(wrong)
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"patternProperties": {"^(a|a)*$": {}, "b$": {}}}, {HARD: 1}, {HARD + "c": 1}),
+        ({"patternProperties": {r"^\p{Lu}": {}}}, {"É": 1}, {"é": 1}),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": {}}}}}, {"a": 1}, {"b": 1}),
+        ({"allOf": [{"properties": {"a": {}}}, {"anyOf": [{"properties": {"b": {"type": "null"}}},
+          {"additionalProperties": {"type": "boolean"}}]}]}, {"a": 1, "b": None}, {"c": 1}),
+        ({"if": {"required": ["a"], "properties": {"a": {}}}, "then": {"properties": {"b": {}}},
+          "else": {"properties": {"c": {}}}}, {"a": 1, "b": 2}, {"a": 1, "c": 2}),
+        ({"if": {"required": ["a"], "properties": {"a": {}}}, "then": {"properties": {"b": {}}},
+          "else": {"properties": {"c": {}}}}, {"c": 2}, {"b": 2}),
+        ({"dependentSchemas": {"a": {"properties": {"a": {}, "b": {}}}}}, {"a": 1, "b": 2},
+         {"b": 2}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("draft", [DRAFT_2020, "https://json-schema.org/draft/2019-09/schema"])
+def test_what_is_judged_by_other_keywords_is_not_unevaluated(draft, schema, right, wrong):
+    schema = {"$schema": draft, "unevaluatedProperties": False} | schema
+    check(right, schema)
+    with pytest.raises(InvalidValueError):
+        check(wrong, schema)
+
+
+def test_work_that_doubles_with_each_definition_is_not_checked():
+    each = {f"d{i}": {"dependentSchemas": {n: {"$ref": f"#/$defs/d{i + 1}"} for n in "ab"}}
+            for i in range(40)}  # fmt: skip
+    schema = {"unevaluatedProperties": False, "$ref": "#/$defs/d0", "$defs": each | {"d40": {}}}
+    with pytest.raises(UncheckableError, match="more than 50000 steps"):
+        check({"a": 1, "b": 2}, schema)
 
 
 @pytest.mark.parametrize(("schema", "value"), RECURSIVE)
