@@ -18,7 +18,7 @@ from referencing.jsonschema import specification_with
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.pattern import bounded
-from dlm.grammar.schema.constant import exact, identity
+from dlm.grammar.schema.constant import constant, exact
 from dlm.grammar.schema.drafts import ANY, draft_of
 from dlm.grammar.schema.languages import format_texts
 from dlm.grammar.schema.older import Errors, Keyword, older
@@ -235,7 +235,7 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Error
 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Errors:
     items = instance if unique and isinstance(instance, list) else []
-    if len({identity(item) for item in items}) < len(items):
+    if len({constant(item) for item in items}) < len(items):
         yield exceptions.ValidationError("an item comes twice")
 
 

@@ -16,6 +16,7 @@ class Constant:
 
     value: Any = field(compare=False)
     identity: Hashable
+    parts: "tuple[Constant, ...]" = field(default=(), compare=False)  # of an array or an object
 
     @property
     def kind(self) -> str:
@@ -23,23 +24,22 @@ class Constant:
 
 
 def constant(value: Any) -> Constant:
-    return Constant(value, identity(value))
+    if isinstance(value, dict):
+        parts = tuple(map(constant, value.values()))
+        named = zip(value, (part.identity for part in parts), strict=True)
+        return Constant(value, ("object", frozenset(named)), parts)
+    if isinstance(value, list):
+        parts = tuple(map(constant, value))
+        return Constant(value, ("array", tuple(part.identity for part in parts)), parts)
+    if isinstance(value, bool) or value is None:
+        return Constant(value, (str(value), None))
+    return Constant(value, value if isinstance(value, str) else exact(value))
 
 
 def kind(value: Any) -> str:
     """One of the six types of JSON."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
-
-
-def identity(value: Any) -> Hashable:
-    if isinstance(value, bool) or value is None:
-        return str(value), None
-    if isinstance(value, dict):
-        return "object", frozenset((key, identity(part)) for key, part in value.items())
-    if isinstance(value, list):
-        return "array", tuple(identity(part) for part in value)
-    return value if isinstance(value, str) else exact(value)
 
 
 def exact(number: int | float) -> Fraction | int:

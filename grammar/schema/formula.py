@@ -91,6 +91,18 @@ def complement(formula: Formula) -> Formula:
     raise TypeError(formula)
 
 
+def pairs(formula: Formula) -> int:
+    """How many pairs of alternatives its opposite is made of."""
+    match formula:
+        case Every(parts) | Some(parts):
+            return sum(map(pairs, parts))
+        case ExactlyOne(parts):
+            return len(parts) * (len(parts) - 1) // 2 + sum(map(pairs, parts))
+        case Conditional(_, then, otherwise):
+            return pairs(then) + pairs(otherwise)
+    return 0
+
+
 def place(formula: Formula) -> str:
     """The JSON pointer of its first subschema."""
     while not isinstance(formula, Leaf):

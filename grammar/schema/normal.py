@@ -34,6 +34,7 @@ from dlm.grammar.schema.formula import (
     Some,
     complement,
     every,
+    pairs,
     place,
 )
 from dlm.grammar.schema.keywords import Keywords, alone, whole
@@ -134,8 +135,9 @@ class NormalForm(Values):
 
     def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
         source, found = leaf.source, []
-        combined = complement(self._keywords.combined(source, kind))
-        for part in (combined, *self._opposites.of(source, kind)):
+        combined = self._keywords.combined(source, kind)
+        self.work.count(pairs(combined) // 2, source.where)
+        for part in (complement(combined), *self._opposites.of(source, kind)):
             found += [part] if isinstance(part, Shape) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind, "")
         if word and source.knows(word) and source.node[word] is not True and not alone(source):

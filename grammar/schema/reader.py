@@ -157,13 +157,13 @@ class Reader:
         waiting, read = [(schema, where, base, draft)], 0
         while waiting:
             node, where, base, draft = waiting.pop()
+            read += 1
+            if read % 2 == 0:  # two of them take one step
+                self._work.count(1, where)
             if isinstance(node, bool):
                 continue
             if not isinstance(node, dict):
                 self._refuse(where, f"a schema is an object, not {node!r:.40}")
-            read += 1
-            if read % 2 == 0:  # two of them take one step
-                self._work.count(1, where)
             if "$schema" in node:
                 draft = self._draft(node["$schema"], where)
             base = self._named(node, base, draft)

@@ -5,7 +5,6 @@ Knows alternatives, not how they are found.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import Any
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.constant import Constant, constant, exact
@@ -75,19 +74,19 @@ class Values(ABC):
         return self._sets[id(values)][1]
 
     def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
-        self.work.count(1, "")
+        self.work.count(1 + len(value.parts) // 16, "")
         match facets:
             case Strings():
                 return facets == EMPTY["string"] or self.languages.admits(facets, value.value)
             case Numbers():
                 return facets == EMPTY["number"] or facets.admits(exact(value.value))
             case Arrays():
-                return self._admits_array(facets, [constant(item) for item in value.value])
+                return self._admits_array(facets, value.parts)
             case Objects():
-                return self._admits_object(facets, value.value)
+                return self._admits_object(facets, dict(zip(value.value, value.parts, strict=True)))
         return True
 
-    def _admits_array(self, arrays: Arrays, items: list[Constant]) -> bool:
+    def _admits_array(self, arrays: Arrays, items: tuple[Constant, ...]) -> bool:
         again = len(set(items)) < len(items)
         if len(items) < arrays.low or (arrays.high is not None and len(items) > arrays.high):
             return False
@@ -99,10 +98,9 @@ class Values(ABC):
                 return False
         return all(self.admits(arrays.item(i), item) for i, item in enumerate(items))
 
-    def _admits_object(self, objects: Objects, value: dict[str, Any]) -> bool:
-        if len(value) < objects.low or (objects.high is not None and len(value) > objects.high):
+    def _admits_object(self, objects: Objects, parts: dict[str, Constant]) -> bool:
+        if len(parts) < objects.low or (objects.high is not None and len(parts) > objects.high):
             return False
-        parts = {name: constant(part) for name, part in value.items()}
         return (
             all(name in parts for name in objects.required)
             and all(self.admits(self.value_of(objects, n), part) for n, part in parts.items())

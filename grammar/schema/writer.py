@@ -14,18 +14,16 @@ from dlm.grammar.rules.nodes import (
     Node,
     Reference,
     Terminal,
-    alternation,
-    concatenation,
 )
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.arrays import TooManyError, Value, array, write_array, write_distinct
+from dlm.grammar.schema.arrays import TooManyError, Value, write_array, write_distinct
 from dlm.grammar.schema.blame import blamed
-from dlm.grammar.schema.constant import Constant, constant, spellings
-from dlm.grammar.schema.dialect import Dialect, choice
+from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.facets import KINDS, Arrays, Numbers, Objects, Shape, Strings
 from dlm.grammar.schema.formula import FALSE, Formula, place
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, most_characters, whole
+from dlm.grammar.schema.listing import Listing, either
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.objects import ObjectWriter, members
 from dlm.grammar.schema.reader import Reader
@@ -33,6 +31,11 @@ from dlm.grammar.schema.work import MOST_WORK, Work
 
 _MOST_DISTINCT = 8  # values of items that are all different
 _TOLD = 5  # places that an error names
+_REASONS = {
+    RecursionError: "nested too deeply",
+    TooLargeError: TOO_LARGE,
+    TooManyError: "it takes too many rules to count",
+}
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,9 @@ def write(
         writer = Writer(normal, dialect, rules, implied_types, closed)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root, form)
-    except RecursionError as error:
-        raise InvalidGrammarError("JSON schema", "nested too deeply", where or "/") from error
+        culprit = blamed(root, normal, writer.alternatives) if node == NOTHING else ""
+    except tuple(_REASONS) as error:
+        raise InvalidGrammarError("JSON schema", _REASONS[type(error)], where or "/") from error
     inexact = tuple(sorted((normal.inexact | writer.inexact).items()))
     if inexact and unenforced == "refuse":
         (first, reason), *others = inexact
@@ -88,8 +92,7 @@ def write(
         more += ["..."] * (len(others) >= _TOLD)
         raise InvalidGrammarError("JSON schema", "; ".join([reason, *more]), first or "/")
     if node == NOTHING:
-        culprit = blamed(root, normal, writer.alternatives) or where or "/"
-        raise InvalidGrammarError("JSON schema", "no finite value fits", culprit)
+        raise InvalidGrammarError("JSON schema", "no finite value fits", culprit or where or "/")
     return Written(node, inexact, writer.free_keys, writer.few_keys)
 
 
@@ -112,6 +115,7 @@ class Writer:
         self.alternatives = normal.narrowed if implied_types else normal.shapes
         self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Shape, ...], Node] = {}
+        self._listing = Listing(dialect, normal.work)
         self._waiting: list[tuple[Reference, list[Shape], Formula]] = []
 
     def written(self, root: Formula, form: "Form | None") -> Node:
@@ -120,7 +124,7 @@ class Writer:
         while self._waiting:
             reference, shapes, formula = self._waiting.pop()
             options = [self._shape(shape, formula) for shape in shapes]
-            self._rules.define(reference, _either(options))
+            self._rules.define(reference, either(options))
             self._normal.work.count(len(self._rules.nodes) - added, place(formula))
             added = len(self._rules.nodes)
         return without_endless(self._rules, node, before)
@@ -145,14 +149,14 @@ class Writer:
             reference = self._rules.new("value")
             self._waiting.append((reference, shapes, formula))
             return reference
-        node = _either([self._shape(shape, formula) for shape in shapes])
+        node = either([self._shape(shape, formula) for shape in shapes])
         small = isinstance(node, Literal | Terminal | Reference) or node == NOTHING
         return node if small else self._rules.add(node, "value")
 
     def _shape(self, shape: Shape, formula: Formula) -> Node:
         facets = shape.facets
         if shape.values is not None:
-            return self._constants(
+            return self._listing.one_of(
                 [v for v in shape.values if self._normal.admits_facets(facets, v)],
                 isinstance(facets, Numbers) and facets.integer,
             )
@@ -167,10 +171,8 @@ class Writer:
                     return self._array(facets, formula)
                 case Objects():
                     return self.members(facets, self.value, self._dialect)
-        except TooLargeError:
-            self.inexact[place(formula)] = TOO_LARGE
-        except TooManyError:
-            self.inexact[place(formula)] = "it takes too many rules to count"
+        except (TooLargeError, TooManyError) as error:
+            self.inexact[place(formula)] = _REASONS[type(error)]
         return self._wider(facets)
 
     def _number(self, numbers: Numbers) -> Node:
@@ -206,7 +208,7 @@ class Writer:
                     lambda at: ordered[min(at, len(ordered) - 1)],
                     arrays.low,
                     high if arrays.high is None else min(high, arrays.high),
-                    lambda value: self._constants([value]),
+                    lambda value: self._listing.one_of([value]),
                     self._dialect,
                     self._rules,
                 )
@@ -233,7 +235,7 @@ class Writer:
             self.free_keys |= writer.repeats
             self.few_keys |= writer.few_keys
             options.append(writer.write())
-        return _either(options)
+        return either(options)
 
     def _keys(self, formula: Formula) -> Automaton:
         found = Automaton.NONE
@@ -245,42 +247,6 @@ class Writer:
                 found = found.union(whole(self._normal.languages.texts(shape.facets)))
         return found
 
-    def _constants(self, values: list[Constant], integers: bool = False) -> Node:
-        """One of some values, each in its one spelling; `integers` are none with a point."""
-        texts = [value.value for value in values if value.kind == "string"]
-        plain = {"null": "null", True: "true", False: "false"}
-        others: list[str] = []
-        options: list[Node] = []
-        for value in values:
-            if value.kind == "number":
-                others += spellings(value.value)[: 1 if integers else None]
-            elif value.kind in ("null", "boolean"):
-                others.append(plain["null" if value.value is None else value.value])
-            elif value.kind != "string":
-                options.append(self._structure(value.value))
-        if texts:
-            options.append(self._dialect.words(tuple(texts)))
-        if others:
-            options.append(choice(tuple(dict.fromkeys(others))))
-        return _either(options)
-
-    def _structure(self, value: Any) -> Node:
-        comma, parts = self._dialect.mark(","), []
-        for part in value:
-            item = self._constants([constant(value[part] if isinstance(value, dict) else part)])
-            if isinstance(value, dict):
-                item = concatenation(self._dialect.key(part), self._dialect.mark(":"), item)
-            parts += [comma, item] if parts else [item]
-        if isinstance(value, list):
-            return (
-                array(concatenation(*parts), False, self._dialect)
-                if parts
-                else array(NOTHING, True, self._dialect)
-            )
-        if not parts:
-            return self._dialect.mark("{}")
-        return concatenation(self._dialect.mark("{"), *parts, self._dialect.mark("}"))
-
 
 Form = Callable[[Writer, Formula], Node]
 
@@ -288,8 +254,3 @@ Form = Callable[[Writer, Formula], Node]
 def as_object(writer: Writer, formula: Formula) -> Node:
     """Those of its values that are objects."""
     return writer.value(formula, ("object",))
-
-
-def _either(options: list[Node]) -> Node:
-    kept = [option for option in dict.fromkeys(options) if option != NOTHING]
-    return alternation(*kept) if kept else NOTHING
