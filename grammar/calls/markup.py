@@ -3,7 +3,6 @@
 A reader raises `InvalidValueError` for a malformed call. It does not check arguments.
 """
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from dlm.grammar.calls.elements import STYLES
 from dlm.grammar.calls.tool_call import Answer, ToolCall
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.rules.nodes import Node, concatenation
+from dlm.grammar.schema.check import decoded
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.writer import Form, as_object
 
 Accepts = Callable[[str, str, Any], bool]  # of a tool, whether an argument may have a value
 
-_DECODER = json.JSONDecoder()
 _FUNCTION = re.compile(r"([^>\s]+)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>")
 _PARAMETER_END = "</parameter>"
@@ -85,7 +84,7 @@ def _json_call(
     body = begun + text[at:]
     start = _skip(body, 0)
     try:
-        value, end = _DECODER.raw_decode(body, start)
+        value, end = decoded(body, start)
     except (ValueError, RecursionError) as error:
         raise _error(text, at, f"no JSON: {error}") from error
     if not (
@@ -120,7 +119,7 @@ def _xml_value(text: str, at: int, accepts: Callable[[Any], bool]) -> tuple[Any,
     Strings within JSON may hold that mark.
     """
     try:
-        value, end = _DECODER.raw_decode(text, _skip(text, at))
+        value, end = decoded(text, _skip(text, at))
     except (ValueError, RecursionError):
         value, end = "", at
     end = _skip(text, end)

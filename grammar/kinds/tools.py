@@ -28,7 +28,6 @@ from dlm.grammar.rules.nodes import (
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.check import UncheckableError, check
 from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.pointer import pointer
 from dlm.grammar.schema.reader import spelled_out
 from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.writer import as_object, write
@@ -42,7 +41,6 @@ _CHOICES = ("auto", "required")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
-_DOCUMENT = "dlm:parameters"  # URI of a tool's schema, for references into it
 
 
 @dataclass(frozen=True)
@@ -225,14 +223,8 @@ class Tools(Spec):
 
     def _accepts(self, name: str, argument: str, value: Any) -> bool:
         """Whether a tool takes that value of an argument."""
-        schema = self.parameters.get(name, {})
-        if argument not in schema.get("properties", {}):
-            return True
-        part = {"$ref": f"{_DOCUMENT}#{pointer('properties', argument)}"}
-        if "$schema" in schema:
-            part["$schema"] = schema["$schema"]
         try:
-            check(value, part, {_DOCUMENT: schema})
+            check({argument: value}, self.parameters.get(name, {}), about=argument)
         except (InvalidValueError, UncheckableError):
             return False
         return True

@@ -46,9 +46,7 @@ def parsed(text: str) -> Any:
     key that comes twice, a number that no double holds, half a surrogate pair; and
     `UncheckableError` for what Python cannot hold."""
     try:
-        value = json.loads(
-            text, object_pairs_hook=_object, parse_float=_float, parse_constant=_constant
-        )
+        value = _DECODER.decode(text)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -64,17 +62,27 @@ def parsed(text: str) -> Any:
     return value
 
 
+def decoded(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value that begins at `at`, and where it ends. Raises `ValueError` for one that
+    `parsed` refuses, and `RecursionError`."""
+    value, end = _DECODER.raw_decode(text, at)
+    if "\\u" in text[at:end]:
+        json.dumps(value, ensure_ascii=False).encode()
+    return value, end
+
+
 def check(
     value: Any,
     schema: Any,
     registry: Mapping[str, Any] | None = None,
     *,
     formats: bool = True,
+    about: str | None = None,
 ) -> None:
     """Raises `InvalidValueError` for a value that does not fit, with its path; and
-    `UncheckableError`."""
+    `UncheckableError`. With the name of a property, only for what is wrong `about` that one."""
     try:
-        problem = _Check(formats).problem(value, schema, registry or {})
+        problem = _Check(formats, about).problem(value, schema, registry or {})
     except UncheckableError:
         raise
     except InvalidGrammarError as error:
@@ -93,8 +101,9 @@ def check(
 class _Check:
     """One check: the library's validators with keywords of ours, and the steps that they took."""
 
-    def __init__(self, formats: bool):
+    def __init__(self, formats: bool, about: str | None):
         self._steps = self._depth = 0
+        self._about = about
         self._classes: dict[int, Any] = {}  # of validators, by draft
         self._own: dict[str, Keyword] = {
             "pattern": _pattern,
@@ -118,10 +127,13 @@ class _Check:
             for uri, document in registry.items()
         )
         try:
-            return next(wanted(schema, registry=documents).iter_errors(value), None)
+            return self._first(wanted(schema, registry=documents).iter_errors(value))
         except Unresolvable:  # identifiers within a schema are often no more than remarks
             plain = _without_identifiers(schema)
-            return next(wanted(plain, registry=documents).iter_errors(value), None)
+            return self._first(wanted(plain, registry=documents).iter_errors(value))
+
+    def _first(self, errors: Errors) -> exceptions.ValidationError | None:
+        return next((e for e in errors if self._about is None or _is_about(e, self._about)), None)
 
     def _class(self, draft: int) -> Any:
         """Validators of a draft, which make further ones of their own kind."""
@@ -161,6 +173,14 @@ class _Check:
             raise UncheckableError(f"it takes more than {MOST_STEPS} steps to check")
 
 
+def _is_about(error: exceptions.ValidationError, name: str) -> bool:
+    """It, or what failed within it."""
+    path = error.absolute_path
+    if path and path[0] == name:
+        return True
+    return any(_is_about(inner, name) for inner in error.context or ())
+
+
 def _draft(schema: Any, otherwise: int) -> int:
     uri = schema.get("$schema") if isinstance(schema, dict) else None
     return draft_of(uri) if isinstance(uri, str) else otherwise
@@ -197,6 +217,9 @@ def _float(text: str) -> float:
 
 def _constant(text: str) -> float:
     raise InvalidValueError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
 
 
 def fits(pattern: str, text: str) -> bool:

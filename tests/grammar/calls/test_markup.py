@@ -148,6 +148,35 @@ def test_schemas_are_read_as_json_schema_reads_them(format, write):
         assert spec.value(sample(spec.rules(None), seed)).tool_calls
 
 
+INTEGER, STRING = {"type": "integer"}, {"type": "string"}
+FORM = {"properties": {"s": STRING, "t": {}}, "required": ["s", "t"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "written", "read"),
+    [
+        ({"additionalProperties": STRING}, {"zip": "5"}, {"zip": "5"}),
+        ({"additionalProperties": INTEGER}, {"zip": "5"}, {"zip": 5}),
+        ({"patternProperties": {"p$": STRING}, "additionalProperties": INTEGER},
+         {"zip": "5", "n": "5"}, {"zip": "5", "n": 5}),
+        ({"$ref": "#/$defs/p", "$defs": {"p": FORM}}, {"s": "5", "t": "6"}, {"s": "5", "t": 6}),
+        ({"anyOf": [FORM, {"properties": {"s": {"type": "null"}}}]}, {"s": "5", "t": "1"},
+         {"s": "5", "t": 1}),
+        ({"properties": {"a%20b": INTEGER}}, {"a%20b": "5"}, {"a%20b": 5}),
+        ({"properties": {"s": {"type": ["string", "number"]}}}, {"s": "NaN"}, {"s": "NaN"}),
+        ({"properties": {"s": {"type": ["string", "number"]}}}, {"s": "1e999"}, {"s": "1e999"}),
+        ({"properties": {"s": {}}}, {"s": '["\\ud800"]'}, {"s": '["\\ud800"]'}),
+    ],
+)  # fmt: skip
+def test_what_the_schema_says_tells_bare_strings_from_json(schema, written, read):
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    (call,) = (
+        Tools([tool], format="qwen3_coder").value(qwen_coder(ToolCall("f", written))).tool_calls
+    )
+    assert call.arguments == read
+    json.loads(call.to_openai("x")["function"]["arguments"].encode())
+
+
 def test_line_feeds_around_a_bare_string_are_none_of_it():
     schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 2}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
@@ -167,6 +196,21 @@ def test_strings_within_json_may_hold_the_mark_that_ends_an_argument():
     spec = Tools(TOOLS, format="qwen3_coder")
     assert accepts(spec, qwen_coder(call))
     assert spec.value(qwen_coder(call)).tool_calls == (call,)
+
+
+def test_more_properties_than_can_be_counted_are_refused():
+    many = {"properties": {f"p{i}": {"type": "integer"} for i in range(50)}, "minProperties": 45}
+    tool = {"type": "function", "function": {"name": "f", "parameters": many}}
+    with pytest.raises(InvalidGrammarError, match="too many rules to count"):
+        Tools([tool], format="qwen3_coder")
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"'])
+def test_what_is_no_json_for_everybody_is_no_call(value):
+    text = f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>'
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {}}}}}
+    with pytest.raises(InvalidValueError, match="malformed at character"):
+        Tools([tool], format="hermes").value(text)
 
 
 @pytest.mark.parametrize(("format", "write"), FORMS)

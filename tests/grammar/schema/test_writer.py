@@ -274,6 +274,10 @@ def test_a_dynamic_reference_leads_to_the_outermost_anchor():
         ({"$ref": "#/$defs/a", "$defs": {"a": {"required": ["a"], "properties": {"a": {"$ref":
           "#/$defs/a"}}}}}, "/", "no finite value"),
         ({"type": "string", "pattern": "^(ab){2,99999999999}$"}, "/pattern", "[0-9]"),
+        ({"if": {"patternProperties": {"a.{7}h": {"const": 1}, "b.{7}i": {"const": 2}},
+          "additionalProperties": False}, "then": {"required": ["x"]}}, "/", "4096 states"),
+        ({"required": ["a"], "patternProperties": {"^.{1,5000}$": {"type": "string"}}}, "/",
+         "4096 states"),
         (False, "/", "no finite value"),
         ({"properties": {"a": {"required": ["b"], "properties": {"b": {"enum": []}}}}, "required":
           ["a"]}, "/properties/a/properties/b", "no finite value"),
@@ -341,6 +345,11 @@ def test_large_schemas_take_little_work(schema: Any):
         {"oneOf": [{"properties": {"v": {"minimum": i, "maximum": i}}, "required": ["v"]}
                    for i in range(60)]},
         {"type": "array", "prefixItems": [{}] * 3_000},
+        {"not": {"oneOf": [True] * 100}},
+        {"anyOf": [True] * 3_000},
+        {"enum": [list(range(3_000))], "anyOf": [{"minItems": i} for i in range(60)]},
+        {"pattern": "^((([a-z]{9}){9}){9}){9}$"},
+        {"pattern": "x" * 6_000 + "{999}"},
     ],
 )  # fmt: skip
 def test_work_without_end_is_refused_with_the_limit(schema: Any):
