@@ -139,8 +139,9 @@ class _Check:
         """Validators of a draft, which make further ones of their own kind."""
         if draft not in self._classes:
             base = _BASES[draft]
-            rules: dict[str, Any] = {**base.VALIDATORS, **older(base.VALIDATORS, draft)}
-            words = {word: self._counted(self._own.get(word, rule)) for word, rule in rules.items()}
+            rules = {**base.VALIDATORS, **older(base.VALIDATORS, draft)}
+            rules |= {word: rule for word, rule in self._own.items() if word in rules}
+            words = {word: self._counted(rule) for word, rule in rules.items()}
             made = validators.extend(base, words)
 
             def evolve(validator: Any, **changes: Any) -> Any:
