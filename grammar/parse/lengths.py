@@ -140,7 +140,7 @@ class Lengths:
         ready = [q for q, count in enumerate(left) if not count]
         while ready:  # what is never ready leads into a circle
             q = ready.pop()
-            found[q] = max((1 + found[to] for _, to, _ in self._edges[q]), default=0)
+            found[q] = max((1 + found[to] for _, to, _ in self._edges[q]), default=0.0)
             for _, before in into[q]:
                 left[before] -= 1
                 if not left[before]:
