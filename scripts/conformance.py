@@ -31,6 +31,7 @@ from dlm.grammar.schema.writer import write
 CLOSED = "closed objects"
 ORDER = "property order"
 SPELLING = "an integer's spelling"
+ROUNDING = "a number that no double is, next to a bound"
 READERS = "a pattern that Python's `re` reads otherwise"
 _MOST_ORDERS = 24  # of the keys of one instance that are tried
 _DRAFTS = {
@@ -113,8 +114,11 @@ def why_rejected(
             return ", ".join(reasons)
     if isinstance(value, str) and isinstance(schema, dict) and "pattern" in schema:
         return None if re.search(schema["pattern"], value) else READERS
-    too_long = isinstance(value, int | float) and abs(value) >= 10**MOST_CHARACTERS
-    return SPELLING if too_long else None
+    if not isinstance(value, int | float):
+        return None
+    if abs(value) >= 10**MOST_CHARACTERS:
+        return SPELLING
+    return None if float(value) == value else ROUNDING
 
 
 def _text(value: Any) -> str:
