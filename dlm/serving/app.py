@@ -71,16 +71,16 @@ class Service(Routes):
         )
 
     async def tokenize(self, request: Request) -> Response:
-        return JSONResponse(await self._read(request, self._tokens(tokenized)))
+        return await self._read(request, self._tokens(tokenized))
 
     async def detokenize(self, request: Request) -> Response:
-        return JSONResponse(await self._read(request, self._tokens(detokenized)))
+        return await self._read(request, self._tokens(detokenized))
 
     def _tokens(self, work: Callable[[Engine, Mapping[str, Any]], Any]) -> Callable[[Any], Any]:
         def read(body: Any) -> Any:
             body = object_at("the body", body)
             self._named(model_of(body))
-            return work(self._engine, body)
+            return JSONResponse(work(self._engine, body))  # rendered here, in that thread
 
         return read
 

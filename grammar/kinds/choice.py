@@ -25,7 +25,8 @@ class Choice(Spec):
     kind = "choice"
 
     def __post_init__(self) -> None:
-        if isinstance(self.options, str) or not self.options:
+        listed = isinstance(self.options, Sequence) and not isinstance(self.options, str)
+        if not listed or not self.options:
             raise InvalidGrammarError(self.kind, f"a list of options, not {self.options!r:.40}")
         seen: set[str] = set()
         size = 0

@@ -44,6 +44,7 @@ def test_the_key_is_the_options():
     [
         ([], r"choice: a list of options, not \[\]"),
         ("ab", "choice: a list of options, not 'ab'"),
+        (5, "choice: a list of options, not 5"),
         (["a", ""], "choice at option 1: '' is no text"),
         (["a", "\ud800"], "choice at option 1: .* is no text"),
         (["a", "b", "a"], "choice at option 2: 'a' is there twice"),
