@@ -56,6 +56,9 @@ class DecodeConfig:
             raise DlmError(f"suspect is {self.suspect!r}: it takes the policy exact")
         if not self.stops:
             raise DlmError("stops is empty: without a stop token no answer could end")
+        for name, token in (("pad", self.pad), *(("stops", stop) for stop in self.stops)):
+            if type(token) is not int or token < 0:
+                raise DlmError(f"{name} holds {token!r:.40}: it takes ids of tokens")
 
     def check_padding(self) -> None:
         """Raises `DlmError` where what is behind a stop on a canvas looks like a stop itself."""

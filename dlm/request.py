@@ -53,29 +53,30 @@ class Request:
         source = getattr(self, given[0])
         if isinstance(source, str) != (given[0] in _TEXTS) or not isinstance(source, Sequence):
             right = "a text" if given[0] in _TEXTS else "a list"
-            raise RequestError(f"{given[0]} is {source!r:.60}: it takes {right}")
+            raise RequestError(f"{given[0]} is {_shown(source)}: it takes {right}")
         if len(source) == 0 or (isinstance(source, str) and not source.strip()):
             raise RequestError(f"{given[0]} is empty: there is nothing to answer")
         for i, message in enumerate(self.messages or ()):
             _check_message(f"messages[{i}]", message)
         if isinstance(self.tools, str) or not isinstance(self.tools, Sequence):
-            raise RequestError(f"tools is {self.tools!r:.60}: it takes a list of objects")
+            raise RequestError(f"tools is {_shown(self.tools)}: it takes a list of objects")
         for i, tool in enumerate(self.tools):
             if not isinstance(tool, Mapping):
-                raise RequestError(f"tools[{i}] is {tool!r:.60}: it takes an object")
+                raise RequestError(f"tools[{i}] is {_shown(tool)}: it takes an object")
         if not _is_whole(self.max_tokens) or self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens!r}: it takes at least 1")
+            raise RequestError(f"max_tokens is {_shown(self.max_tokens)}: it takes at least 1")
         if not _is_whole(self.seed) or not 0 <= self.seed < 2**63:
-            raise RequestError(f"seed is {self.seed!r}: it takes an int of 0 to 2**63 - 1")
+            raise RequestError(f"seed is {_shown(self.seed)}: it takes an int of 0 to 2**63 - 1")
         for name in ("fit", "thinking"):
             if not isinstance(getattr(self, name), bool):
-                raise RequestError(f"{name} is {getattr(self, name)!r:.40}: it takes True or False")
+                found = _shown(getattr(self, name))
+                raise RequestError(f"{name} is {found}: it takes True or False")
         heat = self.temperature
         if isinstance(heat, bool) or not isinstance(heat, int | float) or not 0 <= heat <= HOTTEST:
-            raise RequestError(f"temperature is {heat!r:.40}: it takes 0 to {HOTTEST:g}")
+            raise RequestError(f"temperature is {_shown(heat)}: it takes 0 to {HOTTEST:g}")
         budget = self.thinking_budget
         if budget is not None and (not _is_whole(budget) or budget < 0):
-            raise RequestError(f"thinking_budget is {budget!r}: it takes 0 or more tokens")
+            raise RequestError(f"thinking_budget is {_shown(budget)}: it takes 0 or more tokens")
         if self.constraint is not None and not isinstance(self.constraint, Spec):
             kind = type(self.constraint).__name__
             raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
@@ -88,8 +89,11 @@ class Request:
         ):
             found = getattr(self, name)
             listed = isinstance(found, Sequence) and not isinstance(found, str)
-            if not listed or not all(map(is_one, found)):
-                raise RequestError(f"{name} is {found!r:.60}: it takes a list of {right}")
+            if not listed:
+                raise RequestError(f"{name} is {_shown(found)}: it takes a list of {right}")
+            for i, one in enumerate(found):
+                if not is_one(one):
+                    raise RequestError(f"{name}[{i}] is {_shown(one)}: it takes {right}")
             if len(found) > _MOST_STOPS:
                 raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")
             if found and self.constraint is not None:
@@ -110,12 +114,18 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _shown(value: Any) -> str:
+    """Of what may be nested too deep to be shown whole, its kind."""
+    plain = isinstance(value, str | int | float | None)
+    return f"{value!r:.60}" if plain else f"a {type(value).__name__}"
+
+
 def _check_message(name: str, message: Any) -> None:
     """Raises `RequestError` for what no template can render, or would leave out silently."""
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise RequestError(f"{name} is no object with a role and a content")
     if not isinstance(message["role"], str):
-        raise RequestError(f"{name}.role is {message['role']!r:.40}: it takes a text")
+        raise RequestError(f"{name}.role is {_shown(message['role'])}: it takes a text")
     content = message["content"]
     if content is None or isinstance(content, str):
         return
@@ -124,7 +134,9 @@ def _check_message(name: str, message: Any) -> None:
         raise RequestError(f"{name}.content is a {kind}: it takes a text or a list of parts")
     for i, part in enumerate(content):
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            raise RequestError(f"{name}.content[{i}] is {part!r:.60}: only parts of text are read")
+            raise RequestError(
+                f"{name}.content[{i}] is {_shown(part)}: only parts of text are read"
+            )
 
 
 def check_tokens(what: str, tokens: Sequence[int], vocab_size: int) -> None:

@@ -123,7 +123,8 @@ class Scheduler:
         pending = [one.compiling for one in self._waiting] + [
             sequence.checking for sequence in self.running.values()
         ]
-        futures.wait([p for p in pending if p is not None], _NAP, futures.FIRST_COMPLETED)
+        undone = [one for one in pending if one is not None and not one.done()]
+        futures.wait(undone, _NAP, futures.FIRST_COMPLETED)
 
     def _prepare(self, one: _Waiting) -> None:
         if one.built:

@@ -86,6 +86,8 @@ class ModelConfig:
         known = get_args(LayerType)
         if unknown := [kind for kind in text["layer_types"] if kind not in known]:
             raise CheckpointError(f"config.json: layer type {unknown[0]!r} is none of {known}")
+        if canvas_length < 1:
+            raise CheckpointError(f"config.json: canvas_length is {canvas_length}: at least 1")
         return cls(
             vocab_size=text["vocab_size"],
             hidden_size=text["hidden_size"],

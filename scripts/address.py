@@ -18,6 +18,8 @@ def check_flags(args: argparse.Namespace) -> None:
         fail("--uds is empty: it takes the path of a socket")
     if args.ssl_keyfile is not None and args.ssl_certfile is None:
         fail("--ssl-keyfile without --ssl-certfile: it takes both")
+    if args.ssl_ca_certs is not None and args.ssl_certfile is None:
+        fail("--ssl-ca-certs without --ssl-certfile: clients are only known over TLS")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -34,6 +36,7 @@ def _check_port(host: str, port: int) -> None:
     """Ray's proxies would share a port with whoever listens there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        socket.getaddrinfo(host, port, family)  # its error has words of its own
         socket.create_server((host, port), family=family).close()
     except socket.gaierror as error:
         fail(f"cannot listen on {host}:{port}: {error.strerror}")

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, source: str | None) -> int:
     from dlm.batch.output import Output
     from dlm.batch.rows import Rest, rows_of
 
-    rows = rows_of(args.input.resolve())  # a worker on Ray has another directory
+    rows = rows_of(args.input.absolute())  # a worker on Ray has another directory
     form = form_of(args, rows, source)
     with closing(Output(args.output, settings(args, rows, form, source), form)) as output:
         total = min(sum(1 for _ in rows.read()), args.limit or sys.maxsize)
@@ -134,7 +134,9 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form
         if given is not None:
             flag = f"--{given.replace('_', '-')}"
             raise UsageError(f"{flag} with OpenAI's lines: each line says that itself")
-        return Lines(model_names(args))
+        lines = Lines(model_names(args))
+        lines.check(rows.read())
+        return lines
     if args.served_model_name is not None:
         raise UsageError("--served-model-name takes OpenAI's lines: no other row asks for a model")
     if args.id is not None:

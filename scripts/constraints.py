@@ -1,7 +1,6 @@
 """The constraint that a command line asks for, by one of several options."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,6 +72,7 @@ def text_of(raw: bytes, what: str) -> str:
 def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | None":
     """Of what `read_source` has read. Raises `dlm.InvalidGrammarError`."""
     import dlm  # what is wrong with the arguments is told before
+    from dlm.grammar.plain import plain
 
     if source is None:
         return None
@@ -86,10 +86,6 @@ def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | N
         case "grammar":
             return dlm.Grammar(source, "lark" if args.grammar.endswith(".lark") else "ebnf")
         case "tools":
-            try:
-                return dlm.Tools(json.loads(source))
-            except json.JSONDecodeError as error:
-                where, reason = f"line {error.lineno} column {error.colno}", error.msg
-                raise dlm.InvalidGrammarError("tools", f"not JSON: {reason}", where) from error
+            return dlm.Tools(plain("tools", source))
         case _:
             return dlm.StructuralTag(source)

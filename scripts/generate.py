@@ -167,6 +167,9 @@ def write(said: str | list[Any] | dict[str, Any], args: argparse.Namespace) -> N
         said = json.dumps(said, ensure_ascii=False, indent=layout)
     try:
         print(said, flush=True)
+    except UnicodeEncodeError as error:
+        said = f"stdout is {sys.stdout.encoding}, which has no {error.object[error.start]!a}"
+        fail(f"cannot write the result: {said}: set PYTHONIOENCODING=utf-8", 1)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush
         if isinstance(error, BrokenPipeError):

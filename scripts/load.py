@@ -79,7 +79,7 @@ def main() -> None:
     command = [sys.executable, str(SERVE), "--log-level", "error", *flags]
     server = subprocess.Popen(command)
     try:
-        found, asked = asyncio.run(measure(args, server.pid))
+        found, asked = asyncio.run(measure(args, server))
     finally:
         server.terminate()
         server.wait(60)
@@ -89,13 +89,16 @@ def main() -> None:
         sys.exit(1)
 
 
-async def measure(args: argparse.Namespace, pid: int) -> tuple[dict[str, Any], list[Body]]:
+async def measure(
+    args: argparse.Namespace, server: "subprocess.Popen[bytes]"
+) -> tuple[dict[str, Any], list[Body]]:
     """What is told at the end, and what was asked for and answered."""
+    pid = server.pid
     seen, draw = Seen(), random.Random(args.seed)
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=args.clients)
     url = f"http://127.0.0.1:{args.port}"
     async with httpx2.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
-        await until_well(http)
+        await until_well(http, server)
         memory = [resident(pid)]
         begun = time.monotonic()
         end = begun + args.seconds
@@ -202,11 +205,12 @@ async def ask(
                 reason = one["finish_reason"] or reason
                 if first is None and (text or calls or delta.get("reasoning")):
                     first = time.monotonic() - begun
-    if not done or reason is None or first is None:
+    if not done or reason is None:
         seen.ends["lost"] += 1
         return
     seen.ends[reason] += 1
-    seen.waits.append(first)
+    if first is not None:  # an answer without a constraint may be empty
+        seen.waits.append(first)
     seen.tokens += tokens
     seen.asked.append(body)
     try:
@@ -261,8 +265,10 @@ async def still_running(http: httpx2.AsyncClient) -> int:
     return left
 
 
-async def until_well(http: httpx2.AsyncClient) -> None:
+async def until_well(http: httpx2.AsyncClient, server: "subprocess.Popen[bytes]") -> None:
     for _ in range(600):
+        if server.poll() is not None:  # who answers on its port is another
+            raise SystemExit(f"load.py: the server ended with {server.returncode}")
         try:
             if (await http.get("/health")).status_code == 200:
                 return

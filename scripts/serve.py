@@ -11,6 +11,7 @@ bad usage, a bad model or an address that cannot be had, 130 interrupted while i
 import argparse
 import os
 import signal
+import ssl
 import sys
 from queue import SimpleQueue
 from threading import Thread
@@ -53,7 +54,11 @@ def main() -> None:
             serve_on_ray(args, settings)
     except KeyboardInterrupt:
         fail("interrupted", 130)
-    except (dlm.DlmError, dlm.ModelError) as error:  # to name the second imports torch
+    except (
+        dlm.DlmError,
+        dlm.GrammarError,
+        dlm.ModelError,
+    ) as error:  # to name the second imports torch
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
@@ -77,6 +82,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,
         ssl_ca_certs=args.ssl_ca_certs,
+        ssl_cert_reqs=ssl.CERT_NONE if args.ssl_ca_certs is None else ssl.CERT_REQUIRED,
         log_level=args.log_level,
         server_header=False,
         timeout_graceful_shutdown=10,
@@ -96,7 +102,6 @@ def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
         "port": args.port,
         "ssl_keyfile": args.ssl_keyfile,
         "ssl_certfile": args.ssl_certfile,
-        "ssl_ca_certs": args.ssl_ca_certs,
     }
     if args.ray is None:
         address.check(args)
@@ -138,7 +143,7 @@ def arguments() -> argparse.Namespace:
     add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help="of a request; 4 MiB")
     add("--ssl-keyfile", metavar="FILE")
     add("--ssl-certfile", metavar="FILE")
-    add("--ssl-ca-certs", metavar="FILE")
+    add("--ssl-ca-certs", metavar="FILE", help="whose signature a client has to have")
     add("--enable-request-id-headers", action="store_true", help="X-Request-Id in all answers")
     add("--shutdown-timeout", type=float, default=60.0, metavar="S", help="to finish in; 60")
     add("--log-level", default="info", choices=("critical", "error", "warning", "info", "debug"))
@@ -150,6 +155,8 @@ def arguments() -> argparse.Namespace:
         fail(f"--replicas is {args.replicas}: it takes at least 1")
     if args.replicas is None and args.ray is not None:
         fail("--ray without --replicas: say how many engines there are to be")
+    if args.replicas is not None and args.ssl_ca_certs is not None:
+        fail("--ssl-ca-certs with --replicas: Ray Serve asks no client for a certificate")
     if args.replicas is not None and args.uds is not None:
         fail("--uds with --replicas: Ray Serve listens on a host and a port")
     address.check_flags(args)

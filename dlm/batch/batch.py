@@ -142,7 +142,10 @@ class Batch:
             if len(running.results) == len(running.numbers):
                 self._end(running)
                 results = [running.results[number] for number in running.numbers]
-                self._ended.append((running.row.number, running.job.answer(results)))
+                try:
+                    self._ended.append((running.row.number, running.job.answer(results)))
+                except Exception as error:
+                    self._refuse(running.row, failure(error))
 
     def _refuse(self, row: Row, error: DlmError) -> None:
         self._ended.append((row.number, self._form.refusal(row, error)))

@@ -8,7 +8,7 @@ from dlm.batch.batch import Answer, Job
 from dlm.batch.rows import Row
 from dlm.batch.template import Template
 from dlm.errors import DlmError, RequestError
-from dlm.grammar import Spec
+from dlm.grammar import Spec, Tools
 from dlm.request import Request, Result
 
 if TYPE_CHECKING:
@@ -47,9 +47,12 @@ class Extraction:
 
     def _answer(self, row: Row, results: Sequence[Result]) -> Answer:
         (result,) = results
-        calls = [{"name": call.name, "arguments": call.arguments} for call in result.tool_calls]
+        value = result.parsed
+        if isinstance(self.constraint, Tools):  # the calls: what else was said is the text
+            calls = result.tool_calls
+            value = [{"name": call.name, "arguments": call.arguments} for call in calls] or None
         return self._named(row) | {
-            "value": calls or result.parsed,
+            "value": value,
             "text": result.text,
             "finish_reason": result.finish_reason,
             "tokens": result.stats.tokens,
@@ -63,4 +66,4 @@ class Extraction:
             id = row.fields.get(self.id)
         except RequestError:
             id = None
-        return {"row": row.number, "id": id if isinstance(id, str | int | None) else str(id)}
+        return {"row": row.number, "id": id}

@@ -4,7 +4,7 @@ A row is `{"custom_id", "method": "POST", "url", "body"}`; what comes back has t
 with a response or an error, and an `id` that holds the row's number.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
@@ -39,6 +39,15 @@ class Lines:
     """The `Form` of these rows. `names` are those of the model that they may ask for."""
 
     names: tuple[str, ...]
+
+    def check(self, rows: Iterable[Row]) -> None:
+        """Raises `RequestError` where two rows have one name: their answers would have, too."""
+        seen: dict[str, int] = {}
+        for row in rows:
+            id = row.value.get("custom_id") if isinstance(row.value, dict) else None
+            if isinstance(id, str) and (first := seen.setdefault(id, row.number)) != row.number:
+                named = f"custom_id {id!r:.60} of row {row.number} is that of row {first} too"
+                raise RequestError(f"{named}: each takes one of its own")
 
     def job(self, row: Row, engine: Engine) -> Job:
         if row.problem is not None:

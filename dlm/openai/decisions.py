@@ -149,7 +149,7 @@ def _text(field: str, parts: list[Any]) -> str:
         kind = part.get("type")
         if kind == "input_json":
             texts.append(_json(f"{field}[{i}].data", part.get("data")))
-        elif kind in _TEXTS:
+        elif isinstance(kind, str) and kind in _TEXTS:
             texts.append(text_at(f"{field}[{i}].{_TEXTS[kind]}", part.get(_TEXTS[kind]), "text"))
         else:
             right = "input_text or input_json: this server's models read nothing else"

@@ -1,7 +1,8 @@
 """Conversations as clients send them, as chat templates take them.
 
 Content is text, arguments are data, the result of a tool names its tool. What a model of text
-cannot read is refused, and so is what would be lost.
+cannot read is refused, and so is what would be lost; but whether a message's `name` is shown is
+the template's to say, and Gemma's shows none.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ _FIELDS = {  # of a message, by its role
     "assistant": (
         *("role", "content", "name", "tool_calls", "refusal", "annotations"),
         *("reasoning", "reasoning_content"),  # as it is called now, and as it was
+        "parsed",  # of the content, by OpenAI's client
     ),
 }
 

@@ -39,6 +39,8 @@ def test_a_checkpoint_s_own_numbers_are_used():
         ({"t_min": 0.9}, "t_min 0.9 and t_max 0.8"),
         ({"t_min": 0.0}, "t_min 0.0"),
         ({"stops": ()}, "stops is empty"),
+        ({"stops": ("a",)}, "stops holds 'a': it takes ids of tokens"),
+        ({"pad": "x"}, "pad holds 'x': it takes ids of tokens"),
     ],
 )
 def test_impossible_numbers_are_refused(fields, problem):

@@ -1,6 +1,8 @@
 """Requests that wait for their grammars: nobody waits for anybody else's."""
 
+from concurrent import futures
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 import tasks
@@ -21,9 +23,22 @@ from dlm import (
     RequestError,
 )
 from dlm.grammar import Compiler, CrashError, LimitError, Workers
+from dlm.scheduler import Scheduler
 
 SLOW = Choice(["slow"])  # the spec that a test lets take its time
 QUICK = JsonSchema({"type": "string"})
+
+
+def test_nobody_is_waited_for_who_is_ready(monkeypatch):
+    """Else a step that can do nothing would end at once, and the next one too."""
+    scheduler = Scheduler(1, lambda *_: None, lambda _: True, lambda *_: None)
+    compiled, checked, waited = Future(), Future(), []
+    compiled.set_result(None)
+    monkeypatch.setattr(futures, "wait", lambda these, *_: waited.append(list(these)))
+    scheduler.add([SimpleNamespace(number=1, asked=None)], compiled)
+    scheduler.running[0] = SimpleNamespace(checking=checked)
+    scheduler.nap()
+    assert waited == [[checked]]
 
 
 class Held:

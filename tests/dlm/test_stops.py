@@ -94,11 +94,11 @@ TOOL = {"type": "function", "function": {"name": "f"}}
     ("fields", "problem"),
     [
         ({"stop": "ab"}, "stop is 'ab': it takes a list of texts"),
-        ({"stop": [1]}, "stop is .*: it takes a list of texts"),
+        ({"stop": [1]}, r"stop\[0\] is 1: it takes texts"),
         ({"stop": ["a", ""]}, "stop holds an empty text"),
         ({"stop": ["a", "b" * 257]}, "stop holds a text of 257 characters: it takes 256"),
         ({"stop": ["a"] * 65}, "stop has 65 texts: it takes 64"),
-        ({"stop_token_ids": ["a"]}, "stop_token_ids is .*: it takes a list of token ids"),
+        ({"stop_token_ids": ["a"]}, r"stop_token_ids\[0\] is 'a': it takes token ids"),
         (
             {"stop": ["a"], "constraint": Choice(["a"])},
             "stop would cut an answer .* under a choice",

@@ -285,6 +285,24 @@ def test_a_reader_that_has_gone_is_no_error():
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_a_stdout_that_lacks_letters_is_told_of():
+    run = [*COMMAND[:2], "--choice", "é", PROMPT]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(run, capture_output=True, text=True, check=False, env=environment)
+    said = "cannot write the result: stdout is ascii, which has no '\\xe9': set PYTHONIOENCODING"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"generate.py: {said}=utf-8\n"
+
+
+@pytest.mark.parametrize("written", ["[" * 5000, f"[{'1' * 5000}]", "["])
+def test_tools_that_are_no_json_are_one_clear_line(run, tmp_path, written):
+    path = tmp_path / "tools.json"
+    path.write_text(written)
+    code, out, err = run("--tools", str(path), "hi")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("generate.py: tools")
+
+
 def test_a_full_disk_is_told_of():
     with open("/dev/full", "w") as full:
         done = subprocess.run(COMMAND, stdout=full, stderr=subprocess.PIPE, text=True, check=False)

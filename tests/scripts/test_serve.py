@@ -3,12 +3,14 @@
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import openai
@@ -118,6 +120,11 @@ def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
         (["--max-queue", "-1"], "max_queue is -1: it takes 0 or more requests"),
         (["--uds", ""], "--uds is empty: it takes the path of a socket"),
         (["--ssl-keyfile", "a"], "--ssl-keyfile without --ssl-certfile: it takes both"),
+        (["--ssl-ca-certs", "a"], "--ssl-ca-certs without --ssl-certfile"),
+        (
+            ["--replicas", "1", "--ssl-certfile", "a", "--ssl-ca-certs", "a"],
+            "--ssl-ca-certs with --replicas: Ray Serve asks no client for a certificate",
+        ),
         (["--replicas", "0"], "--replicas is 0: it takes at least 1"),
         (["--ray"], "--ray without --replicas: say how many engines there are to be"),
         (["--replicas", "2", "--uds", "a"], "--uds with --replicas: Ray Serve listens on a host"),
@@ -128,6 +135,28 @@ def test_bad_usage_is_one_line_and_code_2(refused, flags, problem):
     assert told.startswith("serve.py: ")
     assert problem in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked"),
+    [([], ssl.CERT_NONE), (["--ssl-certfile", "a", "--ssl-ca-certs", "b"], ssl.CERT_REQUIRED)],
+)
+def test_clients_need_a_certificate_where_it_is_said_who_signs_them(monkeypatch, flags, asked):
+    uvicorn = pytest.importorskip("uvicorn")
+    told = {}
+
+    def config(app, **more):
+        told.update(more)
+        raise InterruptedError
+
+    monkeypatch.setattr(uvicorn, "Config", config)
+    monkeypatch.setattr("dlm.serving.app.app_of", lambda *_: (None, None))
+    monkeypatch.setattr(serve, "loading_of", lambda _: SimpleNamespace(engine=lambda: None))
+    monkeypatch.setattr(serve.address, "check", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
+    with pytest.raises(InterruptedError):
+        serve.serve_here(serve.arguments(), None)
+    assert told["ssl_cert_reqs"] == asked
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from doubles import Random
+from gated import Gated
 from values import V
 
 from dlm import Choice, JsonSchema, Regex, Tools
@@ -66,11 +67,12 @@ def test_what_is_wrong_with_a_row_is_its_error_alone(engine_of):
 
 def test_rows_keep_names_of_their_own(engine_of):
     engine = engine_of(Random(V, seed=1), slots=2)
-    values = [{"text": "hi", "key": "k"}, {"text": "hi", "key": 4}, {"text": "hi"}, {"key": "x"}]
+    keys = ["k", 4, 1.5, True, {"a": [1]}]
+    values = [{"text": "hi", "key": key} for key in keys] + [{"text": "hi"}, {"key": "x"}]
     form = extraction(constraint=Choice(["a"]), id="key")
     found = answered(engine, form, values)
-    assert [found[i]["id"] for i in range(4)] == ["k", 4, None, "x"]
-    assert [found[i]["error"] is None for i in range(4)] == [True, True, True, False]
+    assert [found[i]["id"] for i in range(7)] == [*keys, None, "x"]
+    assert [found[i]["error"] is None for i in range(7)] == [*[True] * 6, False]
 
 
 def test_calls_of_tools_are_values(built_in):
@@ -78,6 +80,27 @@ def test_calls_of_tools_are_values(built_in):
     tool = {"type": "function", "function": {"name": "ping", "parameters": nothing}}
     form = extraction(constraint=Tools([tool], "required"))
     assert answered(built_in, form, ["ping"])[0]["value"] == [{"name": "ping", "arguments": {}}]
+
+
+def test_an_answer_without_a_call_is_a_text_without_a_value(engine_of, tokens_of):
+    tool = {"type": "function", "function": {"name": "ping"}}
+    model = Gated(tokens_of("hi there<turn|>"))
+    model.open.set()
+    answer = answered(engine_of(model), extraction(constraint=Tools([tool])), ["hi"])[0]
+    assert json.loads(json.dumps(answer)) == answer
+    assert (answer["value"], answer["error"]) == (None, None)
+    assert answer["text"] == "hi there"
+
+
+def test_an_answer_that_cannot_be_told_is_the_error_of_its_row(engine_of, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Extraction, "_answer", broken)
+    engine = engine_of(Random(V, seed=1), slots=2)
+    found = answered(engine, extraction(constraint=Choice(["a"])), ["one", "two"])
+    assert [found[i]["error"] is None for i in range(2)] == [False, False]
+    assert not engine.busy
 
 
 @pytest.mark.parametrize("slots", [1, 3])

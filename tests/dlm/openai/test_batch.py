@@ -8,7 +8,8 @@ from gated import Gated
 from values import V
 
 from dlm.batch.batch import Batch, answers
-from dlm.batch.rows import json_row
+from dlm.batch.rows import Row, json_row
+from dlm.errors import RequestError
 from dlm.openai.batch import Lines
 
 CHAT = "/v1/chat/completions"
@@ -106,6 +107,14 @@ def test_several_answers_of_a_line_end_together_where_one_fails(engine_of):
     (answer,) = answered(engine, [doomed])
     assert answer["response"]["status_code"] == 400
     assert not engine.busy
+
+
+def test_two_lines_of_one_name_are_refused_before_any_is_answered():
+    rows = [Row(i, json.loads(text)) for i, text in enumerate([line("a"), "3", line("b")])]
+    lines = Lines(("tiny",))
+    lines.check(rows)
+    with pytest.raises(RequestError, match="custom_id 'a' of row 3 is that of row 0 too"):
+        lines.check([*rows, Row(3, {"custom_id": "a"})])
 
 
 def test_completions_are_answered_too(engine):

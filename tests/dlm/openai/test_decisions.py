@@ -80,6 +80,10 @@ def deep():
         ({"input": " "}, "input is ' '"),
         ({"input": []}, "input is an empty list"),
         ({"input": [3]}, r"input\[0\] is 3: it takes an object"),
+        (
+            {"input": [{"role": "user", "content": [{"type": {}}]}]},
+            r"content\[0\].type is an empty object: it takes input_text or input_json",
+        ),
         ({"input": [{"type": "function_call"}]}, r"input\[0\].type is 'function_call'"),
         ({"input": [{"role": "x", "content": "a"}]}, r"input\[0\].role is 'x'"),
         (

@@ -204,7 +204,7 @@ def test_labels_and_values_that_ask_for_nothing_are_taken():
         ),
         ({"stop": [""]}, "stop holds an empty text"),
         ({"stop": 3}, "stop is 3: it takes a text or a list of texts"),
-        ({"stop_token_ids": [True]}, r"stop_token_ids is \[True\]: it takes a list of token ids"),
+        ({"stop_token_ids": [True]}, r"stop_token_ids\[0\] is True: it takes token ids"),
         ({"messages": None}, "^messages is missing: it takes a list of messages"),
         ({"stop_token_ids": "a"}, "stop_token_ids is 'a': it takes a list of token ids"),
         (

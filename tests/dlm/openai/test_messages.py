@@ -43,6 +43,11 @@ def test_reasoning_that_a_client_sends_back_is_left_out(name):
     assert message == {"role": "assistant", "content": "Well."}
 
 
+def test_what_a_client_has_read_of_an_answer_may_come_back_with_it():
+    [message] = messages_of([{"role": "assistant", "content": "{}", "parsed": {"a": 1}}])
+    assert message == {"role": "assistant", "content": "{}"}
+
+
 def test_the_result_of_a_tool_names_it():
     messages = messages_of(
         [

@@ -77,6 +77,15 @@ def test_what_the_client_can_mend_is_a_400(tiny, fields, param, message, stream)
     assert (body["type"], body["param"]) == ("BadRequestError", param)
 
 
+@pytest.mark.parametrize("field", ["stop", "stop_token_ids", "seed", "max_tokens", "messages"])
+def test_a_field_may_be_nested_as_deep_as_json_can_be_read(tiny, field):
+    """Python shows no list that is nested this deep."""
+    body = json.dumps(HI | {field: "NESTED"}).replace('"NESTED"', "[" * 985 + "]" * 985)
+    answer = tiny.http.post("/v1/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert field in answer.json()["error"]["message"]
+
+
 def test_a_model_that_is_not_there_is_a_404(tiny):
     with pytest.raises(openai.NotFoundError, match="'gpt' does not exist here") as raised:
         tiny.client.chat.completions.create(**HI | {"model": "gpt"})
