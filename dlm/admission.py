@@ -4,7 +4,6 @@ Nothing here is moved by a step, so that any thread may ask, and several at once
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
@@ -16,13 +15,11 @@ from dlm.decide import Decider
 from dlm.decision import Decision
 from dlm.decoding import Model
 from dlm.errors import DlmError, RequestError, failure
-from dlm.grammar import Compiled, Compiler, Reasoning, Spec, Vocabulary
+from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
 from dlm.policy import Policy
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
-
-Compiling = Future[Compiled]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Prepared:
     """A request or a decision that was admitted, before `Engine.start`."""
 
     sequences: list[Sequence]  # one; of a decision one for each question
-    compiling: Compiling | None
+    compiling: Task | None
 
     @property
     def number(self) -> int:
@@ -40,6 +37,11 @@ class Prepared:
     @property
     def prompt_tokens(self) -> int:
         return sum(len(sequence.prompt) for sequence in self.sequences)
+
+    def discard(self) -> None:
+        """It will not be started."""
+        if self.compiling is not None:
+            self.compiling.leave()
 
 
 class Admission:
@@ -64,7 +66,7 @@ class Admission:
         self._reasoning = Reasoning.of(vocabulary)
         self._numbers = count()  # one call of `next` is one instruction: no number comes twice
 
-    def compile(self, spec: Spec) -> Compiling:
+    def compile(self, spec: Spec) -> Task:
         """Raises `RequestError` for what the policy refuses."""
         self._policy.check(spec)
         return self._compiler.submit(spec)
@@ -122,11 +124,11 @@ class Admission:
         )
 
 
-def _time(compiling: Compiling, sequence: Sequence) -> None:
+def _time(compiling: Task, sequence: Sequence) -> None:
     """Note how long a grammar takes to compile; nothing where it was compiled before."""
     begun, stats = perf_counter(), sequence.stats
 
-    def note(_: Compiling) -> None:
+    def note(_: object) -> None:
         stats.compiling = perf_counter() - begun
 
     if not compiling.done():

@@ -5,14 +5,13 @@ Knows neither who else runs nor how a pass is made, nor what one is: its subclas
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from concurrent.futures import Future
 from time import perf_counter
 from typing import Any, ClassVar
 
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
-from dlm.grammar import Compiler, InvalidValueError, Vocabulary
+from dlm.grammar import Compiler, InvalidValueError, Task, Vocabulary
 from dlm.policy import Policy
 from dlm.request import FinishReason
 from dlm.sequence import Sequence
@@ -124,7 +123,7 @@ class Decoder(ABC):
             raise DlmError(f"the result is refused: {error}") from error
         yield from self._end(sequence, parsed, reason)
 
-    def _judge(self, slot: int, sequence: Sequence, checking: "Future[Any]") -> Iterator[Event]:
+    def _judge(self, slot: int, sequence: Sequence, checking: Task) -> Iterator[Event]:
         """An answer has been checked: it ends the request, or is tried again."""
         sequence.checking = None
         try:

@@ -2,7 +2,6 @@
 
 from collections import abc
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from dlm.grammar import (
     Compiler,
     Reasoning,
     Spec,
+    Task,
     Vocabulary,
     Workers,
 )
@@ -199,8 +199,9 @@ class Engine:
             running=len(self._scheduler.running), waiting=self._scheduler.waiting, cache=usage
         )
 
-    def compile(self, spec: Spec) -> "Future[Compiled]":
-        """Compile in the background, ahead of the requests that use `spec`.
+    def compile(self, spec: Spec) -> Task:
+        """Compile in the background, ahead of the requests that use `spec`: a future of a
+        `Compiled`.
 
         Raises `RequestError` for what the policy refuses; the future raises `InvalidGrammarError`
         where the grammar cannot be expressed.
@@ -380,4 +381,6 @@ class Engine:
 
     def _leave(self, slot: int) -> None:
         self._cache.release(slot)
-        self._scheduler.leave(slot)
+        left = self._scheduler.leave(slot)
+        if left.checking is not None:
+            left.checking.leave()

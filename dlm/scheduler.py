@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dlm.errors import DlmError, RequestError, failure
 from dlm.events import Failed
-from dlm.grammar import BudgetError, Compiled, CrashError, GrammarError, Unfinished
+from dlm.grammar import BudgetError, Compiled, CrashError, GrammarError, Task, Unfinished
 from dlm.sequence import Sequence
 
 Build = Callable[[Sequence, Compiled | None], None]
@@ -20,7 +20,7 @@ class _Waiting:
 
     number: int
     sequences: deque[Sequence]  # those without slots
-    compiling: "futures.Future[Compiled] | None"  # None: without a constraint
+    compiling: Task | None  # None: without a constraint
     decides: bool
     built: bool = False  # it has its constraint
 
@@ -55,16 +55,18 @@ class Scheduler:
         """Requests without a slot, and decisions some of whose questions have none."""
         return len(self._waiting)
 
-    def add(
-        self, sequences: Iterable[Sequence], compiling: "futures.Future[Compiled] | None"
-    ) -> None:
+    def add(self, sequences: Iterable[Sequence], compiling: Task | None) -> None:
         """Of one request, or the questions of one decision."""
         queue = deque(sequences)
         decides = queue[0].asked is not None
         self._waiting.append(_Waiting(queue[0].number, queue, compiling, decides))
 
     def cancel(self, number: int) -> list[int]:
-        """The slots in which a request runs; it is forgotten where it waits."""
+        """The slots in which a request runs; it is forgotten where it waits, and what it waits for
+        is left."""
+        for one in self._waiting:
+            if one.number == number and one.compiling is not None:
+                one.compiling.leave()
         self._waiting = [one for one in self._waiting if one.number != number]
         return [slot for slot, s in self.running.items() if s.number == number]
 

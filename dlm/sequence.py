@@ -1,7 +1,6 @@
 """What lives as long as a request: its tokens, its costs, its refusals, its randomness."""
 
 from collections import abc
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from dlm.asked import Asked
 from dlm.canvas import Canvas
-from dlm.grammar import Answer, Constraint
+from dlm.grammar import Answer, Constraint, Task
 from dlm.request import FinishReason, Request, Result, Stats
 from dlm.retry import alike_in, turning_point, untried
 from dlm.stream import Stream
@@ -34,7 +33,7 @@ class Sequence:
     cut: bool = False  # ended by a text of `stop`: its last token is no stop token
     turned: int | None = None  # the token that was replaced the last time
     attached: bool = False  # the cache has looked for its prompt
-    checking: "Future[Any] | None" = None  # the value of a finished answer, while it is checked
+    checking: Task | None = None  # the value of a finished answer, while it is checked
     started: float = 0.0  # when it began to wait for a slot, by `perf_counter`
     begun: float = 0.0  # when it got one
     ended: bool = False  # nothing is left to do

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dlm.grammar.canvas.bounded import Bounded, BoundedTokens
     from dlm.grammar.canvas.compiler import Compiler
     from dlm.grammar.canvas.frontier import Frontier
-    from dlm.grammar.canvas.workers import Workers
+    from dlm.grammar.canvas.workers import Task, Workers
     from dlm.grammar.constraint import (
         NOTHING,
         Candidates,
@@ -64,7 +64,7 @@ _EXPORTS = {
     "dlm.grammar.canvas.bounded": "Bounded BoundedTokens",
     "dlm.grammar.canvas.compiler": "Compiler",
     "dlm.grammar.canvas.frontier": "Frontier",
-    "dlm.grammar.canvas.workers": "Workers",
+    "dlm.grammar.canvas.workers": "Task Workers",
     "dlm.grammar.constraint": (
         "NOTHING Candidates ClassScores Constraint Fixed Free FreeTokens Guidance Look Posterior "
         "Row Scores ScoresByClass TokenConstraint"

@@ -2,13 +2,12 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
-from concurrent.futures import Future
 from threading import Lock
 from typing import Any
 
 from dlm.grammar.canvas.tasks import build, read
 from dlm.grammar.canvas.warmup import Warmup
-from dlm.grammar.canvas.workers import Workers
+from dlm.grammar.canvas.workers import Task, Workers
 from dlm.grammar.errors import CrashError
 from dlm.grammar.excerpt import Excerpt
 from dlm.grammar.kinds.spec import Spec
@@ -41,18 +40,19 @@ class Compiler:
         self._terminals = Terminals(vocabulary.trie, len(vocabulary))
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
-        self._known: OrderedDict[Hashable, Future[Compiled]] = OrderedDict()
+        self._known: OrderedDict[Hashable, Task] = OrderedDict()
         self._cold: deque[Warmup] = deque(maxlen=_REMEMBERED)
 
-    def submit(self, spec: Spec) -> "Future[Compiled]":
-        """Compile in the background; the same spec is compiled once, and asked for once.
+    def submit(self, spec: Spec) -> Task:
+        """Compile in the background; the same spec is compiled once, and asked for once. Who does
+        not wait for it any more leaves it.
 
         The future raises `InvalidGrammarError` where no grammar can express `spec`, and
         `LimitError` where it takes too long.
         """
         with self._lock:
             known = self._known.get(spec.key)
-            if known is None or _crashed(known):
+            if known is None or _crashed(known) or not known.join():
                 self._known[spec.key] = self._workers.submit(
                     build,
                     (spec, self.vocabulary.call),
@@ -65,7 +65,7 @@ class Compiler:
     def compile(self, spec: Spec) -> Compiled:
         """Compile here and now, however long it takes. Raises `InvalidGrammarError`."""
         if spec.key not in self._known:
-            future: Future[Compiled] = Future()
+            future = Task()
             try:
                 future.set_result(self._finish(build(spec, self.vocabulary.call)))
             except Exception as error:
@@ -76,10 +76,12 @@ class Compiler:
             future = self._used(spec.key)
         return future.result()
 
-    def check(self, spec: Spec, tokens: Sequence[int], seconds: float) -> "Future[Any]":
-        """What a finished answer means, in the background: as `Spec.read` says, or `LimitError`."""
+    def check(self, spec: Spec, tokens: Sequence[int], seconds: float) -> Task:
+        """What a finished answer means, in the background: as `Spec.read` says, or `LimitError`.
+        Whoever waits for it holds a slot: it does not wait for grammars."""
         args = spec, list(tokens), Excerpt.of(self.vocabulary, tokens)
-        return self._workers.submit(read, args, seconds=seconds, label="the result {} to check")
+        label = "the result {} to check"
+        return self._workers.submit(read, args, seconds=seconds, label=label, urgent=True)
 
     @property
     def cold(self) -> bool:
@@ -88,10 +90,11 @@ class Compiler:
 
     def warm_up(self, work: int) -> None:
         """Spend about so many units of work on what was compiled: for when nobody waits."""
-        while self._cold and self._cold[0].done:
-            self._cold.popleft()
-        if self._cold:
-            self._cold[0].go_on(work)
+        cold = self._cold  # another one, where a grammar is dropped meanwhile
+        while cold and cold[0].done:
+            cold.popleft()
+        if cold:
+            cold[0].go_on(work)
 
     def close(self) -> None:
         """End what is being compiled and checked."""
@@ -105,7 +108,7 @@ class Compiler:
         self._cold.append(Warmup(compiled))
         return compiled
 
-    def _used(self, key: Hashable) -> "Future[Compiled]":
+    def _used(self, key: Hashable) -> Task:
         """What is known; what was not used for the longest time is dropped, until the rest fits."""
         self._known.move_to_end(key)
         sizes = {key: _size(future) for key, future in self._known.items() if future.done()}
@@ -114,17 +117,24 @@ class Compiler:
             if total <= self._max_bytes and len(self._known) <= _REMEMBERED:
                 break
             if old != key:
-                del self._known[old]
+                self._forget(self._known.pop(old))
                 total -= size
         return self._known[key]
 
+    def _forget(self, dropped: Task) -> None:
+        """It is freed with its last user, and is not warmed up for others."""
+        if _size(dropped):
+            compiled = dropped.result()
+            kept = (warmup for warmup in self._cold.copy() if warmup.compiled is not compiled)
+            self._cold = deque(kept, maxlen=_REMEMBERED)
 
-def _crashed(future: "Future[Compiled]") -> bool:
+
+def _crashed(future: Task) -> bool:
     """It says nothing about the grammar."""
     if not future.done():
         return False
     return future.cancelled() or isinstance(future.exception(), CrashError)
 
 
-def _size(future: "Future[Compiled]") -> int:
+def _size(future: Task) -> int:
     return 0 if _crashed(future) or future.exception() else future.result().nbytes

@@ -48,7 +48,7 @@ class Warmup:
     """Of one grammar. It changes nothing about what is allowed."""
 
     def __init__(self, compiled: Compiled):
-        self._compiled = compiled
+        self.compiled = compiled
         self._left = _MOST_WORK
         self._explored = 0  # units
         self._texts = deque(
@@ -64,7 +64,7 @@ class Warmup:
         very many readings is 10,000 units, most are 10; a mask is 50 and, where a terminal is met
         for the first time, one for every 100 nodes of the trie behind 32 first bytes.
         """
-        compiled, meter = self._compiled, self._compiled.meter
+        compiled, meter = self.compiled, self.compiled.meter
         begun, most = meter.spent, min(work, self._left)
         try:
             while not self.done and (left := begun + most - meter.spent) > 0:
@@ -84,16 +84,16 @@ class Warmup:
     @cached_property
     def _exploration(self) -> Exploration:
         """Begun in a step that has time for it: it looks at all edges of the grammar."""
-        return self._compiled.exploration()
+        return self.compiled.exploration()
 
     def _advance(self, work: int) -> None:
         """A small part of it. What raises `Unfinished` has changed nothing but what is learnt."""
         if self._exploration and self._explored < _EXPLORING:
-            begun = self._compiled.meter.spent
+            begun = self.compiled.meter.spent
             try:
                 self._exploration.advance()
             finally:
-                self._explored += self._compiled.meter.spent - begun
+                self._explored += self.compiled.meter.spent - begun
             return
         if self._reading is not None:
             self._reading.advance(work)
@@ -103,7 +103,7 @@ class Warmup:
         texts = self._texts[0]
         text = texts.advance()
         if text is not None:
-            self._reading = _Reading(self._compiled, text)
+            self._reading = _Reading(self.compiled, text)
         if not texts:
             self._texts.popleft()
 

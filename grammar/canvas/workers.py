@@ -10,9 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
+from queue import PriorityQueue
 from threading import Lock, Thread, current_thread
 from typing import Any
 
@@ -104,6 +105,34 @@ class Process:
             running[0].wait()
 
 
+class Task(Future[Any]):
+    """What several may wait for. Where the last one has left before its turn, it is never done."""
+
+    def __init__(self):
+        super().__init__()
+        self._waiting, self._left = 1, Lock()
+
+    @property
+    def dropped(self) -> bool:
+        return self._waiting == 0
+
+    def join(self) -> bool:
+        """Wait for it too; False: it is never done."""
+        with self._left:
+            if self.done():
+                return not self.cancelled()
+            self._waiting += not self.dropped
+            return not self.dropped
+
+    def leave(self) -> None:
+        """One of those who wait does so no more."""
+        with self._left:
+            if not self.done():
+                self._waiting -= not self.dropped
+            if self.dropped:
+                self.cancel()
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     function: Callable[..., Any]
@@ -111,7 +140,7 @@ class _Job:
     seconds: float
     label: str
     then: Then
-    future: "Future[Any]"
+    future: Task
 
     def run(self, process: Process, seconds: float) -> bool:
         """False: it takes longer than so many `seconds`, and has more of them."""
@@ -131,19 +160,24 @@ class _Job:
         return True
 
 
+Work = Callable[[Process], None]
+Jobs = PriorityQueue[tuple[int, int, Work | None]]  # who is served first, numbers; None: no more
+
+
 class _Lane:
-    """One process and what waits for it, first come, first served."""
+    """One process and what waits for it, first come, first served, but for what is urgent."""
 
     def __init__(self):
-        self._jobs: SimpleQueue[Callable[[Process], None] | None] = SimpleQueue()
+        self._jobs: Jobs = PriorityQueue()
+        self._numbers = count()
         self._process = Process()
         self._thread: Thread | None = None
         self._lock, self._closed = Lock(), False
 
-    def put(self, job: Callable[[Process], None]) -> None:
+    def put(self, job: Work, urgent: bool) -> None:
         with self._lock:
             if not self._closed:
-                self._jobs.put(job)
+                self._jobs.put((0 if urgent else 1, next(self._numbers), job))
                 if self._thread is None:
                     work = self._jobs, self._process
                     self._thread = Thread(target=_serve, args=work, daemon=True)
@@ -154,14 +188,14 @@ class _Lane:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._jobs.put(None)
+            self._jobs.put((2, next(self._numbers), None))
         self._process.close()  # what waits fails at once
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(_PARTING)
 
 
-def _serve(jobs: "SimpleQueue[Callable[[Process], None] | None]", process: Process) -> None:
-    while (job := jobs.get()) is not None:
+def _serve(jobs: Jobs, process: Process) -> None:
+    while (job := jobs.get()[2]) is not None:
         job(process)
         del job
 
@@ -185,24 +219,29 @@ class Workers:
         seconds: float,
         label: str = "{}",
         then: Then = lambda value: value,
-    ) -> "Future[Any]":
-        """`then` of what `function` returns, within so many `seconds` of processor time.
+        urgent: bool = False,
+    ) -> Task:
+        """`then` of what `function` returns, within so many `seconds` of processor time. What is
+        `urgent` overtakes what is not.
 
         `function` is one that another process can import; `then` runs here, in a thread. The future
         raises what they raise, `LimitError` where the time or the memory is over, its text put into
         `label`, and `CrashError` where the process came to an end.
         """
-        job = _Job(function, args, seconds, label, then, Future())
+        job = _Job(function, args, seconds, label, then, Task())
 
         def slow(process: Process) -> None:
-            job.run(process, seconds)
+            if job.future.dropped:
+                job.future.set_exception(CrashError("nobody waits for it any more"))
+            else:
+                job.run(process, seconds)
 
         def quick(process: Process) -> None:
             wanted = job.future.set_running_or_notify_cancel()
             if wanted and not job.run(process, min(seconds, _QUICK)):
-                self._slow.put(slow)
+                self._slow.put(slow, urgent)
 
-        self._quick.put(quick)
+        self._quick.put(quick, urgent)
         return job.future
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """Requests that wait for their grammars: nobody waits for anybody else's."""
 
 from concurrent import futures
-from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +21,7 @@ from dlm import (
     Request,
     RequestError,
 )
-from dlm.grammar import Compiler, CrashError, LimitError, Workers
+from dlm.grammar import Compiler, CrashError, LimitError, Task, Workers
 from dlm.scheduler import Scheduler
 
 SLOW = Choice(["slow"])  # the spec that a test lets take its time
@@ -32,7 +31,7 @@ QUICK = JsonSchema({"type": "string"})
 def test_nobody_is_waited_for_who_is_ready(monkeypatch):
     """Else a step that can do nothing would end at once, and the next one too."""
     scheduler = Scheduler(1, lambda *_: None, lambda _: True, lambda *_: None)
-    compiled, checked, waited = Future(), Future(), []
+    compiled, checked, waited = Task(), Task(), []
     compiled.set_result(None)
     monkeypatch.setattr(futures, "wait", lambda these, *_: waited.append(list(these)))
     scheduler.add([SimpleNamespace(number=1, asked=None)], compiled)
@@ -45,14 +44,16 @@ class Held:
     """A compiler that does `SLOW` when it is told to, and all else at once."""
 
     def __init__(self, compiler: Compiler):
-        self.compiler, self.asked, self.held = compiler, [], Future()
+        self.compiler, self.asked, self.held = compiler, [], Task()
         self.warm_up = compiler.warm_up
 
     def submit(self, spec):
+        again = spec in self.asked
         self.asked.append(spec)
         if spec is SLOW:
+            assert not again or self.held.join()
             return self.held
-        ready = Future()
+        ready = Task()
         ready.set_result(self.compiler.compile(spec))
         return ready
 
@@ -172,6 +173,19 @@ def test_a_waiting_request_that_is_cancelled_never_runs(serving):
     engine.cancel(gone)
     compiler.release()
     assert list(ends_of(engine, {})) == [kept]
+
+
+def test_a_grammar_that_nobody_waits_for_any_more_is_not_compiled(serving):
+    engine, compiler = serving()
+    first, second = engine.add(asks(SLOW)), engine.add(asks(SLOW))
+    engine.step()
+    engine.cancel(first)
+    engine.step()
+    assert not compiler.held.cancelled()
+    engine.cancel(second)
+    engine.step()
+    assert compiler.held.cancelled()
+    assert not engine.busy
 
 
 def test_a_budget_that_is_too_small_is_told_of_once_the_grammar_is_known(serving):

@@ -2,12 +2,13 @@
 
 import gc
 import json
-from concurrent.futures import Future
+import weakref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from waiting import PATIENCE
 
 from dlm.grammar import (
     Choice,
@@ -16,6 +17,7 @@ from dlm.grammar import (
     InvalidGrammarError,
     InvalidValueError,
     JsonSchema,
+    Task,
 )
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.grammar.parse.left_to_right import LeftToRight
@@ -38,16 +40,36 @@ def accepts(compiler, spec, text):
 def test_who_stops_waiting_for_a_grammar_costs_nobody_else_theirs(vocabulary):
     class Slow:
         def submit(self, *_, **__):
-            waiting.append(Future())
+            waiting.append(Task())
             return waiting[-1]
 
-    waiting: list[Future] = []
+    waiting: list[Task] = []
     compiler = Compiler(vocabulary, workers=Slow())
     first, second = Choice(["a"]), Choice(["b"])
     compiler.submit(first).cancel()
     compiler.submit(second)
     assert not compiler.submit(first).cancelled()
     assert len(waiting) == 3
+
+
+def test_a_grammar_that_was_left_is_compiled_when_it_is_asked_for_again(compiler):
+    spec = Choice(["left", "asked for"])
+    held = compiler.submit(JsonSchema({"enum": list(range(3000))}))  # in front of it
+    once, twice = compiler.submit(spec), compiler.submit(spec)
+    assert once is twice
+    once.leave()
+    twice.leave()
+    assert compiler.submit(spec).result(PATIENCE).vocabulary is compiler.vocabulary
+    held.result(PATIENCE)
+
+
+def test_grammars_that_are_dropped_are_not_kept_to_be_warmed_up(vocabulary):
+    compiler = Compiler(vocabulary, max_bytes=1)
+    found = [weakref.ref(compiler.compile(Choice([f"{i}a", f"{i}b"]))) for i in range(20)]
+    gc.collect()
+    assert sum(one() is not None for one in found) < 4
+    assert compiler.cold
+    compiler.warm_up(1000)
 
 
 @pytest.mark.parametrize(

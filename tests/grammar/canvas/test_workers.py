@@ -115,6 +115,45 @@ def test_a_task_that_takes_its_time_finishes_in_the_slow_lane(workers):
     assert workers.submit(tasks.spin, (0.6,), seconds=30.0).result(PATIENCE) == "done"
 
 
+def test_what_all_have_left_before_its_turn_is_never_done(workers):
+    workers.submit(tasks.double, (1,), seconds=5.0).result(PATIENCE)
+    running = workers.submit(tasks.spin, (0.25,), seconds=30.0)
+    left, kept = (workers.submit(tasks.process_id, (), seconds=5.0) for _ in range(2))
+    assert left.join()
+    left.leave()
+    assert not left.cancelled()
+    left.leave()
+    assert left.cancelled()
+    assert not left.join()
+    assert running.result(PATIENCE) == "done"
+    assert kept.result(PATIENCE)
+    kept.leave()
+    assert kept.join()  # what is done stays
+
+
+def test_what_all_have_left_is_not_done_in_the_slow_lane_either(workers):
+    long = workers.submit(tasks.spin, (2.0,), seconds=30.0)
+    left = workers.submit(tasks.spin, (1000.0,), seconds=1000.0)
+    sooner = workers.submit(tasks.double, (4,), seconds=5.0)
+    assert sooner.result(PATIENCE) == 8  # the others are in the slow lane now
+    left.leave()
+    assert long.result(PATIENCE) == "done"
+    with pytest.raises(CrashError, match="nobody waits"):
+        left.result(PATIENCE)
+
+
+def test_what_is_urgent_overtakes(workers):
+    done, ends = [], []
+    running = workers.submit(tasks.spin, (0.25,), seconds=30.0)
+    for name, urgent in (("first", False), ("second", False), ("urgent", True)):
+        more = {"seconds": 5.0, "urgent": urgent, "then": lambda _, name=name: done.append(name)}
+        ends.append(workers.submit(tasks.double, (1,), **more))
+    running.result(PATIENCE)
+    for end in ends:
+        end.result(PATIENCE)
+    assert done == ["urgent", "first", "second"]
+
+
 def test_a_task_that_sleeps_is_given_up_by_the_clock(monkeypatch):
     monkeypatch.setattr(module, "_START", 1.0)
     workers = Workers()
