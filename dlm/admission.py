@@ -10,7 +10,7 @@ from time import perf_counter
 
 import torch
 
-from dlm.chat import Chat
+from dlm.chat import Chat, leaves
 from dlm.decide import Decider
 from dlm.decision import Decision
 from dlm.decoding import Model
@@ -20,6 +20,8 @@ from dlm.policy import Policy
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
+
+_VALUES = 4  # strings, numbers and keys for each position: a message's role and content are two
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Admission:
         """Raises `RequestError` for a request that cannot be served."""
         if isinstance(request, Decision):
             return Prepared(self._decider.sequences(request, next(self._numbers)), None)
+        self._check_size(request)
         prompt = self._chat.prompt(request)
         check_tokens("prompt: token", prompt, self._model.vocab_size)
         check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
@@ -103,6 +106,25 @@ class Admission:
         if compiling is not None:
             _time(compiling, sequence)
         return Prepared([sequence], compiling)
+
+    def _check_size(self, request: Request) -> None:
+        """Refuses what can never fit before it is rendered and tokenized, which would take long."""
+        positions = self._model.max_positions
+        most = positions * self._vocabulary.longest
+        for name in ("prompt", "text"):
+            length = len(getattr(request, name) or "")
+            if length > most:
+                raise RequestError(f"{name} has {length} characters: at most {most} ever fit")
+        characters = values = 0
+        for one in leaves(request.messages or ()):
+            characters += len(one) if isinstance(one, str) else 1
+            values += 1
+        if characters > most or values > positions * _VALUES:
+            raise RequestError(
+                f"messages hold {characters} characters in {values} values: "
+                f"at most {most} in {positions * _VALUES} ever fit",
+                field="messages",
+            )
 
     def _fitted(self, prompt: list[int], request: Request) -> Request:
         """A request for which there is room, in the model's positions and in the cache."""

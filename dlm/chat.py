@@ -30,6 +30,7 @@ _NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel
 # Hieroglyphs: rare, and no filter of a template changes or escapes them.
 _STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
 _FAULTS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of templates
+_PIECE = 65_536  # characters that are searched at a time
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -43,6 +44,7 @@ class Chat:
         self._control = {token.content: i for i, token in added.items() if token.special}
         names = sorted(self._control, key=len, reverse=True)  # the tokenizer takes the longest too
         self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        self._longest_name = len(names[0]) if names else 0
 
     @classmethod
     def load(cls, directory: str | Path) -> "Chat":
@@ -110,7 +112,7 @@ class Chat:
 
         They are in no text of the caller's, so that all of them in a rendering stand for something.
         """
-        used = set().union(*_strings(written))
+        used = set[str]().union(*(one for one in leaves(written) if isinstance(one, str)))
         if _SURROGATES.search("".join(used)):
             raise RequestError("messages hold half a surrogate pair, which is no text")
         begin = sorted({name[0] for name in self._control} & used)
@@ -123,16 +125,31 @@ class Chat:
 
     def _tokenize(self, rendered: str, table: Mapping[int, str]) -> list[int]:
         """As the tokenizer would, but for control tokens that only the caller's text spells."""
-        back = {ord(stand_in): chr(c) for c, stand_in in table.items()}
-        text = rendered.translate(back)
-        names = list(self._names.finditer(rendered))
-        if [n.span() for n in names] == [n.span() for n in self._names.finditer(text)]:
+        text = rendered
+        for c, stand_in in table.items():
+            text = text.replace(stand_in, chr(c))
+        names = list(self._named(rendered))
+        if [n.span() for n in names] == [n.span() for n in self._named(text)]:
             return self._encode(text)
         tokens, at = [], 0
         for name in names:
             tokens += [*self._spell(text[at : name.start()]), self._control[name[0]]]
             at = name.end()
         return tokens + self._spell(text[at:])
+
+    def _named(self, text: str) -> Iterator[re.Match[str]]:
+        """The names of control tokens in it: a piece at a time, since no other thread runs while
+        one is searched."""
+        at = 0
+        while at < len(text):
+            end = at + _PIECE
+            found = self._names.finditer(text, at, end + self._longest_name)
+            at = end
+            for name in found:
+                if name.start() >= end:
+                    break
+                yield name
+                at = max(at, name.end())
 
     def _spell(self, text: str) -> list[int]:
         """`text` as text, control tokens' names included."""
@@ -170,25 +187,28 @@ def _declared(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**tool, "function": function}
 
 
-def _strings(written: Any) -> Iterator[str]:
-    """All strings within `written`, keys too; `RequestError` for what is no JSON data."""
+def leaves(written: Any) -> Iterator[str | float | None]:
+    """All values within `written` that hold no others, and all keys; `RequestError` for what is no
+    JSON data."""
     waiting = [written]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, str):
+        if isinstance(value, str | int | float | None):
             yield value
         elif isinstance(value, Mapping):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, list | tuple):
             waiting += value
-        elif not isinstance(value, int | float | None):
+        else:
             raise RequestError(f"messages hold a {type(value).__name__}: they take JSON data")
 
 
 def _replaced(written: Any, table: Mapping[int, str]) -> Any:
     """A copy of `written` with each character in `table` replaced."""
     if isinstance(written, str):
-        return written.translate(table) if table else written
+        for c, stand_in in table.items():
+            written = written.replace(chr(c), stand_in)
+        return written
     if isinstance(written, Mapping):
         return {_replaced(k, table): _replaced(v, table) for k, v in written.items()}
     if isinstance(written, list | tuple):

@@ -16,7 +16,7 @@ from dlm.openai.errors import told
 from dlm.openai.fields import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.client import ClientGoneError, note, while_there
+from dlm.serving.client import Came, ClientGoneError, note, while_there
 from dlm.serving.merged import Merged, Told
 
 _STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy holds it back
@@ -28,10 +28,12 @@ async def answer(
     generation: Generation,
     answers: Answers,
     silence: float,
+    came: Came,
 ) -> Response:
     """Raises what the requests fail with, before anything was sent. After so many seconds of
     `silence` a stream begins all the same, and later says that it lives."""
-    events = Merged(await engine.open(generation.requests, generation.drafts), silence)
+    opening = engine.open(generation.requests, generation.drafts, came.size, came.at)
+    events = Merged(await while_there(request, opening), silence)
     try:
         if not generation.stream:
             results = await while_there(request, _results(events))
@@ -45,9 +47,10 @@ async def answer(
     return _EventResponse(events, _sent(events, first, answers, generation))
 
 
-async def decided(request: Request, engine: AsyncEngine, decision: Decision) -> Decided:
+async def decided(request: Request, engine: AsyncEngine, decision: Decision, came: Came) -> Decided:
     """Raises what the decision fails with."""
-    (events,) = await engine.open([decision])
+    opening = engine.open([decision], size=came.size, arrived=came.at)
+    (events,) = await while_there(request, opening)
     try:
         end = await while_there(request, anext(events))  # there are no others
     finally:

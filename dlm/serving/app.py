@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from time import perf_counter
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -20,12 +21,14 @@ from dlm.openai.model_name import known_name
 from dlm.policy import Policy
 from dlm.serving.answering import answer, decided
 from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.client import Came, while_there
 from dlm.serving.metrics import Metrics
 from dlm.serving.routes import METRICS_TYPE, Routes, application
 from dlm.serving.settings import Settings
 from dlm.serving.tokens import detokenized, tokenized
 
 Read = Callable[[Any, Policy], Generation]
+T = TypeVar("T")
 
 
 class Service(Routes):
@@ -58,23 +61,22 @@ class Service(Routes):
         return await self._generate(request, completion_of, TextAnswers)
 
     async def _generate(self, request: Request, read: Read, form: type[Answers]) -> Response:
-        generation = await self._read(request, lambda body: read(body, self._policy))
+        generation, came = await self._read(request, lambda body: read(body, self._policy))
         answers = form(generation, self._named(generation.model), self._engine.vocabulary)
         silence = self.settings.keep_alive
-        return await answer(request, self.engine, generation, answers, silence)
+        return await answer(request, self.engine, generation, answers, silence, came)
 
     async def decide(self, request: Request) -> Response:
-        inquiry = await self._read(request, inquiry_of)
+        inquiry, came = await self._read(request, inquiry_of)
         name = self._named(inquiry.model)
-        return JSONResponse(
-            answered(inquiry, await decided(request, self.engine, inquiry.decision), name)
-        )
+        end = await decided(request, self.engine, inquiry.decision, came)
+        return JSONResponse(answered(inquiry, end, name))
 
     async def tokenize(self, request: Request) -> Response:
-        return await self._read(request, self._tokens(tokenized))
+        return (await self._read(request, self._tokens(tokenized)))[0]
 
     async def detokenize(self, request: Request) -> Response:
-        return await self._read(request, self._tokens(detokenized))
+        return (await self._read(request, self._tokens(detokenized)))[0]
 
     def _tokens(self, work: Callable[[Engine, Mapping[str, Any]], Any]) -> Callable[[Any], Any]:
         def read(body: Any) -> Any:
@@ -84,10 +86,12 @@ class Service(Routes):
 
         return read
 
-    async def _read(self, request: Request, read: Callable[[Any], Any]) -> Any:
+    async def _read(self, request: Request, read: Callable[[Any], T]) -> tuple[T, Came]:
         """What is made of the body, in a thread for such things."""
-        raw = await self.guard.body(request)
-        return await self.engine.aside(lambda: read(parsed("the body", raw)))
+        begun = perf_counter()
+        async with self.guard.body(request) as raw:
+            reading = self.engine.aside(lambda: read(parsed("the body", raw)), len(raw))
+            return await while_there(request, reading), Came(len(raw), begun)
 
     def _named(self, model: str | None) -> str:
         return known_name(model, self.settings.names)

@@ -6,23 +6,25 @@ loop nor in the thread that steps.
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from threading import Condition, Thread
 from time import perf_counter
 from typing import Protocol, TypeVar
 
+from dlm.admission import Prepared
 from dlm.decision import Decision
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import End, Event, Failed
 from dlm.request import Request
+from dlm.serving.settings import LARGE
 from dlm.serving.stream import EventStream
 
 _LOG = logging.getLogger(__name__)
-_READERS = 4  # threads that read what clients send
+_READERS = 3  # threads that read what clients send
 _PARTING = 30.0  # seconds to wait for the step that is under way
 
 T = TypeVar("T")
@@ -60,9 +62,10 @@ class AsyncEngine:
         self._draining = self._closed = False
         self._idle = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._wake = Condition()  # something may be there to do
+        self._wake = threading.Condition()  # something may be there to do
         self._readers = ThreadPoolExecutor(_READERS, "dlm-reader")
-        self._thread = Thread(target=self._serve, name="dlm-engine", daemon=True)
+        self._large_reader = ThreadPoolExecutor(1, "dlm-large-reader")  # one by one
+        self._thread = threading.Thread(target=self._serve, name="dlm-engine", daemon=True)
         self._thread.start()
 
     @property
@@ -77,18 +80,26 @@ class AsyncEngine:
         """Some request has not ended."""
         return bool(self._streams or self._opening)
 
-    async def aside(self, read: Callable[[], T]) -> T:
-        """What `read`, which may take long, returns or raises. It runs in a thread."""
+    async def aside(self, read: Callable[[], T], size: int = 0) -> T:
+        """What `read`, which may take long, returns or raises. It runs in a thread.
+
+        It reads so many bytes. Those of large bodies wait for each other, and for nobody else.
+        """
         self._admit(1)
         try:
-            return await self._loop.run_in_executor(self._readers, read)
+            return await self._loop.run_in_executor(self._reader(size), read)
         finally:
             self._left_opening(1)
 
     async def open(
-        self, requests: Sequence[Request | Decision], drafts: bool = False
+        self,
+        requests: Sequence[Request | Decision],
+        drafts: bool = False,
+        size: int = 0,
+        arrived: float | None = None,
     ) -> list[EventStream]:
-        """Begin all of them, or none; each stream is to be closed by who reads it.
+        """Begin all of them, or none; each stream is to be closed by who reads it. They came in so
+        many bytes, and when `EventStream` says.
 
         Raises `RequestError` for one that cannot be served and for more than there is ever room
         for, `QueueFullError` and `UnavailableError`.
@@ -96,17 +107,25 @@ class AsyncEngine:
         if len(requests) > self.most:
             raise RequestError(f"{len(requests)} requests at once: up to {self.most} run and wait")
         self._admit(len(requests))
+        reader, prepared, left = self._reader(size), list[Prepared](), threading.Event()
         try:
-            tasks = [partial(self.engine.prepare, request) for request in requests]
-            prepared = [await self._loop.run_in_executor(self._readers, task) for task in tasks]
+            for request in requests:
+                task = partial(self._prepare, request, left)
+                prepared.append(await self._loop.run_in_executor(reader, task))
             if self.problem is not None and (self.failure is not None or self._closed):
                 raise UnavailableError(self.problem)
             streams = []
             for one in prepared:
-                stream = EventStream(one.number, one.prompt_tokens, drafts, self._leave)
+                leave = self._leave
+                stream = EventStream(one.number, one.prompt_tokens, drafts, leave, arrived)
                 self._streams[one.number] = stream
                 streams.append(stream)
                 self.engine.start(one)
+        except BaseException:
+            left.set()
+            for one in prepared:
+                one.discard()
+            raise
         finally:  # in between there is no moment at which nothing is to be done
             self._left_opening(len(requests))
         self._notify()
@@ -136,8 +155,21 @@ class AsyncEngine:
         self._end_all(UnavailableError("the server was shut down"))
         self._notify()
         await asyncio.to_thread(self._thread.join, _PARTING)
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        for readers in (self._readers, self._large_reader):
+            readers.shutdown(wait=False, cancel_futures=True)
         self.engine.close()
+
+    def _prepare(self, request: Request | Decision, left: threading.Event) -> Prepared:
+        """In a thread, which may come to it when the client has left."""
+        if left.is_set():
+            raise CancelledError
+        prepared = self.engine.prepare(request)
+        if left.is_set():
+            prepared.discard()
+        return prepared
+
+    def _reader(self, size: int) -> ThreadPoolExecutor:
+        return self._large_reader if size >= LARGE else self._readers
 
     async def _until_idle(self) -> None:
         while self.busy:

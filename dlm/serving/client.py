@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -14,6 +15,14 @@ from dlm.openai.errors import status_of
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A body that has arrived."""
+
+    size: int  # bytes
+    at: float  # when its request began to arrive, by `perf_counter`
 
 
 class ClientGoneError(Exception):

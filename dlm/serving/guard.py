@@ -2,6 +2,8 @@
 
 import asyncio
 import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -11,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from dlm.errors import QueueFullError
 from dlm.serving.client import ClientGoneError
-from dlm.serving.settings import Settings
+from dlm.serving.settings import LARGE, Settings
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +32,7 @@ class Guard:
         self._settings = settings
         self._uploads: dict[_Upload, None] = {}  # in the order in which they began
         self._receiving = 0  # bytes
+        self._held = 0  # bytes that have arrived and are being read
         self._keys = [_digest(key) for key in settings.api_keys]
 
     async def check_key(self, request: Request) -> None:
@@ -50,10 +53,22 @@ class Guard:
             said = f"Content-Type is {given[:80]!r}" if given else "Content-Type is missing"
             raise HTTPException(415, f"{said}: send `Content-Type: application/json`")
 
-    async def body(self, request: Request) -> bytes:
-        """413 for one that is too large, 408 for one that does not arrive. Where too much is being
-        received at once, the one that has taken longest raises `QueueFullError`, so that slow ones
-        keep nobody out. Raises `ClientGoneError`."""
+    @asynccontextmanager
+    async def body(self, request: Request) -> AsyncIterator[bytes]:
+        """For as long as it is read. 413 for one that is too large, 408 for one that does not
+        arrive. Where too much is being received at once, the one that has taken longest raises
+        `QueueFullError`, so that slow ones keep nobody out; and so does a large one where too much
+        waits to be read. Raises `ClientGoneError`."""
+        raw = await self._received(request)
+        if len(raw) >= LARGE and self._held + len(raw) > self._settings.max_bodies_bytes:
+            raise QueueFullError("too much waits to be read: try again later")
+        self._held += len(raw)
+        try:
+            yield raw
+        finally:
+            self._held -= len(raw)
+
+    async def _received(self, request: Request) -> bytes:
         parts, upload = list[bytes](), _Upload(asyncio.timeout(self._settings.body_seconds))
         try:
             async with upload.timeout:

@@ -91,7 +91,7 @@ class Metrics:
 
     def _committed(self, stream: EventStream, tokens: int, now: float) -> None:
         if stream.last_text is None:
-            self._timings["time_to_first_token_seconds"].observe(now - stream.opened)
+            self._timings["time_to_first_token_seconds"].observe(now - stream.arrived)
         else:
             gap = (now - stream.last_text) / max(1, tokens)
             self._timings["inter_token_latency_seconds"].observe(gap)
@@ -115,7 +115,7 @@ class Metrics:
         }
         for name, value in counted.items():
             self._counters[name].inc(value)
-        whole = now - stream.opened
+        whole = now - stream.arrived
         self._timings["request_queue_time_seconds"].observe(stats.queued)
         self._timings["request_prefill_time_seconds"].observe(stats.prefill)
         decode = max(0.0, whole - stats.queued - stats.prefill)
@@ -123,7 +123,7 @@ class Metrics:
 
     def _ended(self, stream: EventStream, reason: str, now: float) -> None:
         self._ends.labels(self._label, reason).inc()
-        self._timings["e2e_request_latency_seconds"].observe(now - stream.opened)
+        self._timings["e2e_request_latency_seconds"].observe(now - stream.arrived)
 
     def _counter(self, name: str, what: str) -> Counter:
         counter = Counter(f"dlm:{name}", what, ["model_name"], registry=self._registry)

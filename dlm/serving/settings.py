@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from dlm.errors import DlmError
 
+LARGE = 65_536  # bytes of a body from which on it is not read beside others
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -17,7 +19,7 @@ class Settings:
     root_path: str = ""  # that a proxy in front takes away
     request_ids: bool = False  # answers carry the header X-Request-Id
     max_body_bytes: int = 4 << 20  # of a request; the longest of contexts as text
-    max_bodies_bytes: int = 256 << 20  # of all requests that are being received together
+    max_bodies_bytes: int = 256 << 20  # of all that are being received, and of all that are read
     body_seconds: float = 60.0  # in which a request must have arrived
     keep_alive: float = 10.0  # seconds of silence after which a stream says that it lives
     retry_after: int = 1  # seconds, where the queue is full

@@ -16,11 +16,17 @@ class EventStream:
     """
 
     def __init__(
-        self, number: int, prompt_tokens: int, drafts: bool, leave: Callable[["EventStream"], None]
+        self,
+        number: int,
+        prompt_tokens: int,
+        drafts: bool,
+        leave: Callable[["EventStream"], None],
+        arrived: float | None = None,
     ):
-        """With `drafts` it tells of those too. `leave` is called where it is closed too early."""
+        """With `drafts` it tells of those too. `leave` is called where it is closed too early.
+        `arrived` is when the request did, by `perf_counter`; None: now."""
         self.number, self.prompt_tokens = number, prompt_tokens
-        self.opened = perf_counter()
+        self.arrived = perf_counter() if arrived is None else arrived
         self.last_text: float | None = None  # when text was last told, by `perf_counter`
         self._drafts, self._leave = drafts, leave
         self._events: deque[Event] = deque()

@@ -3,7 +3,6 @@
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from threading import Lock
-from typing import Any
 
 from dlm.grammar.canvas.tasks import build, read
 from dlm.grammar.canvas.warmup import Warmup

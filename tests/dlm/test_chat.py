@@ -52,6 +52,18 @@ _CONVERSATION = st.lists(
 )
 
 
+@given(
+    st.lists(st.sampled_from(["<turn|>", "<|turn>", "<", "a", "<|channel>", "<bos>"]), max_size=30),
+    st.integers(1, 12),
+)
+def test_names_are_found_piece_by_piece_as_in_the_whole(chat, parts, piece):
+    text = "".join(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dlm.chat._PIECE", piece)
+        found = [name.span() for name in chat._named(text)]
+    assert found == [name.span() for name in chat._names.finditer(text)]
+
+
 @given(_CONVERSATION, st.booleans())
 def test_without_control_tokens_the_tokens_are_those_of_the_plain_text(chat, messages, thinking):
     names = [t.content for t in chat.tokenizer.added_tokens_decoder.values() if t.special]

@@ -66,6 +66,39 @@ def test_what_cannot_be_served_is_refused_at_admission(engine_of, request_, prob
     assert not engine.busy
 
 
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"prompt": "a" * 5000}, "^prompt has 5000 characters: at most "),
+        ({"text": "a" * 5000}, "^text has 5000 characters: at most "),
+        ({"messages": [{"role": "user", "content": "a" * 5000}]}, "^messages hold 50"),
+        ({"messages": [{"role": "user", "content": "a"}] * 11}, "in 44 values: .* in 40 ever fit$"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "a"},
+                    {
+                        "role": "assistant",
+                        "content": "",
+                        "tool_calls": [{"function": {"name": "f", "arguments": {"a": [1] * 30}}}],
+                    },
+                ]
+            },
+            "in 40 ever fit$",
+        ),
+    ],
+)
+def test_what_can_never_fit_is_refused_before_it_is_rendered(
+    engine_of, monkeypatch, fields, problem
+):
+    model = Obsessed(V, [1])
+    model.max_positions = 10
+    engine = engine_of(model)
+    monkeypatch.setattr(engine.chat, "prompt", lambda _: pytest.fail("it is rendered"))
+    with pytest.raises(RequestError, match=problem):
+        engine.generate(Request(**fields))
+
+
 def test_one_bad_request_of_a_list_is_named_and_the_others_do_not_start(engine_of):
     engine = engine_of(Obsessed(V, [1]))
     with pytest.raises(RequestError, match="request 1: prompt: token 9999"):

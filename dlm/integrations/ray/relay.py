@@ -93,13 +93,9 @@ class Relay(Routes):
     async def _relayed(self, request: Request, path: str) -> Response:
         if self._draining:
             raise UnavailableError("the server is shutting down")
-        raw = await self.guard.body(request)
-        call = Call(
-            prefix=await asyncio.to_thread(prefix_of, raw),
-            method=request.method,
-            path=path,
-            body=raw,
-        )
+        async with self.guard.body(request) as raw:
+            prefix = await asyncio.to_thread(prefix_of, raw)
+        call = Call(prefix=prefix, method=request.method, path=path, body=raw)
         return _Relayed(*await while_there(request, self._begun(call)))
 
     async def _begun(self, call: Call) -> tuple[Messages, list[Message]]:

@@ -5,6 +5,8 @@ import random
 import threading
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -14,8 +16,10 @@ from waiting import PATIENCE
 
 from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Request, RequestError
 from dlm.errors import QueueFullError, UnavailableError
+from dlm.grammar import Task
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.merged import Merged
+from dlm.serving.settings import LARGE
 
 REQUEST = Request(token_ids=PROMPT, max_tokens=32)
 
@@ -236,6 +240,76 @@ def test_the_loop_goes_on_while_a_body_is_read(serving, gate):
             await asyncio.sleep(0.01)
             read.set()  # would never be, were the loop not free
             assert await reading
+
+    asyncio.run(main())
+
+
+def test_large_bodies_wait_for_each_other_and_for_nobody_else(serving, gate):
+    async def main():
+        async with serving(gate) as served:
+            goes_on, order = threading.Event(), []
+
+            def large(name):
+                assert goes_on.wait(PATIENCE)
+                order.append(name)
+
+            waiting = [
+                asyncio.ensure_future(served.aside(partial(large, name), LARGE)) for name in "abcde"
+            ]
+            for _ in range(9):
+                assert await served.aside(lambda: 1, LARGE - 1) == 1
+            assert not order
+            goes_on.set()
+            await asyncio.gather(*waiting)
+            assert order == [*"abcde"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_who_leaves_before_a_request_is_open_waits_for_no_grammar(
+    serving, gate, monkeypatch, begun
+):
+    """Whether a thread has begun to prepare it or not."""
+
+    async def main():
+        async with serving(gate) as served:
+            prepare, asked, goes_on = served.engine.prepare, [], threading.Event()
+            held = Task()
+
+            def slow(request):
+                asked.append(request)
+                assert goes_on.wait(PATIENCE)
+                return replace(prepare(request), compiling=held)
+
+            monkeypatch.setattr(served.engine, "prepare", slow)
+            others = [asyncio.ensure_future(served.open([REQUEST])) for _ in range(3)]
+            while len(asked) < 3:  # all threads are busy
+                await asyncio.sleep(0.001)
+            left = others.pop() if begun else asyncio.ensure_future(served.open([REQUEST]))
+            await asyncio.sleep(0.01)
+            for _ in others:
+                assert held.join()
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+            goes_on.set()
+            streams = [stream for one in others for stream in await one]
+            await asyncio.to_thread(served._readers.shutdown)
+            assert len(asked) == 3
+            assert held._waiting == 1 + len(others) - begun
+            for stream in streams:
+                stream.close()
+
+    asyncio.run(main())
+
+
+def test_a_stream_knows_when_its_request_arrived(serving, gate):
+    async def main():
+        async with serving(gate) as served:
+            (stream,) = await served.open([REQUEST], arrived=4.5)
+            assert stream.arrived == 4.5
+            stream.close()
 
     asyncio.run(main())
 

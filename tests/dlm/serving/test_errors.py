@@ -21,7 +21,7 @@ from dlm.grammar import CrashError, DeadEndError
 from dlm.openai.errors import status_of, told
 from dlm.serving.client import ClientGoneError
 from dlm.serving.guard import Guard
-from dlm.serving.settings import Settings
+from dlm.serving.settings import LARGE, Settings
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
 
@@ -221,12 +221,15 @@ def test_slow_bodies_keep_nobody_out():
             if not self.ends:
                 await asyncio.Event().wait()
 
+    async def body(sent: Sent) -> bytes:
+        async with guard.body(sent) as raw:
+            return raw
+
     async def all_of_them():
-        slow = [asyncio.create_task(guard.body(Sent(b"a" * 900, ends=False))) for _ in range(50)]
+        slow = [asyncio.create_task(body(Sent(b"a" * 900, ends=False))) for _ in range(50)]
         for _ in range(50):
-            assert (
-                await guard.body(Sent(b"b" * 500, b"c" * 500, ends=True)) == b"b" * 500 + b"c" * 500
-            )
+            sent = Sent(b"b" * 500, b"c" * 500, ends=True)
+            assert await body(sent) == b"b" * 500 + b"c" * 500
         refused = [task for task in slow if task.done()]
         for task in refused:
             assert isinstance(task.exception(), QueueFullError)
@@ -265,10 +268,38 @@ def test_a_client_that_hangs_up_while_it_sends_is_no_fault_of_the_server():
             yield b"{"
             raise ClientDisconnect
 
+    async def main():
+        async with guard.body(Leaving()):
+            pass
+
     guard = Guard(Settings())
     with pytest.raises(ClientGoneError):
-        asyncio.run(guard.body(Leaving()))
+        asyncio.run(main())
     assert guard._receiving == 0
+
+
+def test_large_bodies_that_wait_to_be_read_are_bounded_and_small_ones_come_in():
+    guard = Guard(Settings(max_bodies_bytes=2 * LARGE))
+
+    class Sent:
+        def __init__(self, size):
+            self.size = size
+
+        async def stream(self):
+            yield b" " * self.size
+
+    async def main():
+        async with guard.body(Sent(LARGE)), guard.body(Sent(LARGE)):
+            async with guard.body(Sent(LARGE - 1)) as raw:
+                assert len(raw) == LARGE - 1
+            with pytest.raises(QueueFullError, match="waits to be read"):
+                async with guard.body(Sent(LARGE)):
+                    pass
+        async with guard.body(Sent(LARGE)):
+            assert guard._held == LARGE
+        assert guard._held == guard._receiving == 0
+
+    asyncio.run(main())
 
 
 def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, serve):

@@ -106,7 +106,7 @@ def test_a_client_that_hangs_up_gives_its_slot_back(engine_of, tokens_of, serve,
     model = Gated(tokens_of("word " * 30), canvas_length=4)
     with serve(engine_of(model, slots=1), slots=1, max_queue=0) as served:
         with hanging_up(served.url, "/v1/chat/completions", HI | {"stream": stream}):
-            wait_until(lambda: served.server.engine.busy)
+            wait_until(lambda: served.engine.busy)
         wait_until(lambda: not served.server.engine.busy)
         model.open.set()
         wait_until(lambda: not served.engine.busy)
