@@ -83,7 +83,7 @@ class Stream:
         call = self.vocabulary.call
         if self.calls and call is not None and call.open in answer:
             answer = answer[: answer.index(call.open)]
-        return _decode(b"".join(self.vocabulary.pieces[token] for token in answer), ended)
+        return _decode(b"".join(map(self.vocabulary.pieces.__getitem__, answer)), ended)
 
 
 def _decode(raw: bytes, ended: bool) -> str:

@@ -51,17 +51,27 @@ class Marker:
     def find(self, tokens: Sequence[int]) -> tuple[int, int] | None:
         """The tokens of the marker's first occurrence, from and to; None: it is not there."""
         done, total, starts = 0, 0, []
-        for at, token in enumerate(tokens):
+        begin = self._begin(tokens)
+        for at in range(begin, len(tokens)):
             starts.append(total)
-            total += len(self._read(token))
-            done = self.after(done, token) or 0
+            total += len(self._read(tokens[at]))
+            done = self.after(done, tokens[at]) or 0
             if self.complete(done):
-                return bisect_right(starts, total - len(self.symbols)) - 1, at + 1
+                return begin + bisect_right(starts, total - len(self.symbols)) - 1, at + 1
         return None
+
+    def _begin(self, tokens: Sequence[int]) -> int:
+        """In front of which it is not: a control token that it begins with is soon looked for."""
+        first = self.symbols[0] - _CONTROL
+        if first < 0:
+            return 0
+        return tokens.index(first) if first in tokens else len(tokens)
 
     def begun(self, tokens: Sequence[int]) -> int:
         """How many bytes at the end of `tokens` the marker, not complete yet, begins with."""
         done = 0
+        if self.symbols[0] >= _CONTROL:  # it is not begun further back than it is long
+            tokens = tokens[-len(self.symbols) :]
         for token in tokens:
             done = self.after(done, token) or 0
         return sum(symbol < _CONTROL for symbol in self.symbols[:done])
@@ -135,8 +145,10 @@ class Reasoning:
         """
         opened = self.open.find(tokens)
         if opened is None or (self.open.size and opened[0]):
-            raw = b"".join(self.open.pieces[token] for token in tokens)
-            held = not ended and opened is None and self.open.begun(tokens) == len(raw)
+            held = not ended and opened is None
+            if held:
+                size = sum(map(len, map(self.open.pieces.__getitem__, tokens)))
+                held = self.open.begun(tokens) == size
             return b"", [] if held else list(tokens)
         behind = tokens[opened[1] :]
         closed = self.close.find(behind)

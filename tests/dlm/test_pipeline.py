@@ -9,6 +9,7 @@ from values import PROMPT, V
 from waiting import PATIENCE
 
 from dlm import Choice, Draft, Failed, Finished, Policy, Regex, Request
+from dlm.grammar.canvas.workers import Task
 from dlm.pipeline import ALTERNATE
 
 SPECS = [None, Regex("[0-9]{3,9}"), Choice(["north", "south"]), Regex("[a-f]{3,20}"), None]
@@ -135,8 +136,7 @@ def test_an_answer_that_is_being_checked_holds_up_no_group(engine_of):
     engine.step()
     running = list(engine._scheduler.running.values())
     for sequence in running[: ALTERNATE // 2]:
-        sequence.checking = threading.Event()  # which is not done
-        sequence.checking.done = lambda: False
+        sequence.checking = Task()  # which is not done
     rest = {sequence.number for sequence in running[ALTERNATE // 2 :]}
     ended = set()
     for _ in range(500):
@@ -147,6 +147,7 @@ def test_an_answer_that_is_being_checked_holds_up_no_group(engine_of):
     assert set(numbers) > rest
     for sequence in running[: ALTERNATE // 2]:
         engine.cancel(sequence.number)
+        assert sequence.checking.cancelled()
 
 
 def test_a_request_that_is_cancelled_between_its_pass_and_its_turn_leaves_no_trace(engine_of):

@@ -209,7 +209,7 @@ def test_a_client_that_goes_away_takes_its_questions_with_it(engine_of, tokens_o
     with serve(engine, slots=2) as served:
         many = PREDICATES | {"model": "tiny", "questions": PREDICATES["questions"] * 9}
         with hanging_up(served.url, "/v1/decisions", many):
-            wait_until(lambda: served.server.engine.busy)
+            wait_until(lambda: served.engine.busy)
         wait_until(lambda: not served.server.engine.busy)
         model.open.set()
         wait_until(lambda: not engine.busy)

@@ -1,27 +1,18 @@
 """What a client is told when it cannot be served: the right exception, nothing of the machine."""
 
-import asyncio
 import json
-import select
-import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 from doubles import Random
 from gated import Gated
-from starlette.requests import ClientDisconnect
 from values import V
-from waiting import PATIENCE
 
 from dlm import DlmError
-from dlm.errors import QueueFullError, RequestError, failure
+from dlm.errors import RequestError, failure
 from dlm.grammar import CrashError, DeadEndError
 from dlm.openai.errors import status_of, told
-from dlm.serving.client import ClientGoneError
-from dlm.serving.guard import Guard
-from dlm.serving.settings import LARGE, Settings
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
 
@@ -186,120 +177,6 @@ def test_a_body_that_is_too_large_is_a_413(engine_of, serve):
                 yield b" " * 100
 
         assert served.http.post("/tokenize", content=parts()).status_code == 413
-
-
-def test_where_too_much_is_received_the_one_that_takes_longest_gets_a_429(engine_of, serve):
-    limits = {"max_body_bytes": 10_000, "max_bodies_bytes": 12_000}
-    with serve(engine_of(Random(V, seed=1)), **limits) as served:
-        place = (served.http.base_url.host, served.http.base_url.port)
-        with socket.create_connection(place, PATIENCE) as slow:
-            head = b"POST /tokenize HTTP/1.1\r\nHost: here\r\nContent-Length: 9999\r\n"
-            slow.sendall(head + b"Content-Type: application/json\r\n\r\n" + b" " * 9000)
-            while not select.select([slow], [], [], 0)[0]:  # until it is answered
-                short = served.http.post("/tokenize", content=b" " * 9000)
-                assert short.status_code == 400  # it was read: it holds no object
-            answer = b""
-            while b"try again later" not in answer:
-                part = slow.recv(10_000)
-                assert part  # it is still open
-                answer += part
-        assert answer.startswith(b"HTTP/1.1 429 ")
-        assert b"retry-after: 1\r\n" in answer
-
-
-def test_slow_bodies_keep_nobody_out():
-    guard = Guard(Settings(max_body_bytes=1000, max_bodies_bytes=10_000))
-
-    class Sent:
-        def __init__(self, *parts: bytes, ends: bool):
-            self.parts, self.ends = parts, ends
-
-        async def stream(self):
-            for part in self.parts:
-                await asyncio.sleep(0)
-                yield part
-            if not self.ends:
-                await asyncio.Event().wait()
-
-    async def body(sent: Sent) -> bytes:
-        async with guard.body(sent) as raw:
-            return raw
-
-    async def all_of_them():
-        slow = [asyncio.create_task(body(Sent(b"a" * 900, ends=False))) for _ in range(50)]
-        for _ in range(50):
-            sent = Sent(b"b" * 500, b"c" * 500, ends=True)
-            assert await body(sent) == b"b" * 500 + b"c" * 500
-        refused = [task for task in slow if task.done()]
-        for task in refused:
-            assert isinstance(task.exception(), QueueFullError)
-        assert refused == slow[: len(refused)]
-        assert guard._receiving == 900 * (50 - len(refused)) <= 10_000
-        for task in slow:
-            task.cancel()
-        await asyncio.wait(slow)
-        assert guard._receiving == 0
-        assert not guard._uploads
-
-    asyncio.run(all_of_them())
-
-
-def test_a_large_body_within_the_limit_is_read(tiny):
-    """By the framework too, which has a limit of its own."""
-    answer = tiny.http.post("/tokenize", json={"prompt": "word " * 500_000})
-    assert answer.status_code == 200
-    assert answer.json()["count"] > 500_000
-
-
-def test_a_body_that_does_not_arrive_is_a_408(engine_of, serve):
-    with serve(engine_of(Random(V, seed=1)), body_seconds=0.1) as served:
-        wait = threading.Event()
-
-        def parts():
-            yield b"{"
-            wait.wait(1)
-
-        assert served.http.post("/tokenize", content=parts()).status_code == 408
-
-
-def test_a_client_that_hangs_up_while_it_sends_is_no_fault_of_the_server():
-    class Leaving:
-        async def stream(self):
-            yield b"{"
-            raise ClientDisconnect
-
-    async def main():
-        async with guard.body(Leaving()):
-            pass
-
-    guard = Guard(Settings())
-    with pytest.raises(ClientGoneError):
-        asyncio.run(main())
-    assert guard._receiving == 0
-
-
-def test_large_bodies_that_wait_to_be_read_are_bounded_and_small_ones_come_in():
-    guard = Guard(Settings(max_bodies_bytes=2 * LARGE))
-
-    class Sent:
-        def __init__(self, size):
-            self.size = size
-
-        async def stream(self):
-            yield b" " * self.size
-
-    async def main():
-        async with guard.body(Sent(LARGE)), guard.body(Sent(LARGE)):
-            async with guard.body(Sent(LARGE - 1)) as raw:
-                assert len(raw) == LARGE - 1
-            with pytest.raises(QueueFullError, match="waits to be read"):
-                async with guard.body(Sent(LARGE)):
-                    pass
-        async with guard.body(Sent(LARGE)):
-            assert guard._held == LARGE
-        assert guard._held == guard._receiving == 0
-
-    asyncio.run(main())
 
 
 def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, serve):

@@ -75,6 +75,33 @@ def test_a_marker_is_found_whatever_tokens_spell_it_and_never_within_one(mark, t
         done, said = then, longer
 
 
+@pytest.mark.parametrize("thought", [TEXTS, None], ids=["text", "control tokens"])
+def test_a_marker_is_found_as_by_reading_all_tokens(thought):
+    vocabulary = tiny(thought=thought)
+    reasoning = reasoning_of(vocabulary)
+
+    @given(st.data())
+    def check(data):
+        marker = data.draw(st.sampled_from([reasoning.open, reasoning.close]))
+        known = [*vocabulary.thought.open, *vocabulary.thought.close, STOP, 300, 348]
+        tokens = data.draw(st.lists(st.sampled_from(known), max_size=14))
+        done, states = 0, [0]
+        for token in tokens:
+            done = marker.after(done, token) or 0
+            states.append(done)
+        complete = [at for at, state in enumerate(states) if marker.complete(state)]
+        found = marker.find(tokens)
+        assert (found and found[1]) == (complete[0] if complete else None)
+        if found is not None:
+            begin, end = found
+            assert marker.find(tokens[begin:end]) == (0, end - begin)
+        else:
+            begun = marker.symbols[:done]
+            assert marker.begun(tokens) == sum(symbol < 256 for symbol in begun)
+
+    check()
+
+
 def test_a_marker_that_begins_within_its_own_beginning_is_found():
     vocabulary = toy(b"a", b"b", b"aa")
     marker = Marker([2, 2, 3], vocabulary)
