@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from dlm.errors import DlmError
 from dlm.openai.errors import error_body, status_of, told
 from dlm.serving.client import ClientGoneError, note
+from dlm.serving.faults import Faults
 from dlm.serving.guard import Guard
 from dlm.serving.request_ids import RequestIds
 from dlm.serving.settings import Settings
@@ -118,8 +119,9 @@ def application(service: Routes) -> FastAPI:
     }.items():
         app.add_api_route(path, work, methods=_READ)
     app.add_exception_handler(HTTPException, service.on_http_error)
-    for kind in (DlmError, ClientGoneError, Exception):
+    for kind in (DlmError, ClientGoneError):
         app.add_exception_handler(kind, service.on_error)
+    app.add_middleware(Faults, told=service.on_error)  # the first is the innermost
     if settings.allowed_origins:
         origins = list(settings.allowed_origins)
         app.add_middleware(

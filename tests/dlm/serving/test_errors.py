@@ -280,6 +280,21 @@ def test_an_error_in_mid_stream_is_the_last_thing_told_of_it(
             served.client.chat.completions.create(**HI | {"max_tokens": 64})
 
 
+def test_an_error_that_nobody_foresaw_is_told_to_who_may_read_it(engine_of, serve, caplog):
+    """Browsers show a page only what has the header of its origin, and logs are searched by id."""
+    origin = "https://a.example"
+    settings = {"allowed_origins": (origin,), "request_ids": True}
+    with serve(engine_of(Random(V, seed=1)), **settings) as served:
+        served.server.metrics.text = lambda: 1 // 0
+        answer = served.http.get("/metrics", headers={"Origin": origin, "X-Request-Id": "mine"})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "InternalServerError"
+    assert "zero" not in answer.text
+    assert answer.headers["x-request-id"] == "mine"
+    assert answer.headers["access-control-allow-origin"] == origin
+    assert "ZeroDivisionError" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
