@@ -1,13 +1,16 @@
 """How an engine is loaded: said in one process, done in another or on another machine."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dlm.errors import DlmError
 from dlm.policy import Policy
 
 if TYPE_CHECKING:
+    from dlm.decoding import Decoding
     from dlm.engine import Engine  # with torch, which takes seconds
+
+Writes = Literal["canvas", "drafted", "left-to-right"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +23,7 @@ class Loading:
     slots: int = 8
     kv: str = "auto"
     cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
+    writes: Writes = "canvas"  # drafted: left to right, what canvases propose
 
     def __post_init__(self) -> None:
         """Raises `DlmError` for the built-in model elsewhere than on the CPU."""
@@ -43,4 +47,13 @@ class Loading:
             policy=self.policy,
             kv=self.kv,
             cache_tokens=self.cache_tokens,
+            decoding=self._decoding(),
         )
+
+    def _decoding(self) -> "Decoding":
+        from dlm.autoregressive import Autoregressive
+        from dlm.diffusion import Diffusion
+
+        if self.writes == "canvas":
+            return Diffusion()
+        return Autoregressive(drafts=self.writes == "drafted")

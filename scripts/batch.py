@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _OWN = ("id", "max_tokens", "seed")  # options that OpenAI's lines have no use for
 # Answers depend on these, too.
-_ALIKE = ("column", "template", "unenforced", "kv", "policy", "served_model_name")
+_ALIKE = ("column", "template", "unenforced", "kv", "decoding", "policy", "served_model_name")
 
 
 def main() -> None:

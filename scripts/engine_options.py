@@ -8,7 +8,13 @@ if TYPE_CHECKING:
     from dlm.loading import Loading
 
 POLICIES = {"none": False, "data": "data", "all": True}
+DECODINGS = ("canvas", "drafted", "left-to-right")
 LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
+
+
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    purpose = "in canvases, or by the causal half, which canvases may draft for; canvas"
+    parser.add_argument("--decoding", choices=DECODINGS, default="canvas", help=purpose)
 
 
 def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str) -> None:
@@ -18,6 +24,7 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
     add("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
     add("--cache-tokens", type=int, metavar="N", help="of all together; all that a GPU has left")
     add("--slots", type=int, default=8, metavar="N", help=f"{slots}; 8")
+    add_decoding(parser)
     purpose = f"constraints that are served; {policy}"
     add("--policy", choices=POLICIES, default=policy, help=purpose)
     add("--served-model-name", nargs="+", metavar="NAME", help="the directory's name")
@@ -38,6 +45,7 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         policy=dlm.Policy.server(POLICIES[args.policy]),
         kv=args.kv,
         cache_tokens=args.cache_tokens,
+        writes=args.decoding,
     )
 
 

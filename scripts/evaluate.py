@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from command_line import fail
+from engine_options import add_decoding
 from judging import found, meaning, same, spec_of, wanted
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +24,7 @@ from training.exams import exams
 from training.samples import Sample
 
 import dlm
+from dlm.loading import Loading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,7 @@ class Row:
     truncated: list[int]  # numbers of the prompts whose answer max_tokens cut off
     exact: int  # the value is the wanted one, a code fence forgiven
     fields: float  # share of the wanted values that are where they belong
-    calls: float  # denoiser calls a prompt
+    calls: float  # passes of the model a prompt
     tokens_per_call: float
     pins: float  # a prompt
     seconds: float  # a prompt, wall-clock
@@ -46,7 +48,13 @@ def main() -> None:
     args = arguments(__doc__, prompts=200, sets=True)
     chosen(exams(1, args.seed), args.only)  # all of them take a while to draw
     try:
-        engine = dlm.Engine.load(args.model, slots=args.slots, kv=args.kv)
+        engine = Loading(
+            policy=dlm.Policy(),
+            model=args.model,
+            slots=args.slots,
+            kv=args.kv,
+            writes=args.decoding,
+        ).engine()
     except (dlm.DlmError, dlm.ModelError) as error:
         fail(str(error))
     asked = chosen(exams(args.prompts, args.seed), args.only)
@@ -80,6 +88,7 @@ def arguments(what: str | None, prompts: int, sets: bool = False) -> argparse.Na
     parser.add_argument("--json", action="store_true")
     if sets:
         parser.add_argument("--only", metavar="NAME", default="", help="sets whose name holds it")
+        add_decoding(parser)
     args = parser.parse_args()
     if args.prompts < 1:
         fail(f"--prompts is {args.prompts}: it takes at least 1")
@@ -124,9 +133,7 @@ def measure(
     ]
     exact = [same(value, wanted(item)) for (_, value), item in zip(said, samples, strict=True)]
     right = [found(value, wanted(item)) for (_, value), item in zip(said, samples, strict=True)]
-    calls, tokens = (
-        sum(getattr(r.stats, name) for r in results) for name in ("denoiser_calls", "tokens")
-    )
+    calls, tokens = (sum(getattr(r.stats, name) for r in results) for name in ("calls", "tokens"))
     n = len(samples)
     row = Row(
         kind=kind,

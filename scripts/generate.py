@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_line import Parser, fail, interruptible, open_streams, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source, text_of
+from engine_options import add_decoding
 
 if TYPE_CHECKING:
     import dlm
@@ -58,7 +59,9 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
         )
         started = time.perf_counter()
         with status("loading the model"):
-            engine = Loading(policy=dlm.Policy(), model=args.model, slots=1, kv=args.kv).engine()
+            engine = Loading(
+                policy=dlm.Policy(), model=args.model, slots=1, kv=args.kv, writes=args.decoding
+            ).engine()
         loaded = time.perf_counter() - started
         engine.add(request)
     except (dlm.DlmError, dlm.GrammarError) as error:
@@ -87,6 +90,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N")
     parser.add_argument("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
+    add_decoding(parser)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-constraint", action="store_true", help="only check, at the end")
     parser.add_argument("--thinking", action="store_true", help="let the model reason first")
@@ -193,6 +197,7 @@ def report(
             "total_tokens": result.prompt_tokens + stats.tokens,
         },
         "denoiser_calls": stats.denoiser_calls,
+        "causal_calls": stats.causal_calls,
         "tokens_per_call": round(stats.tokens_per_call, 3),
         "canvases": stats.canvases,
         "repairs": stats.repairs,
@@ -210,7 +215,7 @@ def summary(result: "dlm.Result", loaded: float, backends: dict[str, str]) -> st
     computed += f"; passes {backends['graphs']}"
     phases = ", ".join(f"{name} {spent:.3f}" for name, spent in stats.seconds.items())
     return (
-        f"{stats.tokens} tokens in {stats.denoiser_calls} denoiser calls "
+        f"{stats.tokens} tokens in {stats.calls} calls of the model "
         f"({stats.tokens_per_call:.1f} a call), {stats.canvases} canvases, "
         f"{stats.repairs} repairs, {stats.pins} pins, {stats.rollbacks} rollbacks; "
         f"finish: {result.finish_reason}; {computed}; seconds: load {loaded:.3f}, {phases}"

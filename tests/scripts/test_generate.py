@@ -80,13 +80,26 @@ def test_json_tells_everything_in_one_object(run):
     assert said["backends"] == {**by_torch, "graphs": "eager: cpu is no CUDA device"}
     assert "experts by torch, attention by torch, vocabulary by torch; passes eager: cpu" in err
     assert {"load", "denoise", "guide", "settle"} == said["seconds"].keys()
-    assert f"{usage['completion_tokens']} tokens in {said['denoiser_calls']} denoiser calls" in err
+    assert f"{usage['completion_tokens']} tokens in {said['denoiser_calls']} calls of the " in err
 
 
 def test_the_seed_decides(run):
     asked = "--regex", "[0-9]{12}", "Tell me something."
     outs = {run("--seed", seed, *asked)[1] for seed in ("1", "1", "2", "3")}
     assert 2 <= len(outs) <= 3
+
+
+def test_it_writes_left_to_right_and_canvases_spare_passes_but_change_nothing(run):
+    said = {}
+    for decoding in ("canvas", "left-to-right", "drafted"):
+        code, out, _ = run("--schema", INVOICE, "--decoding", decoding, "--json", PROMPT)
+        assert code == 0
+        said[decoding] = json.loads(out)
+        jsonschema.validate(said[decoding]["parsed"], SCHEMA)
+    assert said["left-to-right"]["text"] == said["drafted"]["text"]
+    assert said["drafted"]["causal_calls"] < said["left-to-right"]["causal_calls"]
+    assert [one["denoiser_calls"] > 0 for one in said.values()] == [True, False, True]
+    assert said["canvas"]["causal_calls"] == 0
 
 
 def test_watching_shows_the_canvas_on_stderr_only(run):
