@@ -21,6 +21,7 @@ from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
 
+_RENDERED = ("role", "content", "tool_calls")  # of messages; of the rest templates show little
 _VALUES = 4  # strings, numbers and keys for each position: a message's role and content are two
 
 
@@ -116,9 +117,12 @@ class Admission:
             if length > most:
                 raise RequestError(f"{name} has {length} characters: at most {most} ever fit")
         characters = values = 0
-        for one in leaves(request.messages or ()):
-            characters += len(one) if isinstance(one, str) else 1
-            values += 1
+        for message in request.messages or ():
+            for key, value in message.items():
+                for one in leaves({key: value}):
+                    if key in _RENDERED:
+                        characters += len(one) if isinstance(one, str) else 1
+                        values += 1
         if characters > most or values > positions * _VALUES:
             raise RequestError(
                 f"messages hold {characters} characters in {values} values: "

@@ -115,9 +115,10 @@ def _is_whole(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Of what may be nested too deep to be shown whole, its kind."""
-    plain = isinstance(value, str | int | float | None)
-    return f"{value!r:.60}" if plain else f"a {type(value).__name__}"
+    """Of what may be nested too deep, or be too long, to be shown whole, its kind."""
+    if isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < 1 << 200):
+        return f"{value!r:.60}"
+    return f"a {type(value).__name__}"
 
 
 def _check_message(name: str, message: Any) -> None:

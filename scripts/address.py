@@ -36,10 +36,12 @@ def _check_port(host: str, port: int) -> None:
     """Ray's proxies would share a port with whoever listens there."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.getaddrinfo(host, port, family)  # its error has words of its own
+        socket.getaddrinfo(host or None, port, family)  # its error has words of its own
         socket.create_server((host, port), family=family).close()
     except socket.gaierror as error:
         fail(f"cannot listen on {host}:{port}: {error.strerror}")
+    except UnicodeError as error:
+        fail(f"cannot listen on {host}:{port}: {error}")
     except OSError as error:
         fail(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}")
 

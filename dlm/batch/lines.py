@@ -106,6 +106,7 @@ class Lines:
 
 
 def _line(value: Any) -> bytes:
-    """Half a surrogate pair, which JSON may hold and UTF-8 may not, is written as JSON's escape."""
-    text = json.dumps(value, ensure_ascii=False)
+    """Half a surrogate pair, which JSON may hold and UTF-8 may not, is written as JSON's escape;
+    dates and other names of rows that JSON does not know are written as texts."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text.encode("utf-8", "backslashreplace") + b"\n"

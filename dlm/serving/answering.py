@@ -18,6 +18,7 @@ from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.client import Came, ClientGoneError, note, while_there
 from dlm.serving.merged import Merged, Told
+from dlm.serving.stream import EventStream
 
 _STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy holds it back
 
@@ -33,7 +34,7 @@ async def answer(
     """Raises what the requests fail with, before anything was sent. After so many seconds of
     `silence` a stream begins all the same, and later says that it lives."""
     opening = engine.open(generation.requests, generation.drafts, came.size, came.at)
-    events = Merged(await while_there(request, opening), silence)
+    events = Merged(await while_there(request, opening, _close), silence)
     try:
         if not generation.stream:
             results = await while_there(request, _results(events))
@@ -50,7 +51,7 @@ async def answer(
 async def decided(request: Request, engine: AsyncEngine, decision: Decision, came: Came) -> Decided:
     """Raises what the decision fails with."""
     opening = engine.open([decision], size=came.size, arrived=came.at)
-    (events,) = await while_there(request, opening)
+    (events,) = await while_there(request, opening, _close)
     try:
         end = await while_there(request, anext(events))  # there are no others
     finally:
@@ -60,6 +61,11 @@ async def decided(request: Request, engine: AsyncEngine, decision: Decision, cam
     if not isinstance(end, Decided):
         raise TypeError(f"a decision ended as {type(end).__name__}")
     return end
+
+
+def _close(streams: list[EventStream]) -> None:
+    for stream in streams:
+        stream.close()
 
 
 class _EventResponse(StreamingResponse):

@@ -7,19 +7,18 @@ loop nor in the thread that steps.
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-from dlm.admission import Prepared
 from dlm.decision import Decision
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.events import End, Event, Failed
 from dlm.request import Request
+from dlm.serving.opening import Opening
 from dlm.serving.settings import LARGE
 from dlm.serving.stream import EventStream
 
@@ -58,6 +57,7 @@ class AsyncEngine:
         self.most = slots + max_queue  # requests that may be under way
         self._streams: dict[int, EventStream] = {}
         self._opening = 0  # requests that are being read
+        self._large = 0  # of them, those that are read one by one
         self.failure: str | None = None  # the error that a step ended with, by its name
         self._draining = self._closed = False
         self._idle = asyncio.Event()
@@ -85,11 +85,8 @@ class AsyncEngine:
 
         It reads so many bytes. Those of large bodies wait for each other, and for nobody else.
         """
-        self._admit(1)
-        try:
-            return await self._loop.run_in_executor(self._reader(size), read)
-        finally:
-            self._left_opening(1)
+        with self._admitted(1, size) as reader:
+            return await self._loop.run_in_executor(reader, read)
 
     async def open(
         self,
@@ -106,28 +103,19 @@ class AsyncEngine:
         """
         if len(requests) > self.most:
             raise RequestError(f"{len(requests)} requests at once: up to {self.most} run and wait")
-        self._admit(len(requests))
-        reader, prepared, left = self._reader(size), list[Prepared](), threading.Event()
-        try:
+        opening = Opening(self.engine)
+        with self._admitted(len(requests), size) as reader, opening:
             for request in requests:
-                task = partial(self._prepare, request, left)
-                prepared.append(await self._loop.run_in_executor(reader, task))
+                await self._loop.run_in_executor(reader, opening.prepare, request)
             if self.problem is not None and (self.failure is not None or self._closed):
                 raise UnavailableError(self.problem)
             streams = []
-            for one in prepared:
+            for one in opening.prepared:
                 leave = self._leave
                 stream = EventStream(one.number, one.prompt_tokens, drafts, leave, arrived)
                 self._streams[one.number] = stream
                 streams.append(stream)
                 self.engine.start(one)
-        except BaseException:
-            left.set()
-            for one in prepared:
-                one.discard()
-            raise
-        finally:  # in between there is no moment at which nothing is to be done
-            self._left_opening(len(requests))
         self._notify()
         return streams
 
@@ -159,26 +147,22 @@ class AsyncEngine:
             readers.shutdown(wait=False, cancel_futures=True)
         self.engine.close()
 
-    def _prepare(self, request: Request | Decision, left: threading.Event) -> Prepared:
-        """In a thread, which may come to it when the client has left."""
-        if left.is_set():
-            raise CancelledError
-        prepared = self.engine.prepare(request)
-        if left.is_set():
-            prepared.discard()
-        return prepared
-
-    def _reader(self, size: int) -> ThreadPoolExecutor:
-        return self._large_reader if size >= LARGE else self._readers
-
     async def _until_idle(self) -> None:
         while self.busy:
             self._idle.clear()
             await self._idle.wait()
 
-    def _admit(self, count: int) -> None:
+    @contextmanager
+    def _admitted(self, count: int, size: int) -> Iterator[ThreadPoolExecutor]:
+        """So many requests, while they are being read: by whom, since they came in so many bytes.
+
+        Large ones take turns, and no more than a fourth of all places.
+        """
         if self.problem is not None:
             raise UnavailableError(self.problem)
+        large = count if size >= LARGE else 0
+        if large and self._large and self._large + large > max(2, self.most // 4):
+            raise QueueFullError("too many large requests wait to be read: try again later")
         busy = len(self._streams) + self._opening
         if busy + count > self.most:
             raise QueueFullError(
@@ -186,10 +170,13 @@ class AsyncEngine:
                 f"and {count} more are asked for: try again later"
             )
         self._opening += count
-
-    def _left_opening(self, count: int) -> None:
-        self._opening -= count
-        self._see_idle()
+        self._large += large
+        try:
+            yield self._large_reader if large else self._readers
+        finally:  # streams are there already: there is no moment at which nothing is to be done
+            self._opening -= count
+            self._large -= large
+            self._see_idle()
 
     def _see_idle(self) -> None:
         if not self.busy:

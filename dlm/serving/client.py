@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,8 +29,16 @@ class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
 
 
-async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns or raises; `ClientGoneError` if the client goes away before that."""
+async def while_there(
+    request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], None] = lambda _: None
+) -> T:
+    """What `work` returns or raises; `ClientGoneError` if the client goes away before that. What it
+    returns to nobody, since that was too late, is for `undo`."""
+
+    def end(ended: asyncio.Task[T]) -> None:
+        if not ended.cancelled() and ended.exception() is None:
+            undo(ended.result())
+
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(request))
     try:
@@ -38,12 +46,15 @@ async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
         if not working.done():
             raise ClientGoneError
         return working.result()
-    finally:
-        leaving.cancel()
+    except BaseException:
+        working.add_done_callback(end)
         if not working.done():
             working.cancel()
             with suppress(asyncio.CancelledError):
                 await working
+        raise
+    finally:
+        leaving.cancel()
 
 
 async def _gone(request: Request) -> None:

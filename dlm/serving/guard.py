@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -96,7 +96,8 @@ class Guard:
         if self._receiving > self._settings.max_bodies_bytes and self._uploads:
             longest = next(iter(self._uploads))
             longest.crowded_out = True
-            longest.timeout.reschedule(0)
+            with suppress(RuntimeError):  # its own time is over
+                longest.timeout.reschedule(0)
             self._drop(longest)
 
     def _drop(self, upload: _Upload) -> None:

@@ -115,10 +115,10 @@ class Metrics:
         }
         for name, value in counted.items():
             self._counters[name].inc(value)
-        whole = now - stream.arrived
-        self._timings["request_queue_time_seconds"].observe(stats.queued)
+        queued = stream.opened - stream.arrived + stats.queued
+        self._timings["request_queue_time_seconds"].observe(queued)
         self._timings["request_prefill_time_seconds"].observe(stats.prefill)
-        decode = max(0.0, whole - stats.queued - stats.prefill)
+        decode = max(0.0, now - stream.arrived - queued - stats.prefill)
         self._timings["request_decode_time_seconds"].observe(decode)
 
     def _ended(self, stream: EventStream, reason: str, now: float) -> None:

@@ -26,7 +26,8 @@ class EventStream:
         """With `drafts` it tells of those too. `leave` is called where it is closed too early.
         `arrived` is when the request did, by `perf_counter`; None: now."""
         self.number, self.prompt_tokens = number, prompt_tokens
-        self.arrived = perf_counter() if arrived is None else arrived
+        self.opened = perf_counter()
+        self.arrived = self.opened if arrived is None else arrived
         self.last_text: float | None = None  # when text was last told, by `perf_counter`
         self._drafts, self._leave = drafts, leave
         self._events: deque[Event] = deque()

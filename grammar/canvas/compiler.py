@@ -1,6 +1,6 @@
 """From what a user wrote to a compiled grammar. One compiler per vocabulary."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from threading import Lock
 
@@ -40,7 +40,7 @@ class Compiler:
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
         self._known: OrderedDict[Hashable, Task] = OrderedDict()
-        self._cold: deque[Warmup] = deque(maxlen=_REMEMBERED)
+        self._cold: dict[int, Warmup] = {}  # by the grammar's `id`; several threads change it
 
     def submit(self, spec: Spec) -> Task:
         """Compile in the background; the same spec is compiled once, and asked for once. Who does
@@ -51,7 +51,7 @@ class Compiler:
         """
         with self._lock:
             known = self._known.get(spec.key)
-            if known is None or _crashed(known) or not known.join():
+            if known is None or not known.join() or _crashed(known):
                 self._known[spec.key] = self._workers.submit(
                     build,
                     (spec, self.vocabulary.call),
@@ -63,14 +63,17 @@ class Compiler:
 
     def compile(self, spec: Spec) -> Compiled:
         """Compile here and now, however long it takes. Raises `InvalidGrammarError`."""
-        if spec.key not in self._known:
+        with self._lock:
+            known = self._known.get(spec.key)
+            usable = known is not None and known.join() and not _crashed(known)
+        if not usable:
             future = Task()
             try:
                 future.set_result(self._finish(build(spec, self.vocabulary.call)))
             except Exception as error:
                 future.set_exception(error)
             with self._lock:
-                self._known.setdefault(spec.key, future)
+                self._known[spec.key] = future
         with self._lock:
             future = self._used(spec.key)
         return future.result()
@@ -85,15 +88,15 @@ class Compiler:
     @property
     def cold(self) -> bool:
         """Something is left to warm up."""
-        return any(not warmup.done for warmup in self._cold.copy())
+        return any(not warmup.done for warmup in list(self._cold.values()))
 
     def warm_up(self, work: int) -> None:
         """Spend about so many units of work on what was compiled: for when nobody waits."""
-        cold = self._cold  # another one, where a grammar is dropped meanwhile
-        while cold and cold[0].done:
-            cold.popleft()
-        if cold:
-            cold[0].go_on(work)
+        for key, warmup in list(self._cold.items()):
+            if not warmup.done:
+                warmup.go_on(work)
+                return
+            self._cold.pop(key, None)
 
     def close(self) -> None:
         """End what is being compiled and checked."""
@@ -104,7 +107,7 @@ class Compiler:
         """From a network to a grammar: short, since it holds up everybody else."""
         network, checked = built
         compiled = Compiled(network, self.vocabulary, self._terminals, checked)
-        self._cold.append(Warmup(compiled))
+        self._cold[id(compiled)] = Warmup(compiled)
         return compiled
 
     def _used(self, key: Hashable) -> Task:
@@ -123,9 +126,7 @@ class Compiler:
     def _forget(self, dropped: Task) -> None:
         """It is freed with its last user, and is not warmed up for others."""
         if _size(dropped):
-            compiled = dropped.result()
-            kept = (warmup for warmup in self._cold.copy() if warmup.compiled is not compiled)
-            self._cold = deque(kept, maxlen=_REMEMBERED)
+            self._cold.pop(id(dropped.result()), None)
 
 
 def _crashed(future: Task) -> bool:

@@ -11,10 +11,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import PriorityQueue
 from threading import Lock, Thread, current_thread
+from time import monotonic
 from typing import Any
 
 from dlm.grammar.canvas.worker import SECONDS, Died, UnreadableError
@@ -23,6 +25,7 @@ from dlm.grammar.errors import CrashError, LimitError
 _QUICK = 0.3  # seconds of the processor's time that every task gets at first
 _PATIENCE = 10.0  # by the clock, times as long: a task that sleeps is given up too
 _START = 30.0  # seconds by the clock in which a process can start
+_HEAD_START = 10.0  # seconds by the clock that what is urgent has before what is not
 _PARTING = 1.0  # seconds to wait for a thread that is in the middle of something
 
 _MAIN = "import sys; sys.path[:] = {}; from dlm.grammar.canvas.worker import main; main({}, {})"
@@ -106,31 +109,33 @@ class Process:
 
 
 class Task(Future[Any]):
-    """What several may wait for. Where the last one has left before its turn, it is never done."""
+    """What several may wait for. Where nobody does when its turn comes, it is never done."""
 
     def __init__(self):
         super().__init__()
-        self._waiting, self._left = 1, Lock()
-
-    @property
-    def dropped(self) -> bool:
-        return self._waiting == 0
+        self._waiting, self._given_up, self._change = 1, False, Lock()
 
     def join(self) -> bool:
         """Wait for it too; False: it is never done."""
-        with self._left:
+        with self._change:
             if self.done():
                 return not self.cancelled()
-            self._waiting += not self.dropped
-            return not self.dropped
+            self._waiting += not self._given_up
+            return not self._given_up
 
     def leave(self) -> None:
         """One of those who wait does so no more."""
-        with self._left:
-            if not self.done():
-                self._waiting -= not self.dropped
-            if self.dropped:
-                self.cancel()
+        with self._change:
+            if not self.done() and self._waiting:
+                self._waiting -= 1
+            if not self._waiting:
+                self.cancel()  # unless it has begun
+
+    def give_up(self) -> bool:
+        """At its turn: whether it is not worth it, and nobody may join any more."""
+        with self._change:
+            self._given_up = not self._waiting
+        return self._given_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +166,11 @@ class _Job:
 
 
 Work = Callable[[Process], None]
-Jobs = PriorityQueue[tuple[int, int, Work | None]]  # who is served first, numbers; None: no more
+Jobs = PriorityQueue[tuple[float, int, Work | None]]  # time, number, work; None: no more
 
 
 class _Lane:
-    """One process and what waits for it, first come, first served, but for what is urgent."""
+    """One process and what waits for it: first come, first served, with a head start for some."""
 
     def __init__(self):
         self._jobs: Jobs = PriorityQueue()
@@ -177,7 +182,8 @@ class _Lane:
     def put(self, job: Work, urgent: bool) -> None:
         with self._lock:
             if not self._closed:
-                self._jobs.put((0 if urgent else 1, next(self._numbers), job))
+                due = monotonic() + (0 if urgent else _HEAD_START)
+                self._jobs.put((due, next(self._numbers), job))
                 if self._thread is None:
                     work = self._jobs, self._process
                     self._thread = Thread(target=_serve, args=work, daemon=True)
@@ -188,7 +194,7 @@ class _Lane:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            self._jobs.put((2, next(self._numbers), None))
+            self._jobs.put((inf, next(self._numbers), None))
         self._process.close()  # what waits fails at once
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(_PARTING)
@@ -222,7 +228,7 @@ class Workers:
         urgent: bool = False,
     ) -> Task:
         """`then` of what `function` returns, within so many `seconds` of processor time. What is
-        `urgent` overtakes what is not.
+        `urgent` overtakes what is not, if that has not waited for long.
 
         `function` is one that another process can import; `then` runs here, in a thread. The future
         raises what they raise, `LimitError` where the time or the memory is over, its text put into
@@ -231,7 +237,7 @@ class Workers:
         job = _Job(function, args, seconds, label, then, Task())
 
         def slow(process: Process) -> None:
-            if job.future.dropped:
+            if job.future.give_up():
                 job.future.set_exception(CrashError("nobody waits for it any more"))
             else:
                 job.run(process, seconds)

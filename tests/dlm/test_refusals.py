@@ -32,6 +32,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "http://x"}}
         ({"prompt": "a", "seed": -1}, "seed is -1"),
         ({"prompt": "a", "seed": True}, "seed is True"),
         ({"prompt": "a", "max_tokens": True}, "max_tokens is True"),
+        ({"prompt": "a", "max_tokens": -(10**5000)}, "max_tokens is a int"),
         ({"prompt": "a", "thinking": "yes"}, "thinking is 'yes': it takes True or False"),
         ({"prompt": "a", "stop_token_ids": [True]}, r"stop_token_ids\[0\] is True"),
         ({"prompt": 5}, "prompt is 5: it takes a text"),
@@ -64,6 +65,13 @@ def test_what_cannot_be_served_is_refused_at_admission(engine_of, request_, prob
     with pytest.raises(RequestError, match=problem):
         engine.generate(request_)
     assert not engine.busy
+
+
+def test_what_templates_show_little_of_is_no_reason_to_refuse(built_in):
+    message = {"role": "user", "content": "hi", "name": "n" * 50_000}
+    prepared = built_in.prepare(Request(messages=[message], max_tokens=16))
+    assert prepared.prompt_tokens < 50
+    prepared.discard()
 
 
 @pytest.mark.parametrize(

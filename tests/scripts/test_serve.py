@@ -179,6 +179,7 @@ def test_an_address_that_somebody_has_is_refused_before_a_model_is_loaded(refuse
     ("flags", "problem"),
     [
         (["--host", "no.such.host.invalid", "--api-key", "x"], "on no.such.host.invalid:0: "),
+        (["--host", "x..y", "--api-key", "x"], "cannot listen on x..y:0: "),
         (["--uds", "/nonexistent/x.sock"], "on /nonexistent/x.sock: No such file or directory"),
         (["--uds", "FILE"], "cannot listen on FILE: Address already in use"),
         (["--ssl-certfile", "none"], "cannot read --ssl-certfile none: No such file or directory"),

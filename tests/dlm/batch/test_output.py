@@ -3,6 +3,8 @@
 import json
 import os
 from contextlib import closing
+from datetime import date
+from decimal import Decimal
 
 import pytest
 
@@ -26,6 +28,16 @@ def answer(row, **more):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "out.jsonl"
+
+
+def test_names_of_rows_that_json_does_not_know_are_texts(path):
+    with opened(path) as output:
+        output.write(answer(0, id=date(2026, 11, 24)))
+        output.write(answer(1, id=Decimal("1.50")))
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == [
+        "2026-11-24",
+        "1.50",
+    ]
 
 
 def test_a_line_that_was_cut_short_goes_and_the_others_stay(path):

@@ -246,7 +246,7 @@ def test_the_loop_goes_on_while_a_body_is_read(serving, gate):
 
 def test_large_bodies_wait_for_each_other_and_for_nobody_else(serving, gate):
     async def main():
-        async with serving(gate) as served:
+        async with serving(gate, max_queue=18) as served:  # large ones may take five of 20 places
             goes_on, order = threading.Event(), []
 
             def large(name):
@@ -259,6 +259,8 @@ def test_large_bodies_wait_for_each_other_and_for_nobody_else(serving, gate):
             for _ in range(9):
                 assert await served.aside(lambda: 1, LARGE - 1) == 1
             assert not order
+            with pytest.raises(QueueFullError, match="too many large requests wait"):
+                await served.aside(lambda: 1, LARGE)
             goes_on.set()
             await asyncio.gather(*waiting)
             assert order == [*"abcde"]

@@ -13,7 +13,7 @@ from waiting import PATIENCE
 
 from dlm.errors import QueueFullError
 from dlm.serving.client import ClientGoneError
-from dlm.serving.guard import Guard
+from dlm.serving.guard import Guard, _Upload
 from dlm.serving.settings import LARGE, Settings
 
 
@@ -71,6 +71,23 @@ def test_slow_bodies_keep_nobody_out():
         assert not guard._uploads
 
     asyncio.run(all_of_them())
+
+
+def test_an_upload_whose_time_is_over_as_it_is_crowded_out_disturbs_nobody():
+    class Sent:
+        async def stream(self):
+            yield b" " * 200
+
+    async def main():
+        late = _Upload(asyncio.timeout(0), 900)  # that can be rescheduled no more
+        guard._uploads[late], guard._receiving = None, late.size
+        async with guard.body(Sent()) as raw:
+            assert len(raw) == 200
+        assert not guard._uploads
+        assert not guard._receiving
+
+    guard = Guard(Settings(max_body_bytes=1000, max_bodies_bytes=1000))
+    asyncio.run(main())
 
 
 def test_a_large_body_within_the_limit_is_read(tiny):

@@ -1,10 +1,27 @@
 """Metrics of several servers in one text."""
 
+from time import perf_counter
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dlm import Finished, Result
+from dlm.request import Stats
 from dlm.serving.metrics import Metrics
 from dlm.serving.scrapes import merged
 from dlm.serving.stream import EventStream
+
+RESULT = Result(
+    text="",
+    reasoning=None,
+    parsed=None,
+    tool_calls=(),
+    finish_reason="stop",
+    token_ids=[],
+    prompt_tokens=1,
+    reasoning_tokens=0,
+    stats=Stats(queued=0.25, prefill=0.1),
+)
 
 
 def samples(text):
@@ -15,6 +32,21 @@ def samples(text):
         for family in families
         for sample in family.samples
     }
+
+
+def test_what_took_long_to_arrive_has_waited_and_was_not_decoded_for_longer(built_in):
+    metrics = Metrics("tiny", 16, lambda: built_in.occupancy)
+    stream = EventStream(0, 1, False, print, arrived=perf_counter() - 30)
+    metrics.told(stream, Finished(request=0, result=RESULT), stream.opened + 0.75)
+    found = samples(metrics.text().decode())
+    spent = {
+        name: found[f"dlm:{name}_seconds_sum", ("model_name", "tiny")]
+        for name in ("request_queue_time", "request_prefill_time", "request_decode_time")
+    }
+    assert spent == pytest.approx(
+        {"request_queue_time": 30.25, "request_prefill_time": 0.1, "request_decode_time": 0.4},
+        abs=0.01,
+    )
 
 
 def test_every_sample_stays_and_is_labelled_by_its_replica(built_in):

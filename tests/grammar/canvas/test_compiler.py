@@ -20,6 +20,7 @@ from dlm.grammar import (
     Task,
 )
 from dlm.grammar.canvas.warmup import Warmup
+from dlm.grammar.errors import CrashError
 from dlm.grammar.parse.left_to_right import LeftToRight
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.scanner import Scanner
@@ -50,6 +51,29 @@ def test_who_stops_waiting_for_a_grammar_costs_nobody_else_theirs(vocabulary):
     compiler.submit(second)
     assert not compiler.submit(first).cancelled()
     assert len(waiting) == 3
+
+
+def test_a_grammar_that_is_given_up_as_it_is_asked_for_again_is_compiled_anew(vocabulary):
+    class GivenUp(Task):
+        def join(self) -> bool:
+            joined = super().join()
+            self.set_exception(CrashError("nobody waits for it any more"))
+            return joined and self.done()
+
+    compiler, spec = Compiler(vocabulary), Choice(["given", "up"])
+    compiler._known[spec.key] = GivenUp()
+    assert compiler.submit(spec).result(PATIENCE).vocabulary is vocabulary
+    compiler.close()
+
+
+def test_a_grammar_that_somebody_left_is_compiled_here_and_now(vocabulary):
+    compiler, spec = Compiler(vocabulary), Choice(["here", "now"])
+    left = compiler._known[spec.key] = Task()
+    left.leave()
+    assert left.cancelled()
+    assert compiler.compile(spec).vocabulary is vocabulary
+    assert compiler.submit(spec).result(0) is compiler.compile(spec)
+    compiler.close()
 
 
 def test_a_grammar_that_was_left_is_compiled_when_it_is_asked_for_again(compiler):

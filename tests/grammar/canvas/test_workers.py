@@ -12,7 +12,7 @@ from waiting import PATIENCE, wait_until
 
 from dlm.grammar import CrashError, InvalidGrammarError, InvalidValueError, LimitError
 from dlm.grammar.canvas import workers as module
-from dlm.grammar.canvas.workers import Workers
+from dlm.grammar.canvas.workers import Task, Workers
 
 TESTS = str(Path(tasks.__file__).parent)
 
@@ -142,7 +142,25 @@ def test_what_all_have_left_is_not_done_in_the_slow_lane_either(workers):
         left.result(PATIENCE)
 
 
-def test_what_is_urgent_overtakes(workers):
+def test_what_has_been_left_may_be_waited_for_again_until_its_turn():
+    task = Task()
+    task.set_running_or_notify_cancel()  # in the quick lane; its turn in the slow one comes
+    task.leave()
+    task.leave()
+    assert task.join()
+    assert not task.give_up()
+    task.leave()
+    assert task.give_up()
+    assert not task.join()
+    task.set_exception(CrashError("nobody waits for it any more"))
+
+
+@pytest.mark.parametrize(
+    ("head_start", "order"),
+    [(10.0, ["urgent", "first", "second"]), (0.0, ["first", "second", "urgent"])],
+)
+def test_what_is_urgent_overtakes_what_has_not_waited_long(workers, monkeypatch, head_start, order):
+    monkeypatch.setattr(module, "_HEAD_START", head_start)
     done, ends = [], []
     running = workers.submit(tasks.spin, (0.25,), seconds=30.0)
     for name, urgent in (("first", False), ("second", False), ("urgent", True)):
@@ -151,7 +169,7 @@ def test_what_is_urgent_overtakes(workers):
     running.result(PATIENCE)
     for end in ends:
         end.result(PATIENCE)
-    assert done == ["urgent", "first", "second"]
+    assert done == order
 
 
 def test_a_task_that_sleeps_is_given_up_by_the_clock(monkeypatch):
