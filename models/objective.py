@@ -1,8 +1,10 @@
 """The training objective: uniform-state diffusion on canvases, next token on what they answer.
 
-One pass over each sample's clean tokens (the encoder's part, causal) and, behind them, noisy
-canvases (the decoder's part), under a mask that gives both what they see when they are run apart.
+One pass over each sample's clean tokens (the encoder's part, causal), then passes over noisy
+canvases (the decoder's part), which see the keys and values of the tokens before them.
 A canvas of random tokens is all noise: there is no mask token (arXiv:2107.03006, the uniform case).
+Most canvases are scored as decoding finds them: a step or more after the noise, with the model's
+own mistakes in them and what it expected then (step-unrolled denoising, arXiv:2112.06749).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +19,18 @@ from torch.nn import functional as F
 from dlm.models.layers import Attend
 from dlm.models.model import DiffusionGemma
 
-# Runs the layers of a model over `[B, N, hidden]`; arguments and result are those of `plainly`.
-Layers = Callable[..., Tensor]
+Memory = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer
+# Runs the layers of a model over `[B, N, hidden]`; arguments and results are those of `plainly`.
+Layers = Callable[..., tuple[Tensor, Memory]]
+# What a decoder makes of logits `[B, K, L, V]`: the next canvases, and what it expects of them as
+# probabilities.
+Step = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
+FIRST = 0.25  # share of canvases that are scored at their first pass, when nothing is expected yet
 LEAST_NOISE = 0.02  # share of a canvas that is corrupted at the least, on average
-RISING = 0.5  # share of canvases whose noise rises from left to right
+RISING = 0.7  # share of canvases whose noise rises from left to right
+UNSURE = 0.5  # nats; what a place counts for at the most where noise is to begin
+ANYWHERE = 0.02  # nats; and at the least
 PLAUSIBLE = 0.6  # share of corrupted tokens at the most that are no random ones
 NEAR = 6  # places that tell most about the next one
 FLOOR = 0.25  # nats; what a place counts for at the most is the inverse of it
@@ -54,50 +63,64 @@ def plainly(
     positions: Int[Tensor, "B N"],
     spans: Mapping[int | None, Int32[Tensor, "B N 4"]],
     scalars: Sequence[Float[Tensor, "N 1"]],
-) -> Float[Tensor, "B N hidden"]:
-    """Normed states by the model's own layers, under masks. `spans[window]` are the two ranges of
-    tokens that each token sees: first, end, first, end."""
-    attend = {window: _masked_attention(_seen(each)) for window, each in spans.items()}
-    windows = [model.config.window_of(layer.kind) for layer in model.config.layers]
-    return model.run_layers(x, positions, [attend[window] for window in windows], scalars)
+    memory: Memory | None = None,
+) -> tuple[Float[Tensor, "B N hidden"], Memory]:
+    """Normed states by the model's own layers, under masks, and their keys and values.
+
+    Tokens see those of `memory` and, behind them, each other: `spans[window]` are the two ranges
+    that each token sees: first, end, first, end."""
+    said: list[tuple[Tensor, Tensor]] = []
+    before = memory or [None] * len(model.config.layers)
+    keys = x.shape[1] + (0 if memory is None else memory[0][0].shape[1])
+    masks = {window: _seen(each, keys) for window, each in spans.items()}
+    attends = [
+        _masked_attention(masks[model.config.window_of(layer.kind)], of, said)
+        for layer, of in zip(model.config.layers, before, strict=True)
+    ]
+    return model.run_layers(x, positions, attends, scalars), said
 
 
 def loss(
     model: DiffusionGemma,
     batch: Batch,
-    self_condition: bool,
+    steps: int,
+    step: Step,
     rng: torch.Generator,
     layers: Layers = plainly,
 ) -> Loss:
-    """Corrupt every canvas at its own random rates and score the model's view of it.
-
-    `self_condition` runs a first pass without gradient, whose beliefs the second pass is shown.
-    """
+    """Corrupt every canvas at its own random rates, denoise most of them by `steps` steps, without
+    gradient, and score the model's view of what that makes of them."""
     B, K, L = batch.canvases.shape
     device = batch.canvases.device
-    rate = noise_rates(B, K, L, rng, device)
+    layout = _Layout(model, batch, layers)
+    token_states, memory = layout.encoded()
+    column = torch.arange(batch.tokens.shape[1], device=device)
+    answered = ((column >= batch.answers[:, None]) & (column < batch.lengths[:, None]))[:, 1:]
+    next_tokens = batch.tokens[:, 1:][answered]
+    logits = model.softcapped(model.logits(token_states[:, :-1][answered]))
+    causal = F.cross_entropy(logits, next_tokens, reduction="none")
+
+    unsure = torch.zeros_like(batch.tokens, dtype=causal.dtype)
+    unsure[:, 1:][answered] = causal.detach()
+    rate = noise_rates(at_canvases(unsure, batch), rng)
     noise = noise_tokens(model.vocab_size, batch, rng)
     corrupt = torch.rand(B, K, L, generator=rng, device=device) < rate
     noisy = torch.where(corrupt, noise, batch.canvases)
-
-    layout = _Layout(model, batch, layers)
     belief = torch.zeros(B, K, L, model.config.hidden_size, device=device)
-    if self_condition:
-        with torch.no_grad():
-            _, canvas_states = layout.states(noisy, belief)
-            logits = model.softcapped(model.logits(canvas_states))
-            belief = model.soft_embedding(logits.softmax(-1))
-    token_states, canvas_states = layout.states(noisy, belief)
+    first = torch.rand(B, K, 1, generator=rng, device=device) < FIRST
 
-    column = torch.arange(batch.tokens.shape[1], device=device)
-    answered = (column >= batch.answers[:, None]) & (column < batch.lengths[:, None])
-    next_tokens, answered = batch.tokens[:, 1:], answered[:, 1:]
+    for _ in range(steps):
+        with torch.no_grad():
+            states = layout.denoised(noisy, belief, memory)
+            after, probabilities = step(model.softcapped(model.logits(states)), rng)
+            noisy = torch.where(first, noisy, after)
+            belief = torch.where(first[..., None], belief, model.soft_embedding(probabilities))
+    canvas_states = layout.denoised(noisy, belief, memory)
+
     logits = model.softcapped(model.logits(canvas_states))
     diffusion = F.cross_entropy(logits.flatten(0, -2), batch.canvases.flatten(), reduction="none")
-    logits = model.softcapped(model.logits(token_states[:, :-1][answered]))
-    causal = F.cross_entropy(logits, next_tokens[answered], reduction="none")
-    total = balanced(diffusion, clutter(corrupt).flatten())
-    total = total + balanced(causal, torch.zeros_like(next_tokens[answered]))
+    total = balanced(diffusion, clutter(noisy != batch.canvases).flatten())
+    total = total + balanced(causal, torch.zeros_like(next_tokens))
     return Loss(total=total, diffusion=diffusion.mean(), next_token=causal.mean())
 
 
@@ -118,20 +141,32 @@ def balanced(entropies: Float[Tensor, " n"], kinds: Int[Tensor, " n"]) -> Float[
     return (entropies * weights[kinds]).mean()
 
 
-def noise_rates(
-    B: int, K: int, L: int, rng: torch.Generator, device: torch.device
-) -> Float[Tensor, "B K L"]:
+def at_canvases(values: Float[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B K L"]:
+    """Those of the tokens that each place of the canvases should become; 0 behind the last."""
+    B, K, L = batch.canvases.shape
+    column = batch.starts[..., None] + torch.arange(L, device=values.device)
+    padded = F.pad(values, (0, L))
+    return padded.gather(1, column.flatten(1)).view(B, K, L)
+
+
+def noise_rates(unsure: Float[Tensor, "B K L"], rng: torch.Generator) -> Float[Tensor, "B K L"]:
     """How likely each position is to be corrupted.
 
-    Half of the canvases have one rate for all positions. The others are as decoding finds them,
-    where what is known grows from the left: little noise up to some position, all noise behind it,
-    and a rise of up to `SLOPE` positions between.
+    Some canvases have one rate for all positions. The others are as decoding finds them, where what
+    is known grows from the left: little noise up to some position, all noise behind it, and a rise
+    of up to `SLOPE` positions between. Noise begins the more often at a place the more it is
+    `unsure`, the cross-entropy in nats of the next token, what is on its left being known: there is
+    little to be learned at others.
     """
-    even, start, slope, kind = torch.rand(4, B, K, 1, generator=rng, device=device)
-    position = torch.arange(L, device=device)
-    rising = (position - start * L) / (1 + slope * SLOPE) + 0.5
+    B, K, L = unsure.shape
+    device = unsure.device
+    even, slope, kind, ahead = torch.rand(4, B, K, 1, generator=rng, device=device)
+    weights = unsure.clamp(ANYWHERE, UNSURE).flatten(0, 1)
+    start = torch.multinomial(weights, 1, generator=rng).view(B, K, 1)
+    width = 1 + slope * SLOPE
+    rising = (torch.arange(L, device=device) - start + ahead * width / 2) / width + 0.5
     rate = torch.where(kind < RISING, rising, even * (1 - LEAST_NOISE) + LEAST_NOISE)
-    return rate.clamp(LEAST_NOISE, 1).expand(B, K, L)
+    return rate.clamp(LEAST_NOISE, 1)
 
 
 def noise_tokens(vocab_size: int, batch: Batch, rng: torch.Generator) -> Int[Tensor, "B K L"]:
@@ -154,43 +189,50 @@ def noise_tokens(vocab_size: int, batch: Batch, rng: torch.Generator) -> Int[Ten
 
 
 class _Layout:
-    """Where everything of a batch lies in one sequence of `T + K * L`, and who sees whom."""
+    """Where the tokens of a batch and its canvases lie, and who sees whom: behind `T` tokens come
+    `K` canvases of `L` positions."""
 
     def __init__(self, model: DiffusionGemma, batch: Batch, layers: Layers = plainly):
-        self._model, self._tokens, self._layers = model, batch.tokens, layers
-        B, T = batch.tokens.shape
-        _, self._K, self._L = batch.canvases.shape
-        device = batch.tokens.device
-        column = torch.arange(T, device=device)
-        canvas = batch.starts[..., None] + torch.arange(self._L, device=device)
-        self._positions = torch.cat((column.expand(B, T), rearrange(canvas, "b k l -> b (k l)")), 1)
+        self._model, self._batch, self._layers = model, batch, layers
         windows = {model.config.window_of(layer.kind) for layer in model.config.layers}
-        self._spans = {window: self._seen_from(batch, window) for window in windows}
-        clean = torch.arange(T + self._K * self._L, device=device)[:, None] < T
-        self._scalars = model.scalars(clean)
+        self._of_tokens = {window: self._before_tokens(window) for window in windows}
+        self._of_canvases = {window: self._around_canvases(window) for window in windows}
 
-    def states(
-        self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"]
-    ) -> tuple[Float[Tensor, "B T hidden"], Float[Tensor, "B K L hidden"]]:
-        """Normed states of the clean tokens and of the canvases."""
-        canvas = self._model.self_conditioning(self._model.embed(noisy), belief)
-        tokens = self._model.embed(self._tokens)
-        x = torch.cat((tokens, rearrange(canvas, "b k l h -> b (k l) h").type_as(tokens)), dim=1)
-        states = self._layers(self._model, x, self._positions, self._spans, self._scalars)
-        T = tokens.shape[1]
-        return states[:, :T], rearrange(states[:, T:], "b (k l) h -> b k l h", k=self._K)
+    def encoded(self) -> tuple[Float[Tensor, "B T hidden"], Memory]:
+        """Normed states of the clean tokens, and what canvases see of them."""
+        tokens = self._batch.tokens
+        column = torch.arange(tokens.shape[1], device=tokens.device)
+        scalars = self._model.scalars(torch.ones_like(column, dtype=torch.bool)[:, None])
+        x, positions = self._model.embed(tokens), column.expand_as(tokens)
+        return self._layers(self._model, x, positions, self._of_tokens, scalars)
 
-    def _seen_from(self, batch: Batch, window: int | None) -> Int32[Tensor, "B N 4"]:
-        """What each of the `N = T + K * L` sees: clean tokens those up to themselves, canvases the
-        tokens before them, and themselves."""
-        B, T = batch.tokens.shape
-        column = torch.arange(T, device=batch.tokens.device)
-        tokens = torch.stack((_behind(column, window), column + 1, column * 0, column * 0), -1)
-        starts = repeat(batch.starts, "b k -> b (k l)", l=self._L)
-        own = torch.arange(self._K, device=starts.device).repeat_interleave(self._L) * self._L + T
-        own = own.expand(B, -1)
-        canvases = torch.stack((_behind(starts, window), starts, own, own + self._L), -1)
-        return torch.cat((tokens.expand(B, T, 4), canvases), dim=1).int()
+    def denoised(
+        self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"], memory: Memory
+    ) -> Float[Tensor, "B K L hidden"]:
+        """Normed states of the canvases."""
+        K, L = noisy.shape[1:]
+        position = torch.arange(L, device=noisy.device)
+        positions = rearrange(self._batch.starts[..., None] + position, "b k l -> b (k l)")
+        scalars = self._model.scalars(torch.zeros(K * L, 1, dtype=torch.bool, device=noisy.device))
+        x = self._model.self_conditioning(self._model.embed(noisy), belief)
+        x = rearrange(x, "b k l h -> b (k l) h")
+        states, _ = self._layers(self._model, x, positions, self._of_canvases, scalars, memory)
+        return rearrange(states, "b (k l) h -> b k l h", k=K)
+
+    def _before_tokens(self, window: int | None) -> Int32[Tensor, "B T 4"]:
+        """Those up to itself, for each clean token."""
+        B, T = self._batch.tokens.shape
+        column = torch.arange(T, device=self._batch.tokens.device)
+        spans = torch.stack((_behind(column, window), column + 1, column * 0, column * 0), -1)
+        return spans.expand(B, T, 4).int().contiguous()
+
+    def _around_canvases(self, window: int | None) -> Int32[Tensor, "B N 4"]:
+        """The tokens before a canvas and the canvas itself, for each of the `N = K * L`."""
+        B, K, L = self._batch.canvases.shape
+        starts = repeat(self._batch.starts, "b k -> b (k l)", l=L)
+        own = torch.arange(K, device=starts.device).repeat_interleave(L) * L
+        own = (own + self._batch.tokens.shape[1]).expand(B, -1)
+        return torch.stack((_behind(starts, window), starts, own, own + L), -1).int()
 
 
 def _behind(last: Int[Tensor, "*shape"], window: int | None) -> Int[Tensor, "*shape"]:
@@ -198,17 +240,26 @@ def _behind(last: Int[Tensor, "*shape"], window: int | None) -> Int[Tensor, "*sh
     return torch.zeros_like(last) if window is None else (last - window + 1).clamp(min=0)
 
 
-def _seen(spans: Int32[Tensor, "B N 4"]) -> Bool[Tensor, "B 1 N N"]:
-    key = torch.arange(spans.shape[1], device=spans.device)
+def _seen(spans: Int32[Tensor, "B N 4"], keys: int) -> Bool[Tensor, "B 1 N keys"]:
+    key = torch.arange(keys, device=spans.device)
     first, end, own, own_end = spans[..., None].unbind(2)
     return (((key >= first) & (key < end)) | ((key >= own) & (key < own_end)))[:, None]
 
 
-def _masked_attention(mask: Bool[Tensor, "B 1 N N"]) -> Attend:
-    """Attention written out: with a mask for each sample, that is faster to differentiate on a CPU
-    than the fused kernel, and a compiler can fuse it with what is around it."""
+def _masked_attention(
+    mask: Bool[Tensor, "B 1 N keys"],
+    before: tuple[Tensor, Tensor] | None,
+    said: list[tuple[Tensor, Tensor]],
+) -> Attend:
+    """Attention written out, also to keys and values from `before`; its own are `said`.
+
+    With a mask for each sample, that is faster to differentiate on a CPU than the fused kernel, and
+    a compiler can fuse it with what is around it."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        said.append((k, v))
+        if before is not None:
+            k, v = torch.cat((before[0], k), 1), torch.cat((before[1], v), 1)
         N, heads, shared = q.shape[1], q.shape[2], q.shape[2] // k.shape[2]
         q = rearrange(q.type_as(v), "b n (h g) d -> b h (g n) d", g=shared)
         k, v = (rearrange(x.type_as(v), "b n h d -> b h n d") for x in (k, v))

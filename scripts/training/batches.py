@@ -24,10 +24,10 @@ from training.data import sample
 from training.directory import CANVAS
 from training.samples import Sample
 
-CANVASES = 4  # canvases of each sample in a batch
+CANVASES = 3  # canvases of each sample in a batch
 MAX_TOKENS = 208  # longer samples are drawn again
-SHELF = 8  # batches that are drawn and sorted together
-STEP = 16  # lengths are padded to a multiple, so that few shapes occur
+SHELF = 16  # batches that are drawn and sorted together
+STEP = 8  # lengths are padded to a multiple, so that few shapes occur
 HALF_OPEN = 0.5  # share of samples in which the model itself opens with an empty thought channel
 EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
 

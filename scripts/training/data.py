@@ -8,7 +8,7 @@ from training.lessons import choice, copy
 from training.samples import Sample
 from training.tools import tool_call
 
-TASKS = {extract: 0.84, tool_call: 0.08, choice: 0.05, copy: 0.03}
+TASKS = {extract: 0.91, tool_call: 0.04, choice: 0.03, copy: 0.02}
 
 
 def sample(random: Random, split: Split, copying: float = 0.0) -> Sample:

@@ -1,7 +1,7 @@
 """Random words and texts, each of one of two halves: what training may see, and what is held out.
 
 A checksum of a text says which half it belongs to, so that a held-out value is in no training
-sample.
+sample. Words that everybody knows, like those for colours, have no halves.
 """
 
 import zlib
@@ -14,6 +14,7 @@ from training.words import accented, made_up, spliced
 Split = Literal["train", "heldout", "unseen"]  # "unseen": held-out patterns with held-out values
 
 INVENT = (0.12, 0.35, 0.9)  # shares of made-up words: of most samples, of some, of a few
+UNKNOWN = 0.05  # share of made-up words among those that everybody knows
 ACCENTS = 0.04  # share of words that have some
 
 
@@ -27,6 +28,12 @@ class Draw:
     def word(self, options: Sequence[str]) -> str:
         """One of `options`, or a made-up one in their style; of this half."""
         return self.ours(lambda: self._word(options))
+
+    def common(self, options: Sequence[str]) -> str:
+        """One of `options`, which are words that everybody knows; now and then a made-up one."""
+        if self.chance(UNKNOWN):
+            return self.ours(lambda: self._made_up(options))
+        return self.random.choice(options)
 
     def ours(self, make: Callable[[], str]) -> str:
         while True:
@@ -44,6 +51,9 @@ class Draw:
     def _plain_word(self, options: Sequence[str]) -> str:
         if self.random.random() >= self._invent:
             return self.random.choice(options)
+        return self._made_up(options)
+
+    def _made_up(self, options: Sequence[str]) -> str:
         made = made_up(self.random)
         if self.random.random() < 0.3:
             made = spliced(options, self.random)

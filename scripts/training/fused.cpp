@@ -275,16 +275,17 @@ void heads_backward(const bf16 *z, const float *gains, const float *cosine, cons
   }
 }
 
-// Softmax in place, of rows of scores [B, heads, N, N]. Row n of sample b sees the keys of two
+// Softmax in place, of rows of scores [B, heads, N, M]. Row n of sample b sees the keys of two
 // ranges, spans[b, n] = first, end, first, end; what it does not see becomes 0.
-void softmax(bf16 *scores, const int32_t *spans, long B, long H, long N) {
+void softmax(bf16 *scores, const int32_t *spans, long B, long H, long N,
+             long M) {
 #pragma omp parallel
   {
-    std::vector<float> row(N);
+    std::vector<float> row(M);
 #pragma omp for
     for (long r = 0; r < B * H * N; r++) {
       const int32_t *span = spans + (r / (H * N) * N + r % N) * 4;
-      bf16 *x = scores + r * N;
+      bf16 *x = scores + r * M;
       float most = -1e30f, sum = 0;
       for (int part = 0; part < 4; part += 2)
 #pragma omp simd reduction(max : most)
@@ -296,7 +297,7 @@ void softmax(bf16 *scores, const int32_t *spans, long B, long H, long N) {
           sum += row[i];
         }
       const float share = 1 / sum;
-      std::memset(x, 0, N * sizeof(bf16));
+      std::memset(x, 0, M * sizeof(bf16));
       for (int part = 0; part < 4; part += 2) {
 #pragma omp simd
         for (long i = span[part]; i < span[part + 1]; i++) row[i] *= share;
@@ -307,15 +308,16 @@ void softmax(bf16 *scores, const int32_t *spans, long B, long H, long N) {
 }
 
 // dp becomes the gradient by the scores; p are the softmax's results.
-void softmax_backward(const bf16 *p, bf16 *dp, const int32_t *spans, long B, long H, long N) {
+void softmax_backward(const bf16 *p, bf16 *dp, const int32_t *spans, long B, long H,
+                      long N, long M) {
 #pragma omp parallel
   {
-    std::vector<float> row(N);
+    std::vector<float> row(M);
 #pragma omp for
     for (long r = 0; r < B * H * N; r++) {
       const int32_t *span = spans + (r / (H * N) * N + r % N) * 4;
-      const bf16 *x = p + r * N;
-      bf16 *dx = dp + r * N;
+      const bf16 *x = p + r * M;
+      bf16 *dx = dp + r * M;
       float dot = 0;
       for (int part = 0; part < 4; part += 2)
 #pragma omp simd reduction(+ : dot)
@@ -323,7 +325,7 @@ void softmax_backward(const bf16 *p, bf16 *dp, const int32_t *spans, long B, lon
       for (int part = 0; part < 4; part += 2)
 #pragma omp simd
         for (long i = span[part]; i < span[part + 1]; i++) row[i] = get(x[i]) * (get(dx[i]) - dot);
-      std::memset(dx, 0, N * sizeof(bf16));
+      std::memset(dx, 0, M * sizeof(bf16));
       for (int part = 0; part < 4; part += 2)
         store(row.data() + span[part], dx + span[part], span[part + 1] - span[part]);
     }

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from dlm.models import DiffusionGemma
 from dlm.models.layers import Layer, RMSNorm, SelfConditioning, rotary_angles
+from dlm.models.objective import Memory
 
 SOURCE = Path(__file__).with_name("fused.cpp")
 # -ffast-math but for its start-up code, by which the whole process would flush denormals
@@ -170,15 +171,16 @@ class Heads(Function):
 
 
 class Attend(Function):
-    """bf16 queries `[B, heads, N, D]`, keys and values `[B, kv_heads, N, D]`, and the two ranges
-    `[B, N, 4]` that each token sees -> `[B, heads, N, D]`."""
+    """bf16 queries `[B, heads, N, D]`, keys and values `[B, kv_heads, M, D]`, and the two ranges
+    `[B, N, 4]` of keys that each query sees -> `[B, heads, N, D]`."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Tensor) -> Tensor:
         B, heads, N, D = shape = q.shape
-        q, k, v = q.view(-1, heads // k.shape[1] * N, D), k.view(-1, N, D), v.view(-1, N, D)
+        M = k.shape[2]
+        q, k, v = q.view(-1, heads // k.shape[1] * N, D), k.view(-1, M, D), v.view(-1, M, D)
         p = q @ k.mT
-        call("softmax", p, spans, B, heads, N)
+        call("softmax", p, spans, B, heads, N, M)
         ctx.save_for_backward(q, k, v, p, spans)
         ctx.shape = shape
         return (p @ v).view(shape)
@@ -190,9 +192,10 @@ class Attend(Function):
         B, heads, N, D = ctx.shape
         dy = dy.contiguous().view(q.shape)
         ds, dv = dy @ v.mT, p.mT @ dy
-        call("softmax_backward", p, ds, spans, B, heads, N)
+        M = k.shape[1]
+        call("softmax_backward", p, ds, spans, B, heads, N, M)
         dq, dk = ds @ k, ds.mT @ q
-        return dq.view(ctx.shape), dk.view(B, -1, N, D), dv.view(B, -1, N, D), None
+        return dq.view(ctx.shape), dk.view(B, -1, M, D), dv.view(B, -1, M, D), None
 
 
 class MLPs(NamedTuple):
@@ -268,14 +271,19 @@ def run_layer(
     turns: tuple[Tensor, Tensor],
     spans: Int32[Tensor, "B N 4"],
     scalars: Float[Tensor, " N"],
-) -> Float[Tensor, "B N hidden"]:
-    """`Layer.forward`; `turns` are cosines and sines `[B, N, D / 2]`."""
+    before: tuple[Tensor, Tensor] | None,
+) -> tuple[Float[Tensor, "B N hidden"], tuple[Tensor, Tensor]]:
+    """`Layer.forward`; `turns` are cosines and sines `[B, N, D / 2]`. Tokens also see keys and
+    values from `before`, bf16 `[B, kv_heads, M, D]`; also returns their own."""
     m, attention, eps = matrices(layer), layer.self_attn, layer.input_layernorm.eps
     D, values = attention.head_dim, attention.v_proj is not None
     queries, keys = (len(each.weight) // D for each in (attention.q_proj, attention.k_proj))
     gains = torch.stack((gain_of(attention.q_norm), gain_of(attention.k_norm)))
     sizes = Sizes(x.shape[0], x.shape[1], queries, keys, D, values)
     q, k, v = Heads.apply(F.linear(Unit.apply(x, eps), m.heads), gains, *turns, sizes, eps)
+    said = k, v
+    if before is not None:
+        k, v = (torch.cat(pair, dim=2) for pair in zip(before, said, strict=True))
     attended = rearrange(Attend.apply(q, k, v, spans), "b h n d -> b n (h d)")
     x = AddNorm.apply(x, F.linear(attended, m.out), gain_of(layer.post_attention_layernorm), eps)
 
@@ -291,7 +299,7 @@ def run_layer(
         )
     )
     outs = F.linear(dense, m.dense), F.linear(routed, m.routed)
-    return Join.apply(x, *outs, gains, scalars, eps)
+    return Join.apply(x, *outs, gains, scalars, eps), said
 
 
 def run_layers(
@@ -300,19 +308,22 @@ def run_layers(
     positions: Int[Tensor, "B N"],
     spans: Mapping[int | None, Int32[Tensor, "B N 4"]],
     scalars: Sequence[Float[Tensor, "N 1"]],
-) -> Float[Tensor, "B N hidden"]:
+    memory: Memory | None = None,
+) -> tuple[Float[Tensor, "B N hidden"], Memory]:
     """What `objective.plainly` does."""
-    turns = {}
+    turns, said = {}, []
+    before = memory or [None] * len(model.config.layers)
     for c in model.config.layers:
         angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, positions)
         turns[c.kind] = tuple(each[..., 0, : c.head_dim // 2].contiguous() for each in angles)
     x = x.float()
     with torch.autocast("cpu", enabled=False):
         layers = cast("Iterable[Layer]", model.layers)
-        for layer, c, scalar in zip(layers, model.config.layers, scalars, strict=True):
+        for layer, c, scalar, of in zip(layers, model.config.layers, scalars, before, strict=True):
             seen = spans[model.config.window_of(c.kind)]
-            x = run_layer(layer, x, turns[c.kind], seen, scalar.flatten())
-    return model.norm(x)
+            x, keys = run_layer(layer, x, turns[c.kind], seen, scalar.flatten(), of)
+            said.append(keys)
+    return model.norm(x), said
 
 
 def prepare(model: DiffusionGemma) -> None:

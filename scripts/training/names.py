@@ -50,7 +50,7 @@ def _company(d: Draw) -> str:
 
 
 def _thing(d: Draw) -> str:
-    noun = d.raw(listed("thing"))
+    noun = d.common(listed("thing"))
     return f"{d.random.choice(listed('thing_adj'))} {noun}" if d.chance(0.3) else noun
 
 
@@ -60,9 +60,9 @@ def _product(d: Draw) -> str:
     if form < 0.4:
         return f"{brand} {d.random.randint(1, 9999)}"
     if form < 0.7:
-        return f"{brand} {d.raw(listed('thing'))}"
+        return f"{brand} {d.common(listed('thing'))}"
     if form < 0.85:
-        return d.raw(listed("thing"))
+        return d.common(listed("thing"))
     return f"{brand} {d.random.choice('XZSTPRQ')}{d.random.randint(1, 99)}"
 
 
@@ -160,11 +160,11 @@ def _time(d: Draw) -> str:
 
 def _dish(d: Draw) -> str:
     form = d.random.random()
-    food = d.raw(listed("food"))
+    food = d.common(listed("food"))
     kind = d.random.choice("soup,pie,salad,stew,curry,cake,casserole,risotto,pancakes".split(","))
     if form < 0.5:
         return f"{food.removesuffix('s')} {kind}"
-    return made_up(d.random) if form < 0.7 else f"{food} with {d.raw(listed('food'))}"
+    return made_up(d.random) if form < 0.6 else f"{food} with {d.common(listed('food'))}"
 
 
 def _hotel(d: Draw) -> str:
@@ -223,6 +223,10 @@ def _open(options: Sequence[str]) -> Callable[[Draw], str]:
     return lambda d: d.word(options)
 
 
+def _common(options: Sequence[str]) -> Callable[[Draw], str]:
+    return lambda d: d.common(options)
+
+
 def _whole(make: Callable[[Draw], str]) -> Callable[[Draw], str]:
     return lambda d: d.ours(lambda: make(d))
 
@@ -237,11 +241,11 @@ TEXTS: dict[str, Callable[[Draw], str]] = {
     "last": _open(listed("last")),
     "titled": _whole(lambda d: _titled(d) if d.chance(0.8) else d.raw(listed("last"))),
     "city": _open(listed("city")),
-    "country": _open(listed("country")),
-    "nation": _open(listed("nation")),
-    "language": _open(listed("language")),
+    "country": _common(listed("country")),
+    "nation": _common(listed("nation")),
+    "language": _common(listed("language")),
     "company": _whole(_company),
-    "thing": _whole(_thing),
+    "thing": _thing,
     "product": _whole(_product),
     "title": _whole(_title),
     "code": _whole(_code),
@@ -288,22 +292,23 @@ TEXTS: dict[str, Callable[[Draw], str]] = {
         lambda d: f"{d.random.choice(['', *'ABCDEFGHKLMR'])}{d.random.randint(1, 999)}"
     ),
     "symbol": _picked([a + b for a in "BCDEFGHKLMNPRSTUXZ" for b in ["", *"aeirmn"]]),
-    "drug": _open(["Aspirin", "Ibuprofen", "Paracetamol", "Insulin", "Penicillin", "Codeine"]),
-    "software": _open(["Linux", "Debian", "Firefox", "Python", "Emacs", "Blender", "Gimp", "Kodi"]),
+    "drug": _open(listed("drug")),
+    "software": _open(listed("software")),
     "word": _open(listed("noun")),
-    "animal": _open(listed("animal")),
-    "job": _open(listed("job")),
-    "food": _open(listed("food")),
-    "plant": _open(listed("plant")),
-    "material": _open(listed("material")),
-    "color": _open(listed("color")),
-    "sport": _open(listed("sport")),
-    "hobby": _open(listed("hobby")),
-    "subject": _open(listed("subject")),
-    "disease": _open(listed("disease")),
-    "department": _open(listed("department")),
-    "industry": _open(listed("industry")),
-    "adjective": _open(listed("verdict")),
+    "animal": _common(listed("animal")),
+    "bird": _common(listed("bird")),
+    "job": _common(listed("job")),
+    "food": _common(listed("food")),
+    "plant": _common(listed("plant")),
+    "material": _common(listed("material")),
+    "color": _common(listed("color")),
+    "sport": _common(listed("sport")),
+    "hobby": _common(listed("hobby")),
+    "subject": _common(listed("subject")),
+    "disease": _common(listed("disease")),
+    "department": _common(listed("department")),
+    "industry": _common(listed("industry")),
+    "adjective": _common(listed("verdict")),
     "genre": _picked(listed("genre")),
     "weekday": _picked(listed("weekday")),
     "month": _picked(listed("month")),

@@ -5,7 +5,6 @@ import torch
 from dlm.models import DiffusionGemma, ModelConfig
 
 RISE = 100  # steps up to the peak rate
-FALL = 0.7  # share of the budget over which the rate falls to nothing
 COPIED = (
     500,
     1100,
@@ -45,8 +44,11 @@ def optimisers(model: DiffusionGemma) -> list[torch.optim.Optimizer]:
 
 
 def rate(step: int, done: float) -> float:
-    """Share of the peak rate where a share `done` of the budget, in steps or minutes, is spent."""
-    return min(1.0, (step + 1) / RISE, max(0.01, (1 - done) / FALL))
+    """Share of the peak rate where a share `done` of the budget, in steps or minutes, is spent.
+
+    It falls to nothing along a line (arXiv:2502.15938).
+    """
+    return min((step + 1) / RISE, max(0.01, 1 - done))
 
 
 def copying(step: int) -> float:

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dlm import DecodeConfig
 from dlm.models import DiffusionGemma, ModelConfig, checkpoint
-from dlm.models.objective import loss, plainly
+from dlm.models.objective import Step, loss, plainly
 from training import batches, dense, directory, fused, optimisers
 from training.batches import Source
+from training.steps import step_of
 
-SELF_CONDITIONED = 2  # one step in so many shows the model its own first look
+BEFORE = (1, 1, 2, 4)  # steps of decoding before canvases are scored, in turns
 AVERAGED = 0.998  # share of the running average of the weights that a step keeps
 SHOWN = 50  # steps between lines of the log
 STATE = "training.pt"  # what a run goes on from, beside its weights
@@ -35,6 +37,7 @@ class Run:
     model: DiffusionGemma
     average: dict[str, Tensor]
     optimisers: list[torch.optim.Optimizer]
+    denoise: Step
     step: int = 0
     seconds: float = 0.0
 
@@ -99,7 +102,9 @@ def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Pat
     model = checkpoint.load(warm) if warm else optimisers.initialised(shapes)
     model = model.to(args.device).requires_grad_(True).train()
     average = {name: t.clone() for name, t in model.state_dict().items()}
-    run = Run(model, average, optimisers.optimisers(model))
+    generation = json.loads((out / "generation_config.json").read_text())
+    denoise = step_of(DecodeConfig.from_hf(generation))
+    run = Run(model, average, optimisers.optimisers(model), denoise)
     if (out / STATE).exists():
         run.load(out / STATE, args.device)
         print(f"resuming at step {run.step}", flush=True)
@@ -116,10 +121,10 @@ def advance(run: Run, batch: Any, done: float, args: argparse.Namespace) -> Tens
     rng = torch.Generator(device).manual_seed(args.seed * 1_000_003 + run.step)
     for group in itertools.chain.from_iterable(o.param_groups for o in run.optimisers):
         group["lr"] = group["peak"] * args.peak * optimisers.rate(run.step, done)
-    conditioned = run.step % SELF_CONDITIONED == 1
+    before = BEFORE[run.step % len(BEFORE)]
     layers = fused.run_layers if args.fused else plainly
     with torch.autocast(device, torch.bfloat16, enabled=args.bf16 or args.fused):
-        now = loss(model, batches.to(batch, device), conditioned, rng, layers)
+        now = loss(model, batches.to(batch, device), before, run.denoise, rng, layers)
     for optimiser in run.optimisers:
         optimiser.zero_grad()
     now.total.backward()

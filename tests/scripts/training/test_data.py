@@ -17,7 +17,7 @@ from training.names import TITLES
 from training.patterns import domains
 from training.samples import dumps, plain
 from training.tools import native, tool_call
-from training.words import accented
+from training.words import accented, listed
 
 
 def strings(value):
@@ -33,7 +33,7 @@ def bare(answer):
 
 
 @pytest.mark.parametrize(
-    "kind", ["person", "city", "thing", "code", "title", "email", "job", "date", "time", "login"]
+    "kind", ["person", "city", "company", "code", "title", "email", "team", "date", "time", "login"]
 )
 def test_no_held_out_value_is_ever_in_training(kind):
     train, heldout = (
@@ -42,6 +42,17 @@ def test_no_held_out_value_is_ever_in_training(kind):
     )
     assert min(len(train), len(heldout)) > 60
     assert not train & heldout
+
+
+def test_words_that_everybody_knows_are_in_both_halves_and_made_up_ones_in_one():
+    train, heldout = (
+        {draw("color", Draw(Random(seed), split)).said for seed in range(3000)}
+        for split in ("train", "heldout")
+    )
+    known = set(listed("color"))
+    assert known < train
+    assert known < heldout
+    assert train & heldout == known
 
 
 def test_no_held_out_sentence_is_ever_in_training():

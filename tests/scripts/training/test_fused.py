@@ -8,8 +8,10 @@ import torch
 from torch.nn import functional as F
 from training import batches, fused
 from training.fused import MLPs, Sizes
+from training.steps import step_of
 
 import dlm.models
+from dlm import DecodeConfig
 from dlm.models import checkpoint, objective
 
 EPS = 1e-6
@@ -83,11 +85,12 @@ def test_heads(values, drawn, rng):
 
 
 def test_attention_to_two_ranges_of_tokens(drawn, rng):
-    q, k, v = drawn(B, 4, N, D), drawn(B, 2, N, D), drawn(B, 2, N, D)
-    spans = torch.tensor([[0, n, n, n + 1] if n % 2 else [n // 2, n + 1, 0, 0] for n in range(N)])
+    M = N + 5
+    q, k, v = drawn(B, 4, N, D), drawn(B, 2, M, D), drawn(B, 2, M, D)
+    spans = torch.tensor([[0, n, n, n + 5] if n % 2 else [n // 2, n + 1, 0, 0] for n in range(N)])
     spans = spans.int().expand(B, N, 4).contiguous()
     shared = [x.float().repeat_interleave(2, dim=1) for x in (k, v)]
-    mask = objective._seen(spans)
+    mask = objective._seen(spans, M)
     theirs = F.scaled_dot_product_attention(q.float(), *shared, attn_mask=mask, scale=1.0)
     compare(fused.Attend.apply(q, k, v, spans), theirs, [q, k, v], rng)
 
@@ -119,12 +122,12 @@ def test_gates_far_from_zero_are_numbers(rng):
 def test_a_loss_and_its_gradients_are_those_of_the_plain_layers(rng):
     source = batches.Source(directory=TINY, seed=5, size=4)
     batch = next(batches.batches(source, 0, lambda step: 0.0, 0))
-    found = []
+    found, step = [], step_of(DecodeConfig())
     for layers in (objective.plainly, fused.run_layers):
         model = checkpoint.load(TINY).float().requires_grad_(True)
         if layers is fused.run_layers:
             fused.prepare(model)
-        now = objective.loss(model, batch, True, torch.Generator().manual_seed(1), layers)
+        now = objective.loss(model, batch, 1, step, torch.Generator().manual_seed(1), layers)
         now.total.backward()
         grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         found.append((now.diffusion.item(), now.next_token.item(), grads))

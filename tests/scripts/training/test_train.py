@@ -95,8 +95,8 @@ def test_layers_in_cpp_are_for_cpus(run, capsys):
 
 def test_the_rate_falls_to_nothing_at_the_end_of_the_budget():
     assert optimisers.rate(0, 0.0) == 1 / optimisers.RISE
-    assert optimisers.rate(500, 0.3) == 1
-    assert optimisers.rate(500, 0.65) == pytest.approx(0.5)
+    assert optimisers.rate(500, 0.0) == 1
+    assert optimisers.rate(500, 0.65) == pytest.approx(0.35)
     assert optimisers.rate(500, 0.999) == 0.01
 
 
