@@ -34,7 +34,7 @@ def prepare(out: Path, seed: int) -> None:
         t_min=0.4,
         t_max=0.8,
         stability_threshold=1,
-        confidence_threshold=0.05,
+        confidence_threshold=0.02,
         bos_token_id=2,
         eos_token_id=tokenizer.STOPS,
         pad_token_id=0,
