@@ -7,20 +7,19 @@ import compare_transformers
 import evaluate
 import pytest
 from commands import ended
-from training.exams import exams, having
+from training.exams import exams
+from training.extraction import extract
 
 from dlm.engine import BUILT_IN
 
 
 def test_the_constraint_makes_all_answers_valid_and_more_of_them_right(built_in):
-    """Of lists, nested objects, and fields of which the text says nothing: the hard ones."""
-    traits = {"list", "rows", "nested", "missing"}
-    samples = [having(traits, Random(f"test/{i}")) for i in range(30)]
+    samples = [extract(Random(f"test/{i}"), "heldout") for i in range(60)]
     args = argparse.Namespace(seed=0, max_tokens=160)
-    free, _ = evaluate.measure(built_in, "hard", samples, False, args)
-    bound, _ = evaluate.measure(built_in, "hard", samples, True, args)
-    assert free.valid < 27
-    assert bound.valid == 30 - len(bound.truncated)
+    free, _ = evaluate.measure(built_in, "extraction", samples, False, args)
+    bound, _ = evaluate.measure(built_in, "extraction", samples, True, args)
+    assert free.valid < 54
+    assert bound.valid == 60 - len(bound.truncated)
     assert len(bound.truncated) <= 2
     assert bound.exact > free.exact
     assert bound.fields > free.fields
