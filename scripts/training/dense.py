@@ -13,9 +13,13 @@ from torch.nn import functional as F
 from dlm.models import DiffusionGemma
 from dlm.models.layers import Experts, Layer
 
+VARIANTS = 32  # of a layer: its kind, tokens or canvases, with and without gradient, and shapes
+
 
 def prepare(model: DiffusionGemma, compiled: bool) -> None:
     """Make the layers of `model` run so, compiled or not; its parameters stay what they are."""
+    if compiled:
+        torch._dynamo.config.recompile_limit = VARIANTS
     for module in model.modules():
         if isinstance(module, Experts):
             module.forward = types.MethodType(all_experts, module)
