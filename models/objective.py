@@ -46,6 +46,17 @@ class Batch:
     answers: Int[Tensor, " B"]  # where each answer starts
     canvases: Int[Tensor, "B K L"]  # what each canvas should become
     starts: Int[Tensor, "B K"]  # position of each canvas's first token, which sees those before it
+    weights: Float[Tensor, " B"]  # what each counts for in the loss, 1 on average
+
+    @property
+    def answered(self) -> Bool[Tensor, "B T"]:
+        """Which tokens are of an answer."""
+        column = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return (column >= self.answers[:, None]) & (column < self.lengths[:, None])
+
+    def of(self, samples: Int[Tensor, " some"]) -> "Batch":
+        """Some of its samples."""
+        return Batch(**{name: tensor[samples] for name, tensor in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +105,8 @@ def loss(
     device = batch.canvases.device
     layout = _Layout(model, batch, layers)
     token_states, memory = layout.encoded()
-    column = torch.arange(batch.tokens.shape[1], device=device)
-    answered = ((column >= batch.answers[:, None]) & (column < batch.lengths[:, None]))[:, 1:]
-    next_tokens = batch.tokens[:, 1:][answered]
-    logits = model.softcapped(model.logits(token_states[:, :-1][answered]))
-    causal = F.cross_entropy(logits, next_tokens, reduction="none")
-
-    unsure = torch.zeros_like(batch.tokens, dtype=causal.dtype)
-    unsure[:, 1:][answered] = causal.detach()
-    rate = noise_rates(at_canvases(unsure, batch), rng)
+    causal, answered = _next_tokens(model, batch, token_states), batch.answered
+    rate = noise_rates(at_canvases(causal.detach(), batch), rng)
     noise = noise_tokens(model.vocab_size, batch, rng)
     corrupt = torch.rand(B, K, L, generator=rng, device=device) < rate
     noisy = torch.where(corrupt, noise, batch.canvases)
@@ -119,9 +123,28 @@ def loss(
 
     logits = model.softcapped(model.logits(canvas_states))
     diffusion = F.cross_entropy(logits.flatten(0, -2), batch.canvases.flatten(), reduction="none")
-    total = balanced(diffusion, clutter(noisy != batch.canvases).flatten())
-    total = total + balanced(causal, torch.zeros_like(next_tokens))
+    weights = repeat(batch.weights, "b -> (b k l)", k=K, l=L)
+    total = balanced(diffusion, clutter(noisy != batch.canvases).flatten(), weights)
+    causal, weights = causal[answered], batch.weights[answered.nonzero()[:, 0]]
+    total = total + balanced(causal, torch.zeros_like(weights, dtype=torch.long), weights)
     return Loss(total=total, diffusion=diffusion.mean(), next_token=causal.mean())
+
+
+@torch.no_grad()
+def unsure(model: DiffusionGemma, batch: Batch, layers: Layers = plainly) -> Float[Tensor, "B T"]:
+    """Cross-entropy in nats of each token of the answers, by those before it; 0 elsewhere."""
+    return _next_tokens(model, batch, _Layout(model, batch, layers).encoded()[0])
+
+
+def _next_tokens(
+    model: DiffusionGemma, batch: Batch, states: Float[Tensor, "B T hidden"]
+) -> Float[Tensor, "B T"]:
+    """What `unsure` is, of `states` and differentiable."""
+    answered = batch.answered
+    logits = model.softcapped(model.logits(states[:, :-1][answered[:, 1:]]))
+    entropies = F.cross_entropy(logits, batch.tokens[answered], reduction="none")
+    nothing = torch.zeros_like(batch.tokens, dtype=entropies.dtype)
+    return nothing.masked_scatter(answered, entropies)
 
 
 def clutter(corrupt: Bool[Tensor, "B K L"]) -> Int[Tensor, "B K L"]:
@@ -132,13 +155,15 @@ def clutter(corrupt: Bool[Tensor, "B K L"]) -> Int[Tensor, "B K L"]:
     return torch.where(corrupt, near - 1, near + NEAR)
 
 
-def balanced(entropies: Float[Tensor, " n"], kinds: Int[Tensor, " n"]) -> Float[Tensor, ""]:
-    """Mean cross-entropy, each kind of place by the inverse of its own mean: places that nothing
-    can be known about would drown what can be learned at the others."""
+def balanced(
+    entropies: Float[Tensor, " n"], kinds: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy by weights, and each kind of place by the inverse of its own mean: places
+    that nothing can be known about would drown what can be learned at the others."""
     counts = kinds.bincount(minlength=2 * NEAR)
     sums = torch.zeros_like(counts, dtype=entropies.dtype).index_add(0, kinds, entropies.detach())
-    weights = 1 / (sums / counts.clamp(min=1) + FLOOR)
-    return (entropies * weights[kinds]).mean()
+    scales = 1 / (sums / counts.clamp(min=1) + FLOOR)
+    return (entropies * scales[kinds] * weights).mean()
 
 
 def at_canvases(values: Float[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B K L"]:

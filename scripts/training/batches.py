@@ -81,13 +81,13 @@ def _packed(source: Source, number: int, copying: float) -> list[Arrays]:
 
 
 @cache
-def _tokenizer(directory: Path) -> Any:
+def tokenizer_of(directory: Path) -> Any:
     return AutoTokenizer.from_pretrained(directory)
 
 
 def shelf(source: Source, number: int, copying: float) -> list[Batch]:
     """`SHELF` batches, each of samples of like length, in random order."""
-    tokenizer = _tokenizer(source.directory)
+    tokenizer = tokenizer_of(source.directory)
     random = Random(f"{source.seed}/{number}")
     rows: list[Row] = []
     while len(rows) < SHELF * source.size:
@@ -119,6 +119,7 @@ def batch_of(rows: list[Row], random: Random) -> Batch:
         answers=torch.tensor([len(p) for p, _ in rows]),
         canvases=canvases,
         starts=starts,
+        weights=torch.ones(size),
     )
 
 

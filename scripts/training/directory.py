@@ -19,32 +19,34 @@ from dlm.models import DiffusionGemma, ModelConfig, checkpoint
 from training import tokenizer
 
 CANVAS = 32
+CONFIG = "config.json"
 
 
 def prepare(out: Path, seed: int) -> None:
-    """Tokenizer and configurations, unless they are there."""
+    """Tokenizer and configurations, each unless it is there."""
     out.mkdir(parents=True, exist_ok=True)
-    if (out / "config.json").exists():
-        return
-    tokenizer.train(tokenizer.corpus(Random(seed)), out)
-    DiffusionGemmaGenerationConfig(
-        max_new_tokens=256,
-        max_denoising_steps=24,
-        sampler_config=EntropyBoundSamplerConfig(entropy_bound=0.1),
-        t_min=0.4,
-        t_max=0.8,
-        stability_threshold=1,
-        confidence_threshold=0.02,
-        bos_token_id=2,
-        eos_token_id=tokenizer.STOPS,
-        pad_token_id=0,
-    ).save_pretrained(out)
-    (out / "config.json").write_text(json.dumps(hf_config(), indent=2) + "\n")
+    if not (out / "tokenizer.json").exists():
+        tokenizer.train(tokenizer.corpus(Random(seed)), out)
+    if not (out / "generation_config.json").exists():
+        DiffusionGemmaGenerationConfig(
+            max_new_tokens=256,
+            max_denoising_steps=24,
+            sampler_config=EntropyBoundSamplerConfig(entropy_bound=0.1),
+            t_min=0.4,
+            t_max=0.8,
+            stability_threshold=1,
+            confidence_threshold=0.02,
+            bos_token_id=2,
+            eos_token_id=tokenizer.STOPS,
+            pad_token_id=0,
+        ).save_pretrained(out)
+    if not (out / CONFIG).exists():
+        (out / CONFIG).write_text(json.dumps(hf_config(), indent=2) + "\n")
 
 
 def hf_config() -> dict[str, Any]:
     """The architecture, through transformers' own config class."""
-    layers = ["sliding_attention", "full_attention"] * 3
+    layers = ["sliding_attention", "full_attention"] * 4
     config = DiffusionGemmaConfig(
         text_config={
             "vocab_size": tokenizer.VOCAB_SIZE,

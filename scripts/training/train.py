@@ -2,7 +2,7 @@
 
 Writes a directory in Hugging Face layout that transformers' own DiffusionGemmaForBlockDiffusion
 loads. Stop it at any time: the same command goes on from its last checkpoint. `--warm DIR` begins
-with a directory's weights and tokenizer.
+with a directory's weights and tokenizer; layers that it lacks are added.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from dlm import DecodeConfig
 from dlm.models import DiffusionGemma, ModelConfig, checkpoint
-from dlm.models.objective import Step, loss, plainly
-from training import batches, dense, directory, fused, optimisers
+from dlm.models.objective import Batch, Step, loss, plainly, unsure
+from training import batches, choosing, dense, directory, fused, growth, optimisers
 from training.batches import Source
 from training.steps import step_of
 
@@ -38,6 +38,7 @@ class Run:
     average: dict[str, Tensor]
     optimisers: list[torch.optim.Optimizer]
     denoise: Step
+    telling: Tensor  # which tokens say something
     step: int = 0
     seconds: float = 0.0
 
@@ -65,12 +66,13 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(args.threads)
     out, warm = Path(args.out), args.warm and Path(args.warm)
-    if warm and not (out / "config.json").exists():
-        shutil.copytree(warm, out, ignore=shutil.ignore_patterns(STATE), dirs_exist_ok=True)
+    if warm and not (out / directory.CONFIG).exists():
+        others = shutil.ignore_patterns(STATE, directory.CONFIG)
+        shutil.copytree(warm, out, ignore=others, dirs_exist_ok=True)
     directory.prepare(out, args.seed)
-    config = json.loads((out / "config.json").read_text())
+    config = json.loads((out / directory.CONFIG).read_text())
     run = begun(args, config, out, warm)
-    source = Source(directory=out, seed=args.seed, size=args.batch)
+    source = Source(directory=out, seed=args.seed, size=args.batch * args.pool)
     copying = (lambda step: 0.0) if warm else optimisers.copying
     started = time.monotonic() - run.seconds
     shown: list[Tensor] = []
@@ -81,10 +83,9 @@ def main() -> None:
         shown.append(advance(run, batch, done, args))
         run.seconds = time.monotonic() - started
         if run.step % SHOWN == 0:
-            diffusion, next_token = torch.stack(shown).mean(0).tolist()
+            losses = "  ".join(f"{mean:.4f}" for mean in torch.stack(shown).mean(0).tolist())
             shown.clear()
-            line = f"{run.step:6} {run.seconds:7.0f} s  {diffusion:.4f}  {next_token:.4f}"
-            print(line, flush=True)
+            print(f"{run.step:6} {run.seconds:7.0f} s  {losses}", flush=True)
         if run.step % args.save == 0:
             keep(run, config, out)
     keep(run, config, out)
@@ -99,12 +100,16 @@ def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Pat
     """A run at its start, at the weights of `warm`, or where it was interrupted."""
     torch.manual_seed(args.seed)
     shapes = ModelConfig.from_hf(config)
-    model = checkpoint.load(warm) if warm else optimisers.initialised(shapes)
+    if warm:
+        model = growth.deepened(checkpoint.load(warm), shapes)
+    else:
+        model = optimisers.initialised(shapes)
     model = model.to(args.device).requires_grad_(True).train()
     average = {name: t.clone() for name, t in model.state_dict().items()}
     generation = json.loads((out / "generation_config.json").read_text())
     denoise = step_of(DecodeConfig.from_hf(generation))
-    run = Run(model, average, optimisers.optimisers(model), denoise)
+    telling = choosing.telling(out).to(args.device)
+    run = Run(model, average, optimisers.optimisers(model), denoise, telling)
     if (out / STATE).exists():
         run.load(out / STATE, args.device)
         print(f"resuming at step {run.step}", flush=True)
@@ -115,16 +120,21 @@ def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Pat
     return run
 
 
-def advance(run: Run, batch: Any, done: float, args: argparse.Namespace) -> Tensor:
-    """One step of the optimisers; returns both losses."""
+def advance(run: Run, pool: Batch, done: float, args: argparse.Namespace) -> Tensor:
+    """One step of the optimisers on some of the pool; returns both losses of these, and the next
+    tokens' of all."""
     model, device = run.model, args.device
     rng = torch.Generator(device).manual_seed(args.seed * 1_000_003 + run.step)
     for group in itertools.chain.from_iterable(o.param_groups for o in run.optimisers):
         group["lr"] = group["peak"] * args.peak * optimisers.rate(run.step, done)
     before = BEFORE[run.step % len(BEFORE)]
     layers = fused.run_layers if args.fused else plainly
+    pool = batches.to(pool, device)
     with torch.autocast(device, torch.bfloat16, enabled=args.bf16 or args.fused):
-        now = loss(model, batches.to(batch, device), before, run.denoise, rng, layers)
+        known = unsure(model, pool, layers)
+        scores = choosing.mistakes(known, pool, run.telling)
+        batch = choosing.chosen(pool, scores, args.batch, done, rng)
+        now = loss(model, batch, before, run.denoise, rng, layers)
     for optimiser in run.optimisers:
         optimiser.zero_grad()
     now.total.backward()
@@ -137,14 +147,15 @@ def advance(run: Run, batch: Any, done: float, args: argparse.Namespace) -> Tens
         list(run.average.values()), [now_at[n] for n in run.average], 1 - keep
     )
     run.step += 1
-    return torch.stack((now.diffusion, now.next_token)).detach()
+    return torch.stack((now.diffusion, now.next_token, known[pool.answered].mean())).detach()
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=1e9, help="budget, interruptions excluded")
     parser.add_argument("--steps", type=int, default=10**9, help="budget")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=40, help="samples a step")
+    parser.add_argument("--pool", type=int, default=4, help="times as many to choose from")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peak", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--save", type=int, default=100, help="steps between checkpoints")

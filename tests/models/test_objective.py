@@ -29,6 +29,7 @@ def batch(reference, rng) -> Batch:
         answers=torch.tensor([4, 9]),
         canvases=reference.draw(rng, 2, 3, reference.CANVAS),
         starts=torch.tensor([[4, 12, 28], [9, 17, 10]]),
+        weights=torch.ones(2),
     )
 
 
@@ -170,6 +171,7 @@ def test_canvases_are_scored_after_steps_of_decoding_or_at_their_first_pass(
         answers=torch.full((B,), 4),
         canvases=reference.draw(rng, B, K, reference.CANVAS),
         starts=torch.randint(4, 20, (B, K), generator=rng),
+        weights=torch.ones(B),
     )
     loss = objective.loss(pair.ours, batch, steps, step, rng)
     assert len(passes) == steps + 1
@@ -193,12 +195,46 @@ def test_canvases_are_scored_after_steps_of_decoding_or_at_their_first_pass(
 
 def test_places_of_a_kind_count_by_the_inverse_of_their_mean():
     entropies = torch.tensor([0.0, 0.2, 3.0, 1.0, 2.0]).requires_grad_(True)
-    total = objective.balanced(entropies, torch.tensor([0, 0, 4, 4, 4]))
+    total = objective.balanced(entropies, torch.tensor([0, 0, 4, 4, 4]), torch.ones(5))
     few, many = 1 / (0.1 + objective.FLOOR), 1 / (2 + objective.FLOOR)
     assert total.item() == pytest.approx((0.2 * few + 6 * many) / 5)
     total.backward()
     expected = torch.tensor([few, few, many, many, many]) / 5
     torch.testing.assert_close(entropies.grad, expected)
+
+
+def test_a_sample_counts_by_its_weight(model, batch, rng):
+    """One of no weight moves nothing."""
+    other = batch.tokens.clone()
+    other[1, 9:21] = other[1, 9:21].flip(0)
+    changed = replace(batch, tokens=other, canvases=batch.canvases.flip(2))
+    changed = replace(changed, canvases=torch.stack((batch.canvases[0], changed.canvases[1])))
+    for weights, same in (([2.0, 0.0], True), ([1.0, 1.0], False)):
+        grads = []
+        for each in (batch, changed):
+            generator = torch.Generator().manual_seed(0)
+            weighted = replace(each, weights=torch.tensor(weights))
+            total = objective.loss(model, weighted, 0, step, generator).total
+            grads.append(torch.autograd.grad(total, model.layers[0].mlp.down_proj.weight)[0])
+        between = F.cosine_similarity(*(grad.flatten() for grad in grads), dim=0)
+        assert (between > 0.99) == same
+
+
+def test_some_samples_of_a_batch(batch):
+    some = batch.of(torch.tensor([1]))
+    assert all(torch.equal(part, whole[1:]) for part, whole in zip(*both(some, batch), strict=True))
+
+
+def both(*batches):
+    return (vars(each).values() for each in batches)
+
+
+def test_entropies_of_answers_are_those_of_the_loss(pair, batch, rng):
+    unsure = objective.unsure(pair.ours, batch)
+    assert torch.equal(unsure > 0, batch.answered)
+    assert batch.answered.sum(1).tolist() == [26, 12]
+    loss = objective.loss(pair.ours, batch, 0, step, rng)
+    torch.testing.assert_close(unsure[batch.answered].mean(), loss.next_token)
 
 
 def test_clutter_counts_what_is_corrupted_right_before():
@@ -217,6 +253,7 @@ def test_each_canvas_is_corrupted_at_a_rate_of_its_own(pair, reference, rng, pas
         answers=torch.full((B,), 2),
         canvases=reference.draw(rng, B, K, L),
         starts=torch.full((B, K), 2),
+        weights=torch.ones(B),
     )
     with torch.no_grad():
         objective.loss(pair.ours, batch, 0, step, rng)
@@ -301,6 +338,7 @@ def test_some_noise_is_what_a_decoder_could_err_with(rng):
         answers=torch.full((B,), 10),
         canvases=torch.arange(1000, 1000 + L).repeat(B, K, 1),
         starts=torch.full((B, K), 10),
+        weights=torch.ones(B),
     )
     noise = objective.noise_tokens(100, batch, rng)
     earlier, own = (noise >= 100) & (noise < 1000), noise >= 1000

@@ -1,0 +1,52 @@
+"""A network with more layers begins as what it was."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from training import directory, growth
+
+import dlm.models
+from dlm.models import ModelConfig, checkpoint
+
+TINY = Path(dlm.models.__file__).parent / "tiny"
+
+
+def deeper(config, layers):
+    config = copy.deepcopy(config)
+    text = config["text_config"]
+    text["num_hidden_layers"] = layers
+    text["layer_types"] = (text["layer_types"] * 2)[:layers]
+    text["per_layer_config"] = {str(i): {"head_dim": 64} for i in range(layers) if i % 2}
+    return ModelConfig.from_hf(config)
+
+
+@pytest.fixture
+def config():
+    return json.loads((TINY / directory.CONFIG).read_text())
+
+
+def test_a_deeper_network_says_the_same(config, rng):
+    before = checkpoint.load(TINY).float()
+    layers = len(before.config.layers)
+    after = growth.deepened(before, deeper(config, layers + 2)).float()
+    assert len(after.layers) == layers + 2
+    tokens = torch.randint(1000, (20,), generator=rng).tolist()
+    states = [model.encode([tokens], model.new_cache(1), [0]) for model in (before, after)]
+    torch.testing.assert_close(states[1], states[0])
+
+
+def test_a_network_as_deep_as_it_was_is_the_same(config):
+    before = checkpoint.load(TINY)
+    after = growth.deepened(before, before.config)
+    assert all(torch.equal(t, after.state_dict()[n]) for n, t in before.state_dict().items())
+
+
+@pytest.mark.parametrize("more", [-2, 1])
+def test_layers_that_do_not_fit_are_an_error(config, more):
+    before = checkpoint.load(TINY)
+    layers = len(before.config.layers) + more
+    with pytest.raises(ValueError, match=f"cannot become {layers}"):
+        growth.deepened(before, deeper(config, layers))
