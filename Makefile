@@ -6,7 +6,7 @@ STAMP := .venv/installed
 
 demo: $(STAMP)
 	$(BIN)/python scripts/generate.py --stats --schema examples/invoice.json \
-	  "Extract invoice_id, customer, total, paid as JSON. Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
+	  "Extract invoice_id, customer, total, paid as JSON. Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
 
 test: $(STAMP)
 	$(MAKE) --no-print-directory --jobs 2 lint suite

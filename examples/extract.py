@@ -9,7 +9,7 @@ import os
 from openai import OpenAI
 from pydantic import BaseModel
 
-SENTENCE = "Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
+SENTENCE = "Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
 
 
 class Invoice(BaseModel):

@@ -20,7 +20,7 @@ INVOICE = str(ROOT / "examples" / "invoice.json")
 SCHEMA = json.loads(Path(INVOICE).read_text())
 PROMPT = (
     "Extract invoice_id, customer, total, paid as JSON. "
-    "Invoice AK-4071 for Silver Robotics came to 218.50 euros, and they paid it yesterday."
+    "Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
 )
 
 
