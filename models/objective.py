@@ -9,6 +9,7 @@ own mistakes in them and what it expected then (step-unrolled denoising, arXiv:2
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from einops import rearrange, repeat
@@ -53,6 +54,12 @@ class Batch:
         """Which tokens are of an answer."""
         column = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return (column >= self.answers[:, None]) & (column < self.lengths[:, None])
+
+    @property
+    def columns(self) -> Int[Tensor, "B K L"]:
+        """The position of each place of the canvases."""
+        L = self.canvases.shape[2]
+        return self.starts[..., None] + torch.arange(L, device=self.starts.device)
 
     def of(self, samples: Int[Tensor, " some"]) -> "Batch":
         """Some of its samples."""
@@ -169,9 +176,8 @@ def balanced(
 def at_canvases(values: Float[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B K L"]:
     """Those of the tokens that each place of the canvases should become; 0 behind the last."""
     B, K, L = batch.canvases.shape
-    column = batch.starts[..., None] + torch.arange(L, device=values.device)
     padded = F.pad(values, (0, L))
-    return padded.gather(1, column.flatten(1)).view(B, K, L)
+    return padded.gather(1, batch.columns.flatten(1)).view(B, K, L)
 
 
 def noise_rates(unsure: Float[Tensor, "B K L"], rng: torch.Generator) -> Float[Tensor, "B K L"]:
@@ -219,9 +225,7 @@ class _Layout:
 
     def __init__(self, model: DiffusionGemma, batch: Batch, layers: Layers = plainly):
         self._model, self._batch, self._layers = model, batch, layers
-        windows = {model.config.window_of(layer.kind) for layer in model.config.layers}
-        self._of_tokens = {window: self._before_tokens(window) for window in windows}
-        self._of_canvases = {window: self._around_canvases(window) for window in windows}
+        self._windows = {model.config.window_of(layer.kind) for layer in model.config.layers}
 
     def encoded(self) -> tuple[Float[Tensor, "B T hidden"], Memory]:
         """Normed states of the clean tokens, and what canvases see of them."""
@@ -229,15 +233,20 @@ class _Layout:
         column = torch.arange(tokens.shape[1], device=tokens.device)
         scalars = self._model.scalars(torch.ones_like(column, dtype=torch.bool)[:, None])
         x, positions = self._model.embed(tokens), column.expand_as(tokens)
-        return self._layers(self._model, x, positions, self._of_tokens, scalars)
+        spans = {window: self._before_tokens(window) for window in self._windows}
+        return self._layers(self._model, x, positions, spans, scalars)
+
+    @cached_property
+    def _of_canvases(self) -> dict[int | None, Int32[Tensor, "B N 4"]]:
+        """For every pass over canvases the same; where only tokens are encoded, none."""
+        return {window: self._around_canvases(window) for window in self._windows}
 
     def denoised(
         self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"], memory: Memory
     ) -> Float[Tensor, "B K L hidden"]:
         """Normed states of the canvases."""
         K, L = noisy.shape[1:]
-        position = torch.arange(L, device=noisy.device)
-        positions = rearrange(self._batch.starts[..., None] + position, "b k l -> b (k l)")
+        positions = rearrange(self._batch.columns, "b k l -> b (k l)")
         scalars = self._model.scalars(torch.zeros(K * L, 1, dtype=torch.bool, device=noisy.device))
         x = self._model.self_conditioning(self._model.embed(noisy), belief)
         x = rearrange(x, "b k l h -> b (k l) h")

@@ -1,5 +1,7 @@
 """A trained network with more layers."""
 
+import torch
+
 from dlm.models import DiffusionGemma, ModelConfig
 
 SAID = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
@@ -20,10 +22,8 @@ def deepened(model: DiffusionGemma, config: ModelConfig) -> DiffusionGemma:
     state, deeper = model.state_dict(), DiffusionGemma(config)
     whole = {name: tensor for name, tensor in state.items() if not name.startswith("layers.")}
     for to, layer in enumerate(source):
-        before = f"layers.{layer}."
-        for name in [name for name in state if name.startswith(before)]:
-            part = name.removeprefix(before)
+        for part, tensor in model.layers[layer].state_dict().items():
             silent = cut <= to < cut + extra and part in SAID
-            whole[f"layers.{to}.{part}"] = state[name] * (0 if silent else 1)
+            whole[f"layers.{to}.{part}"] = torch.zeros_like(tensor) if silent else tensor
     deeper.load_state_dict(whole)
     return deeper

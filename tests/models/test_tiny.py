@@ -48,8 +48,8 @@ def test_transformers_loads_it_and_gives_the_same_logits(reference, rng, tokeniz
             decoder_input_ids=canvas, past_key_values=past, self_conditioning_logits=expected
         ).logits
     torch.testing.assert_close(model.softcapped(first), expected, rtol=1e-4, atol=1e-4)
-    # what the passes before differ by goes through all layers once more
-    torch.testing.assert_close(model.softcapped(second), again, rtol=1e-4, atol=1e-3)
+    # fp32 through eight layers: at most .0002 apart, at one of 32 places
+    torch.testing.assert_close(model.softcapped(second), again, rtol=1e-4, atol=3e-4)
 
 
 def test_it_has_every_part_of_the_architecture():
