@@ -3,8 +3,8 @@
 One pass over each sample's clean tokens (the encoder's part, causal), then passes over noisy
 canvases (the decoder's part), which see the keys and values of the tokens before them.
 A canvas of random tokens is all noise: there is no mask token (arXiv:2107.03006, the uniform case).
-Most canvases are scored as decoding finds them: a step or more after the noise, with the model's
-own mistakes in them and what it expected then (step-unrolled denoising, arXiv:2112.06749).
+They are scored as decoding finds them, too: a step or more after the noise, with the model's own
+mistakes in them and what it expected then (step-unrolled denoising, arXiv:2112.06749).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,6 @@ Layers = Callable[..., tuple[Tensor, Memory]]
 # probabilities.
 Step = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
-FIRST = 0.25  # share of canvases that are scored at their first pass, when nothing is expected yet
 LEAST_NOISE = 0.02  # share of a canvas that is corrupted at the least, on average
 RISING = 0.7  # share of canvases whose noise rises from left to right
 UNSURE = 0.5  # nats; what a place counts for at the most where noise is to begin
@@ -47,13 +46,15 @@ class Batch:
     answers: Int[Tensor, " B"]  # where each answer starts
     canvases: Int[Tensor, "B K L"]  # what each canvas should become
     starts: Int[Tensor, "B K"]  # position of each canvas's first token, which sees those before it
+    given: Bool[Tensor, "B T"]  # tokens of answers that a grammar says, and nobody has to know
     weights: Float[Tensor, " B"]  # what each counts for in the loss, 1 on average
 
     @property
     def answered(self) -> Bool[Tensor, "B T"]:
-        """Which tokens are of an answer."""
+        """Which tokens are of an answer, and not given."""
         column = torch.arange(self.tokens.shape[1], device=self.tokens.device)
-        return (column >= self.answers[:, None]) & (column < self.lengths[:, None])
+        within = (column >= self.answers[:, None]) & (column < self.lengths[:, None])
+        return within & ~self.given
 
     @property
     def columns(self) -> Int[Tensor, "B K L"]:
@@ -106,32 +107,37 @@ def loss(
     rng: torch.Generator,
     layers: Layers = plainly,
 ) -> Loss:
-    """Corrupt every canvas at its own random rates, denoise most of them by `steps` steps, without
-    gradient, and score the model's view of what that makes of them."""
+    """Corrupt every canvas at its own random rates, score the model's view of it, and so again
+    after each of `steps` steps of denoising. No gradient passes through a step."""
     B, K, L = batch.canvases.shape
     device = batch.canvases.device
     layout = _Layout(model, batch, layers)
     token_states, memory = layout.encoded()
     causal, answered = _next_tokens(model, batch, token_states), batch.answered
+    given = at_canvases(batch.given, batch)
     rate = noise_rates(at_canvases(causal.detach(), batch), rng)
     noise = noise_tokens(model.vocab_size, batch, rng)
-    corrupt = torch.rand(B, K, L, generator=rng, device=device) < rate
+    corrupt = (torch.rand(B, K, L, generator=rng, device=device) < rate) & ~given
     noisy = torch.where(corrupt, noise, batch.canvases)
     belief = torch.zeros(B, K, L, model.config.hidden_size, device=device)
-    first = torch.rand(B, K, 1, generator=rng, device=device) < FIRST
+    entropies: list[Tensor] = []
+    kinds: list[Tensor] = []
 
-    for _ in range(steps):
-        with torch.no_grad():
-            states = layout.denoised(noisy, belief, memory)
-            after, probabilities = step(model.softcapped(model.logits(states)), rng)
-            noisy = torch.where(first, noisy, after)
-            belief = torch.where(first[..., None], belief, model.soft_embedding(probabilities))
-    canvas_states = layout.denoised(noisy, belief, memory)
+    for again in range(steps + 1):
+        states = layout.denoised(noisy, belief, memory)
+        logits = model.softcapped(model.logits(states))
+        wanted = batch.canvases.flatten()
+        entropies.append(F.cross_entropy(logits.flatten(0, -2), wanted, reduction="none"))
+        kinds.append(clutter(noisy != batch.canvases).flatten())
+        if again < steps:
+            with torch.no_grad():
+                after, probabilities = step(logits, rng)
+                noisy = torch.where(given, batch.canvases, after)
+                belief = model.soft_embedding(probabilities)
 
-    logits = model.softcapped(model.logits(canvas_states))
-    diffusion = F.cross_entropy(logits.flatten(0, -2), batch.canvases.flatten(), reduction="none")
-    weights = repeat(batch.weights, "b -> (b k l)", k=K, l=L)
-    total = balanced(diffusion, clutter(noisy != batch.canvases).flatten(), weights)
+    diffusion = torch.cat(entropies)
+    weights = repeat(batch.weights[:, None, None] * ~given, "b k l -> (s b k l)", s=steps + 1)
+    total = balanced(diffusion, torch.cat(kinds), weights)
     causal, weights = causal[answered], batch.weights[answered.nonzero()[:, 0]]
     total = total + balanced(causal, torch.zeros_like(weights, dtype=torch.long), weights)
     return Loss(total=total, diffusion=diffusion.mean(), next_token=causal.mean())
@@ -173,7 +179,9 @@ def balanced(
     return (entropies * scales[kinds] * weights).mean()
 
 
-def at_canvases(values: Float[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B K L"]:
+def at_canvases(
+    values: Float[Tensor, "B T"] | Bool[Tensor, "B T"], batch: Batch
+) -> Float[Tensor, "B K L"] | Bool[Tensor, "B K L"]:
     """Those of the tokens that each place of the canvases should become; 0 behind the last."""
     B, K, L = batch.canvases.shape
     padded = F.pad(values, (0, L))

@@ -5,7 +5,9 @@ Processes can make shelves ahead.
 """
 
 import itertools
+import json
 import multiprocessing
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -24,14 +26,14 @@ from training.data import sample
 from training.directory import CANVAS
 from training.samples import Sample
 
-CANVASES = 3  # canvases of each sample in a batch
+CANVASES = 2  # canvases of each sample in a batch
 MAX_TOKENS = 208  # longer samples are drawn again
 SHELF = 16  # batches that are drawn and sorted together
 STEP = 8  # lengths are padded to a multiple, so that few shapes occur
 HALF_OPEN = 0.5  # share of samples in which the model itself opens with an empty thought channel
 EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
 
-Row = tuple[list[int], list[int]]  # tokens of prompt and answer
+Row = tuple[list[int], list[int], list[bool]]  # tokens of prompt and answer; which are given
 Arrays = dict[str, np.ndarray]  # the tensors of a batch
 
 
@@ -91,22 +93,30 @@ def shelf(source: Source, number: int, copying: float) -> list[Batch]:
     random = Random(f"{source.seed}/{number}")
     rows: list[Row] = []
     while len(rows) < SHELF * source.size:
-        prompt, answer = encode(tokenizer, sample(random, "train", copying), random)
-        if len(prompt) + len(answer) <= MAX_TOKENS:
-            rows.append((prompt, answer))
-    rows.sort(key=lambda row: len(row[0]) + len(row[1]))
+        row = encode(tokenizer, sample(random, "train", copying), random)
+        if tokens_of(row) <= MAX_TOKENS:
+            rows.append(row)
+    rows.sort(key=tokens_of)
     cut = [rows[i : i + source.size] for i in range(0, len(rows), source.size)]
     return [batch_of(part, random) for part in random.sample(cut, len(cut))]
 
 
+def tokens_of(row: Row) -> int:
+    prompt, answer, _ = row
+    return len(prompt) + len(answer)
+
+
 def batch_of(rows: list[Row], random: Random) -> Batch:
-    size, longest = len(rows), max(len(prompt) + len(answer) for prompt, answer in rows)
+    size, longest = len(rows), max(map(tokens_of, rows))
     T = longest + -longest % STEP
     tokens = torch.zeros(size, T, dtype=torch.long)
+    given = torch.zeros(size, T, dtype=torch.bool)
     canvases = torch.zeros(size, CANVASES, CANVAS, dtype=torch.long)
     starts = torch.zeros(size, CANVASES, dtype=torch.long)
-    for i, (prompt, answer) in enumerate(rows):
-        tokens[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+    for i, (prompt, answer, said) in enumerate(rows):
+        end = len(prompt) + len(answer)
+        tokens[i, :end] = torch.tensor(prompt + answer)
+        given[i, len(prompt) : end] = torch.tensor(said)
         padded = answer + [0] * (-len(answer) % CANVAS)
         blocks = range(0, len(padded), CANVAS)
         told = [min(CANVAS, len(answer) - begin) for begin in blocks]  # not padding
@@ -115,16 +125,18 @@ def batch_of(rows: list[Row], random: Random) -> Batch:
             starts[i, k] = len(prompt) + begin
     return Batch(
         tokens=tokens,
-        lengths=torch.tensor([len(p) + len(a) for p, a in rows]),
-        answers=torch.tensor([len(p) for p, _ in rows]),
+        lengths=torch.tensor([len(p) + len(a) for p, a, _ in rows]),
+        answers=torch.tensor([len(p) for p, _, _ in rows]),
         canvases=canvases,
         starts=starts,
+        given=given,
         weights=torch.ones(size),
     )
 
 
 def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
-    """Prompt and answer of a sample as tokens; the answer ends with its stop token."""
+    """Prompt and answer of a sample as tokens; the answer ends with its stop token. Given are the
+    keys that the prompt does not ask for."""
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": item.prompt}],
         tools=item.tools or None,
@@ -139,8 +151,17 @@ def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
         answer = EMPTY_THOUGHT + answer
     else:
         prompt += EMPTY_THOUGHT
-    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt, answer)]
-    return ids[0], ids[1]
+    told = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    said = tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)
+    spans = [span for key in item.unasked for span in spans_of_key(key, answer)]
+    given = [any(a <= c and d <= b for a, b in spans) for c, d in said["offset_mapping"]]
+    return told, said["input_ids"], given
+
+
+def spans_of_key(key: str, answer: str) -> list[tuple[int, int]]:
+    """Where JSON opens a key: from what stands before it to its value."""
+    opening = rf"[{{,]\s*{re.escape(json.dumps(key, ensure_ascii=False))}:\s*"
+    return [match.span() for match in re.finditer(opening, answer)]
 
 
 def to(batch: Batch, device: str) -> Batch:

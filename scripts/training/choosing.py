@@ -14,7 +14,7 @@ from torch import Tensor
 from dlm.models.objective import Batch
 from training.batches import tokenizer_of
 
-FLOOR = 0.1  # mistakes that a sample counts for at the least
+FLOOR = 0.2  # mistakes that a sample counts for at the least
 ROUNDS = 20  # over the shares, to keep each below 1
 
 

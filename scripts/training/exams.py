@@ -29,6 +29,7 @@ def exams(count: int, seed: int) -> dict[str, list[Sample]]:
         "distractors": drawn("distractors", lambda r: having({"distractor"}, r), 2),
         "lists, nesting": drawn("nested", lambda r: having({"list", "rows", "nested"}, r), 2),
         "something missing": drawn("missing", lambda r: having({"missing"}, r), 4),
+        "keys unasked": drawn("unasked", lambda r: extract(r, "heldout", unasked=1.0), 2),
     }
     for n in LENGTHS:
         sets[f"copy {n} letters"] = drawn(f"copy {n}", lambda r, n=n: copied(r, "heldout", n), 5)

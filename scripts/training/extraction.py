@@ -20,6 +20,7 @@ MISSING = (
 ISO = 0.25  # share of full dates that are asked for in ISO form
 NESTED = 0.07
 STRANGER = 0.05  # share of texts with a sentence about something else
+UNASKED = 0.07  # share of training's prompts that leave it to the schema to say what is wanted
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,17 @@ class Asked:
     missing: bool = False
 
 
-def extract(random: Random, split: Split) -> Sample:
-    """A sample; `heldout` has values, `unseen` values and sentences that training never has."""
+def extract(random: Random, split: Split, unasked: float | None = None) -> Sample:
+    """A sample; `heldout` has values, `unseen` values and sentences that training never has.
+    `unasked` is the share of prompts that do not name all keys: in training some, else none."""
     draw = Draw(random, split)
     if split != "unseen" and draw.chance(LABELLED):
         title, text, asked, traits = _labelled(draw)
     else:
         title, text, asked, traits = _told(draw, split)
-    return _asked_for(title, text, asked, traits, random)
+    if unasked is None:
+        unasked = UNASKED if split == "train" else 0.0
+    return _asked_for(title, text, asked, traits, random, unasked)
 
 
 def texts_of(domain: Domain, split: Split, draw: Draw) -> tuple[list[str], dict[str, Value], bool]:
@@ -224,7 +228,12 @@ def _any_value(draw: Draw) -> tuple[Value, str]:
 
 
 def _asked_for(
-    title: str, text: str, asked: list[Asked], traits: set[str], random: Random
+    title: str,
+    text: str,
+    asked: list[Asked],
+    traits: set[str],
+    random: Random,
+    unasked: float,
 ) -> Sample:
     """The prompt and the answer; what is missing is null, or left out where the schema says so."""
     described = random.random() < DESCRIBED
@@ -261,13 +270,18 @@ def _asked_for(
     traits = traits | _traits(value)
     if any(a.missing for a in asked):
         traits.add("missing")
+    hidden: list[str] = []
+    if unasked and not described and random.random() < unasked:
+        count = len(names) if random.random() < 0.7 else random.randint(1, len(names))
+        hidden = random.sample(names, count)
     listed = [
         _with_parts(name, properties[name], random)
         if name in properties and properties[name].get("type") == "object"
         else name
         for name in names
+        if name not in hidden
     ]
-    prompt = prompts.instruction(listed, text, schema if described else None, random)
+    prompt = prompts.instruction(listed, title, text, schema if described else None, random)
     return Sample(
         task="extract",
         prompt=prompt,
@@ -276,6 +290,7 @@ def _asked_for(
         schema=schema,
         thought=f"The text is about {title}." if random.random() < THINKING else None,
         traits=frozenset(traits | ({"described"} if described else set())),
+        unasked=frozenset(a.key for a in asked if (a.group or a.key) in hidden) | {*hidden},
     )
 
 

@@ -18,8 +18,11 @@ DESCRIBED = [
 _BRIEF = {"string": "string", "number": "number", "integer": "integer", "boolean": "boolean"}
 
 
-def instruction(fields: Sequence[str], text: str, schema: Any, random: Random) -> str:
-    """The prompt; `schema` is described in it where one is given."""
+def instruction(fields: Sequence[str], title: str, text: str, schema: Any, random: Random) -> str:
+    """The prompt; `schema` is described in it where one is given. Where there are no `fields`, it
+    does not say what is wanted, or by no more than the `title` of the text's matter."""
+    if not fields:
+        return random.choice(phrases("leave")).replace("{o}", title).replace("{t}", text)
     template = random.choice(phrases("ask"))
     ask, between, tail = template.partition("{t}")
     if schema is not None and not ask:

@@ -22,6 +22,7 @@ class Sample:
     thought: str | None = None  # None: thinking is off
     tools: list[dict[str, Any]] = field(default_factory=list)
     traits: frozenset[str] = frozenset()  # "list", "nested", "distractor", ...: for reports
+    unasked: frozenset[str] = frozenset()  # keys of the answer that only the schema tells
 
 
 def written(value: Any, random: Random) -> str:

@@ -2,7 +2,7 @@
 
 Writes a directory in Hugging Face layout that transformers' own DiffusionGemmaForBlockDiffusion
 loads. Stop it at any time: the same command goes on from its last checkpoint. `--warm DIR` begins
-with a directory's weights and tokenizer; layers that it lacks are added.
+with a directory's weights and tokenizer; what it lacks of layers and neurons is added.
 """
 
 import argparse
@@ -100,10 +100,7 @@ def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Pat
     """A run at its start, at the weights of `warm`, or where it was interrupted."""
     torch.manual_seed(args.seed)
     shapes = ModelConfig.from_hf(config)
-    if warm:
-        model = growth.deepened(checkpoint.load(warm), shapes)
-    else:
-        model = optimisers.initialised(shapes)
+    model = growth.grown(checkpoint.load(warm), shapes) if warm else optimisers.initialised(shapes)
     model = model.to(args.device).requires_grad_(True).train()
     average = {name: t.clone() for name, t in model.state_dict().items()}
     generation = json.loads((out / "generation_config.json").read_text())

@@ -29,6 +29,7 @@ def batch(reference, rng) -> Batch:
         answers=torch.tensor([4, 9]),
         canvases=reference.draw(rng, 2, 3, reference.CANVAS),
         starts=torch.tensor([[4, 12, 28], [9, 17, 10]]),
+        given=torch.zeros(2, 30, dtype=torch.bool),
         weights=torch.ones(2),
     )
 
@@ -161,9 +162,7 @@ def test_the_loss_is_the_cross_entropy_of_what_the_model_says_apart(
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_canvases_are_scored_after_steps_of_decoding_or_at_their_first_pass(
-    pair, reference, rng, passes, steps
-):
+def test_canvases_are_scored_at_every_step_of_decoding(pair, reference, rng, passes, steps):
     B, K = 6, 8
     batch = Batch(
         tokens=reference.draw(rng, B, 20),
@@ -171,26 +170,47 @@ def test_canvases_are_scored_after_steps_of_decoding_or_at_their_first_pass(
         answers=torch.full((B,), 4),
         canvases=reference.draw(rng, B, K, reference.CANVAS),
         starts=torch.randint(4, 20, (B, K), generator=rng),
+        given=torch.zeros(B, 20, dtype=torch.bool),
         weights=torch.ones(B),
     )
     loss = objective.loss(pair.ours, batch, steps, step, rng)
     assert len(passes) == steps + 1
-    noisy, nothing = passes[0]
-    assert not nothing.any()
-    last, belief = passes[-1]
-    first = ~belief.flatten(2).any(-1)
-    assert 0 < first.float().mean() < 0.6
-    assert torch.equal(last[first], noisy[first])
+    assert not passes[0][1].any()
 
     embedding = pair.ours.embed_tokens.weight * reference.HIDDEN**0.5
     for (noisy, belief), (after, expected) in itertools.pairwise(passes):
         logits = denoised(pair.ours, batch, noisy, belief)
         told = (2 * logits).softmax(-1) @ embedding
-        torch.testing.assert_close(expected[~first], told[~first], **CLOSE)
-        assert torch.equal(after[~first][:, ::2], logits.argmax(-1)[~first][:, ::2])
-    logits = denoised(pair.ours, batch, *passes[-1])
-    diffusion = F.cross_entropy(logits.flatten(0, 2), batch.canvases.flatten())
-    torch.testing.assert_close(loss.diffusion, diffusion, **CLOSE)
+        torch.testing.assert_close(expected, told, **CLOSE)
+        assert not expected.requires_grad
+        assert torch.equal(after[..., ::2], logits.argmax(-1)[..., ::2])
+    wanted = batch.canvases.flatten()
+    entropies = [
+        F.cross_entropy(denoised(pair.ours, batch, *each).flatten(0, 2), wanted) for each in passes
+    ]
+    torch.testing.assert_close(loss.diffusion, torch.stack(entropies).mean(), **CLOSE)
+
+
+def test_given_tokens_are_neither_corrupted_nor_scored(model, batch, passes, monkeypatch):
+    counted, balanced = [], objective.balanced
+
+    def spy(entropies, kinds, weights):
+        counted.append(weights)
+        return balanced(entropies, kinds, weights)
+
+    monkeypatch.setattr(objective, "balanced", spy)
+    given = torch.zeros_like(batch.given)
+    given[:, 12:18] = True
+    batch = replace(batch, given=given)
+    places = objective.at_canvases(given, batch)
+    assert 0 < places.sum() < places.numel()
+    objective.loss(model, batch, 2, step, torch.Generator().manual_seed(3))
+    assert len(passes) == 3
+    assert all(torch.equal(noisy[places], batch.canvases[places]) for noisy, _ in passes)
+    of_canvases, of_tokens = counted
+    assert torch.equal(of_canvases, (~places).float().flatten().repeat(3))
+    assert len(of_tokens) == batch.answered.sum() == 26 + 12 - 2 * 6
+    assert torch.equal(objective.unsure(model, batch) > 0, batch.answered)
 
 
 def test_places_of_a_kind_count_by_the_inverse_of_their_mean():
@@ -253,6 +273,7 @@ def test_each_canvas_is_corrupted_at_a_rate_of_its_own(pair, reference, rng, pas
         answers=torch.full((B,), 2),
         canvases=reference.draw(rng, B, K, L),
         starts=torch.full((B, K), 2),
+        given=torch.zeros(B, 2 + L, dtype=torch.bool),
         weights=torch.ones(B),
     )
     with torch.no_grad():
@@ -338,6 +359,7 @@ def test_some_noise_is_what_a_decoder_could_err_with(rng):
         answers=torch.full((B,), 10),
         canvases=torch.arange(1000, 1000 + L).repeat(B, K, 1),
         starts=torch.full((B, K), 10),
+        given=torch.zeros(B, 20, dtype=torch.bool),
         weights=torch.ones(B),
     )
     noise = objective.noise_tokens(100, batch, rng)

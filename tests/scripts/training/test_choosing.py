@@ -26,6 +26,7 @@ def pool(rng) -> Batch:
         answers=torch.full((B,), 3),
         canvases=torch.randint(1000, (B, 2, 4), generator=rng),
         starts=torch.full((B, 2), 3),
+        given=torch.zeros(B, 8, dtype=torch.bool),
         weights=torch.ones(B),
     )
 

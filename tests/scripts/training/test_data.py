@@ -142,6 +142,22 @@ def test_what_the_text_does_not_say_is_null_or_left_out_as_the_schema_says():
     assert min(nulls, left_out) > 3
 
 
+def test_some_prompts_leave_keys_to_the_schema():
+    items = [extract(Random(seed), "train") for seed in range(2000)]
+    left = [item for item in items if item.unasked]
+    assert 0.03 < len(left) / len(items) < 0.1
+    for item in left:
+        assert (
+            item.unasked
+            <= {key for key, _ in leaves(item.value)}
+            | item.value.keys()
+            | {key for group in item.value.values() if isinstance(group, dict) for key in group}
+            | item.schema["properties"].keys()
+        )
+        jsonschema.validate(item.value, item.schema)
+    assert not any(extract(Random(seed), "heldout").unasked for seed in range(500))
+
+
 def test_articles_are_said_and_titles_belong_to_names():
     rooms = [draw("room", Draw(Random(seed), "train")) for seed in range(20)]
     assert all(room.said == f"the {room.value}" for room in rooms)

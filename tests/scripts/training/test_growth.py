@@ -1,4 +1,4 @@
-"""A network with more layers begins as what it was."""
+"""A network with more layers or neurons begins as what it was."""
 
 import copy
 import json
@@ -31,16 +31,40 @@ def config():
 def test_a_deeper_network_says_the_same(config, rng):
     before = checkpoint.load(TINY).float()
     layers = len(before.config.layers)
-    after = growth.deepened(before, deeper(config, layers + 2)).float()
+    after = growth.grown(before, deeper(config, layers + 2)).float()
     assert len(after.layers) == layers + 2
     tokens = torch.randint(1000, (20,), generator=rng).tolist()
     states = [model.encode([tokens], model.new_cache(1), [0]) for model in (before, after)]
     torch.testing.assert_close(states[1], states[0])
 
 
-def test_a_network_as_deep_as_it_was_is_the_same(config):
+def wider(config, neurons):
+    config = copy.deepcopy(config)
+    config["text_config"]["intermediate_size"] += neurons
+    return ModelConfig.from_hf(config)
+
+
+def test_a_wider_network_says_the_same_and_can_learn(config, rng):
+    before = checkpoint.load(TINY).float()
+    after = growth.grown(before, wider(config, 64)).float()
+    tokens = torch.randint(1000, (20,), generator=rng).tolist()
+    states = [model.encode([tokens], model.new_cache(1), [0]) for model in (before, after)]
+    torch.testing.assert_close(states[1], states[0])
+    for gated in (after.layers[0].mlp, after.self_conditioning):
+        assert not gated.down_proj.weight[:, -64:].any()
+        for into in (gated.gate_proj, gated.up_proj):
+            new, old = into.weight[-64:], into.weight[:-64]
+            assert 0.5 < new.std() / old.std() < 2
+
+
+def test_a_network_cannot_lose_neurons(config):
+    with pytest.raises(ValueError, match="neurons cannot become"):
+        growth.grown(checkpoint.load(TINY), wider(config, -64))
+
+
+def test_a_network_of_the_shapes_that_it_had_is_the_same(config):
     before = checkpoint.load(TINY)
-    after = growth.deepened(before, before.config)
+    after = growth.grown(before, before.config)
     assert all(torch.equal(t, after.state_dict()[n]) for n, t in before.state_dict().items())
 
 
@@ -49,4 +73,4 @@ def test_layers_that_do_not_fit_are_an_error(config, more):
     before = checkpoint.load(TINY)
     layers = len(before.config.layers) + more
     with pytest.raises(ValueError, match=f"cannot become {layers}"):
-        growth.deepened(before, deeper(config, layers))
+        growth.grown(before, deeper(config, layers))

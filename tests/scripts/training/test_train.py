@@ -1,6 +1,7 @@
 """Training can be stopped anywhere and goes on as if it had not been."""
 
 import itertools
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -8,8 +9,10 @@ from random import Random
 
 import pytest
 import torch
+from judging import leaves
 from safetensors.torch import load_file
 from training import batches, dense, optimisers, train
+from training.extraction import extract
 from transformers import AutoTokenizer
 
 import dlm.models
@@ -130,6 +133,24 @@ def test_a_prompt_opens_the_thought_channel_or_the_answer_does():
     for seed in range(60):
         random = Random(seed)
         item = sample(random, "train")
-        prompt, answer = batches.encode(tokenizer, item, random)
+        prompt, answer, _ = batches.encode(tokenizer, item, random)
         assert (prompt[-len(opened) :] == opened) + (answer[:1] == opened[:1]) == 1
         assert answer[-1] in (50, 106)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_keys_that_only_the_schema_tells_are_given(seed):
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    random = Random(seed)
+    item = extract(random, "heldout", unasked=1.0)
+    _, answer, given = batches.encode(tokenizer, item, random)
+    said, rest = (
+        tokenizer.decode([t for t, g in zip(answer, given, strict=True) if g == which])
+        for which in (True, False)
+    )
+    for key in item.unasked:
+        assert f'{key}":' in said
+        assert f'{key}":' not in rest
+    for _, leaf in leaves(item.value):
+        if isinstance(leaf, str):
+            assert json.dumps(leaf, ensure_ascii=False) in rest
