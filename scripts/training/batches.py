@@ -159,9 +159,9 @@ def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
 
 
 def spans_of_key(key: str, answer: str) -> list[tuple[int, int]]:
-    """Where JSON opens a key: from what stands before it to its value."""
-    opening = rf"[{{,]\s*{re.escape(json.dumps(key, ensure_ascii=False))}:\s*"
-    return [match.span() for match in re.finditer(opening, answer)]
+    """Where JSON has a key, without its quotes: how it is laid out is still to be learned."""
+    name = re.escape(json.dumps(key, ensure_ascii=False)[1:-1])
+    return [match.span() for match in re.finditer(rf'(?<=[{{,\s]"){name}(?=":)', answer)]
 
 
 def to(batch: Batch, device: str) -> Batch:
