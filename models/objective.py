@@ -120,13 +120,13 @@ def loss(
     corrupt = (torch.rand(B, K, L, generator=rng, device=device) < rate) & ~given
     noisy = torch.where(corrupt, noise, batch.canvases)
     belief = torch.zeros(B, K, L, model.config.hidden_size, device=device)
+    wanted = batch.canvases.flatten()
     entropies: list[Tensor] = []
     kinds: list[Tensor] = []
 
     for again in range(steps + 1):
         states = layout.denoised(noisy, belief, memory)
         logits = model.softcapped(model.logits(states))
-        wanted = batch.canvases.flatten()
         entropies.append(F.cross_entropy(logits.flatten(0, -2), wanted, reduction="none"))
         kinds.append(clutter(noisy != batch.canvases).flatten())
         if again < steps:

@@ -18,20 +18,18 @@ def grown(model: DiffusionGemma, config: ModelConfig) -> DiffusionGemma:
     arXiv:2310.07999). Raises `ValueError` where layers do not come out as those of `config`, or
     neurons would have to go.
     """
+    neurons, before = config.intermediate_size, model.config.intermediate_size
+    if neurons < before:
+        raise ValueError(f"{before} neurons cannot become {neurons}")
     state, larger = model.state_dict(), DiffusionGemma(config)
     whole = {name: tensor for name, tensor in state.items() if not name.startswith("layers.")}
     for to, (layer, silent) in enumerate(_sources(model.config, config)):
         for part, tensor in model.layers[layer].state_dict().items():
             mute = silent and part in SAID
             whole[f"layers.{to}.{part}"] = torch.zeros_like(tensor) if mute else tensor
-    if config.intermediate_size < model.config.intermediate_size:
-        raise ValueError(
-            f"{model.config.intermediate_size} neurons cannot become {config.intermediate_size}"
-        )
-    if config.intermediate_size > model.config.intermediate_size:
-        for name in whole:
-            if name.endswith((*INTO, OUT_OF)) and "experts" not in name:
-                whole[name] = _widened(whole[name], config.intermediate_size, name)
+    for name in whole:
+        if name.endswith((*INTO, OUT_OF)):
+            whole[name] = _widened(whole[name], neurons, name)
     larger.load_state_dict(whole)
     return larger
 
