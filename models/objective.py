@@ -62,9 +62,9 @@ class Batch:
         L = self.canvases.shape[2]
         return self.starts[..., None] + torch.arange(L, device=self.starts.device)
 
-    def of(self, samples: Int[Tensor, " some"]) -> "Batch":
-        """Some of its samples."""
-        return Batch(**{name: tensor[samples] for name, tensor in vars(self).items()})
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """All of its tensors changed alike: some of the samples, say, or on another device."""
+        return Batch(**{name: change(tensor) for name, tensor in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,7 +162,3 @@ def spans_of_key(key: str, answer: str) -> list[tuple[int, int]]:
     """Where JSON has a key, without its quotes: how it is laid out is still to be learned."""
     name = re.escape(json.dumps(key, ensure_ascii=False)[1:-1])
     return [match.span() for match in re.finditer(rf'(?<=[{{,\s]"){name}(?=":)', answer)]
-
-
-def to(batch: Batch, device: str) -> Batch:
-    return Batch(**{name: t.to(device, non_blocking=True) for name, t in vars(batch).items()})

@@ -45,7 +45,8 @@ def chosen(
     ends = share.cumsum(0) + torch.rand((), generator=rng, device=share.device)
     samples = (ends.floor() > (ends - share).floor()).nonzero()[:, 0]
     weights = share[samples] ** -fairness
-    return replace(batch.of(samples), weights=(weights / weights.mean()).float())
+    some = batch.each(lambda tensor: tensor[samples])
+    return replace(some, weights=(weights / weights.mean()).float())
 
 
 def shares(scores: Float[Tensor, " B"], size: int) -> Float[Tensor, " B"]:

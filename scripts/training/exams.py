@@ -29,7 +29,7 @@ def exams(count: int, seed: int) -> dict[str, list[Sample]]:
         "distractors": drawn("distractors", lambda r: having({"distractor"}, r), 2),
         "lists, nesting": drawn("nested", lambda r: having({"list", "rows", "nested"}, r), 2),
         "something missing": drawn("missing", lambda r: having({"missing"}, r), 4),
-        "keys unasked": drawn("unasked", lambda r: extract(r, "heldout", unasked=1.0), 2),
+        "keys unasked": drawn("unasked", lambda r: having({"unasked"}, r, 1.0), 2),
     }
     for n in LENGTHS:
         sets[f"copy {n} letters"] = drawn(f"copy {n}", lambda r, n=n: copied(r, "heldout", n), 5)
@@ -41,10 +41,10 @@ def exams(count: int, seed: int) -> dict[str, list[Sample]]:
     }
 
 
-def having(traits: set[str], random: Random) -> Sample:
+def having(traits: set[str], random: Random, unasked: float = 0.0) -> Sample:
     """A sample of held-out values with one of the traits, on trained patterns."""
     while True:
-        item = extract(random, "heldout")
+        item = extract(random, "heldout", unasked)
         if item.traits & traits:
             return item
 

@@ -274,6 +274,7 @@ def _asked_for(
     if unasked and not described and random.random() < unasked:
         count = len(names) if random.random() < 0.7 else random.randint(1, len(names))
         hidden = random.sample(names, count)
+        traits.add("unasked")
     listed = [
         _with_parts(name, properties[name], random)
         if name in properties and properties[name].get("type") == "object"

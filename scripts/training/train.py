@@ -126,7 +126,7 @@ def advance(run: Run, pool: Batch, done: float, args: argparse.Namespace) -> Ten
         group["lr"] = group["peak"] * args.peak * optimisers.rate(run.step, done)
     before = BEFORE[run.step % len(BEFORE)]
     layers = fused.run_layers if args.fused else plainly
-    pool = batches.to(pool, device)
+    pool = pool.each(lambda tensor: tensor.to(device, non_blocking=True))
     with torch.autocast(device, torch.bfloat16, enabled=args.bf16 or args.fused):
         known = unsure(model, pool, layers)
         scores = choosing.mistakes(known, pool, run.telling)

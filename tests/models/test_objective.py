@@ -241,7 +241,7 @@ def test_a_sample_counts_by_its_weight(model, batch, rng):
 
 
 def test_some_samples_of_a_batch(batch):
-    some = batch.of(torch.tensor([1]))
+    some = batch.each(lambda tensor: tensor[torch.tensor([1])])
     assert all(torch.equal(part, whole[1:]) for part, whole in zip(*both(some, batch), strict=True))
 
 
