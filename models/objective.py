@@ -117,8 +117,8 @@ def loss(
     given = at_canvases(batch.given, batch)
     rate = noise_rates(at_canvases(causal.detach(), batch), rng)
     noise = noise_tokens(model.vocab_size, batch, rng)
-    corrupt = (torch.rand(B, K, L, generator=rng, device=device) < rate) & ~given
-    noisy = torch.where(corrupt, noise, batch.canvases)
+    corrupt = torch.rand(B, K, L, generator=rng, device=device) < rate
+    noisy = told(torch.where(corrupt, noise, batch.canvases), batch.canvases, given)
     belief = torch.zeros(B, K, L, model.config.hidden_size, device=device)
     wanted = batch.canvases.flatten()
     entropies: list[Tensor] = []
@@ -132,7 +132,7 @@ def loss(
         if again < steps:
             with torch.no_grad():
                 after, probabilities = step(logits, rng)
-                noisy = torch.where(given, batch.canvases, after)
+                noisy = told(after, batch.canvases, given)
                 belief = model.soft_embedding(probabilities)
 
     diffusion = torch.cat(entropies)
@@ -158,6 +158,15 @@ def _next_tokens(
     entropies = F.cross_entropy(logits, batch.tokens[answered], reduction="none")
     nothing = torch.zeros_like(batch.tokens, dtype=entropies.dtype)
     return nothing.masked_scatter(answered, entropies)
+
+
+def told(
+    noisy: Int[Tensor, "B K L"], canvases: Int[Tensor, "B K L"], given: Bool[Tensor, "B K L"]
+) -> Int[Tensor, "B K L"]:
+    """Noisy canvases, and in them the given tokens that a grammar says by now: those behind nothing
+    that is wrong. Where the others begin is not known before."""
+    behind = (given | (noisy == canvases)).cumprod(-1).bool()
+    return torch.where(given & behind, canvases, noisy)
 
 
 def clutter(corrupt: Bool[Tensor, "B K L"]) -> Int[Tensor, "B K L"]:

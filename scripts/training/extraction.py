@@ -20,7 +20,7 @@ MISSING = (
 ISO = 0.25  # share of full dates that are asked for in ISO form
 NESTED = 0.07
 STRANGER = 0.05  # share of texts with a sentence about something else
-UNASKED = 0.07  # share of training's prompts that leave it to the schema to say what is wanted
+UNASKED = 0.1  # share of training's prompts that leave it to the schema to say what is wanted
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,20 @@ def test_canvases_are_scored_at_every_step_of_decoding(pair, reference, rng, pas
     torch.testing.assert_close(loss.diffusion, torch.stack(entropies).mean(), **CLOSE)
 
 
-def test_given_tokens_are_neither_corrupted_nor_scored(model, batch, passes, monkeypatch):
+def test_given_tokens_are_told_behind_what_is_right():
+    canvases = torch.arange(8).expand(1, 4, 8)
+    given = torch.tensor([0, 1, 1, 0, 0, 1, 1, 0]).bool().expand(1, 4, 8)
+    wrong = torch.zeros(1, 4, 8, dtype=torch.bool)
+    wrong[0, 0, [1, 2, 5, 7]] = True  # only the last is neither right nor given
+    wrong[0, 1, [1, 3, 6]] = True  # the one at 3 is neither
+    wrong[0, 2, [0, 2, 5]] = True  # the first of all is neither
+    noisy = torch.where(wrong, 9, canvases)
+    left = [[7], [3, 6], [0, 2, 5], []]
+    for canvas, places in zip(objective.told(noisy, canvases, given)[0], left, strict=True):
+        assert (canvas == 9).nonzero()[:, 0].tolist() == places
+
+
+def test_given_tokens_are_not_scored_and_told_at_every_pass(model, batch, passes, monkeypatch):
     counted, balanced = [], objective.balanced
 
     def spy(entropies, kinds, weights):
@@ -206,7 +219,8 @@ def test_given_tokens_are_neither_corrupted_nor_scored(model, batch, passes, mon
     assert 0 < places.sum() < places.numel()
     objective.loss(model, batch, 2, step, torch.Generator().manual_seed(3))
     assert len(passes) == 3
-    assert all(torch.equal(noisy[places], batch.canvases[places]) for noisy, _ in passes)
+    for noisy, _ in passes:
+        assert torch.equal(objective.told(noisy, batch.canvases, places), noisy)
     of_canvases, of_tokens = counted
     assert torch.equal(of_canvases, (~places).float().flatten().repeat(3))
     assert len(of_tokens) == batch.answered.sum() == 26 + 12 - 2 * 6
