@@ -51,7 +51,7 @@ def hf_config() -> dict[str, Any]:
         text_config={
             "vocab_size": tokenizer.VOCAB_SIZE,
             "hidden_size": 192,
-            "intermediate_size": 512,
+            "intermediate_size": 1024,
             "num_hidden_layers": len(layers),
             "num_attention_heads": 4,
             "num_key_value_heads": 2,

@@ -26,4 +26,4 @@ def test_a_policy_is_measured_on_each_kind_and_on_all_together(built_in):
     assert (rows["schema"].prompts, rows["schema"].too_large) == (1, 1)
     assert rows["all"].prompts == rows["all"].valid == 7
     assert rows["choice"].exact + rows["regex"].exact >= 3
-    assert rows["choice"].mass > 0.3 > 0.01 > rows["enum"].mass  # quotes are not what it would say
+    assert rows["choice"].mass > 10 * rows["enum"].mass  # quotes are not what it would say

@@ -34,7 +34,7 @@ def test_a_directory_and_its_config_give_the_same_data(monkeypatch, capsys, tmp_
 def test_tables_tell_the_same_to_people(monkeypatch, capsys):
     out = run(monkeypatch, capsys, "--model", str(TINY), "--kv", "bf16", "--weights", "bf16")
     assert "Slots: 8, of 8,192 tokens each. Cache: bf16. Experts: bf16." in out
-    for words in ("weights: experts, 0.00 billion", "largest transient: logits", "RTX 5090"):
+    for words in ("weights: experts, 0.00 billion", "largest transient: dense", "RTX 5090"):
         assert words in out
 
 
