@@ -248,7 +248,7 @@ def _asked_for(
             optional.add(a.key)
         elif a.missing or (described and random.random() < 0.05):
             schema = _nullable(schema)
-        elif leave_out and random.random() < 0.1:
+        elif leave_out and random.random() < 0.3:
             optional.add(a.key)
         where, kinds_there = value, properties
         if a.group:

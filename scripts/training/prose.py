@@ -142,6 +142,11 @@ def filler(draw: Draw) -> str:
     return fill(sentence, Domain("", {}, {}, ()), {}, draw, False)
 
 
+def ended(sentence: str) -> str:
+    """A sentence before another, with a mark between them: "from Omar We will see" names who?"""
+    return f"{sentence}." if sentence[-1].isalnum() else sentence
+
+
 def ruffled(sentences: list[str], draw: Draw) -> str:
     """Sentences as one text, with the openers, slips and shortenings of people."""
     random, sentences = draw.random, list(sentences)
@@ -155,7 +160,9 @@ def ruffled(sentences: list[str], draw: Draw) -> str:
         sentences.insert(random.choice([0, len(sentences)]), filler(draw))
     if draw.chance(0.1):
         sentences.append(random.choice(phrases("closer")))
-    text = (random.choice(["\n", "; ", " - "]) if draw.chance(0.05) else " ").join(sentences)
+    text = (random.choice(["\n", "; ", " - "]) if draw.chance(0.05) else " ").join(
+        [ended(sentence) for sentence in sentences[:-1]] + sentences[-1:]
+    )
     if draw.chance(0.06):
         text = text.rstrip(".")
     return text

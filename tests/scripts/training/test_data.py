@@ -15,6 +15,7 @@ from training.kinds import SMALL, draw
 from training.lessons import choice, copied, copy
 from training.names import TITLES
 from training.patterns import domains
+from training.prose import ruffled
 from training.samples import dumps, plain
 from training.tools import native, tool_call
 from training.words import accented, listed
@@ -81,8 +82,16 @@ def test_there_are_hundreds_of_sentences_in_dozens_of_domains():
     sentences = {s.text for d in domains() for s in d.sentences}
     assert len(sentences) >= 600
     assert len(domains()) >= 60
+    assert len({domain.title for domain in domains()}) == len(domains())
     held_out = sum(s.held_out for d in domains() for s in d.sentences)
     assert 0.07 < held_out / len(sentences) < 0.13
+
+
+def test_a_value_never_runs_into_the_next_sentence():
+    sentences = ["Best wishes, Omar", "We will see."]
+    texts = {ruffled(sentences, Draw(Random(seed), "train")) for seed in range(400)}
+    assert any("Omar. We" in text for text in texts)
+    assert not any("Omar We" in text for text in texts)
 
 
 def test_every_field_of_a_domain_is_told_by_some_sentence():
