@@ -71,7 +71,7 @@ def _drawn(field: Field, draw: Draw) -> Value:
 
 def _told(draw: Draw, split: Split) -> tuple[str, str, list[Asked], set[str]]:
     random, held = draw.random, split == "unseen"
-    able = [d for d in patterns.domains() if d.choose(held, False)]
+    able = [d for d in patterns.domains(split == "train") if d.choose(held, False)]
     domain = random.choice(able)
     told, values, distracting = texts_of(domain, split, draw)
     if draw.chance(STRANGER):

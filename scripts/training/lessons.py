@@ -71,7 +71,7 @@ def choice(random: Random, split: Split) -> Sample:
     """One word of a list that the prompt gives: what the text says of a closed field."""
     draw = Draw(random, split)
     while True:
-        domain = random.choice(patterns.domains())
+        domain = random.choice(patterns.domains(split == "train"))
         closed = {
             name: field.kind.split()[1:]
             for name, field in domain.fields.items()

@@ -1,6 +1,8 @@
 """The sentence patterns: domains, their fields, and what can be said of them.
 
-Read from `patterns/*.txt`. A domain opens with `== an invoice`; then its fields, one a line, as
+Read from `patterns/*.txt`, which exams are made of, and from `patterns/trained/*.txt`, which only
+training sees: more sentences of the same domains, and further domains. So exams stay what they are
+while training grows. A domain opens with `== an invoice`; then its fields, one a line, as
 `key, synonyms...: kind`; then sentences, `-` such as stand alone, `+` such as follow one. In a
 sentence `{key}` is a field, `{key?yes text|no text}` a field that is told without naming its value,
 and `{~kind}` a value that nobody asks for. A field of kind `rows` lists its columns and, behind a
@@ -16,6 +18,7 @@ from pathlib import Path
 HELD_OUT = 10  # one sentence in so many is never trained on
 _SLOT = re.compile(r"\{([^{}]*)\}")
 FOLDER = Path(__file__).parent / "patterns"
+TRAINED = FOLDER / "trained"  # what no exam asks
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Sentence:
 
     text: str
     follows: bool  # it cannot come first
+    examined: bool = True  # it may be one of those that are held out
 
     @cached_property
     def parts(self) -> list[str]:
@@ -50,7 +54,7 @@ class Sentence:
 
     @cached_property
     def held_out(self) -> bool:
-        return zlib.crc32(self.text.encode()) % HELD_OUT == 0
+        return self.examined and zlib.crc32(self.text.encode()) % HELD_OUT == 0
 
 
 @dataclass(frozen=True)
@@ -74,21 +78,25 @@ class Domain:
 
 
 @cache
-def domains() -> tuple[Domain, ...]:
-    """All domains, in the order of their files' names."""
-    return tuple(
-        domain
-        for path in sorted(FOLDER.glob("*.txt"))
-        for part in path.read_text(encoding="utf-8").split("== ")[1:]
-        for domain in [_domain(part.splitlines())]
-    )
+def domains(training: bool = False) -> tuple[Domain, ...]:
+    """All domains of exams, or of training, in the order of their files' names."""
+    found: dict[str, Domain] = {}
+    for folder in (FOLDER, TRAINED) if training else (FOLDER,):
+        for path in sorted(folder.glob("*.txt")):
+            for part in path.read_text(encoding="utf-8").split("== ")[1:]:
+                title, *lines = part.splitlines()
+                found[title] = _domain(title, lines, found.get(title), folder == FOLDER)
+    return tuple(found.values())
 
 
-def _domain(lines: list[str]) -> Domain:
-    title, fields, groups, sentences = lines[0].strip(), {}, {}, []
-    for line in lines[1:]:
+def _domain(title: str, lines: list[str], known: Domain | None, examined: bool) -> Domain:
+    """A domain of its lines, behind what is `known` of it."""
+    fields = dict(known.fields) if known else {}
+    groups = dict(known.groups) if known else {}
+    sentences = list(known.sentences) if known else []
+    for line in lines:
         if line.startswith(("- ", "+ ")):
-            sentences.append(Sentence(line[2:].strip(), line[0] == "+"))
+            sentences.append(Sentence(line[2:].strip(), line[0] == "+", examined))
         elif line.startswith("group "):
             name, members = line.removeprefix("group ").split(":")
             groups[name.strip()] = tuple(m.strip() for m in members.split(","))

@@ -1,0 +1,68 @@
+"""Write the mean of two models' weights: a network before and after it was trained on other data.
+
+    python scripts/average_weights.py BEFORE AFTER --out DIR
+
+What is trained on learns the new and forgets some of the old; between the two lie weights that
+read both (arXiv:2109.01903). All other files are those of AFTER, but for a training's state.
+"""
+
+import argparse
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from command_line import Parser, fail
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from training.train import STATE
+
+WEIGHTS = "model.safetensors"
+
+
+def main() -> None:
+    args = arguments()
+    try:
+        before, after = (load_file(Path(each) / WEIGHTS) for each in (args.before, args.after))
+        mean = averaged(before, after, args.share)
+        others = shutil.ignore_patterns(WEIGHTS, STATE)
+        shutil.copytree(args.after, args.out, ignore=others, dirs_exist_ok=True)
+        save_file(mean, Path(args.out) / WEIGHTS, metadata={"format": "pt"})
+    except (OSError, SafetensorError, ValueError) as error:
+        fail(str(error))
+
+
+def averaged(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], share: float
+) -> dict[str, Tensor]:
+    """Tensors `share` of the way from one to the other, in the types of the latter.
+
+    Raises ValueError where their names or shapes differ.
+    """
+    unlike = [n for n in {*before, *after} if _shape(before, n) != _shape(after, n)]
+    if unlike:
+        raise ValueError(f"{min(unlike)} is not in both models, or not of one shape")
+    return {
+        name: ((1 - share) * before[name].float() + share * tensor.float()).type_as(tensor)
+        for name, tensor in after.items()
+    }
+
+
+def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
+    return tuple(tensors[name].shape) if name in tensors else None
+
+
+def arguments() -> argparse.Namespace:
+    parser = Parser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("before", metavar="BEFORE", help="a directory with model.safetensors")
+    parser.add_argument("after", metavar="AFTER", help="another, whose other files are copied")
+    parser.add_argument("--share", type=float, default=0.5, help="of the way to AFTER; 0.5")
+    parser.add_argument("--out", required=True, metavar="DIR")
+    args = parser.parse_args()
+    if not 0 <= args.share <= 1:
+        parser.error(f"--share is {args.share}: it is from 0 to 1")
+    return args
+
+
+if __name__ == "__main__":
+    main()

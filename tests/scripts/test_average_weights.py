@@ -1,0 +1,73 @@
+"""The mean of two models is a model."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import average_weights
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import dlm
+import dlm.models
+
+TINY = Path(dlm.models.__file__).parent / "tiny"
+
+
+def run(monkeypatch, *args: str | Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["average_weights.py", *map(str, args)])
+    average_weights.main()
+
+
+@pytest.fixture
+def other(tmp_path):
+    """The built-in model with other weights, and a training's state beside them."""
+    shutil.copytree(TINY, tmp_path / "other")
+    weights = load_file(TINY / "model.safetensors")
+    torch.manual_seed(0)
+    noisy = {name: t + 0.01 * torch.randn_like(t) for name, t in weights.items()}
+    save_file(noisy, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "other" / "training.pt").write_bytes(b"state")
+    return tmp_path / "other"
+
+
+def test_weights_are_between_those_of_the_two_and_generate(other, tmp_path, monkeypatch):
+    run(monkeypatch, TINY, other, "--share", "0.25", "--out", tmp_path / "out")
+    before, after, mean = (
+        load_file(each / "model.safetensors") for each in (TINY, other, tmp_path / "out")
+    )
+    for name, tensor in mean.items():
+        wanted = 0.75 * before[name].float() + 0.25 * after[name].float()
+        assert tensor.dtype == before[name].dtype
+        torch.testing.assert_close(tensor.float(), wanted, rtol=0.005, atol=1e-6)
+    assert not (tmp_path / "out" / "training.pt").exists()
+    engine = dlm.Engine.load(tmp_path / "out")
+    request = dlm.Request(prompt="Yes?", constraint=dlm.Choice(["yes", "no"]), max_tokens=8)
+    assert engine.generate(request).text in ("yes", "no")
+
+
+def test_the_mean_of_a_model_and_itself_is_that_model(tmp_path, monkeypatch):
+    run(monkeypatch, TINY, TINY, "--out", tmp_path / "out")
+    for name, tensor in load_file(TINY / "model.safetensors").items():
+        assert torch.equal(load_file(tmp_path / "out" / "model.safetensors")[name], tensor)
+
+
+def test_what_cannot_be_averaged_is_one_line_and_exit_code_2(other, tmp_path, monkeypatch, capsys):
+    weights = load_file(other / "model.safetensors")
+    name = min(weights)
+    save_file({**weights, name: weights[name][:1].clone()}, other / "model.safetensors")
+    cases = {
+        f"{name} is not in both models, or not of one shape": [TINY, other],
+        "No such file": [TINY, tmp_path / "nowhere"],
+        "--share is 1.5: it is from 0 to 1": [TINY, TINY, "--share", "1.5"],
+    }
+    for problem, args in cases.items():
+        with pytest.raises(SystemExit) as end:
+            run(monkeypatch, *args, "--out", tmp_path / "out")
+        said = capsys.readouterr().err
+        assert end.value.code == 2
+        assert said.startswith("average_weights.py: ")
+        assert problem in said
+        assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
