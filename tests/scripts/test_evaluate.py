@@ -1,20 +1,18 @@
 """What the engine is for, measured on the built-in model."""
 
 import argparse
-from random import Random
 
 import compare_transformers
 import evaluate
 import pytest
 from commands import ended
 from training.exams import exams
-from training.extraction import extract
 
 from dlm.engine import BUILT_IN
 
 
 def test_the_constraint_makes_all_answers_valid_and_more_of_them_right(built_in):
-    samples = [extract(Random(f"test/{i}"), "heldout") for i in range(60)]
+    samples = exams(60, 0)["same patterns"]
     args = argparse.Namespace(seed=0, max_tokens=160)
     free, _ = evaluate.measure(built_in, "extraction", samples, False, args)
     bound, _ = evaluate.measure(built_in, "extraction", samples, True, args)
