@@ -45,6 +45,7 @@ def test_weights_are_between_those_of_the_two_and_generate(other, tmp_path, monk
     engine = dlm.Engine.load(tmp_path / "out")
     request = dlm.Request(prompt="Yes?", constraint=dlm.Choice(["yes", "no"]), max_tokens=8)
     assert engine.generate(request).text in ("yes", "no")
+    engine.close()
 
 
 def test_the_mean_of_a_model_and_itself_is_that_model(tmp_path, monkeypatch):
