@@ -12,23 +12,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from command_line import Parser, fail
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from training.train import STATE
 
-WEIGHTS = "model.safetensors"
+from dlm.models import ModelError, checkpoint
 
 
 def main() -> None:
     args = arguments()
     try:
-        before, after = (load_file(Path(each) / WEIGHTS) for each in (args.before, args.after))
+        before, after = (dict(checkpoint.tensors(each)) for each in (args.before, args.after))
         mean = averaged(before, after, args.share)
-        others = shutil.ignore_patterns(WEIGHTS, STATE)
+        others = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", STATE)
         shutil.copytree(args.after, args.out, ignore=others, dirs_exist_ok=True)
-        save_file(mean, Path(args.out) / WEIGHTS, metadata={"format": "pt"})
-    except (OSError, SafetensorError, ValueError) as error:
+        save_file(mean, Path(args.out) / "model.safetensors", metadata={"format": "pt"})
+    except (ModelError, OSError, ValueError) as error:
         fail(str(error))
 
 
@@ -37,8 +36,11 @@ def averaged(
 ) -> dict[str, Tensor]:
     """Tensors `share` of the way from one to the other, in the types of the latter.
 
-    Raises ValueError where their names or shapes differ.
+    Raises ValueError where their names or shapes differ, or where numbers are packed.
     """
+    packed = [n for each in (before, after) for n, t in each.items() if not t.is_floating_point()]
+    if packed:
+        raise ValueError(f"{min(packed)} is not of floats: quantised weights have no mean")
     unlike = [n for n in {*before, *after} if _shape(before, n) != _shape(after, n)]
     if unlike:
         raise ValueError(f"{min(unlike)} is not in both models, or not of one shape")
@@ -54,7 +56,7 @@ def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
 
 def arguments() -> argparse.Namespace:
     parser = Parser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("before", metavar="BEFORE", help="a directory with model.safetensors")
+    parser.add_argument("before", metavar="BEFORE", help="a model directory")
     parser.add_argument("after", metavar="AFTER", help="another, whose other files are copied")
     parser.add_argument("--share", type=float, default=0.5, help="of the way to AFTER; 0.5")
     parser.add_argument("--out", required=True, metavar="DIR")

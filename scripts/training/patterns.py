@@ -79,13 +79,12 @@ class Domain:
 
 @cache
 def domains(training: bool = False) -> tuple[Domain, ...]:
-    """All domains of exams, or of training, in the order of their files' names."""
-    found: dict[str, Domain] = {}
-    for folder in (FOLDER, TRAINED) if training else (FOLDER,):
-        for path in sorted(folder.glob("*.txt")):
-            for part in path.read_text(encoding="utf-8").split("== ")[1:]:
-                title, *lines = part.splitlines()
-                found[title] = _domain(title, lines, found.get(title), folder == FOLDER)
+    """All domains of exams, in the order of their files' names, or those and more of training."""
+    found = {domain.title: domain for domain in domains()} if training else {}
+    for path in sorted((TRAINED if training else FOLDER).glob("*.txt")):
+        for part in path.read_text(encoding="utf-8").split("== ")[1:]:
+            title, *lines = part.splitlines()
+            found[title] = _domain(title, lines, found.get(title), examined=not training)
     return tuple(found.values())
 
 

@@ -160,9 +160,9 @@ def ruffled(sentences: list[str], draw: Draw) -> str:
         sentences.insert(random.choice([0, len(sentences)]), filler(draw))
     if draw.chance(0.1):
         sentences.append(random.choice(phrases("closer")))
-    text = (random.choice(["\n", "; ", " - "]) if draw.chance(0.05) else " ").join(
-        [ended(sentence) for sentence in sentences[:-1]] + sentences[-1:]
-    )
+    joint = random.choice(["\n", "; ", " - "]) if draw.chance(0.05) else " "
+    *before, last = sentences
+    text = joint.join([*map(ended, before), last])
     if draw.chance(0.06):
         text = text.rstrip(".")
     return text

@@ -58,9 +58,14 @@ def test_what_cannot_be_averaged_is_one_line_and_exit_code_2(other, tmp_path, mo
     weights = load_file(other / "model.safetensors")
     name = min(weights)
     save_file({**weights, name: weights[name][:1].clone()}, other / "model.safetensors")
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    save_file({name: torch.zeros(2, dtype=torch.uint8)}, packed / "model.safetensors")
+    nowhere = tmp_path / "nowhere"
     cases = {
         f"{name} is not in both models, or not of one shape": [TINY, other],
-        "No such file": [TINY, tmp_path / "nowhere"],
+        f"{name} is not of floats: quantised weights have no mean": [packed, packed],
+        f"{nowhere} holds neither model.safetensors nor": [TINY, nowhere],
         "--share is 1.5: it is from 0 to 1": [TINY, TINY, "--share", "1.5"],
     }
     for problem, args in cases.items():
