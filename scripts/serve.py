@@ -69,7 +69,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     import uvicorn
 
     from dlm.serving.app import app_of
-    from dlm.serving.server import DrainingServer
+    from dlm.serving.server import IDLE_SECONDS, DrainingServer
 
     address.check(args)
     app, service = app_of(loading_of(args).engine(), settings)
@@ -85,6 +85,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
         ssl_cert_reqs=ssl.CERT_NONE if args.ssl_ca_certs is None else ssl.CERT_REQUIRED,
         log_level=args.log_level,
         server_header=False,
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=10,
     )
     interruptible()

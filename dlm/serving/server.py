@@ -12,6 +12,9 @@ import uvicorn
 
 from dlm.serving.app import Service
 
+IDLE_SECONDS = 90  # that a connection is kept without a request, as Ray Serve keeps it: clients and
+# load balancers let go earlier, so that none sends a request into a connection being closed
+
 
 class DrainingServer(uvicorn.Server):
     """The first signal drains, for `shutdown_timeout` seconds at most; the second ends what runs;

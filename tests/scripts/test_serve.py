@@ -137,11 +137,9 @@ def test_bad_usage_is_one_line_and_code_2(refused, flags, problem):
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "asked"),
-    [([], ssl.CERT_NONE), (["--ssl-certfile", "a", "--ssl-ca-certs", "b"], ssl.CERT_REQUIRED)],
-)
-def test_clients_need_a_certificate_where_it_is_said_who_signs_them(monkeypatch, flags, asked):
+@pytest.fixture
+def configured(monkeypatch):
+    """What uvicorn is told for the flags."""
     uvicorn = pytest.importorskip("uvicorn")
     told = {}
 
@@ -149,14 +147,29 @@ def test_clients_need_a_certificate_where_it_is_said_who_signs_them(monkeypatch,
         told.update(more)
         raise InterruptedError
 
+    def read(*flags):
+        monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
+        with pytest.raises(InterruptedError):
+            serve.serve_here(serve.arguments(), None)
+        return told
+
     monkeypatch.setattr(uvicorn, "Config", config)
     monkeypatch.setattr("dlm.serving.app.app_of", lambda *_: (None, None))
     monkeypatch.setattr(serve, "loading_of", lambda _: SimpleNamespace(engine=lambda: None))
     monkeypatch.setattr(serve.address, "check", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
-    with pytest.raises(InterruptedError):
-        serve.serve_here(serve.arguments(), None)
-    assert told["ssl_cert_reqs"] == asked
+    return read
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked"),
+    [([], ssl.CERT_NONE), (["--ssl-certfile", "a", "--ssl-ca-certs", "b"], ssl.CERT_REQUIRED)],
+)
+def test_clients_need_a_certificate_where_it_is_said_who_signs_them(configured, flags, asked):
+    assert configured(*flags)["ssl_cert_reqs"] == asked
+
+
+def test_connections_outlive_the_minute_for_which_load_balancers_keep_them(configured):
+    assert configured()["timeout_keep_alive"] > 60
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from waiting import PATIENCE
 
 from dlm import Engine, Policy
 from dlm.serving.app import app_of
-from dlm.serving.server import DrainingServer
+from dlm.serving.server import IDLE_SECONDS, DrainingServer
 from dlm.serving.settings import Settings
 
 JSON = {"Content-Type": "application/json"}  # of bodies that tests spell out
@@ -32,7 +32,12 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
     ):
         timeout = settings.pop("shutdown_timeout", PATIENCE)
         app, service = app_of(engine, Settings(**{"names": ("tiny",), "slots": 4} | settings))
-        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            app,
+            log_level="error",
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=5,
+        )
         running = DrainingServer(config, service, timeout)
         thread = threading.Thread(
             target=lambda: asyncio.run(running.serve(sockets=[listener])), daemon=True
