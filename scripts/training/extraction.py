@@ -22,6 +22,40 @@ NESTED = 0.07
 STRANGER = 0.05  # share of texts with a sentence about something else
 UNASKED = 0.1  # share of training's prompts that leave it to the schema to say what is wanted
 
+WAYS = [  # in which texts give labels and values, and what stands between two of them
+    ("{k}: {v}", "\n"),
+    ("{k}: {v}", ", "),
+    ("{k}: {v}", "; "),
+    ("{k} = {v}", ", "),
+    ("- {k}: {v}", "\n"),
+    ("{k} | {v}", "\n"),
+    ("the {k} is {v}", ", "),
+    ("Its {k} is {v}.", " "),
+    ("The {k} of the {o} is {v}.", " "),
+    ("The {o} has a {k} of {v}.", " "),
+    ("{v} is the {k}.", " "),
+    ("For the {k} we have {v}.", " "),
+    ("As {k} they gave {v}.", " "),
+    ("My {k} is {v}.", " "),
+    ("We set the {k} to {v}.", " "),
+    ("{v} ({k})", ", "),
+    ("{k} {v}", ", "),
+]
+TRAINED_WAYS = [  # more for training alone, since values before their labels are hard to learn
+    ("{v} ({k})", "; "),
+    ("{v} ({k})", "\n"),
+    ("{v} is the {k}", ", "),
+    ("{v} is our {k}.", " "),
+    ("{v} as {k}", ", "),
+    ("{v} was given as the {k}.", " "),
+    ("{v}: {k}", "\n"),
+    ("{v} = {k}", ", "),
+    ("{v} - {k}", "\n"),
+    ("{v}, the {k}", "; "),
+    ("{v} stands for the {k}.", " "),
+    ("with {v} for a {k}", ", "),
+]
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -182,27 +216,7 @@ def _labelled(draw: Draw) -> tuple[str, str, list[Asked], set[str]]:
         labels = dict.fromkeys(f"{random.choice(listed('label'))} {label}" for label in labels)
     pairs = {label: _any_value(draw) for label in sorted(labels, key=lambda _: random.random())}
     thing = draw.word(listed("thing"))
-    way, joint = random.choice(
-        [
-            ("{k}: {v}", "\n"),
-            ("{k}: {v}", ", "),
-            ("{k}: {v}", "; "),
-            ("{k} = {v}", ", "),
-            ("- {k}: {v}", "\n"),
-            ("{k} | {v}", "\n"),
-            ("the {k} is {v}", ", "),
-            ("Its {k} is {v}.", " "),
-            ("The {k} of the {o} is {v}.", " "),
-            ("The {o} has a {k} of {v}.", " "),
-            ("{v} is the {k}.", " "),
-            ("For the {k} we have {v}.", " "),
-            ("As {k} they gave {v}.", " "),
-            ("My {k} is {v}.", " "),
-            ("We set the {k} to {v}.", " "),
-            ("{v} ({k})", ", "),
-            ("{k} {v}", ", "),
-        ]
-    )
+    way, joint = random.choice(WAYS if draw.heldout else WAYS + TRAINED_WAYS)
     shown = {k: k.capitalize() if draw.chance(0.3) and way[0] == "{" else k for k in pairs}
     text = joint.join(way.format(k=shown[k], v=v.said, o=thing) for k, (v, _) in pairs.items())
     if draw.chance(0.3):
