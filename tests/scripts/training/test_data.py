@@ -8,6 +8,7 @@ from random import Random
 import jsonschema
 import pytest
 from judging import leaves
+from training import extraction
 from training.data import sample
 from training.draws import Draw
 from training.extraction import extract
@@ -93,6 +94,16 @@ def test_training_has_all_that_exams_have_and_more_that_they_never_ask():
     assert examined < all_of
     assert not any(s.held_out for s in all_of - examined)
     assert {d.title for d in domains()} < {d.title for d in domains(True)}
+
+
+def test_training_says_labels_in_more_ways_and_exams_stay_as_they_are(monkeypatch):
+    def drawn(split):
+        return [extract(Random(seed), split) for seed in range(200)]
+
+    training, exam = drawn("train"), drawn("heldout")
+    monkeypatch.setattr(extraction, "TRAINED_WAYS", [])
+    assert drawn("heldout") == exam
+    assert drawn("train") != training
 
 
 def test_a_value_never_runs_into_the_next_sentence():
