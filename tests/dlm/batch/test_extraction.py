@@ -78,7 +78,7 @@ def test_rows_keep_names_of_their_own(engine_of):
 def test_calls_of_tools_are_values(built_in):
     nothing = {"type": "object", "properties": {}, "additionalProperties": False}
     tool = {"type": "function", "function": {"name": "ping", "parameters": nothing}}
-    form = extraction(constraint=Tools([tool], "required"))
+    form = extraction(constraint=Tools([tool], "required", parallel=False))
     assert answered(built_in, form, ["ping"])[0]["value"] == [{"name": "ping", "arguments": {}}]
 
 
