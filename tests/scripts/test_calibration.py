@@ -41,6 +41,7 @@ def test_decisions_about_words_are_right_as_are_words_that_are_written(built_in)
         assert min(row.right, row.generated_right) >= 46
         assert row.ece < 0.06
         assert row.mass > 0.8
+    assert rows[1].right >= rows[1].generated_right
     for row in rows:
         assert sum(one.count for one in row.bins if one) == row.n == 50
         assert 0 <= row.brier <= 2
