@@ -21,6 +21,7 @@ ISO = 0.25  # share of full dates that are asked for in ISO form
 NESTED = 0.07
 STRANGER = 0.05  # share of texts with a sentence about something else
 UNASKED = 0.1  # share of training's prompts that leave it to the schema to say what is wanted
+EXAMINED = 0.6  # share of training's texts that have no sentences but those exams are made of
 
 WAYS = [  # in which texts give labels and values, and what stands between two of them
     ("{k}: {v}", "\n"),
@@ -105,7 +106,8 @@ def _drawn(field: Field, draw: Draw) -> Value:
 
 def _told(draw: Draw, split: Split) -> tuple[str, str, list[Asked], set[str]]:
     random, held = draw.random, split == "unseen"
-    able = [d for d in patterns.domains(split == "train") if d.choose(held, False)]
+    further = split == "train" and not draw.chance(EXAMINED)
+    able = [d for d in patterns.domains(further) if d.choose(held, False)]
     domain = random.choice(able)
     told, values, distracting = texts_of(domain, split, draw)
     if draw.chance(STRANGER):
