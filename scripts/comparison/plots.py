@@ -29,7 +29,7 @@ def all_plots(table: Table) -> list[tuple[str, str]]:
 
 def quality(table: Table) -> Figure:
     """Exact match against forward passes, a point for each mode, with intervals."""
-    figure, axes = _figure(5.6, 3.4)
+    figure, axes = _figure(7, 3.4)
     for name, runs in table.items():
         x, y = (estimate(list(runs), of) for of in (lambda run: run.calls, lambda run: run.exact))
         if x is None or y is None:
@@ -38,7 +38,7 @@ def quality(table: Table) -> Figure:
         axes.errorbar(x.mean, y.mean, yerr, xerr, fmt="o", markersize=5, capsize=2, label=name)
     axes.set(xlabel="forward passes a prompt", ylabel="exact match")
     axes.set_xlim(left=0)
-    axes.legend(fontsize=7, loc="best")
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))  # no bar runs behind it
     return figure
 
 
