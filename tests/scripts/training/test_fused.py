@@ -120,7 +120,7 @@ def test_gates_far_from_zero_are_numbers(rng):
 
 
 def test_a_loss_and_its_gradients_are_those_of_the_plain_layers(rng):
-    source = batches.Source(directory=TINY, seed=5, size=4)
+    source = batches.Source(directory=TINY, seed=5, size=16)
     batch = next(batches.batches(source, 0, lambda step: 0.0, 0))
     found, step = [], step_of(DecodeConfig())
     for layers in (objective.plainly, fused.run_layers):
