@@ -77,28 +77,14 @@ class Domain:
         return parts
 
 
-def domains(training: bool = False) -> tuple[Domain, ...]:
+@cache
+def domains(training: bool, /) -> tuple[Domain, ...]:
     """All domains of exams, in the order of their files' names, or those and more of training."""
-    return _trained() if training else _examined()
-
-
-@cache
-def _examined() -> tuple[Domain, ...]:
-    return _read(FOLDER, {}, examined=True)
-
-
-@cache
-def _trained() -> tuple[Domain, ...]:
-    return _read(TRAINED, {domain.title: domain for domain in _examined()}, examined=False)
-
-
-def _read(folder: Path, known: dict[str, Domain], examined: bool) -> tuple[Domain, ...]:
-    """The domains of a folder, behind those that are known, or as more of them."""
-    found = dict(known)
-    for path in sorted(folder.glob("*.txt")):
+    found = {domain.title: domain for domain in domains(False)} if training else {}
+    for path in sorted((TRAINED if training else FOLDER).glob("*.txt")):
         for part in path.read_text(encoding="utf-8").split("== ")[1:]:
             title, *lines = part.splitlines()
-            found[title] = _domain(title, lines, found.get(title), examined)
+            found[title] = _domain(title, lines, found.get(title), examined=not training)
     return tuple(found.values())
 
 

@@ -122,7 +122,7 @@ def corpus(random: Random) -> Iterator[str]:
 
     Control tokens are cut out.
     """
-    for domain in patterns.domains(training=True):
+    for domain in patterns.domains(True):
         for sentence in domain.sentences:
             if not sentence.held_out:
                 for _ in range(SENTENCES):
