@@ -95,13 +95,16 @@ class Keys:
     @property
     def double(self) -> bool:
         """What is being read must go on: as it is, the key is there already."""
-        if self.key is None or self.escaped or not self.objects:
+        held = self.objects[-1] if self.objects else None
+        if self.key is None or self.escaped or not held:
             return False
         try:
-            return _decoded(self.key) in (self.objects[-1] or ())
+            return _decoded(self.key) in held
         except ValueError:  # it ends within an escape
             return False
 
 
 def _decoded(key: bytes) -> str:
+    if b"\\" not in key:  # nearly all: several times as fast
+        return key.decode()
     return json.loads(b'"%s"' % key)
