@@ -11,9 +11,10 @@ import torch
 from hypothesis import settings
 
 # Tests run in several processes, beside others: threads that wait for one another by spinning take
-# four times as long. Those that tests start hear of it by the environment.
+# four times as long. Those that tests start hear of it by the environment, workers of pytest too.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves actors on a busy machine
 if threading.current_thread() is threading.main_thread():
     # A shell's background jobs ignore SIGINT, and so would all commands that tests start.

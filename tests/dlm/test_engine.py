@@ -47,7 +47,7 @@ def several_threads():
 @pytest.mark.usefixtures("several_threads")
 def test_requests_give_in_a_batch_exactly_what_each_gives_alone(built_in):
     requests = [
-        Request(prompt=prompt, seed=seed, max_tokens=96, constraint=spec)
+        Request(prompt=prompt, seed=seed, max_tokens=64, constraint=spec)
         for seed, (prompt, spec) in enumerate(
             [(p, spec) for p in ASKED for spec in (None, JsonSchema(True))] + [(ASKED[0], PERSON)]
         )
