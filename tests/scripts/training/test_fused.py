@@ -119,10 +119,18 @@ def test_gates_far_from_zero_are_numbers(rng):
     assert grad.isfinite().all()
 
 
-def test_a_loss_and_its_gradients_are_those_of_the_plain_layers(rng):
-    source = batches.Source(directory=TINY, seed=5, size=16)
+def test_a_loss_and_its_gradients_are_those_of_the_plain_layers(rng, monkeypatch):
+    """Both corrupt alike, and go on with what the plain layers' step drew: by rounded logits it may
+    be another token, and another loss of all that is behind it."""
+    monkeypatch.setattr(objective, "noise_rates", lambda x, rng: torch.rand(x.shape, generator=rng))
+    source = batches.Source(directory=TINY, seed=5, size=4)
     batch = next(batches.batches(source, 0, lambda step: 0.0, 0))
-    found, step = [], step_of(DecodeConfig())
+    found, draw, drawn = [], step_of(DecodeConfig()), []
+
+    def step(*given):
+        drawn.extend([] if drawn else draw(*given))
+        return drawn
+
     for layers in (objective.plainly, fused.run_layers):
         model = checkpoint.load(TINY).float().requires_grad_(True)
         if layers is fused.run_layers:
@@ -132,12 +140,12 @@ def test_a_loss_and_its_gradients_are_those_of_the_plain_layers(rng):
         grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         found.append((now.diffusion.item(), now.next_token.item(), grads))
     (*plain, expected), (*ours, grads) = found
-    assert ours == pytest.approx(plain, rel=0.02)
+    assert ours == pytest.approx(plain, rel=0.01)
     assert grads.keys() == expected.keys()
     slack = 1e-3 * max(grad.norm() for grad in expected.values())  # next to 0 is bf16's rounding
     for name, grad in grads.items():
         error = (grad - expected[name]).norm()
-        assert error < 0.3 * expected[name].norm() + slack, name
+        assert error < 0.15 * expected[name].norm() + slack, name
 
 
 def test_the_process_keeps_its_denormals():
