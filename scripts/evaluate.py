@@ -4,7 +4,8 @@
 
 Sets: sentences made of trained patterns and of held-out ones, all with values that no training
 sample holds; texts that also say what is not so; lists and nested objects; strings of random
-letters; tool calls; words to choose; sentences in other people's manner. "exact" and "fields" (the
+letters; tool calls; words to choose; sentences in other people's manner. Each is answered on
+canvases and left to right, drafted by them, unless `--decoding` says how. "exact" and "fields" (the
 share of wanted values that are right) ignore a code fence around JSON; "valid" does not. Prints a
 table; --json one object a line instead. `--only NAME` runs the sets whose name holds NAME.
 """
@@ -15,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from command_line import fail
-from engine_options import add_decoding
+from engine_options import DECODINGS
 from judging import found, meaning, same, spec_of, wanted
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +25,7 @@ from training.exams import exams
 from training.samples import Sample
 
 import dlm
-from dlm.loading import Loading
+from dlm.loading import Loading, Writes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Row:
     """One set in one setting; rates are shares of the prompts."""
 
     kind: str  # of the prompts
+    decoding: Writes
     constrained: bool
     prompts: int
     valid: int  # the text is JSON that the schema accepts, a call of a tool, a word of the list
@@ -46,34 +48,29 @@ class Row:
 
 def main() -> None:
     args = arguments(__doc__, prompts=200, sets=True)
-    chosen(exams(1, args.seed), args.only)  # all of them take a while to draw
+    sets = [*chosen(exams(1, args.seed), args.only)]  # whose samples take a while to draw
+    rows, notes = [], []
+    for decoding in args.decoding:
+        engine = loaded(args, decoding)
+        for kind, samples in chosen(exams(args.prompts, args.seed), args.only).items():
+            pair, remarks = both(engine, decoding, kind, samples, args)
+            rows += pair
+            notes += remarks
+        engine.close()
+        del engine  # its memory is the next one's
+    if not args.json:
+        rows.sort(key=lambda row: sets.index(row.kind))
+        Console(width=120).print(table(rows))
+        print("\n".join(notes))
+
+
+def loaded(args: argparse.Namespace, decoding: Writes) -> dlm.Engine:
     try:
-        engine = Loading(
-            policy=dlm.Policy(),
-            model=args.model,
-            slots=args.slots,
-            kv=args.kv,
-            writes=args.decoding,
+        return Loading(
+            policy=dlm.Policy(), model=args.model, slots=args.slots, kv=args.kv, writes=decoding
         ).engine()
     except (dlm.DlmError, dlm.ModelError) as error:
         fail(str(error))
-    asked = chosen(exams(args.prompts, args.seed), args.only)
-    rows, notes = [], []
-    for kind, samples in asked.items():
-        outcomes = []
-        for constrained in (False, True):
-            row, exact = measure(engine, kind, samples, constrained, args)
-            rows.append(row)
-            outcomes.append(exact)
-            if args.json:
-                print(json.dumps(asdict(row)), flush=True)
-            if row.truncated:
-                how = "constrained" if constrained else "free"
-                notes.append(f"{kind}, {how}: cut off at {args.max_tokens} tokens {row.truncated}")
-        notes.append(f"{kind}: {paired(*outcomes)}")
-    if not args.json:
-        Console(width=110).print(table(rows))
-        print("\n".join(notes))
 
 
 def arguments(what: str | None, prompts: int, sets: bool = False) -> argparse.Namespace:
@@ -88,7 +85,9 @@ def arguments(what: str | None, prompts: int, sets: bool = False) -> argparse.Na
     parser.add_argument("--json", action="store_true")
     if sets:
         parser.add_argument("--only", metavar="NAME", default="", help="sets whose name holds it")
-        add_decoding(parser)
+        usual = ["canvas", "drafted"]
+        purpose = f"ways to answer; {' '.join(usual)}"
+        parser.add_argument("--decoding", nargs="+", choices=DECODINGS, default=usual, help=purpose)
     args = parser.parse_args()
     if args.prompts < 1:
         fail(f"--prompts is {args.prompts}: it takes at least 1")
@@ -103,14 +102,37 @@ def chosen(sets: dict[str, list[Sample]], name: str) -> dict[str, list[Sample]]:
     return some
 
 
+def both(
+    engine: dlm.Engine,
+    decoding: Writes,
+    kind: str,
+    samples: list[Sample],
+    args: argparse.Namespace,
+) -> tuple[list[Row], list[str]]:
+    """Without the constraint and with it; and what there is to say of the two."""
+    rows, outcomes, notes = [], [], []
+    for constrained in (False, True):
+        row, exact = measure(engine, decoding, kind, samples, constrained, args)
+        rows.append(row)
+        outcomes.append(exact)
+        if args.json:
+            print(json.dumps(asdict(row)), flush=True)
+        if row.truncated:
+            cut = f"cut off at {args.max_tokens} tokens {row.truncated}"
+            notes.append(f"{kind}, {decoding}, {'constrained' if constrained else 'free'}: {cut}")
+    notes.append(f"{kind}, {decoding}: {paired(*outcomes)}")
+    return rows, notes
+
+
 def measure(
     engine: dlm.Engine,
+    decoding: Writes,
     kind: str,
     samples: list[Sample],
     constrained: bool,
     args: argparse.Namespace,
 ) -> tuple[Row, list[bool]]:
-    """Run all samples through the engine; also says which of them came out exact."""
+    """Run all samples through the engine, which decodes so; also says which came out exact."""
     specs = [spec_of(item) for item in samples]
     requests = [
         dlm.Request(
@@ -124,7 +146,8 @@ def measure(
         for i, (item, spec) in enumerate(zip(samples, specs, strict=True))
     ]
     started = time.perf_counter()
-    with Console(stderr=True).status(f"{kind} {'constrained' if constrained else 'free'}"):
+    how = f"{kind}, {decoding}, {'constrained' if constrained else 'free'}"
+    with Console(stderr=True).status(how):
         results = engine.generate(requests)
     seconds = time.perf_counter() - started
     said = [
@@ -137,6 +160,7 @@ def measure(
     n = len(samples)
     row = Row(
         kind=kind,
+        decoding=decoding,
         constrained=constrained,
         prompts=n,
         valid=sum(valid for valid, _ in said),
@@ -153,11 +177,12 @@ def measure(
 
 def table(rows: list[Row]) -> Table:
     shown = Table(
-        "prompts", *"constraint valid cut exact fields calls tokens/call s/prompt".split()
+        "prompts", *"decoding constraint valid cut exact fields calls tokens/call s/prompt".split()
     )
     for row in rows:
         shown.add_row(
             f"{row.kind} ({row.prompts})",
+            row.decoding,
             "yes" if row.constrained else "no",
             f"{row.valid / row.prompts:.3f}",
             str(len(row.truncated)),

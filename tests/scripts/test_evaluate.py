@@ -1,6 +1,8 @@
 """What the engine is for, measured on the built-in model."""
 
 import argparse
+import json
+import sys
 
 import compare_transformers
 import evaluate
@@ -14,8 +16,8 @@ from dlm.engine import BUILT_IN
 def test_the_constraint_makes_all_answers_valid_and_more_of_them_right(built_in):
     samples = exams(60, 0)["same patterns"]
     args = argparse.Namespace(seed=0, max_tokens=160)
-    free, _ = evaluate.measure(built_in, "extraction", samples, False, args)
-    bound, _ = evaluate.measure(built_in, "extraction", samples, True, args)
+    free, _ = evaluate.measure(built_in, "canvas", "extraction", samples, False, args)
+    bound, _ = evaluate.measure(built_in, "canvas", "extraction", samples, True, args)
     assert free.valid < 54
     assert bound.valid == 60 - len(bound.truncated)
     assert len(bound.truncated) <= 2
@@ -28,6 +30,20 @@ def test_unconstrained_we_are_transformers_in_distribution():
     found = compare_transformers.compare(str(BUILT_IN), prompts=20, seed=1, max_tokens=96)
     assert found["standard_errors_apart"] < 3.5
     assert 0.8 < found["calls"] / found["calls_transformers"] < 1.25
+
+
+def test_each_set_is_answered_in_both_ways_free_and_constrained(monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["evaluate.py", "--prompts", "2", "--only", "choices", "--json"]
+    )
+    evaluate.main()
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["decoding"], row["constrained"]) for row in rows] == [
+        (decoding, constrained)
+        for decoding in ("canvas", "drafted")
+        for constrained in (False, True)
+    ]
+    assert {row["kind"] for row in rows} == {"choices"}
 
 
 def test_sets_are_chosen_by_a_part_of_their_names(capsys):
