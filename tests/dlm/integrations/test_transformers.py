@@ -73,19 +73,19 @@ def test_held_out_prompts_are_all_answered_validly_and_without_it_they_are_not(
 ):
     """`scripts/in_transformers.py --n 100` does it with 100 of them."""
     items = [extract(Dice(f"built in/{i}"), "heldout") for i in range(20)]
-    valid = {True: 0, False: 0}
-    for i, item in enumerate(items):
-        ids = torch.tensor([chat.prompt(Request(prompt=item.prompt))])
-        for constrained in valid:
-            torch.manual_seed(i)
-            spec = JsonSchema(item.schema) if constrained else None
-            out = model.generate(
-                ids, max_new_tokens=96, logits_processor=constrain(spec, max_new_tokens=96)
-            )
-            text = constrain.vocabulary.text(out.sequences[0, ids.shape[1] :].tolist())
-            valid[constrained] += is_valid(text, item.schema)
-    assert valid[True] == len(items)
-    assert valid[False] < len(items)
+
+    def is_answered_validly(i: int, constrained: bool) -> bool:
+        ids = torch.tensor([chat.prompt(Request(prompt=items[i].prompt))])
+        torch.manual_seed(i)
+        spec = JsonSchema(items[i].schema) if constrained else None
+        out = model.generate(
+            ids, max_new_tokens=96, logits_processor=constrain(spec, max_new_tokens=96)
+        )
+        text = constrain.vocabulary.text(out.sequences[0, ids.shape[1] :].tolist())
+        return is_valid(text, items[i].schema)
+
+    assert all(is_answered_validly(i, constrained=True) for i in range(len(items)))
+    assert not all(is_answered_validly(i, constrained=False) for i in range(len(items)))
 
 
 @pytest.mark.parametrize("budget", [20, 33, 64, 100])
