@@ -11,6 +11,7 @@ table; --json one object a line instead. `--only NAME` runs the sets whose name 
 """
 
 import argparse
+import gc
 import json
 import time
 from dataclasses import asdict, dataclass
@@ -48,18 +49,22 @@ class Row:
 
 def main() -> None:
     args = arguments(__doc__, prompts=200, sets=True)
-    sets = [*chosen(exams(1, args.seed), args.only)]  # whose samples take a while to draw
+    chosen(exams(1, args.seed), args.only)  # all of them take a while to draw
+    asked: dict[str, list[Sample]] = {}
     rows, notes = [], []
     for decoding in args.decoding:
         engine = loaded(args, decoding)
-        for kind, samples in chosen(exams(args.prompts, args.seed), args.only).items():
+        asked = asked or chosen(exams(args.prompts, args.seed), args.only)
+        for kind, samples in asked.items():
             pair, remarks = both(engine, decoding, kind, samples, args)
             rows += pair
             notes += remarks
         engine.close()
-        del engine  # its memory is the next one's
+        del engine
+        gc.collect()  # its parts know one another, and the next engine needs their memory
     if not args.json:
-        rows.sort(key=lambda row: sets.index(row.kind))
+        order = [*asked]
+        rows.sort(key=lambda row: order.index(row.kind))
         Console(width=120).print(table(rows))
         print("\n".join(notes))
 
@@ -112,14 +117,15 @@ def both(
     """Without the constraint and with it; and what there is to say of the two."""
     rows, outcomes, notes = [], [], []
     for constrained in (False, True):
-        row, exact = measure(engine, decoding, kind, samples, constrained, args)
+        how = f"{kind}, {decoding}, {'constrained' if constrained else 'free'}"
+        with Console(stderr=True).status(how):
+            row, exact = measure(engine, decoding, kind, samples, constrained, args)
         rows.append(row)
         outcomes.append(exact)
         if args.json:
             print(json.dumps(asdict(row)), flush=True)
         if row.truncated:
-            cut = f"cut off at {args.max_tokens} tokens {row.truncated}"
-            notes.append(f"{kind}, {decoding}, {'constrained' if constrained else 'free'}: {cut}")
+            notes.append(f"{how}: cut off at {args.max_tokens} tokens {row.truncated}")
     notes.append(f"{kind}, {decoding}: {paired(*outcomes)}")
     return rows, notes
 
@@ -132,7 +138,8 @@ def measure(
     constrained: bool,
     args: argparse.Namespace,
 ) -> tuple[Row, list[bool]]:
-    """Run all samples through the engine, which decodes so; also says which came out exact."""
+    """Run all samples through the engine, which decodes by `decoding`; also says which of them came
+    out exact."""
     specs = [spec_of(item) for item in samples]
     requests = [
         dlm.Request(
@@ -146,9 +153,7 @@ def measure(
         for i, (item, spec) in enumerate(zip(samples, specs, strict=True))
     ]
     started = time.perf_counter()
-    how = f"{kind}, {decoding}, {'constrained' if constrained else 'free'}"
-    with Console(stderr=True).status(how):
-        results = engine.generate(requests)
+    results = engine.generate(requests)
     seconds = time.perf_counter() - started
     said = [
         meaning(result, item, spec, engine.vocabulary)
