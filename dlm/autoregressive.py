@@ -81,9 +81,10 @@ class Autoregressive:
             if self.drafts:
                 sequence.constraint = drafting = Free(stops)
         else:
-            constraint = LeftToRight(compiled, room, reasoning)
+            work = parts.policy.step_work
+            constraint = LeftToRight(compiled, room, reasoning, work)
             if self.drafts:
-                sequence.constraint = drafting = Frontier(compiled, room, reasoning)
+                sequence.constraint = drafting = Frontier(compiled, room, reasoning, work)
         rng = torch.Generator(sequence.rng.device).manual_seed(sequence.request.seed)
         sequence.writing = Writing(constraint=constraint, drafting=drafting, rng=rng)
 

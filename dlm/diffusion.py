@@ -53,7 +53,7 @@ class Diffusion:
             automaton = parts.automata.of(compiled)
             sequence.constraint = Exact(automaton, parts.vocabulary, room, config.suspect)
         else:
-            sequence.constraint = Frontier(compiled, room, reasoning)
+            sequence.constraint = Frontier(compiled, room, reasoning, parts.policy.step_work)
 
 
 class CanvasDecoder(Decoder):

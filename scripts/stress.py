@@ -155,7 +155,7 @@ def tokenizer_of(path: Path) -> PreTrainedTokenizerFast:
 
 
 def read_schemas(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in read_text(path).splitlines() if line.strip()]
+    return [json.loads(line) for line in read_text(path).split("\n") if line.strip()]
 
 
 def read_text(path: Path) -> str:

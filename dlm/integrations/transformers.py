@@ -81,6 +81,5 @@ def _matchers(
 ) -> Callable[[], Matcher]:
     """Makes matchers. Raises `GrammarError` if no text fits the budget."""
     matcher = Matcher(compiled, reasoning)
-    if not matcher.closes_within(budget - 1):
-        raise matcher.too_long(budget)
+    matcher.check_budget(budget)
     return partial(Matcher, compiled, reasoning)

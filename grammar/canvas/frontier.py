@@ -46,7 +46,8 @@ class Frontier:
     ):
         """`budget` bounds all tokens, the stop among them. With `reasoning`, that may come first.
 
-        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
+        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none,
+        and `Unfinished` where to know it takes more than `work`: trying again goes on.
         """
         self._compiled, self._budget = compiled, budget
         self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
@@ -54,8 +55,11 @@ class Frontier:
         self.work = work  # units that a look may take, each about 10 us, before it is `Unfinished`
         self._said: list[int] = []  # all tokens committed
         self._begin_canvas()
-        if not self._matcher.closes_within(budget - 1):
-            raise self._matcher.too_long(budget)
+        compiled.meter.begin(work)
+        try:
+            self._matcher.check_budget(budget)
+        finally:
+            compiled.meter.begin()
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         self._masks.trim()

@@ -4,10 +4,12 @@ Most of them stay within the terminal that is being read. The others leave it: f
 the parser reads them on.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64, UInt64
 
 from dlm.grammar.masks import bits
 from dlm.grammar.masks.table import Mask, Masks
@@ -23,6 +25,39 @@ from dlm.grammar.vocabulary import Vocabulary
 _NEVER = FAR + 1  # there is no end
 _NODES = 20  # of the trie that a unit of work is spent on
 _MASK = 50  # units for a mask
+
+
+class Following(NamedTuple):
+    """Tokens that may follow a state. Those with equal `places` lead to the same situation."""
+
+    tokens: Int64[np.ndarray, " n"]
+    costs: Int64[np.ndarray, " n"]  # the fewest bytes to the end after each; `FAR` for more
+    places: UInt64[np.ndarray, " n"]
+
+    def groups(
+        self, chosen: Bool[np.ndarray, " n"] | None, apart: bool = False
+    ) -> Iterator[tuple[Int64[np.ndarray, " m"], int]]:
+        """Tokens that lead to the same situation, with its cost, by cost; `apart`: one by one."""
+        tokens = self.tokens if chosen is None else self.tokens[chosen]
+        costs = self.costs if chosen is None else self.costs[chosen]
+        places = self.places if chosen is None else self.places[chosen]
+        order = np.lexsort((places, costs))
+        tokens, costs, places = tokens[order], costs[order], places[order]
+        new = np.ones(len(tokens), bool)
+        if not apart:
+            new[1:] = places[1:] != places[:-1]
+        begins = np.flatnonzero(new)
+        for begin, end in pairwise([*begins.tolist(), len(tokens)]):
+            yield tokens[begin:end], int(costs[begin])
+
+
+def _scattered(numbers: np.ndarray) -> np.ndarray:
+    """Numbers that are as good as random, the same for the same `numbers`: sums of them tell sets
+    apart (the finaliser of splitmix64)."""
+    z = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 class Allowed:
@@ -53,33 +88,36 @@ class Allowed:
             self._meter.add(1)
         return known
 
-    def costs(self, state: State) -> tuple[np.ndarray, np.ndarray, bool]:
-        """The tokens that may follow but for stops, and the fewest bytes to the end behind each.
+    def following(self, state: State) -> "tuple[Following, bool]":
+        """The tokens that may follow, stops apart, with the fewest bytes to the end after each.
 
-        `FAR` stands for more than that. Left out are tokens behind which there is no end; and
-        whether none is.
+        Tokens after which there is no end are left out; and whether there are none of these.
         """
-        costs, all_end = np.full(len(self._vocabulary), _NEVER, dtype=np.int64), True
-        for thread in state.threads:
+        size, all_end = len(self._vocabulary), True
+        costs, places = np.full(size, _NEVER, np.int64), np.zeros(size, np.uint64)
+        for number, thread in enumerate(state.threads):
             rest = self._parser.behind_terminal(thread).cost
             all_end &= rest is not None
             if rest is not None:
                 known, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
-                nodes, bytes_ = known.costs(thread.at, bounds, self._meter)
+                nodes, bytes_, at = known.costs(thread.at, bounds, self._meter)
                 tokens, owner = self._vocabulary.trie.tokens_at(nodes)
                 np.minimum.at(costs, tokens, np.minimum(bytes_[owner] + min(rest, FAR), FAR))
+                np.add.at(places, tokens, _scattered(at[owner] + (number << 48)))
         reached, states = self._leaving(state)
         ends = np.array([_NEVER if s.cost is None else min(s.cost, FAR) for s in states] or [0])
         all_end &= all(s.cost is not None for s in states)
         tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
         np.minimum.at(costs, tokens, ends[reached.states[owner]])
+        np.add.at(places, tokens, _scattered(reached.states[owner].astype(np.int64) + (1 << 62)))
         for token in self._control(state) - {*self._vocabulary.stops}:
             behind = self._parser.after(state, token, b"")
             if behind is not None and behind.cost is not None:
                 costs[token] = min(behind.cost, FAR)
+                places[token] = _scattered(np.array([token + (1 << 61)]))[0]
             all_end &= behind is None or behind.cost is not None
         tokens = np.flatnonzero(costs < _NEVER)
-        return tokens, costs[tokens], all_end
+        return Following(tokens, costs[tokens], places[tokens]), all_end
 
     def moves(self, state: State) -> tuple[np.ndarray, np.ndarray, list[State]]:
         """The tokens that may follow, stops left out; for each which of the states it leads to."""

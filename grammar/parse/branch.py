@@ -63,11 +63,20 @@ class Branch:
         fit = counts >= low
         return nodes[fit if high is None else fit & (counts <= high)]
 
-    def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
-        """The nodes that leave a way to the end, and the fewest bytes of one from each."""
+    def costs(
+        self, bounds: Bounds, first: int
+    ) -> tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+        """The nodes that leave a way to the end, the fewest bytes of one, and where each is.
+
+        Nodes in the same state of the terminal, after as many characters, are at the same place;
+        `first` is the number of characters before the branch.
+        """
         costs = self._costs(np.arange(self.size), bounds)
         fit = costs >= 0
-        return self._reached.nodes[fit], costs[fit]
+        places = self._reached.states[fit].astype(np.int64) << 24
+        if len(self._reached.counts):
+            places += self._reached.counts[fit] + first
+        return self._reached.nodes[fit], costs[fit], places
 
     @cached_property
     def _needs(self) -> Nodes:

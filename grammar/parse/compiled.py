@@ -5,13 +5,14 @@ It is shared by the requests that use the grammar. Knows tokens, but no request 
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import islice
 from sys import maxsize
 
 import numpy as np
 
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.table import Mask, Masks
-from dlm.grammar.parse.allowed import Allowed
+from dlm.grammar.parse.allowed import Allowed, Following
 from dlm.grammar.parse.exploration import Exploration
 from dlm.grammar.parse.fewest import fewest
 from dlm.grammar.parse.fresh import leaves_a_key
@@ -19,16 +20,17 @@ from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.parser import Parser
-from dlm.grammar.parse.state import Item, State, Thread
+from dlm.grammar.parse.remainders import NEVER, Remainders
+from dlm.grammar.parse.state import State
 from dlm.grammar.parse.within import Terminals
 from dlm.grammar.vocabulary import Vocabulary
 
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # of Python objects, roughly
 _COMPLETIONS = 4096  # that are remembered
 _FARTHEST = 1 << 16  # states of which it is remembered how far a token may lead from the end
-_SPELLED = 2048  # bytes of a completion that is spelled just to count its tokens
+_COUNTED = 1 << 18  # bytes of a completion whose tokens are counted
 BEGUN = 64  # bytes that are spelled of one that is known to fit
-_DOUBTFUL = 256  # tokens that are looked at one by one
+_DOUBTFUL = 1024  # groups of tokens that are looked at one by one
 _FEW = 32  # tokens of a text that is looked for where none is known
 
 
@@ -54,15 +56,15 @@ class Compiled:
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self.few_keys = network.few_keys  # and there may be no other
-        self._spelled: dict[int, int | None] = {}  # the tokens of a state's rest, if any
-        self._completions: dict[State | tuple[State, Keys], list[int] | None] = {}
-        self._begun: dict[State, list[int] | None] = {}  # the first tokens of those
-        self._farthest: dict[State, int] = {}  # bytes to the end behind any token that may follow
+        self.remainders = Remainders(self.parser, vocabulary, self.meter)
+        self._completions: dict[tuple[State, Keys], list[int] | None] = {}
+        self._farthest: dict[State, int] = {}  # tokens to the end after any token that may follow
+        self._near: dict[State, int] = {}  # bytes, likewise
 
     @property
     def nbytes(self) -> int:
         """About what it takes in memory by now."""
-        learnt = _STATE_BYTES * len(self.parser) + self.masks.nbytes
+        learnt = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.remainders.nbytes
         return _EDGE_BYTES * len(self._network.edges) + learnt + self.extra_bytes
 
     def after(self, state: State, token: int) -> State | None:
@@ -103,82 +105,115 @@ class Compiled:
         mask = known.get(state)
         return known.get((mask, keys)) if keys and keys.doubtful else mask
 
-    def closing(self, state: State, tokens: int, fits: Callable[[int], bool]) -> np.ndarray | None:
-        """The tokens behind which the text can be completed in so many more; None: all may follow.
+    def closing(self, state: State, tokens: int) -> np.ndarray | None:
+        """The tokens after which the text can be completed in `tokens` more; None: all of them.
 
-        As packed bits. Of tokens behind which bytes do not bound it, a few are asked for: `fits`.
+        As packed bits. Where object keys are free, `closing_apart` says it.
         """
         if self._farthest.get(state, maxsize) <= tokens:
             return None
-        found, costs, all_end = self._allowed.costs(state)
-        sure = costs <= tokens if self.vocabulary.spells_every_byte else costs < 0
-        if sure.all() and all_end:
+        following, all_end = self._allowed.following(state)
+        sure = following.costs <= tokens if self.vocabulary.spells_every_byte else None
+        farthest, fitting = 0, []
+        for group, cost in following.groups(None if sure is None else ~sure):
+            self.meter.spend(1)
+            onward = self.after(state, int(group[0]))
+            needed = NEVER if onward is None or not self._counted(cost) else self.least(onward)
+            farthest = max(farthest, needed)
+            if needed <= tokens:
+                fitting.append(group)
+        if all_end:
             if len(self._farthest) >= _FARTHEST:
                 self._farthest.clear()
-            self._farthest[state] = int(costs.max(initial=0))
+            known = 0 if sure is None else int(following.costs[sure].max(initial=0))
+            self._farthest[state] = max(farthest, known)
+            if farthest <= tokens:
+                return None
+        return self._members(following, sure, fitting)
+
+    def closing_apart(
+        self, state: State, sure_bytes: int, fits: Callable[[int], bool], in_key: bool
+    ) -> np.ndarray | None:
+        """The same where keys are free: tokens with at most `sure_bytes` to the end fit for sure,
+        and others if they `fits`. `in_key`: each token is asked for, since each makes another key.
+        """
+        if self._near.get(state, maxsize) <= sure_bytes:
             return None
+        following, all_end = self._allowed.following(state)
+        sure = following.costs <= sure_bytes if self.vocabulary.spells_every_byte else None
+        if all_end and sure is not None and sure.all():
+            if len(self._near) >= _FARTHEST:
+                self._near.clear()
+            self._near[state] = int(following.costs.max(initial=0))
+            return None
+        fitting = []
+        doubtful = following.groups(None if sure is None else ~sure, apart=in_key)
+        for group, cost in islice(doubtful, _DOUBTFUL):
+            self.meter.spend(1)
+            if self._counted(cost) and fits(int(group[0])):
+                fitting.append(group)
+        return self._members(following, sure, fitting)
+
+    def _members(
+        self, following: Following, sure: np.ndarray | None, fitting: list[np.ndarray]
+    ) -> np.ndarray:
         members = np.zeros(len(self.vocabulary), dtype=bool)
-        members[found[sure]] = True
-        order = np.argsort(costs[~sure], kind="stable")[:_DOUBTFUL]
-        few = np.cumsum(costs[~sure][order]) <= 8 * _SPELLED
-        for token in found[~sure][order][few].tolist():
-            members[token] = fits(token)
+        if sure is not None:
+            members[following.tokens[sure]] = True
+        for group in fitting:
+            members[group] = True
         return packed(members)
 
     def closes_within(self, state: State, tokens: int) -> bool:
-        """The text can be completed in so many tokens, its stop not counted.
+        """The text can be completed in `tokens` tokens, its stop not counted."""
+        decided = self.decided_by_bytes(state, tokens, state.cost or 0)
+        return self.least(state) <= tokens if decided is None else decided
 
-        Bytes bound it, then the tokens of each rule's rest by themselves; seldom is more needed.
-        What takes more than `_SPELLED` bytes is not spelled: it wants as many tokens as bytes.
+    def decided_by_bytes(self, state: State, tokens: int, most: int) -> bool | None:
+        """Whether a text that takes at most `most` tokens fits, if bytes tell; None: they do not.
+
+        A text that is too long to be counted fits if its bytes do.
         """
-        told = self.bytes_tell(state, tokens, state.cost or 0)
-        if told is not None:
-            return told
-        by_rules = self._by_rules(state)
-        if by_rules is not None and by_rules <= tokens:
-            return True
-        shortest = self.shortest_completion(state, tokens)
-        return shortest is not None and len(shortest) <= tokens
-
-    def bytes_tell(self, state: State, tokens: int, most: int) -> bool | None:
-        """The same by the bytes that it takes, of at most so many tokens; None: they do not tell.
-
-        What is too long to be spelled is taken not to fit.
-        """
-        if state.cost is None or self.least_tokens(state) > tokens:
+        if state.cost is None or self.fewest_possible(state) > tokens:
             return False
         if most <= tokens and self.vocabulary.spells_every_byte:
             return True
-        return None if self.spells(state) else False
+        return None if self._counted(state.cost) else False
+
+    def least(self, state: State) -> int:
+        """The fewest tokens that are known to complete the text: exact for the fewest bytes."""
+        plain = self.remainders.tokens(state)
+        other = self._of_fewest_tokens.get(state) if plain else None
+        return plain if other is None else min(plain, len(other))
 
     def shortest_completion(self, state: State, tokens: int = maxsize) -> list[int] | None:
         """The tokens of a shortest text to the end, its stop not counted; None: there is none.
 
-        The shortest in bytes, if it is of at most so many `tokens`, else in tokens.
+        The shortest in bytes, if it is of at most `tokens` tokens, else in tokens.
         """
-        plain = self._of_fewest_bytes(state)
-        if plain is None or len(plain) > tokens:
+        needed = self.remainders.tokens(state)
+        if needed > tokens or needed >= NEVER:
+            plain = None if needed >= NEVER else self.begun(state, maxsize)
             return self._of_fewest_tokens.get(state, plain)
-        return plain
+        return self.begun(state, maxsize)
 
-    def begun(self, state: State) -> list[int] | None:
-        """The first tokens, or all, of the shortest text in bytes; None: it cannot be spelled."""
-        if state not in self._begun:
-            if len(self._begun) >= _COMPLETIONS:
-                self._begun.clear()
-            self._begun[state] = self.vocabulary.fewest(self.parser.completion(state, BEGUN))
-        return self._begun[state]
+    def begun(self, state: State, most: int = BEGUN) -> list[int] | None:
+        """The first `most` tokens, or all, of the shortest text in bytes; None: none spell it."""
+        if state.cost is None or self.remainders.tokens(state) >= NEVER:
+            return None
+        remainder = self.remainders.of(state)
+        return [] if remainder is None else remainder.spelled(self.vocabulary, most)[0]
 
-    def spells(self, state: State) -> bool:
-        """A shortest completion is not too long to be spelled to its end."""
-        return state.cost is None or state.cost <= _SPELLED
+    def counts(self, state: State) -> bool:
+        """Whether the tokens of a shortest completion are counted: it is not too long for that."""
+        return state.cost is None or self._counted(state.cost)
 
-    def least_tokens(self, state: State) -> int:
+    def fewest_possible(self, state: State) -> int:
         """No completion takes fewer tokens: each is at most as long as the longest one."""
         return -(-(state.cost or 0) // max(1, self.vocabulary.longest))
 
     def remembered(
-        self, key: State | tuple[State, Keys], spell: Callable[[], list[int] | None]
+        self, key: tuple[State, Keys], spell: Callable[[], list[int] | None]
     ) -> list[int] | None:
         """A completion, spelled when it is first asked for: a look that is cut short goes on."""
         if key not in self._completions:
@@ -187,49 +222,14 @@ class Compiled:
             self._completions[key] = spell()
         return self._completions[key]
 
-    def _of_fewest_bytes(self, state: State) -> list[int] | None:
-        return self.remembered(state, lambda: self._spell(state))
-
-    def _spell(self, state: State) -> list[int] | None:
-        if state.cost is None:
-            return None
-        self.meter.spend(1 + state.cost)
-        return self.vocabulary.fewest(self.parser.completion(state, maxsize))
+    def _counted(self, cost: int) -> bool:
+        return cost <= _COUNTED
 
     @cached_property
     def _of_fewest_tokens(self) -> dict[State, list[int]]:
         """A way through the whole grammar in fewer tokens than the shortest text's, by state."""
         start = self.parser.start
-        known = self._of_fewest_bytes(start) if self.spells(start) else None
-        most = _FEW if known is None else len(known) - 1
-        steps = fewest(self.parser, self.vocabulary, most)
+        known = self.remainders.tokens(start) if self.counts(start) else NEVER
+        steps = fewest(self.parser, self.vocabulary, _FEW if known == NEVER else known - 1)
         said = [token for _, token in steps]
         return {state: said[i:] for i, (state, _) in enumerate(steps)}
-
-    def _by_rules(self, state: State) -> int | None:
-        """The tokens of a completion that spells each rule's rest by itself."""
-        best, total = state.best, 0
-        if isinstance(best, Thread):
-            scanner = self.parser.scanners[best.terminal]
-            begun = self.vocabulary.fewest(
-                [scanner.completion(best.at, best.needed, best.remaining)]
-            )
-            if begun is None:
-                return None
-            best, total = best.behind, len(begun)
-        path: list[Item] = []
-        while best is not None:
-            path.append(best)
-            best = best.stack.best if best.stack.tokens is None else None
-        rest = 0
-        for item in reversed(path):
-            if item.state not in self._spelled:
-                spelled = self.vocabulary.fewest(self.parser.rest(item, maxsize))
-                self._spelled[item.state] = None if spelled is None else len(spelled)
-            own = self._spelled[item.state]
-            if own is None:
-                return None
-            rest = rest if item.stack.tokens is None else item.stack.tokens
-            item.stack.tokens = rest
-            rest += own
-        return total + rest

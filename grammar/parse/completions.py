@@ -14,7 +14,7 @@ from dlm.grammar.parse.state import State
 _PLAIN = [bytes([byte]) for byte in range(0x20, 0x7F) if byte not in b'"\\']
 _FILLERS = sorted(_PLAIN, key=lambda byte: not byte.isalnum())  # letters and digits first
 _LONGEST = 64  # characters that are put into one text at the most
-_SPELLED = 64  # tokens, at least, of a completion that is spelled to say how long it is
+_TOLD = 1 << 15  # bytes of a completion that is counted just to say how long it is
 
 Text = list[bytes | int]  # bytes, and control tokens by their ids
 
@@ -35,7 +35,7 @@ class Completions:
         compiled = self._compiled
         if keys is None:
             return compiled.closes_within(state, tokens)
-        told = compiled.bytes_tell(state, tokens, most_tokens(state.cost or 0))
+        told = compiled.decided_by_bytes(state, tokens, most_tokens(state.cost or 0))
         if told is False or (told and not compiled.few_keys):
             return told
         shortest = self.shortest(state, keys, tokens)
@@ -67,7 +67,7 @@ class Completions:
         Where its bytes bound its tokens, its beginning is enough to go on with.
         """
         most = state.cost or 0
-        told = self._compiled.bytes_tell(state, tokens, most_tokens(most) if keys else most)
+        told = self._compiled.decided_by_bytes(state, tokens, most_tokens(most) if keys else most)
         if told is False:
             return None, False
         if told is None or (keys and self._compiled.few_keys):
@@ -80,12 +80,12 @@ class Completions:
         self, state: State, keys: Keys | None, first: int, budget: int
     ) -> BudgetError | DeadEndError:
         """What to raise where none fits `budget` tokens, the stop and `first` others among them."""
-        least = first + self._compiled.least_tokens(state) + 1
-        if least > max(budget, _SPELLED):  # too long to be spelled just to be counted
+        least = first + self._compiled.fewest_possible(state) + 1
+        if least > budget and (state.cost or 0) > _TOLD:  # too long to be counted for the message
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, more than {budget}", least
             )
-        if not self._compiled.spells(state):
+        if not self._compiled.counts(state):
             cost = state.cost or 0
             enough = first + (most_tokens(cost) if keys else cost) + 1
             return BudgetError(

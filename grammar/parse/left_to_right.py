@@ -28,17 +28,27 @@ class LeftToRight:
     still be completed.
     """
 
-    def __init__(self, compiled: Compiled, budget: int, reasoning: Reasoning | None = None):
+    def __init__(
+        self,
+        compiled: Compiled,
+        budget: int,
+        reasoning: Reasoning | None = None,
+        work: int = maxsize,
+    ):
         """`budget` bounds all tokens, the stop among them. With `reasoning`, that may come first.
 
-        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none.
+        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none,
+        and `Unfinished` where to know it takes more than `work`: trying again goes on.
         """
         self._compiled, self._budget, self._vocabulary = compiled, budget, compiled.vocabulary
         self._matcher = Matcher(compiled, reasoning)
         self._said: list[int] = []
-        self.work = maxsize  # units that a look may take, each about 10 us
-        if not self._matcher.closes_within(budget - 1):
-            raise self._matcher.too_long(budget)
+        self.work = work  # units that a look may take, each about 10 us
+        compiled.meter.begin(work)
+        try:
+            self._matcher.check_budget(budget)
+        finally:
+            compiled.meter.begin()
 
     @property
     def ended(self) -> bool:

@@ -178,6 +178,12 @@ class Matcher:
             self._promised = found if found is not None and len(found) <= tokens else None
         return self._promised
 
+    def check_budget(self, budget: int) -> None:
+        """Raises `BudgetError` or `DeadEndError` where no text fits `budget` tokens, the stop
+        among them, and `Unfinished` as any look does."""
+        if not self.closes_within(budget - 1):
+            raise self.too_long(budget)
+
     def too_long(self, budget: int) -> GrammarError:
         """What to raise where no text fits `budget` tokens, the stop among them."""
         return self._completions.too_long(self._state, self._keys, len(self._closing()), budget)
@@ -226,8 +232,14 @@ class Matcher:
 
     def _tight_answer(self, budget: int) -> np.ndarray | None:
         """The same in front of the answer, or within it."""
-        tokens = budget - 2 if self._keys is None else 2 * (budget - 4) // 3  # `most_tokens`
-        left = self._compiled.closing(self._state, tokens, lambda t: self._fits(t, budget - 2))
+        keys = self._keys
+        if keys is None:
+            left = self._compiled.closing(self._state, budget - 2)
+        else:
+            sure, in_key = 2 * (budget - 4) // 3, keys.key is not None  # as `most_tokens` bounds it
+            left = self._compiled.closing_apart(
+                self._state, sure, lambda token: self._fits(token, budget - 2), in_key
+            )
         if left is not None:
             first = (self.completing(budget - 1) or [])[:1]
             left |= self._compiled.masks.words(self._compiled.masks.changed(None, add=first))

@@ -90,6 +90,10 @@ class Network:
             seen.update(edge.to for edge in edges)
         return ends
 
+    def first_edge(self, state: int) -> Edge | None:
+        """The first edge of a shortest way to the end of the state's rule; None: it is there."""
+        return self._way.get(state)
+
     def way(self, state: int) -> Iterator[Read | int]:
         """A shortest way to the end of the state's rule: terminals, and tokens by their ids."""
         pending = [(state, 1)]  # how often each is to be left

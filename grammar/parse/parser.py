@@ -29,7 +29,7 @@ class Parser:
 
     def __init__(self, network: Network, scan: Scan, meter: Meter):
         """`scan` gives the scanner of a terminal. Raises `GrammarError` if nothing can be read."""
-        self._network, self._meter = network, meter
+        self.network, self._meter = network, meter
         self.scanners = Made(lambda number: scan(network.terminals[number]))
         self._known: dict[frozenset[Thread | Item], State] = {}
         self._stacks = Stacks(network)
@@ -94,12 +94,12 @@ class Parser:
 
     def named(self, state: State) -> set[int]:
         """The control tokens that are asked for by their ids."""
-        edges = (e for item in state.items for e in self._network.edges_of(item.state).tokens)
+        edges = (e for item in state.items for e in self.network.edges_of(item.state).tokens)
         return {token for edge in edges if edge.listed for token in edge.ids}
 
     def takes_other_tokens(self, state: State) -> list[frozenset[int]]:
         """Of edges that take any control token, those that each does not."""
-        edges = (e for item in state.items for e in self._network.edges_of(item.state).tokens)
+        edges = (e for item in state.items for e in self.network.edges_of(item.state).tokens)
         return [edge.ids for edge in edges if not edge.listed]
 
     def behind_terminal(self, thread: Thread) -> State:
@@ -138,7 +138,7 @@ class Parser:
     def rest(self, item: Item, most: int) -> list[bytes | int]:
         """The same to the end of the item's rule."""
         said, left = list[bytes | int](), most
-        for part in self._network.way(item.state):
+        for part in self.network.way(item.state):
             if left <= 0:
                 break
             if isinstance(part, Read):
@@ -182,7 +182,7 @@ class Parser:
         items = [
             Item(edge.to, item.stack)
             for item in state.items
-            for edge in self._network.edges_of(item.state).tokens
+            for edge in self.network.edges_of(item.state).tokens
             if edge.takes(token)
         ]
         return self._state(items) if items else None
@@ -211,7 +211,7 @@ class Parser:
         pending += [thread.behind for thread in threads if self._ended(thread)]
         if not pending:
             return State(threads, [], cost, best, {})
-        network = self._network
+        network = self.network
         seen: set[Thread | Item] = {*threads, *pending}
         pending = [item for item in seen if isinstance(item, Item)]
         called: dict[int, StackNode] = {}  # from here, by rule
@@ -257,7 +257,7 @@ class Parser:
 
     def _followed(self, edge: Follow, stack: StackNode, called: dict[int, StackNode]) -> list[Item]:
         """Enter a rule: once for all who follow it from here."""
-        network, entry = self._network, self._network.start[edge.rule]
+        network, entry = self.network, self.network.start[edge.rule]
         passed = network.nullable(edge.rule) and not edge.round
         reached = [Item(edge.to, stack)] if passed else []
         if network.tail(edge.to):  # its end is the end of who waits for this rule

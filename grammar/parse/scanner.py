@@ -140,15 +140,18 @@ class Scanner:
                     if isinstance(to, int):
                         yield said, to, 1
                     else:
-                        yield said + b"\\u%04x" % to[0][0], to[0][2], 1
+                        for second, _, behind in to:
+                            yield said + b"\\u%04x" % second, behind, 1
             case ("escape", q):
                 for low, high, to in self._edges[q]:
                     short = (s for c, s in _SHORT.items() if low <= c <= high)
                     yield next((s.encode() for s in short), hex(low)), to, 1
             case ("backslash", segments):
-                yield b"\\u%04x" % segments[0][0], segments[0][2], 1
+                for low, _, to in segments:
+                    yield b"\\u%04x" % low, to, 1
             case ("u", segments):
-                yield b"u%04x" % segments[0][0], segments[0][2], 1
+                for low, _, to in segments:
+                    yield b"u%04x" % low, to, 1
 
     def _out(self, key: tuple) -> Iterator[tuple[int, int, tuple]]:
         match key:

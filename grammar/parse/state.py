@@ -13,14 +13,13 @@ from typing import NamedTuple
 class StackNode:
     """Where a rule goes on when it ends: a node may wait for itself (left recursion)."""
 
-    __slots__ = ("best", "cost", "ends", "order", "tokens", "waiting")
+    __slots__ = ("best", "cost", "ends", "order", "waiting")
 
     def __init__(self, ends: bool = False):
         self.waiting: list[Item] = []  # states to go on in, with their own stack nodes
         self.ends = ends  # nobody waits: it is the text that ends
         self.cost: int | None = 0 if ends else None  # bytes to the text's end; None: no way
         self.best: Item | None = None  # where the shortest way goes on
-        self.tokens: int | None = None  # how many that takes, once somebody has counted
         self.order = 0  # tells nodes apart by who waits, the same in every run
 
     def wait_for(self, waiting: "Iterable[Item]") -> None:
@@ -71,6 +70,7 @@ class State:
     best: "Thread | Item | None"  # where the shortest way to the end begins
     next: "dict[int, State | None]"  # by the next byte, as far as known
     forced: str | None = None  # the text that must follow, once somebody has asked
+    tokens: int | None = None  # the fewest of the shortest text to the end, likewise
 
 
 def order(each: Thread | Item) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from weakref import WeakValueDictionary
 
 import numpy as np
-from jaxtyping import Int32, UInt32
+from jaxtyping import Int32, Int64, UInt32
 
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.walk import Nodes, Reached, Table
@@ -29,6 +29,7 @@ _NODE = 20  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
 Words = UInt32[np.ndarray, " words"]
+Costs = tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]  # bytes, places
 
 
 class Within:
@@ -56,10 +57,20 @@ class Within:
         """The nodes of the trie behind which a token goes on outside of the terminal."""
         return _joined([branch.ends(behind) for branch, behind in self._behind(bounds)])
 
-    def costs(self, bounds: Bounds) -> tuple[Nodes, np.ndarray]:
-        """The nodes that leave a way to the end, and the fewest bytes of one from each."""
-        found = [branch.costs(behind) for branch, behind in self._behind(bounds)]
-        return _joined([nodes for nodes, _ in found]), _joined([costs for _, costs in found])
+    def costs(self, bounds: Bounds) -> Costs:
+        """The nodes that leave a way to the end, the fewest bytes of one, and where each is."""
+        found = [
+            branch.costs(behind, first)
+            for (branch, first), (_, behind) in zip(
+                self._branches, self._behind(bounds), strict=True
+            )
+        ]
+        nodes, costs, places = zip(*found, strict=True) if found else ((), (), ())
+        return (
+            _joined([*nodes]),
+            _joined([*costs]).astype(np.int64),
+            _joined([*places]).astype(np.int64),
+        )
 
     def _behind(self, bounds: Bounds) -> Iterator[tuple[Branch, Bounds]]:
         low, high = bounds
@@ -122,7 +133,7 @@ class TerminalTokens:
             self._all.hold(self._words[key].nbytes)
         return self._words[key]
 
-    def costs(self, state: int, bounds: Bounds, meter: Meter) -> tuple[Nodes, np.ndarray]:
+    def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
         return self._at(state, bounds, meter).costs(bounds)
 
     def ends(self, state: int, bounds: Bounds, meter: Meter) -> Nodes:

@@ -1,5 +1,7 @@
 """Answers close within their budget, whatever the model wants."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from dlm.grammar import (
     Grammar,
     JsonObject,
     JsonSchema,
+    Matcher,
     Regex,
     Vocabulary,
 )
@@ -163,13 +166,14 @@ LONG = [
 
 
 @pytest.mark.parametrize("spec", LONG)
-def test_what_is_too_long_to_be_spelled_closes_within_as_many_tokens_as_bytes(
+def test_a_long_answer_is_admitted_at_its_exact_number_of_tokens_and_closes_within_it(
     compiler, vocabulary, spec
 ):
-    """However the model wanders before it is made to close; and fewer tokens are refused."""
+    """However the model wanders before it is made to close; and one token less is refused."""
     compiled, canvas = compiler.compile(spec), 256
-    needed = compiled.parser.start.cost + 1
-    with pytest.raises(BudgetError, match=f"surely fits {needed}") as no:
+    text = compiled.parser.completion(compiled.parser.start, 1 << 20)
+    needed = len(vocabulary.fewest(text)) + 1
+    with pytest.raises(BudgetError, match=f"takes {needed} tokens, more than") as no:
         Frontier(compiled, needed - 1)
     assert no.value.needed == needed
     frontier, said = Frontier(compiled, needed), []
@@ -182,6 +186,52 @@ def test_what_is_too_long_to_be_spelled_closes_within_as_many_tokens_as_bytes(
     assert len(said) <= needed
     matcher = judge(spec, vocabulary)
     assert all(matcher.accept_token(token) for token in said)
+
+
+KEYS = [f"{word}_{i:02d}" for i in range(50) for word in ("patient", "born", "code", "rate")]
+
+
+def form(keys, **more):
+    """An object with some properties and then `keys`, all of which are required and nullable."""
+    nullable = {key: {"type": ["string", "null"]} for key in keys}
+    properties = {**more, **nullable}
+    return JsonSchema({"type": "object", "properties": properties, "required": [*properties]})
+
+
+def test_two_hundred_keys_are_admitted_at_the_tokens_of_their_shortest_answer(compiler, vocabulary):
+    shortest = json.dumps(dict.fromkeys(KEYS), separators=(",", ":"))
+    compiled = compiler.compile(form(KEYS))
+    tokens = vocabulary.fewest([shortest.encode()])
+    Frontier(compiled, len(tokens) + 1)
+    assert needed_for(compiled) == len(tokens) + 1
+
+
+@pytest.mark.parametrize("summary", [{"type": "string"}, {"type": "string", "maxLength": 3000}])
+@pytest.mark.parametrize("more", [0, 1, 300])
+def test_a_free_text_before_many_keys_is_not_cut_while_tokens_stay_unused(
+    compiler, vocabulary, summary, more
+):
+    """The model's own answer fits its budget, so every token of it is allowed."""
+    said = {"summary": "He fell at home and reported pain. " * 14, **dict.fromkeys(KEYS[:120])}
+    text = json.dumps(said, separators=(",", ":"))
+    wanted = [*vocabulary.encode(text), vocabulary.stops[0]]
+    matcher = Matcher(compiler.compile(form(KEYS[:120], summary=summary)))
+    for place, token in enumerate(wanted):
+        left = len(wanted) + more - place
+        allowed = matcher.allowed(left) if place % 7 == 0 or place < 40 else matcher.allowed()
+        assert allowed[token >> 5] >> (token & 31) & 1, (place, vocabulary.text(wanted[:place]))
+        assert matcher.accept(token)
+        assert matcher.closes_within(left - 2) or matcher.ended
+
+
+def test_a_free_text_before_many_keys_may_take_all_tokens_that_these_leave(compiler, vocabulary):
+    compiled = compiler.compile(form(KEYS[:60], summary={"type": "string"}))
+    budget, letter = needed_for(compiled) + 100, vocabulary.encode("a")
+    begun = vocabulary.encode('{"summary":"')
+    canvases = (
+        wanting((begun if i == 0 else []) + letter * L, len(vocabulary), 0) for i in range(budget)
+    )
+    assert len(answer(Frontier(compiled, budget), canvases)) == budget
 
 
 def test_no_length_is_too_much_work(compiler):
