@@ -40,6 +40,8 @@ class Elements(Dialect):
     lines: bool = False
 
     def mark(self, text: str) -> Node:
+        if text == "{}":  # both line breaks of a call without arguments
+            return row(self.space, self.space)
         return EMPTY if text == ":" else self.space
 
     def key(self, name: str) -> Node:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dlm.grammar.kinds.json_schema import JsonSchema
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.whitespace import Whitespace
 
 if TYPE_CHECKING:
     from dlm.grammar.markers import CallMarkers
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JsonObject(Spec):
-    """A JSON object with any members. `max_whitespace` is as in `JsonSchema`."""
+    """A JSON object with any members. `max_whitespace` and `whitespace` are as in `JsonSchema`."""
 
-    max_whitespace: int = 8  # characters
+    max_whitespace: int = 8  # blanks
+    whitespace: Whitespace = "any"
 
     kind = "JSON object"
 
@@ -26,7 +28,7 @@ class JsonObject(Spec):
 
     @cached_property
     def _schema(self) -> JsonSchema:
-        return JsonSchema({"type": "object"}, self.max_whitespace)
+        return JsonSchema({"type": "object"}, self.max_whitespace, whitespace=self.whitespace)
 
     @property
     def source(self) -> None:

@@ -16,12 +16,18 @@ from dlm.grammar.plain import plain
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.check import UncheckableError, check, parsed
 from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.whitespace import STYLES, Whitespace
 from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.writer import Written, write
 
 if TYPE_CHECKING:
     from dlm.grammar.markers import CallMarkers
 
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "unenforced": ("refuse", "check"),
+    "additional_properties": ("closed", "schema"),
+    "whitespace": STYLES,
+}
 _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
 
 
@@ -30,9 +36,17 @@ class JsonSchema(Spec):
     """A JSON value that a schema accepts.
 
     `schema` is a parsed schema, its JSON text, or a pydantic model. Properties come in the
-    schema's order, and only those that it names, unless it speaks of others. `max_whitespace`
-    bounds each run of whitespace between the JSON's own tokens: enough for the model's own
-    indentation, never an endless run. Where the rules of a grammar cannot say a keyword, it is
+    schema's order. With `additional_properties` "closed" there are only those that the schema
+    names, unless it speaks of others; with "schema" there are others wherever the specification
+    allows them: objects that the schema does not close are open.
+
+    `whitespace` says what stands between the JSON's own tokens: "compact" nothing at all; "pretty"
+    what `json.dumps(value, indent=2)` writes, but for the depth of a line, which is the model's
+    own; "any" up to `max_whitespace` blanks and then at most one line break, with an indentation of
+    at most four times as many blanks, so that no line is ever empty. The last one has room for
+    every output of `json.dumps` with an indentation of 4 down to 8 levels, or of 2 down to 16.
+
+    Where the rules of a grammar cannot say a keyword, it is
     refused, or left to the check of the finished value (`unenforced`). What several schemas of an
     `anyOf` evaluate together counts for `unevaluated*` up to five of them; of six or more, what one
     evaluates does.
@@ -45,11 +59,13 @@ class JsonSchema(Spec):
     """
 
     schema: Mapping[str, Any] | bool | str | type[BaseModel]
-    max_whitespace: int = 8  # characters; indentation by 2 down to four levels
+    max_whitespace: int = 8  # blanks
     unenforced: Literal["refuse", "check"] = "refuse"
     implied_types: bool = True
     registry: Mapping[str, Any] | None = None
     formats: bool | None = None
+    additional_properties: Literal["closed", "schema"] = "closed"
+    whitespace: Whitespace = "any"
 
     kind = "JSON schema"
 
@@ -57,10 +73,10 @@ class JsonSchema(Spec):
         if not isinstance(self.max_whitespace, int) or not 1 <= self.max_whitespace <= 1000:
             reason = f"max_whitespace is {self.max_whitespace!r:.40}, not from 1 to 1000"
             raise InvalidGrammarError(self.kind, reason)
-        if self.unenforced not in ("refuse", "check"):
-            raise InvalidGrammarError(
-                self.kind, f"unenforced is {self.unenforced!r:.40}, not 'refuse' or 'check'"
-            )
+        for option, known in _OPTIONS.items():
+            if (given := getattr(self, option)) not in known:
+                ways = " or ".join(map(repr, known))
+                raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {ways}")
         with suppress(TooMuchWorkError):  # that is for `rules` to say
             self._written(Rules(), _AT_ONCE)
 
@@ -106,10 +122,12 @@ class JsonSchema(Spec):
         return (
             self.kind,
             hashlib.sha256(read.encode()).hexdigest(),
-            self.max_whitespace,
+            self.max_whitespace if self.whitespace == "any" else 0,
             self.unenforced,
             self.implied_types,
             self._formats,
+            self.additional_properties,
+            self.whitespace,
         )
 
     @property
@@ -127,12 +145,13 @@ class JsonSchema(Spec):
     def _written(self, rules: Rules, most_work: int) -> Written:
         return write(
             self.parsed,
-            dialect=Dialect(self.max_whitespace),
+            dialect=Dialect(self.max_whitespace, whitespace=self.whitespace),
             rules=rules,
             unenforced=self.unenforced,
             implied_types=self.implied_types,
             formats=self._formats,
             registry=self._documents,
+            closed=self.additional_properties == "closed",
             most_work=most_work,
         )
 

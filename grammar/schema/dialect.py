@@ -20,29 +20,31 @@ from dlm.grammar.rules.nodes import (
     Spelling,
     Terminal,
 )
+from dlm.grammar.schema.whitespace import Whitespace, run, spaced
 
-_SPACE = ((9, 10), (13, 13), (32, 32))
 _BARE = re.compile(r"[\w.$\-]+")
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """JSON text with runs of at most `max_whitespace` characters between its tokens; or, with the
-    id of the token `quote`, Gemma's: that token around strings, bare keys, no whitespace."""
+    """JSON text with white space between its tokens, as `whitespace` and `max_whitespace` have it;
+    or, with the id of the token `quote`, Gemma's: that token around strings, bare keys, no white
+    space."""
 
-    max_whitespace: int = 8  # characters; indentation by 2 down to four levels
+    max_whitespace: int = 8  # blanks in a line; a line may be indented by four times as many
     quote: int | None = None
+    whitespace: Whitespace = "any"
 
     def mark(self, text: str) -> Node:
         """One of `{ } [ ] , :`, or an empty `{}` or `[]`, with the whitespace that it may have."""
         if self.quote is not None:
             return Literal(text)
-        return _spaced(text, self.max_whitespace)
+        return spaced(text, self.whitespace, self.max_whitespace)
 
     @cached_property
     def space(self) -> Node:
         """A run of whitespace, or none."""
-        return Terminal(Automaton.of(Repetition(Characters(_SPACE), 0, self.max_whitespace)))
+        return run(self.whitespace, self.max_whitespace)
 
     def key(self, name: str) -> Node:
         """Raises `InvalidGrammarError` where it cannot be written."""
@@ -81,16 +83,6 @@ class Dialect:
 def choice(texts: tuple[str, ...]) -> Node:
     """One of some texts, character for character."""
     return Literal(texts[0]) if len(texts) == 1 else Terminal(Automaton.words(texts))
-
-
-@lru_cache(256)
-def _spaced(text: str, most: int) -> Node:
-    space = Repetition(Characters(_SPACE), 0, most)
-    if len(text) == 2:
-        parts = [Literal(text[0]), space, Literal(text[1])]
-    else:
-        parts = [space] * (text not in "{[") + [Literal(text)] + [space] * (text not in "}]")
-    return Terminal(Automaton.of(Concatenation(tuple(parts))))
 
 
 @lru_cache(1)

@@ -74,8 +74,9 @@ def of_regex(pattern: str) -> str:
 
 def of_schema(schema: dict[str, Any], max_whitespace: int = 8) -> str:
     """With whitespace bounded as ours is, and escapes wherever llguidance can be told to."""
+    line = rf"\x0D?\x0A[\x20\x09]{{0,{4 * max_whitespace}}}"
     options = {
-        "whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{max_whitespace}}}",
+        "whitespace_pattern": rf"[\x20\x09]{{1,{max_whitespace}}}({line})?|{line}",
         "json_allow_general_unicode_escapes": True,
     }
     return f"start: %json {json.dumps({'x-guidance': options, **schema})}"

@@ -1,0 +1,73 @@
+"""White space between the tokens of JSON text: where it may stand, and how much of it.
+
+A run never has an empty line in it, whatever the style.
+"""
+
+from functools import lru_cache
+from typing import Literal as OneOf
+from typing import get_args
+
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.rules.nodes import (
+    EMPTY,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Repetition,
+    Terminal,
+    concatenation,
+    optional,
+)
+
+Whitespace = OneOf["any", "compact", "pretty"]
+STYLES: tuple[str, ...] = get_args(Whitespace)
+
+_BLANK = Characters(((0x09, 0x09), (0x20, 0x20)))
+_LINE_BREAK = Concatenation((optional(Literal("\r")), Literal("\n")))
+_INDENTATION = 4  # times `most`: what four blanks a level need at that many levels
+_DEEPEST = 32  # levels of indentation in the style "pretty"
+
+
+@lru_cache(256)
+def spaced(text: str, style: Whitespace, most: int) -> Node:
+    """Return one of `{ } [ ] , :`, or an empty `{}` or `[]`, with the white space around it."""
+    if style == "compact" or most == 0:
+        return Literal(text)
+    if style == "pretty":
+        return _pretty(text)
+    space = _run(most)
+    if len(text) == 2:
+        parts = [Literal(text[0]), space, Literal(text[1])]
+    else:
+        parts = [space] * (text not in "{[") + [Literal(text)] + [space] * (text not in "}]")
+    return Terminal(Automaton.of(Concatenation(tuple(parts))))
+
+
+@lru_cache(64)
+def run(style: Whitespace, most: int) -> Node:
+    """Return a run of white space, or none, as it may stand around a whole value."""
+    if style == "compact" or most == 0:
+        return EMPTY
+    return Terminal(Automaton.of(_run(most)))
+
+
+def _run(most: int) -> Node:
+    """At most `most` blanks in a line, and then at most one line break with its indentation."""
+    indentation = Repetition(_BLANK, 0, _INDENTATION * most)
+    return concatenation(
+        Repetition(_BLANK, 0, most), optional(concatenation(_LINE_BREAK, indentation))
+    )
+
+
+def _pretty(text: str) -> Node:
+    """As `json.dumps(value, indent=2)` writes it; how deep a line is indented is the model's."""
+    if text == ":":
+        return Literal(": ")
+    if len(text) == 2:
+        return Literal(text)
+    inner = text not in "}]"  # such a line is within something, and indented once at least
+    level = Repetition(Literal("  "), int(inner), _DEEPEST)
+    line = Concatenation((Literal("\n"), level))
+    parts = (Literal(text), line) if inner else (line, Literal(text))
+    return Terminal(Automaton.of(Concatenation(parts)))
