@@ -42,9 +42,9 @@ class JsonSchema(Spec):
 
     `whitespace` says what stands between the JSON's own tokens: "compact" nothing at all; "pretty"
     what `json.dumps(value, indent=2)` writes, but for the depth of a line, which is the model's
-    own; "any" up to `max_whitespace` blanks and then at most one line break, with an indentation of
-    at most four times as many blanks, so that no line is ever empty. The last one has room for
-    every output of `json.dumps` with an indentation of 4 down to 8 levels, or of 2 down to 16.
+    own; "any" up to `max_whitespace` blanks, and then at most one line break, so that no line is
+    ever empty. The next line is indented by at most twice as many blanks, or by that many levels of
+    four.
 
     Where the rules of a grammar cannot say a keyword, it is
     refused, or left to the check of the finished value (`unenforced`). What several schemas of an

@@ -31,7 +31,7 @@ class Dialect:
     or, with the id of the token `quote`, Gemma's: that token around strings, bare keys, no white
     space."""
 
-    max_whitespace: int = 8  # blanks in a line; a line may be indented by four times as many
+    max_whitespace: int = 8  # blanks in a line, and levels that the next one is indented by
     quote: int | None = None
     whitespace: Whitespace = "any"
 

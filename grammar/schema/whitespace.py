@@ -16,6 +16,7 @@ from dlm.grammar.rules.nodes import (
     Node,
     Repetition,
     Terminal,
+    alternation,
     concatenation,
     optional,
 )
@@ -25,7 +26,7 @@ STYLES: tuple[str, ...] = get_args(Whitespace)
 
 _BLANK = Characters(((0x09, 0x09), (0x20, 0x20)))
 _LINE_BREAK = Concatenation((optional(Literal("\r")), Literal("\n")))
-_INDENTATION = 4  # times `most`: what four blanks a level need at that many levels
+_LEVEL = 4  # blanks: deep lines are indented by whole levels
 _DEEPEST = 32  # levels of indentation in the style "pretty"
 
 
@@ -53,11 +54,11 @@ def run(style: Whitespace, most: int) -> Node:
 
 
 def _run(most: int) -> Node:
-    """At most `most` blanks in a line, and then at most one line break with its indentation."""
-    indentation = Repetition(_BLANK, 0, _INDENTATION * most)
-    return concatenation(
-        Repetition(_BLANK, 0, most), optional(concatenation(_LINE_BREAK, indentation))
-    )
+    """At most `most` blanks in a line, and then at most one line break with its indentation: twice
+    as many blanks, or `most` whole levels."""
+    blanks, deep = Repetition(_BLANK, 0, 2 * most), Repetition(Literal(" " * _LEVEL), 0, most)
+    line = concatenation(_LINE_BREAK, alternation(blanks, deep))
+    return concatenation(Repetition(_BLANK, 0, most), optional(line))
 
 
 def _pretty(text: str) -> Node:

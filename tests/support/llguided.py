@@ -74,9 +74,10 @@ def of_regex(pattern: str) -> str:
 
 def of_schema(schema: dict[str, Any], max_whitespace: int = 8) -> str:
     """With whitespace bounded as ours is, and escapes wherever llguidance can be told to."""
-    line = rf"\x0D?\x0A[\x20\x09]{{0,{4 * max_whitespace}}}"
+    most = max_whitespace
+    line = rf"\x0D?\x0A([\x20\x09]{{0,{2 * most}}}|(\x20{{4}}){{0,{most}}})"
     options = {
-        "whitespace_pattern": rf"[\x20\x09]{{1,{max_whitespace}}}({line})?|{line}",
+        "whitespace_pattern": rf"[\x20\x09]{{1,{most}}}({line})?|{line}",
         "json_allow_general_unicode_escapes": True,
     }
     return f"start: %json {json.dumps({'x-guidance': options, **schema})}"

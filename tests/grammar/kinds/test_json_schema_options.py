@@ -73,7 +73,8 @@ def test_white_space_may_be_what_json_dumps_writes(indent: int | str):
         '{"a": [], \n \n "c": {}}',
         '{"a":\r\r[]}',
         '{"a":' + " " * 9 + "[]}",
-        '{\n"a"' + ": []\n" + " " * 33 + "}",
+        '{"a": []\n' + " " * 17 + "}",
+        '{"a": []\n' + " " * 36 + "}",
     ],
 )
 def test_no_line_is_empty_and_no_run_of_blanks_is_endless(text: str):
