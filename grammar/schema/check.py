@@ -21,6 +21,7 @@ from dlm.grammar.regex.pattern import bounded
 from dlm.grammar.schema.constant import constant, exact
 from dlm.grammar.schema.drafts import ANY, draft_of
 from dlm.grammar.schema.languages import format_texts
+from dlm.grammar.schema.nulls import without_nulls
 from dlm.grammar.schema.older import Errors, Keyword, older
 from dlm.grammar.schema.unevaluated import unevaluated_properties
 
@@ -82,7 +83,8 @@ def check(
     """Raises `InvalidValueError` for a value that does not fit, with its path; and
     `UncheckableError`. With the name of a property, only for what is wrong `about` that one."""
     try:
-        problem = _Check(formats, about).problem(value, schema, registry or {})
+        documents = {uri: without_nulls(one) for uri, one in (registry or {}).items()}
+        problem = _Check(formats, about).problem(value, without_nulls(schema), documents)
     except UncheckableError:
         raise
     except InvalidGrammarError as error:

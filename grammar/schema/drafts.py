@@ -2,13 +2,13 @@
 
 ANY = 0  # no draft named: the newest, with what older ones say otherwise
 _DRAFTS = {
-    "http://json-schema.org/draft-03/schema": 3,
-    "http://json-schema.org/draft-04/schema": 4,
-    "http://json-schema.org/draft-06/schema": 6,
-    "http://json-schema.org/draft-07/schema": 7,
-    "http://json-schema.org/schema": 7,
-    "https://json-schema.org/draft/2019-09/schema": 2019,
-    "https://json-schema.org/draft/2020-12/schema": 2020,
+    "json-schema.org/draft-03/schema": 3,
+    "json-schema.org/draft-04/schema": 4,
+    "json-schema.org/draft-06/schema": 6,
+    "json-schema.org/draft-07/schema": 7,
+    "json-schema.org/schema": 7,
+    "json-schema.org/draft/2019-09/schema": 2019,
+    "json-schema.org/draft/2020-12/schema": 2020,
 }
 _SINCE = {
     **dict.fromkeys(("const", "contains", "propertyNames"), 6),
@@ -21,8 +21,8 @@ _UNTIL = {"$recursiveRef": 2019, "id": 4}  # those that are still written are st
 
 
 def draft_of(uri: str) -> int:
-    """The draft that a `$schema` names; `ANY` where it is none that is known."""
-    return _DRAFTS.get(uri.rstrip("#"), ANY)
+    """The draft that a `$schema` names, by http or https; `ANY` where it is none that is known."""
+    return _DRAFTS.get(uri.partition("://")[2].rstrip("#/"), ANY)
 
 
 def known(draft: int, word: str) -> bool:

@@ -127,6 +127,7 @@ class Objects:
     high: int | None = None
     some: tuple[tuple[Automaton | Formula, Formula], ...] = ()  # such a key and value is there
     opened: bool = False  # the schema speaks of properties that it does not name
+    named: bool = False  # it has `properties`, which may name none, or impossible ones
     evaluated: tuple[frozenset[str], frozenset[str], bool] = (frozenset(), frozenset(), False)
 
     def both(self, other: "Objects") -> "Objects":
@@ -139,6 +140,7 @@ class Objects:
             lesser(self.high, other.high),
             tuple(dict.fromkeys(self.some + other.some)),
             self.opened or other.opened,
+            self.named or other.named,
             (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
         )
 

@@ -33,7 +33,7 @@ from dlm.grammar.schema.formula import (
     some,
 )
 from dlm.grammar.schema.languages import Languages
-from dlm.grammar.schema.reader import Reader, Source
+from dlm.grammar.schema.reader import Reader, Source, has_ref_alone
 
 ABOUT = {
     "string": frozenset(("minLength", "maxLength", "pattern", "format")),
@@ -227,6 +227,7 @@ class Keywords:
             int(node.get("minProperties", 0)),
             None if high is None else int(high),
             opened=rest is not None and rest is not False,
+            named="properties" in node,
         )
         if not annotate or objects == EMPTY["object"]:
             return objects
@@ -236,7 +237,7 @@ class Keywords:
 
 def alone(source: Source) -> bool:
     """Its `$ref` is all that counts."""
-    return "$ref" in source.node and 0 < source.draft <= 7
+    return has_ref_alone(source.node, source.draft)
 
 
 def whole(kind: str) -> Shape:

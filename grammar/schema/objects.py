@@ -58,8 +58,9 @@ def members(
     required = set(objects.required)
     present = [name for name, value in named.items() if normal.possible(value)]
     patterns = any(clause.patterns for clause in objects.clauses)
-    # It names properties, says nothing of others, and needs no others.
-    closed = bool(present or patterns) and not objects.opened and objects.low <= len(present)
+    # It names properties, or none at all, says nothing of others, and needs no others.
+    speaks = objects.named or bool(present or patterns)
+    closed = speaks and not objects.opened and objects.low <= len(present)
     free: list[Member] = []
     for member in _classes(objects, list(named), normal, keys_of, closed):
         words = member.keys.words_up_to(_MOST_KEYS)

@@ -21,7 +21,7 @@ _ONE = frozenset(
 )
 _LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _MAPS = {*"properties patternProperties $defs definitions dependentSchemas dependencies".split()}
-_DATA = ("const", "enum", "default", "examples")
+DATA = ("const", "enum", "default", "examples")
 _COUNTS = {m + n for m in ("min", "max") for n in ("Length", "Items", "Properties", "Contains")}
 _TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursiveRef".split())
 _BOOLEANS: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
@@ -171,9 +171,13 @@ class Reader:
             listed = isinstance(node.get("items"), list)
             if listed and "prefixItems" in node and draft in (ANY, 2020):
                 self._refuse(f"{where}/items", "a list beside prefixItems, which no draft knows")
+            alone = has_ref_alone(node, draft)
             for word, value in node.items():
                 if known(draft, word):
-                    if reason := _flaw(word, value, draft):
+                    reason = _flaw(word, value, draft)
+                    if reason and alone and word != "$ref":
+                        continue  # nobody reads it
+                    if reason:
                         self._refuse(where + pointer(word), reason)
                     for key, part in _parts(word, value):
                         waiting.append((part, where + pointer(word, *key), base, draft))
@@ -190,13 +194,17 @@ class Reader:
         """Its base URI; and notes its names."""
         word = "id" if draft == 4 else "$id"
         name = node.get(word)
-        if isinstance(name, str) and not (0 < draft <= 7 and "$ref" in node):
+        if isinstance(name, str):
             uri, _, fragment = self._absolute(base, name).partition("#")
-            if not name.startswith("#"):
-                base = uri
-                self._roots.setdefault(base, node)
-            if fragment:
-                self._anchors.setdefault((base, fragment), node)
+            if has_ref_alone(node, draft):  # others may know the document by that name all the same
+                if not self._roots:
+                    self._roots[uri] = node
+            else:
+                if not name.startswith("#"):
+                    base = uri
+                    self._roots.setdefault(base, node)
+                if fragment:
+                    self._anchors.setdefault((base, fragment), node)
         for word in ("$anchor", "$dynamicAnchor"):
             if isinstance(node.get(word), str) and known(draft, word):
                 self._anchors.setdefault((base, node[word]), node)
@@ -207,12 +215,18 @@ class Reader:
         return base
 
 
+def has_ref_alone(node: dict[str, Any], draft: int) -> bool:
+    """Whether the `$ref` of a schema is all that counts in it: in drafts up to 7 its siblings,
+    identifiers among them, are ignored."""
+    return "$ref" in node and 0 < draft <= 7
+
+
 def spelled_out(schema: Any) -> Any:
     """A copy in which OpenAPI's `nullable` is the type that it means."""
     if not isinstance(schema, dict):
         return [spelled_out(part) for part in schema] if isinstance(schema, list) else schema
     copy = {
-        key: part if key in _DATA and not isinstance(part, dict) else spelled_out(part)
+        key: part if key in DATA and not isinstance(part, dict) else spelled_out(part)
         for key, part in schema.items()
     }
     if copy.get("nullable") is True and isinstance(copy.get("type"), str):
@@ -222,9 +236,19 @@ def spelled_out(schema: Any) -> Any:
     return copy
 
 
+def is_schema_list(word: str, value: Any) -> bool:
+    """Whether the value of a keyword is a list of schemas."""
+    return isinstance(value, list) and (word in _LISTS or word == "items")
+
+
+def is_schema_map(word: str) -> bool:
+    """Whether a keyword has schemas by names of their own."""
+    return word in _MAPS
+
+
 def _parts(word: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """The schemas in the value of a keyword, with the keys that lead there."""
-    if word in _LISTS or (word == "items" and isinstance(value, list)):
+    if is_schema_list(word, value):
         yield from (((i,), part) for i, part in enumerate(value))
     elif word in _ONE:
         yield (), value

@@ -33,7 +33,8 @@ def closed_names(shape: Shape) -> set[str] | None:
     facets = shape.facets
     if not isinstance(facets, Objects) or facets.opened or shape.values is not None:
         return None
-    return set(facets.all_names()) or None
+    names = set(facets.all_names())
+    return names if names or facets.named else None
 
 
 def required_names(shape: Shape) -> set[str]:

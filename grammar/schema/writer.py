@@ -25,6 +25,7 @@ from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, most_characters, whole
 from dlm.grammar.schema.listing import Listing, either
 from dlm.grammar.schema.normal import NormalForm
+from dlm.grammar.schema.nulls import without_nulls
 from dlm.grammar.schema.objects import ObjectWriter, members
 from dlm.grammar.schema.reader import Reader
 from dlm.grammar.schema.work import MOST_WORK, Work
@@ -75,6 +76,8 @@ def write(
     """
     try:
         work = Work(most_work)
+        schema = without_nulls(schema)
+        registry = {uri: without_nulls(one) for uri, one in (registry or {}).items()}
         reader = Reader(schema, registry, where, work, strict=not implied_types)
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
