@@ -13,6 +13,10 @@ MERGE = (
     LOGITS + " *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 i32 i32:16 fp32 i32:16 i32:16"
     " {} 64 4096 num_warps=8"
 )
+CUT = (
+    "{0}:16 i32:16 *i32:16 i32 *i64:16 *i64:16 *fp32:16 *i32:16 *fp32:16 *fp32:16 *i32:16"
+    " i32:16 i32:16 i32 {1} {2} 4096 num_warps=8"
+)
 W4A16 = "{}:16 *u8:16 *i32:16 *fp32 {}:16 i32:16 i32 i32:16 i32 "
 W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
 BLOCK_SCALED = {
@@ -41,6 +45,10 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         (f"vocab.{kernel}", signature.format(logits, cap), dict.fromkeys(sms, ""))
         for kernel, signature in (("_chunk_kernel", CHUNK), ("_merge_kernel", MERGE))
         for logits, cap, sms in (("*bf16", 30.0, SHARED), ("*fp32", 0.0, [120]))
+    ),
+    *(
+        ("vocab_cut._cut_kernel", CUT.format(logits, cap, low), dict.fromkeys(sms, ""))
+        for logits, cap, low, sms in (("*bf16", 30.0, 16, SHARED), ("*fp32", 0.0, 0, SHARED))
     ),
     (
         "nvfp4._quantize_kernel",

@@ -23,7 +23,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dlm.kernels.vocab_cpu import mask_words, pass_rows
-from dlm.kernels.vocab_rows import Masks, VocabPass
+from dlm.kernels.vocab_rows import Masks, VocabPass, check_numbers, check_source
 
 _CHUNK = 1 << 12  # tokens; 262,144 are 64 chunks, which one block merges
 _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
@@ -170,68 +170,16 @@ def _launch(given: _Given) -> VocabPass:
 
 def _check(given: _Given) -> None:
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
-    if logits.ndim != 2 or not logits.is_floating_point() or logits.dtype.itemsize > 4:
-        raise ValueError(
-            f"logits are [n, V] of fp32, bf16 or fp16, got {[*logits.shape]} of {logits.dtype}"
-        )
-    (N, V), device = logits.shape, logits.device
-    if V > 1 and logits.stride(1) != 1:
-        raise ValueError(f"a row of logits must be adjacent, got strides {logits.stride()}")
-    if rows is not None:
-        _check_numbers("rows", rows, rows.shape, torch.int64, device)
-        _check_range("rows", rows, 0, N)
-    n = N if rows is None else len(rows)
-    _check_numbers("inverse_temperature", inverse_temperature, (n,), torch.float32, device)
-    _check_numbers("uniform", uniform, (n,), torch.float32, device)
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"a softcap is above 0, or None, got {softcap}")
+    n = check_source(logits, inverse_temperature, masks, rows, softcap)
+    check_numbers("uniform", uniform, (n,), torch.float32, logits.device)
     if not 0 < threshold <= 1:
         raise ValueError(f"a threshold is a probability above 0, got {threshold}")
     if k < 0:
         raise ValueError(f"k is a number of candidates, got {k}")
-    if masks:
-        _check_masks(masks, n, V, device)
-
-
-def _check_masks(masks: Masks, n: int, V: int, device: torch.device) -> None:
-    bitmask, rows = masks
-    if bitmask.ndim != 2 or bitmask.dtype != torch.int32:
-        raise ValueError(f"a bitmask is [M, W] of int32, got {[*bitmask.shape]} of {bitmask.dtype}")
-    if bitmask.device != device:
-        raise ValueError(f"logits are on {device} but their bitmask is on {bitmask.device}")
-    M, W = bitmask.shape
-    if W * 32 < V:
-        raise ValueError(f"{W} words of 32 bits are too few for {V} tokens: {-(-V // 32)} needed")
-    if W > 1 and bitmask.stride(1) != 1:
-        raise ValueError(f"a row of bitmask must be adjacent, got strides {bitmask.stride()}")
-    _check_numbers("masks.rows", rows, (n,), torch.int64, device)
-    _check_range("masks.rows", rows, -1, M)
-
-
-def _check_numbers(
-    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> None:
-    if tensor.shape != shape or tensor.ndim != 1 or tensor.dtype != dtype:
-        raise ValueError(
-            f"{name} is one {dtype} for each of {shape[0] if shape else 0} rows; "
-            f"got {[*tensor.shape]} of {tensor.dtype}"
-        )
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} must be adjacent, got strides {tensor.stride()}")
-    if tensor.device != device:
-        raise ValueError(f"logits are on {device} but {name} is on {tensor.device}")
-
-
-def _check_range(name: str, numbers: Tensor, first: int, end: int) -> None:
-    """On the CPU, where a look costs nothing."""
-    if numbers.device.type == "cpu" and len(numbers):
-        low, high = numbers.min().item(), numbers.max().item()
-        if low < first or high >= end:
-            raise ValueError(f"{name} are {first} to {end - 1}, got {low} to {high}")
 
 
 @triton.jit
-def _allowed_logits(
+def allowed_logits(
     logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row, chunk,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -248,7 +196,7 @@ def _allowed_logits(
 
 
 @triton.jit
-def _heated(logit, inverse_temperature, CAP: tl.constexpr):
+def heated_logits(logit, inverse_temperature, CAP: tl.constexpr):
     """-inf stays -inf, for which CAP has another answer."""
     x = logit
     if CAP > 0:
@@ -273,14 +221,14 @@ def _chunk_kernel(
 ):
     row = tl.program_id(0).to(tl.int64)
     chunk, chunks = tl.program_id(1), tl.num_programs(1)
-    logit, token = _allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    logit, token = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
         chunk, CHUNK,
     )  # fmt: skip
     inverse = tl.load(inverse_ptr + row)
     top = tl.max(logit, 0)
     some = tl.where(top == float("-inf"), 0.0, top)
-    x = _heated(logit, inverse, CAP) - _heated(some, inverse, CAP)
+    x = heated_logits(logit, inverse, CAP) - heated_logits(some, inverse, CAP)
     e = tl.exp(x)
     at = row * chunks + chunk
     part = tl.num_programs(0).to(tl.int64) * chunks
@@ -323,8 +271,8 @@ def _merge_kernel(
     top = tl.max(tops, 0)
     nothing = top == float("-inf")
     inverse = tl.load(inverse_ptr + row)
-    shift = _heated(tl.where(nothing, 0.0, top), inverse, CAP)
-    below = tl.where(tops == float("-inf"), -1e4, _heated(tops, inverse, CAP) - shift)
+    shift = heated_logits(tl.where(nothing, 0.0, top), inverse, CAP)
+    below = tl.where(tops == float("-inf"), -1e4, heated_logits(tops, inverse, CAP) - shift)
     sums = tl.load(parts_ptr + part + at, mask=real, other=0.0)
     sums_x = tl.load(parts_ptr + 2 * part + at, mask=real, other=0.0)
     best = tl.load(best_ptr + at, mask=real, other=vocab)
@@ -344,11 +292,11 @@ def _merge_kernel(
     last = tl.max(tl.where(mass > 0, index, 0), 0)
     chunk = tl.where(first < CHUNKS, first, last)  # rounding may leave less mass than the aim
     aim -= tl.sum(tl.where(index < chunk, mass, 0.0), 0)
-    logit, token = _allowed_logits(
+    logit, token = allowed_logits(
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
         chunk, CHUNK,
     )  # fmt: skip
-    e = tl.exp(_heated(logit, inverse, CAP) - shift)
+    e = tl.exp(heated_logits(logit, inverse, CAP) - shift)
     passed = (tl.cumsum(e, 0) > aim) & (e > 0)  # a sum of other terms may exceed it a token early
     first = tl.min(tl.where(passed, token, vocab), 0)
     last = tl.max(tl.where(e > 0, token, -1), 0)
@@ -359,13 +307,13 @@ def _merge_kernel(
     for chunk in range(chunks):
         top = tl.load(parts_ptr + row * chunks + chunk)
         if (count <= k) & (top > float("-inf")):
-            highest = tl.exp(_heated(top, inverse, CAP) - shift)
+            highest = tl.exp(heated_logits(top, inverse, CAP) - shift)
             if highest / total >= threshold:
-                logit, token = _allowed_logits(
+                logit, token = allowed_logits(
                     logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr,
                     vocab, row, chunk, CHUNK,
                 )  # fmt: skip
-                p = tl.exp(_heated(logit, inverse, CAP) - shift) / total
+                p = tl.exp(heated_logits(logit, inverse, CAP) - shift) / total
                 above = p >= threshold
                 place = count + tl.cumsum(above.to(tl.int32), 0) - 1
                 listed = above & (place < k)

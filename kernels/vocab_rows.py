@@ -78,3 +78,67 @@ def heated(
     if x.device.type != "cpu" or (x.numel() and x.amin(-1).isneginf().any()):
         capped = torch.minimum(capped, x + _HUGE)  # -inf stays; costs more than a look
     return capped.mul_(heat)
+
+
+def check_source(
+    logits: Tensor,
+    inverse_temperature: Tensor,
+    masks: Masks | None,
+    rows: Tensor | None,
+    softcap: float | None,
+) -> int:
+    """Return how many rows these arguments name. Raises `ValueError` where they do not fit."""
+    if logits.ndim != 2 or not logits.is_floating_point() or logits.dtype.itemsize > 4:
+        raise ValueError(
+            f"logits are [n, V] of fp32, bf16 or fp16, got {[*logits.shape]} of {logits.dtype}"
+        )
+    (N, V), device = logits.shape, logits.device
+    if V > 1 and logits.stride(1) != 1:
+        raise ValueError(f"a row of logits must be adjacent, got strides {logits.stride()}")
+    if rows is not None:
+        check_numbers("rows", rows, rows.shape, torch.int64, device)
+        _check_range("rows", rows, 0, N)
+    n = N if rows is None else len(rows)
+    check_numbers("inverse_temperature", inverse_temperature, (n,), torch.float32, device)
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"a softcap is above 0, or None, got {softcap}")
+    if masks:
+        _check_masks(masks, n, V, device)
+    return n
+
+
+def _check_masks(masks: Masks, n: int, V: int, device: torch.device) -> None:
+    bitmask, rows = masks
+    if bitmask.ndim != 2 or bitmask.dtype != torch.int32:
+        raise ValueError(f"a bitmask is [M, W] of int32, got {[*bitmask.shape]} of {bitmask.dtype}")
+    if bitmask.device != device:
+        raise ValueError(f"logits are on {device} but their bitmask is on {bitmask.device}")
+    M, W = bitmask.shape
+    if W * 32 < V:
+        raise ValueError(f"{W} words of 32 bits are too few for {V} tokens: {-(-V // 32)} needed")
+    if W > 1 and bitmask.stride(1) != 1:
+        raise ValueError(f"a row of bitmask must be adjacent, got strides {bitmask.stride()}")
+    check_numbers("masks.rows", rows, (n,), torch.int64, device)
+    _check_range("masks.rows", rows, -1, M)
+
+
+def check_numbers(
+    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    if tensor.shape != shape or tensor.ndim != 1 or tensor.dtype != dtype:
+        raise ValueError(
+            f"{name} is one {dtype} for each of {shape[0] if shape else 0} rows; "
+            f"got {[*tensor.shape]} of {tensor.dtype}"
+        )
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} must be adjacent, got strides {tensor.stride()}")
+    if tensor.device != device:
+        raise ValueError(f"logits are on {device} but {name} is on {tensor.device}")
+
+
+def _check_range(name: str, numbers: Tensor, first: int, end: int) -> None:
+    """On the CPU, where a look costs nothing."""
+    if numbers.device.type == "cpu" and len(numbers):
+        low, high = numbers.min().item(), numbers.max().item()
+        if low < first or high >= end:
+            raise ValueError(f"{name} are {first} to {end - 1}, got {low} to {high}")

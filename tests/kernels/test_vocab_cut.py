@@ -1,0 +1,320 @@
+"""Masks of the likeliest tokens: against the definition in fp64, and against transformers' own."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.vocab_cut import Cuts, cut_masks, cut_masks_reference
+from dlm.kernels.vocab_rows import Masks
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+NEAR = 1e-5  # of a probability or a share: as far as fp32 tells them apart
+
+
+def cuts_of(n: int, top_k=0, top_p=1.0, min_p=0.0) -> Cuts:
+    """Cuts of n rows: a number for all, or a list of numbers."""
+    columns = (torch.tensor(c if isinstance(c, list) else [c] * n) for c in (top_k, top_p, min_p))
+    k, p, least = columns
+    return Cuts(k.int(), p.float(), least.float())
+
+
+def bits(masks: Masks, V: int) -> Tensor:
+    token = torch.arange(V)
+    return (masks.bitmask[masks.rows][:, token // 32] >> token % 32 & 1).bool()
+
+
+def random_logits(n: int, V: int, dtype: torch.dtype, rng: torch.Generator) -> Tensor:
+    """Rows from flat to peaked, with ties, signs, both zeros, and a tenth of -inf."""
+    logits = torch.randn(n, V, generator=rng) * torch.logspace(-1, 1.3, n)[:, None]
+    logits[:, : V // 3] = (logits[:, : V // 3] * 2).round() / 2  # many are equal
+    forbidden = torch.rand(n, V, generator=rng) < 0.1
+    return logits.masked_fill(forbidden, -torch.inf).to(dtype)
+
+
+def random_masks(n: int, V: int, rng: torch.Generator) -> Masks:
+    """Masks of half of all tokens, all, none, one token, and random words."""
+    words = torch.randint(-(2**31), 2**31, (5, -(-V // 32) + 1), generator=rng)
+    words[1], words[2:4] = -1, 0
+    token = int(torch.randint(V, (), generator=rng))
+    words[3, token // 32] = 1 << token % 32
+    return Masks(words.int(), torch.randint(-1, 5, (n,), generator=rng))
+
+
+def close(actual: Masks, logits: Tensor, heat: Tensor, cuts: Cuts, *args, **kw) -> None:
+    """Whether `actual` lies between the reference's masks for slightly stricter and laxer cuts."""
+    V, k = logits.shape[1], cuts.top_k
+    strict = Cuts(
+        k, (cuts.top_p - NEAR * (cuts.top_p < 1)).clamp(min=1e-9), cuts.min_p * (1 + NEAR)
+    )
+    strict = strict._replace(min_p=strict.min_p.clamp(max=1))
+    lax = Cuts(k, (cuts.top_p + NEAR).clamp(max=1), cuts.min_p * (1 - NEAR))
+    fewest, most = (
+        bits(cut_masks_reference(logits, heat, some, *args, **kw), V) for some in (strict, lax)
+    )
+    found = bits(actual, V)
+    assert actual.bitmask.shape == (len(heat), -(-V // 32))
+    assert (fewest <= found).all()
+    assert (found <= most).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("V", "softcap"), [(1, None), (33, 30.0), (4097, None)])
+def test_the_kernel_cuts_as_the_reference_does(V, softcap, dtype, rng):
+    logits, masks = random_logits(4, V, dtype, rng), random_masks(4, V, rng)
+    heat = torch.rand(4, generator=rng) * 2 + 0.5
+    cuts = cuts_of(4, [9, 3, 500, 0], [0.9, 1.0, 0.95, 0.3], [0.0, 0.1, 0.001, 0.0])
+
+    actual = cut_masks(logits, heat, cuts, masks, softcap=softcap, by_kernel=True)
+
+    close(actual, logits, heat, cuts, masks, softcap=softcap)
+
+
+@given(
+    n=st.integers(0, 7),
+    V=st.integers(1, 100) | st.sampled_from([511, 513, 10_000, 60_000]),
+    dtype=st.sampled_from(DTYPES),
+    softcap=st.sampled_from([None, 5.0]),
+    top_k=st.sampled_from([0, 1, 2, 40, 500, 2**31 - 1]),
+    top_p=st.sampled_from([1.0, 0.999, 0.95, 0.5, 0.01, 1e-9]),
+    min_p=st.sampled_from([0.0, 1e-6, 0.05, 0.5, 1.0]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=80, deadline=None)
+def test_the_cpu_path_cuts_as_the_reference_does(n, V, dtype, softcap, top_k, top_p, min_p, seed):
+    rng = torch.Generator().manual_seed(seed)
+    logits, masks = random_logits(n, V, dtype, rng), random_masks(n, V, rng)
+    heat, cuts = torch.rand(n, generator=rng) * 2 + 0.5, cuts_of(n, top_k, top_p, min_p)
+
+    close(
+        cut_masks(logits, heat, cuts, masks, softcap=softcap),
+        logits,
+        heat,
+        cuts,
+        masks,
+        softcap=softcap,
+    )
+
+
+@BY_KERNEL
+@pytest.mark.parametrize(
+    "cut", [(500, 1.0, 0.0), (0, 0.9, 0.0), (0, 1.0, 0.05), (40, 0.8, 0.02), (1, 1.0, 0.0)]
+)
+def test_transformers_own_warpers_leave_the_same_tokens(cut, by_kernel, rng):
+    """In their order: min-p, top-k, top-p, on logits that all differ."""
+    V, (k, p, least) = 3000, cut
+    logits = torch.linspace(-6, 6, V)[torch.randperm(V, generator=rng)].repeat(2, 1)
+    heat, expected = torch.tensor([0.5, 2.0]), logits * torch.tensor([[0.5], [2.0]])
+    for warper, wanted in (
+        (MinPLogitsWarper(least), least > 0),
+        (TopKLogitsWarper(max(k, 1)), k > 0),
+        (TopPLogitsWarper(p), p < 1),
+    ):
+        expected = warper(torch.zeros(2, 1, dtype=torch.long), expected) if wanted else expected
+
+    actual = cut_masks(logits, heat, cuts_of(2, k, p, least), by_kernel=by_kernel)
+
+    assert torch.equal(bits(actual, V), ~expected.isneginf())
+
+
+@BY_KERNEL
+def test_one_token_is_the_argmax(by_kernel, rng):
+    """However the cut is asked for: by a number, by a probability, by a share."""
+    logits, masks = random_logits(6, 700, torch.float32, rng)[3:], random_masks(3, 700, rng)
+    logits += torch.rand(3, 700, generator=rng)  # no two are equal
+    heat, uniform = torch.ones(3), torch.rand(3, generator=rng)
+    expected = vocab_pass(logits, heat, uniform, masks).argmax
+
+    for one in ((1,), (0, 1e-9), (0, 1.0, 1.0)):
+        found = cut_masks(logits, heat, cuts_of(3, *one), masks, by_kernel=by_kernel)
+        actual = vocab_pass(logits, heat, uniform, found)
+        assert torch.equal(actual.argmax, expected)
+        assert torch.equal(actual.draw, expected)
+        assert not actual.entropy.any()
+
+
+@BY_KERNEL
+def test_tokens_of_equal_logits_stay_together(by_kernel):
+    logits = torch.tensor([[5.0, 3, 3, 3, -0.0, 0.0, -1, -torch.inf]])
+    stay = {
+        (2, 1.0, 0.0): 4,
+        (5, 1.0, 0.0): 6,
+        (8, 1.0, 0.0): 7,
+        (0, 0.9, 0.0): 4,
+        (0, 0.5, 0.0): 1,
+        (0, 1.0, 0.13): 4,
+        (0, 1.0, 0.14): 1,
+    }
+    cuts = cuts_of(len(stay), *map(list, zip(*stay, strict=True)))
+
+    found = cut_masks(logits.repeat(len(stay), 1), torch.ones(len(stay)), cuts, by_kernel=by_kernel)
+
+    for row, count in zip(bits(found, 8).tolist(), stay.values(), strict=True):
+        assert row == [True] * count + [False] * (8 - count)
+
+
+@BY_KERNEL
+def test_the_cut_is_made_among_what_a_mask_allows(by_kernel):
+    """The only token that is allowed stays, be it the worst of all; of two, the better one."""
+    logits = torch.arange(100.0)[None].repeat(3, 1)
+    bitmask = torch.zeros(2, 4, dtype=torch.int32)
+    bitmask[0, 0], bitmask[1, 0] = 1 << 3, 1 << 3 | 1 << 5
+    masks = Masks(bitmask, torch.tensor([0, 1, -1]))
+    cuts = cuts_of(3, [1, 0, 0], [1.0, 0.1, 1.0], [0.0, 0.0, 0.9])
+
+    found = cut_masks(logits, torch.ones(3), cuts, masks, by_kernel=by_kernel)
+
+    assert bits(found, 100).nonzero().tolist() == [[0, 3], [1, 5], [2, 99]]
+
+
+@BY_KERNEL
+def test_a_row_without_a_cut_keeps_its_mask(by_kernel, rng):
+    logits, masks = random_logits(4, 5000, torch.bfloat16, rng), random_masks(4, 5000, rng)
+    args = torch.ones(4), torch.rand(4, generator=rng)
+    masks.rows[1] = -1
+    found = cut_masks(logits, args[0], cuts_of(4, [0, 9, 0, 2]), masks, by_kernel=by_kernel)
+
+    cut, whole = (vocab_pass(logits, *args, some).packed() for some in (found, masks))
+
+    assert torch.equal(cut[::2], whole[::2])
+    assert not torch.equal(cut[1], whole[1])
+
+
+@BY_KERNEL
+def test_some_rows_are_cut_as_if_they_were_all(by_kernel, rng):
+    logits, masks = random_logits(6, 700, torch.bfloat16, rng), random_masks(4, 700, rng)
+    rows, heat = torch.tensor([4, 1, 1, 5]), torch.rand(4, generator=rng) + 0.5
+    cuts = cuts_of(4, [5, 900, 0, 7], [0.9, 0.99, 0.5, 1.0])
+
+    actual = cut_masks(logits, heat, cuts, masks, rows, by_kernel=by_kernel)
+
+    alone = [
+        cut_masks(logits[rows[i, None]], heat[i, None], Cuts(*(c[i, None] for c in cuts)),
+                  Masks(masks.bitmask, masks.rows[i, None]), by_kernel=by_kernel).bitmask
+        for i in range(4)
+    ]  # fmt: skip
+    assert torch.equal(actual.bitmask, torch.cat(alone))
+
+
+@BY_KERNEL
+def test_memory_around_the_arguments_is_neither_read_nor_written(by_kernel, rng):
+    """Forbidden tokens may be NaN as well, or infinite."""
+    V, dtype = 4200, torch.float16
+    padded = torch.full((5, V + 77), torch.nan).to(dtype)
+    logits = padded[1:4, 7 : 7 + V]
+    logits.copy_(random_logits(3, V, dtype, rng))
+    logits[1, 5:9] = torch.tensor([math.nan, math.inf, -math.nan, math.nan])
+    wide = torch.full((4, 132 + 9), -1, dtype=torch.int32)
+    wide[2, 5] = 1
+    masks, heat = Masks(wide[1:3, 5:-4], torch.tensor([-1, 1, 1])), torch.ones(3)
+    cuts = cuts_of(3, 50, 0.9)
+
+    actual = cut_masks(logits, heat, cuts, masks, by_kernel=by_kernel)
+
+    clean = logits.clone()
+    clean[1, 5:9] = -torch.inf
+    close(actual, clean, heat, cuts, masks)
+
+
+@BY_KERNEL
+def test_a_row_with_a_nan_or_an_infinity_is_not_cut(by_kernel, rng):
+    logits = torch.randn(4, 50, generator=rng)
+    logits[1, 17], logits[2, 49] = torch.nan, torch.inf
+
+    found = bits(cut_masks(logits, torch.ones(4), cuts_of(4, 3, 0.9), by_kernel=by_kernel), 50)
+
+    assert found[1:3].all()
+    assert 1 <= found[0].sum() <= 3
+    assert 1 <= found[3].sum() <= 3
+
+
+@BY_KERNEL
+def test_a_row_that_may_take_nothing_still_may_not(by_kernel):
+    logits = torch.full((2, 40), -torch.inf)
+    logits[1, 7] = 1
+    masks = Masks(torch.tensor([[1, 0]], dtype=torch.int32), torch.tensor([-1, 0]))
+
+    for cuts in (cuts_of(2, 1), cuts_of(2, 0, 0.5), cuts_of(2, 0, 1.0, 0.5), cuts_of(2)):
+        assert not cut_masks(logits, torch.ones(2), cuts, masks, by_kernel=by_kernel).bitmask.any()
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("shape", [(0, 40), (3, 0), (0, 0)])
+def test_nothing_to_cut_is_no_error(shape, by_kernel):
+    n, V = shape
+    found = cut_masks(torch.zeros(shape), torch.ones(n), cuts_of(n, 1, 0.5), by_kernel=by_kernel)
+
+    assert found.bitmask.shape == (n, -(-V // 32))
+    assert found.rows.tolist() == [*range(n)]
+
+
+@pytest.mark.parametrize(
+    ("cut", "left"),
+    [
+        ((3, 1.0, 0.0), [0, 0.4, 0, 0.25, 0.2]),
+        ((0, 0.7, 0.0), [0, 0.4, 0, 0.25, 0.2]),  # .65 is too little
+        ((0, 0.6, 0.0), [0, 0.4, 0, 0.25, 0]),
+        ((0, 1.0, 0.2), [0.1, 0.4, 0, 0.25, 0.2]),
+        ((4, 0.9, 0.0), [0.1, 0.4, 0, 0.25, 0.2]),  # of .95, .85 are too little
+        ((4, 0.89, 0.0), [0, 0.4, 0, 0.25, 0.2]),
+    ],
+)
+def test_draws_are_spread_as_the_probabilities_that_are_left(cut, left):
+    n = 2048
+    logits = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]]).log().expand(n, 5).contiguous()
+    masks = cut_masks(logits, torch.ones(n), cuts_of(n, *cut))
+
+    drawn = vocab_pass(logits, torch.ones(n), torch.arange(n) / n, masks).draw
+
+    expected = torch.tensor(left) / sum(left)
+    assert (drawn.bincount(minlength=5) - expected * n).abs().max() <= 1
+
+
+def test_the_kernel_reaches_rows_further_than_an_int32_counts():
+    stride = 2**30  # elements; 4 GiB of addresses, of which three pages are touched
+    flat = torch.empty(2 * stride + 40, dtype=torch.float16)
+    logits = flat.as_strided((3, 40), (stride, 1)).zero_()
+    logits[:, 11] = 9
+
+    found = cut_masks(logits, torch.ones(3), cuts_of(3, 1), by_kernel=True)
+
+    assert bits(found, 40).nonzero().tolist() == [[i, 11] for i in range(3)]
+
+
+@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logits": torch.zeros(2, 33).double()}, "fp32, bf16 or fp16.*torch.float64"),
+        ({"heat": torch.ones(3)}, r"inverse_temperature .* 2 rows.*got \[3\]"),
+        ({"cuts": cuts_of(3)}, r"top_k is one torch.int32 .* 2 rows; got \[3\]"),
+        ({"cuts": cuts_of(2)._replace(top_k=torch.zeros(2).long())}, "top_k .* torch.int64"),
+        ({"cuts": cuts_of(2)._replace(min_p=torch.zeros(2, device="meta"))}, "min_p is on meta"),
+        ({"rows": torch.tensor([0, 2])}, "rows are 0 to 1, got 0 to 2"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(change, message, by_kernel):
+    given = {"logits": torch.zeros(2, 33), "heat": torch.ones(2), "cuts": cuts_of(2)} | change
+    rows = given.pop("rows", None)
+    with pytest.raises(ValueError, match=message):
+        cut_masks(*given.values(), None, rows, by_kernel=by_kernel)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_whole_vocabulary_is_cut_on_the_gpu_as_on_the_cpu(dtype, rng):
+    logits, masks = random_logits(32, 262_144, dtype, rng), random_masks(32, 262_144, rng)
+    heat, cuts = torch.ones(32), cuts_of(32, [0, 1, 64, 5000] * 8, [0.9, 1.0] * 16)
+
+    sent = Masks(masks.bitmask.cuda(), masks.rows.cuda())
+    on_gpu = Cuts(*(c.cuda() for c in cuts))
+    found = cut_masks(logits.cuda(), heat.cuda(), on_gpu, sent, softcap=30.0)
+
+    actual = Masks(*(x.cpu() for x in found))
+    close(actual, logits, heat, cuts, masks, softcap=30.0)
