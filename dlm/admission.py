@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 
-import torch
-
 from dlm.chat import Chat, leaves
 from dlm.decide import Decider
 from dlm.decision import Decision
@@ -18,6 +16,7 @@ from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
 from dlm.policy import Policy
 from dlm.request import Request, check_tokens
+from dlm.seeds import fixed, generator
 from dlm.sequence import Sequence
 from dlm.stream import Stream
 
@@ -83,6 +82,7 @@ class Admission:
         check_tokens("prompt: token", prompt, self._model.vocab_size)
         check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
         request = self._fitted(prompt, request)
+        request = replace(request, seed=(seed := fixed(request.seed)))
         spec = request.constraint
         try:
             compiling = None if spec is None else self.compile(spec)
@@ -102,7 +102,7 @@ class Admission:
             request=request,
             prompt=prompt,
             stream=stream,
-            rng=torch.Generator(self._model.device).manual_seed(request.seed),
+            rng=generator(seed, self._model.device),
         )
         if compiling is not None:
             _time(compiling, sequence)

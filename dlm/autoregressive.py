@@ -6,8 +6,6 @@ The weights of a diffusion language model are one too, by their encoder.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from dlm.causal import CausalLM, DraftingLM
 from dlm.config import DecodeConfig
 from dlm.decoder import Decoder
@@ -25,9 +23,10 @@ from dlm.grammar import (
     Reasoning,
     Unfinished,
 )
+from dlm.seeds import fixed
 from dlm.sequence import Sequence
 from dlm.writer import Writer, Written
-from dlm.writing import Writing
+from dlm.writing import Numbers, Writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +84,8 @@ class Autoregressive:
             constraint = LeftToRight(compiled, room, reasoning, work)
             if self.drafts:
                 sequence.constraint = drafting = Frontier(compiled, room, reasoning, work)
-        rng = torch.Generator(sequence.rng.device).manual_seed(sequence.request.seed)
-        sequence.writing = Writing(constraint=constraint, drafting=drafting, rng=rng)
+        numbers = Numbers(fixed(request.seed), sequence.rng.device)
+        sequence.writing = Writing(constraint=constraint, drafting=drafting, numbers=numbers)
 
 
 class TokenDecoder(Decoder):
@@ -117,6 +116,7 @@ class TokenDecoder(Decoder):
 
     def _turn_back(self, slot: int, sequence: Sequence, at: int) -> None:
         sequence.writing.rollback(len(sequence.tokens) - at)
+        sequence.writing.numbers.renew(at)
         behind = len(sequence.prompt) + at
         self._cache.rewind(slot, min(self._cache.length(slot), behind))
         sequence.turn_back(at, at)

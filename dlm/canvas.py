@@ -48,7 +48,6 @@ class Canvas:
         guess, suspect = guidance.guess, guidance.suspect
         self.steps += 1
         self.work = 0
-        self.stats.denoiser_calls += 1
         self.stats.repairs += guidance.repaired
         stable = self.guess is not None and guess[: len(self.guess)] == self.guess
         self.guess = guess[: guidance.read]

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from dlm.asked import Asked, LabelSet, Tally, answer_of, reading_work
 from dlm.causal import CausalLM
 from dlm.chat import Chat
@@ -29,6 +27,7 @@ from dlm.likelihood import log_probabilities
 from dlm.policy import Policy
 from dlm.questions import Answer, Question
 from dlm.request import Request, check_tokens
+from dlm.seeds import fixed, generator
 from dlm.sequence import Sequence as Running
 from dlm.stream import Stream
 from dlm.turn import Cache
@@ -81,7 +80,7 @@ class Decider:
                 request=one.request,
                 prompt=one.prompt,
                 stream=Stream(vocabulary=self._vocabulary, reasoning=None, calls=False),
-                rng=torch.Generator(self._model.device).manual_seed(one.request.seed),
+                rng=generator(fixed(one.request.seed), self._model.device),
                 asked=Asked(one.question, len(made), known[one.values], tally),
             )
             made.append(sequence)

@@ -16,6 +16,7 @@ from torch import Tensor
 from dlm import sampling
 from dlm.class_table import ClassTable
 from dlm.config import DecodeConfig
+from dlm.cuts import Cut
 from dlm.decoding import Model
 from dlm.grammar import Guidance
 from dlm.kernels.expectation import Distributions
@@ -108,6 +109,8 @@ def denoise(
     replays = _replays(model)
     logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
     graphed = _replays(model) > replays
+    for sequence in running:
+        sequence.stats.denoiser_calls += 1
     reading = reading_of(model, logits, turn, config, masks, by_kernel, classes)
     return replace(reading, seconds=perf_counter() - start, graphed=graphed)
 
@@ -125,7 +128,8 @@ def reading_of(
     running, start = list(turn.canvases.values()), perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     heat = [_heat(sequence, config) for sequence in running]
-    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel, classes)
+    cuts = [_cut(sequence) for sequence in running]
+    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel, classes, cuts)
     scores = [marginals.scores(i) for i in range(len(running))]
     return Reading(turn, marginals, scores, perf_counter() - start)
 
@@ -183,7 +187,6 @@ def _read_questions(
             continue
         try:
             asked.read(scores[i])
-            sequence.stats.denoiser_calls += 1
         except Exception as error:
             failed[i] = error
         left -= asked.reading_work
@@ -235,6 +238,17 @@ def _heat(sequence: Sequence, config: DecodeConfig) -> float:
         return max(1.0, sequence.request.temperature)
     scheduled = sampling.temperature(N - sequence.canvas.steps, N, config.t_min, config.t_max)
     return scheduled * max(1.0, sequence.request.temperature)
+
+
+def _cut(sequence: Sequence) -> Cut | None:
+    """Return what the request leaves of its distributions; questions ask for all of them.
+
+    As in vLLM, probabilities are the model's own then, not the schedule's: of a request that asks
+    for more heat, of that much. A lower temperature leaves the cut as it is.
+    """
+    if sequence.asked is not None:
+        return None
+    return Cut.of(sequence.request, max(1.0, float(sequence.request.temperature)))
 
 
 def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, " L"]:

@@ -1,8 +1,11 @@
 """What `dlm` raises on purpose, and what it makes of what others raise."""
 
+import logging
 import traceback
 
-from dlm.grammar.errors import GrammarError
+from dlm.grammar.errors import CrashError, GrammarError
+
+_LOG = logging.getLogger("dlm")
 
 
 class DlmError(Exception):
@@ -27,9 +30,14 @@ class UnavailableError(DlmError):
 
 
 def failure(error: Exception) -> DlmError:
-    """What ends one request: a foreign error is named, and is the cause."""
+    """Return what ends one request: a foreign error is named, and is the cause.
+
+    One that no user can have caused is a bug: it is logged, with its traceback.
+    """
     if isinstance(error, DlmError):
         return error
+    if not isinstance(error, GrammarError) or isinstance(error, CrashError):
+        _LOG.error("a request failed by a bug", exc_info=error)
     name = "" if isinstance(error, GrammarError) else f"{type(error).__name__}: "
     problem = DlmError(f"{name}{str(error)[:500]}")
     problem.__cause__ = error

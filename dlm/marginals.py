@@ -9,7 +9,7 @@ Canvases with a posterior have their rows reweighted instead (`dlm/posterior.py`
 Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -18,10 +18,12 @@ from torch import Tensor
 
 from dlm import posterior, sampling
 from dlm.class_table import ClassTable
+from dlm.cuts import Cut, columns
 from dlm.distributions import distributions
 from dlm.grammar import Guidance, Posterior
 from dlm.kernels.expectation import Distributions
 from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import Masks, VocabPass, heated
 from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD, Logits
@@ -44,10 +46,12 @@ class Marginals:
         table: MaskTable,
         by_kernel: bool | None = None,
         classes: ClassTable | None = None,
+        cuts: Sequence[Cut | None] = (),
     ):
         """`logits` are the model's, neither capped nor heated: each canvas has its temperature,
         and each position a number in [0, 1) to draw by. `by_kernel` is `vocab_pass`'s; `classes`
-        are those that the device knows."""
+        are those that the device knows. `cuts` are those of the canvases, made under their masks:
+        what a constraint may ask is of whole distributions."""
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
         self._logits, self._table, self._by_kernel = logits, table, by_kernel
         self._uniform, self.link = uniform.flatten(), Link(logits.device)
@@ -63,6 +67,9 @@ class Marginals:
         self._posteriors: list[tuple[int, Posterior]] = []  # by canvas
         self._reweighted: list[tuple[int, Reweighted]] = []  # by the canvas's first row
         self._left_out: list[int] = []  # canvases
+        self._cuts = {i: cut for i, cut in enumerate(cuts) if cut is not None}
+        self._cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again, cut
+        self._bitmask = table.bitmask  # that `_masks` are of
 
     @property
     def entropies(self) -> Float32[Tensor, "B L"]:
@@ -110,18 +117,27 @@ class Marginals:
 
         Raises `ValueError`, and does nothing, for masks or a posterior that do not fit the canvas.
         """
+        cut, first = self._cuts.get(i), i * self._L
+        free = first + np.arange(self._L)  # rows that no constraint speaks of
         if read.posterior is not None:
             posterior.check(read.posterior, self._L, self._V)
             self._posteriors.append((i, read.posterior))
+            free = free[len(read.posterior.factors) :]
         if read.bitmask is None:
+            if cut is not None:
+                self._cut.append((free, cut))
             return
         bitmask, masks = read.bitmask, np.asarray(read.rows, dtype=np.int64)
         self._check(bitmask, masks)
-        rows = i * self._L + np.arange(len(masks))
+        rows = first + np.arange(len(masks))
         named = masks < 0
         self._named.append((rows[named], ~masks[named]))
         rows, masks = rows[~named], masks[~named]
-        moved = self._moves(rows, bitmask.numpy().view(np.uint32), masks)
+        if cut is not None:
+            self._cut.append((np.concatenate((rows, free[free >= first + len(named)])), cut))
+            moved = np.ones(len(rows), dtype=bool)
+        else:
+            moved = self._moves(rows, bitmask.numpy().view(np.uint32), masks)
         if moved.any():
             self._moved.append((rows[moved], bitmask, masks[moved]))
 
@@ -138,16 +154,43 @@ class Marginals:
                 torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
             )
             self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
-        if not self._moved:
+        again = [rows for rows, *_ in (*self._moved, *self._cut)]
+        if not again:
             return
-        rows = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
-        wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._moved]
-        masks = torch.tensor(self._table.place(wanted, self.link))
-        sent_rows, sent_masks = self.link.to_device(rows, masks)
-        chosen = Masks(self._table.bitmask, sent_masks)
+        if self._moved:
+            wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._moved]
+            moved = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
+            self._masks[moved] = torch.tensor(self._table.place(wanted, self.link))
+            self._bitmask = self._table.bitmask
+        if any(len(rows) for rows, _ in self._cut):
+            self._make_cuts()
+        rows = torch.from_numpy(np.unique(np.concatenate(again)))
+        sent_rows, sent_masks = self.link.to_device(rows, self._masks[rows])
+        chosen = Masks(self._bitmask, sent_masks)
         numbers = self._sent_heat[sent_rows], self._uniform[sent_rows]
         self._replace(rows, self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows))
-        self._masks[rows] = masks
+
+    def _make_cuts(self) -> None:
+        """Give rows that are cut masks of their own, behind those of the table."""
+        rows = torch.from_numpy(np.concatenate([rows for rows, _ in self._cut]))
+        heat, cuts = columns([cut for rows, cut in self._cut for _ in rows])
+        sent_rows, sent_masks, heat, *sent = self.link.to_device(
+            rows, self._masks[rows], heat, *cuts
+        )
+        known = self._bitmask if self._moved else None
+        left = cut_masks(
+            self._logits.flatten(0, 1),
+            heat,
+            Cuts(*sent),
+            None if known is None else Masks(known, sent_masks),
+            sent_rows,
+            softcap=self._softcap,
+            by_kernel=self._by_kernel,
+        ).bitmask
+        count = 0 if known is None else self._table.count
+        words = left.shape[1]
+        self._bitmask = left if known is None else torch.cat((known[:count, :words], left))
+        self._masks[rows] = count + torch.arange(len(rows))
 
     def expected(
         self, embedding: Callable[[Distributions], Float[Tensor, "n hidden"]]
@@ -168,7 +211,7 @@ class Marginals:
         counted = counted.flatten()
         for first, part in self._reweighted:
             counted[first + part.rows] = False
-        masks = Masks(self._table.bitmask, self._masks) if self._moved else None
+        masks = Masks(self._bitmask, self._masks) if self._moved or self._cut else None
         more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.link
         return distributions(self._found, counted, *more)
 
@@ -182,7 +225,7 @@ class Marginals:
         if live.any():
             canvas, rows = CanvasRows(logits, heat, self._softcap, lse), live.nonzero()[:, 0]
             more = self._classes, self.link, self._by_kernel
-            part = Reweighted(canvas, rows, one, *more)
+            part = Reweighted(canvas, rows, one, *more, self._cuts.get(i))
             self._replace(first + rows, part.found)
             self._reweighted.append((first, part))
 

@@ -8,14 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm.class_table import ClassTable, check_size
+from dlm.cuts import Cut, columns
 from dlm.distributions import distributions
 from dlm.grammar import Posterior
 from dlm.kernels.expectation import Distributions
 from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.vocab_cpu import forbid_
+from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import VocabPass, heated
 from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD
@@ -72,8 +75,10 @@ class Reweighted:
         table: ClassTable,
         link: Link,
         by_kernel: bool | None = None,
+        cut: Cut | None = None,
     ):
-        """`by_kernel` is `vocab_pass`'s."""
+        """`by_kernel` is `vocab_pass`'s. With a `cut`, tokens outside of it are drawn only where a
+        text leaves no other."""
         self.rows, self._by_kernel, numbers = rows, by_kernel, rows.numpy()
         rows, factors, lse, drawn, uniform = link.to_device(
             self.rows,
@@ -87,9 +92,16 @@ class Reweighted:
         x.sub_(lse[:, None]).add_(factors[:, of])
         for position, barred in posterior.without.items():
             x[(rows == position).nonzero(), list(barred)] = -torch.inf
-        within = self._passed(x.masked_fill(of != drawn[:, None], -torch.inf), uniform)
-        draw = within.draw.where(drawn < factors.shape[1] - 1, posterior.pad)
+        within = x.masked_fill(of != drawn[:, None], -torch.inf)
         x[:, posterior.pad] = factors[:, -1]
+        if cut is not None:
+            left = self._left(x, cut, canvas.inverse_temperature, link)
+            forbid_(x, left)
+            likely = within.clone()
+            forbid_(likely, left)
+            within = likely.where(likely.amax(-1, keepdim=True) > -torch.inf, within)
+        within = self._passed(within, uniform)
+        draw = within.draw.where(drawn < factors.shape[1] - 1, posterior.pad)
         packed = torch.cat((self._passed(x, uniform).packed(), draw.int()[:, None]), dim=1)
         host = link.to_host(packed)
         found = VocabPass.unpacked(host[:, :-1].contiguous())
@@ -99,6 +111,14 @@ class Reweighted:
         """Of `rows`, in their order."""
         every, heat = torch.ones(len(self.rows), dtype=torch.bool), torch.ones(len(self.rows))
         return distributions(self.found, every, self._logits, heat, None, None, link)
+
+    def _left(
+        self, x: Float32[Tensor, "m V"], cut: Cut, inverse_temperature: float, link: Link
+    ) -> Int32[Tensor, "m W"]:
+        """Return the masks of what a cut leaves. Its probabilities are as warm as it says."""
+        heat, cuts = columns([cut] * len(x))
+        heat, *sent = link.to_device(heat / inverse_temperature, *cuts)
+        return cut_masks(x, heat, Cuts(*sent), by_kernel=self._by_kernel).bitmask
 
     def _passed(self, x: Float32[Tensor, "m V"], uniform: Float32[Tensor, " m"]) -> VocabPass:
         """Of logits that are heated already."""

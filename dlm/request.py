@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from dlm.errors import RequestError
@@ -25,6 +26,9 @@ class Request:
     `text`, in which the names of control tokens mean them; under a constraint an empty thought
     channel is added to a turn that has only been opened.
 
+    `top_k`, `top_p` and `min_p` leave a distribution its likeliest tokens, among those that the
+    constraint allows, before entropies, draws and soft embeddings are made of it.
+
     An answer ends in front of the first text of `stop`, or at a token of `stop_token_ids`. Under a
     constraint it ends where it is complete, and takes neither.
     Raises `RequestError` for a request that no model could serve.
@@ -40,8 +44,12 @@ class Request:
     fit: bool = False  # fewer than max_tokens where there is no room for them, not refused
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
-    seed: int = 0
-    temperature: float = 1.0  # 0: what a pass accepts is the likeliest token; 1: as scheduled
+    seed: int | None = 0  # any integer; None: a new one for each request
+    temperature: float = 1.0  # 0 to 2. 0: what a pass accepts is the likeliest token, which lower
+    # ones come near; 1: as scheduled; above 1 distributions are flatter and take more passes
+    top_k: int = 0  # tokens that are left, and those as likely as the last of them; 0, -1: all
+    top_p: float = 1.0  # the likeliest tokens are left that together reach it; 1: all
+    min_p: float = 0.0  # tokens are left of this share of the likeliest one's probability; 0: all
     thinking: bool = False  # let the model reason before it answers
     thinking_budget: int | None = None  # tokens of it at most, markers included; None: what is left
 
@@ -65,15 +73,13 @@ class Request:
                 raise RequestError(f"tools[{i}] is {_shown(tool)}: it takes an object")
         if not _is_whole(self.max_tokens) or self.max_tokens < 1:
             raise RequestError(f"max_tokens is {_shown(self.max_tokens)}: it takes at least 1")
-        if not _is_whole(self.seed) or not 0 <= self.seed < 2**63:
-            raise RequestError(f"seed is {_shown(self.seed)}: it takes an int of 0 to 2**63 - 1")
+        if self.seed is not None and not _is_whole(self.seed):
+            raise RequestError(f"seed is {_shown(self.seed)}: it takes an integer, or None")
+        self._check_sampling()
         for name in ("fit", "thinking"):
             if not isinstance(getattr(self, name), bool):
                 found = _shown(getattr(self, name))
                 raise RequestError(f"{name} is {found}: it takes True or False")
-        heat = self.temperature
-        if isinstance(heat, bool) or not isinstance(heat, int | float) or not 0 <= heat <= HOTTEST:
-            raise RequestError(f"temperature is {_shown(heat)}: it takes 0 to {HOTTEST:g}")
         budget = self.thinking_budget
         if budget is not None and (not _is_whole(budget) or budget < 0):
             raise RequestError(f"thinking_budget is {_shown(budget)}: it takes 0 or more tokens")
@@ -81,6 +87,18 @@ class Request:
             kind = type(self.constraint).__name__
             raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
         self._check_stops()
+
+    def _check_sampling(self) -> None:
+        heat = self.temperature
+        if not _is_number(heat) or not 0 <= heat <= HOTTEST:
+            raise RequestError(f"temperature is {_shown(heat)}: it takes 0 to {HOTTEST:g}")
+        if not _is_whole(self.top_k) or self.top_k < -1:
+            found = _shown(self.top_k)
+            raise RequestError(f"top_k is {found}: it takes 1 or more tokens, or 0 or -1 for all")
+        if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
+            raise RequestError(f"top_p is {_shown(self.top_p)}: it takes more than 0, up to 1")
+        if not _is_number(self.min_p) or not 0 <= self.min_p <= 1:
+            raise RequestError(f"min_p is {_shown(self.min_p)}: it takes 0 to 1")
 
     def _check_stops(self) -> None:
         for name, is_one, right in (
@@ -111,7 +129,11 @@ class Request:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:
@@ -151,7 +173,7 @@ def check_tokens(what: str, tokens: Sequence[int], vocab_size: int) -> None:
 class Stats:
     """What one request cost."""
 
-    denoiser_calls: int = 0  # passes over a canvas
+    denoiser_calls: int = 0  # forward passes over a canvas, those made again among them
     causal_calls: int = 0  # passes that say what comes next, of decoding left to right
     drafted: int = 0  # tokens of drafts that causal passes judged
     drafts_kept: int = 0  # of them, those that would have been written anyway

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dlm.causal import CausalLM
+from dlm.cuts import Cut
 from dlm.decoding import Parts
 from dlm.drafts import Drafts
 from dlm.errors import DlmError
@@ -21,6 +22,7 @@ from dlm.grammar import Look
 from dlm.grammar.common import common
 from dlm.link import Link
 from dlm.pick import pick
+from dlm.sampling import COLDEST
 from dlm.sequence import Sequence
 from dlm.turn import CHUNK, Turn, turn_of
 
@@ -115,7 +117,8 @@ class Writer:
         rows = [row for look in looks.values() for row in look.rows]
         uniform = [u for slot, s in predicted.items() for u in self._uniform(s, counts[slot])]
         heat = [self._heat(s) for slot, s in predicted.items() for _ in range(counts[slot])]
-        more = self._model.softcap, link, self._by_kernel
+        cuts = [self._cut(s) for slot, s in predicted.items() for _ in range(counts[slot])]
+        more = self._model.softcap, link, self._by_kernel, cuts
         picks = iter(pick(logits, rows, uniform, heat, *more))
         written = Outcomes()
         for slot, sequence in predicted.items():
@@ -131,12 +134,17 @@ class Writer:
         """The decoding's temperature, and on top of it the request's."""
         return self._temperature * sequence.request.temperature
 
+    def _cut(self, sequence: Sequence) -> Cut | None:
+        """Return what the request leaves of its distributions; the likeliest token it leaves."""
+        heat = self._heat(sequence)
+        return Cut.of(sequence.request, max(heat, COLDEST)) if heat else None
+
     def _uniform(self, sequence: Sequence, count: int) -> list[float]:
         """The numbers that its next tokens are drawn by, if they are."""
         begin = len(sequence.tokens)
         if not self._heat(sequence):
             return [0.0] * count
-        return sequence.writing.uniform(begin, begin + count)
+        return sequence.writing.numbers.between(begin, begin + count)
 
     def _judge(
         self, slot: int, sequence: Sequence, draft: list[int], picks: list[int]
@@ -164,6 +172,8 @@ class Writer:
         if fits == 0 and writing.exact:
             return DlmError("the constraint allows only what it does not take")
         writing.exact = fits < len(tokens)
+        if writing.exact:  # a new draw by the same number would be no draw from what is left
+            writing.numbers.renew(len(sequence.tokens) + fits)
         return Written(tokens[:fits], whole and not writing.exact)
 
 

@@ -5,6 +5,7 @@ one of them gets depend on the others. Nothing is shared between requests.
 """
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ class TransformersLM:
 
     def __init__(self, model: PreTrainedModel):
         self._model: Any = model.eval()
+        # Until 5.23 transformers calls a cache `past_key_values`, from 5.24 on `cache`.
+        named = "cache" in signature(model.forward).parameters
+        self._past = "cache" if named else "past_key_values"
         text = model.config.get_text_config()
         self.vocab_size: int = text.vocab_size
         self.max_positions: int = getattr(text, "max_position_embeddings", 1 << 40)
@@ -56,8 +60,8 @@ class TransformersLM:
         logits = {}
         for slot, some in tokens.items():
             keep, ids = last.get(slot, 1), torch.tensor([list(some)], device=self.device)
-            past = cache.past[slot]
-            out = self._model(ids, past_key_values=past, use_cache=True, logits_to_keep=keep)
+            past = {self._past: cache.past[slot]}
+            out = self._model(ids, **past, use_cache=True, logits_to_keep=keep)
             logits[slot] = out.logits[0, -keep:, : self.vocab_size]
         if not last:
             return torch.empty(0, self.vocab_size, device=self.device)

@@ -25,8 +25,8 @@ _SEEDS = 2**63
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 _COMMON = (
-    "model n seed stop stop_token_ids max_tokens temperature stream stream_options request_id "
-    "response_format structured_outputs"
+    "model n seed stop stop_token_ids max_tokens temperature top_k top_p min_p stream "
+    "stream_options request_id response_format structured_outputs"
 ).split()
 CHAT = (
     "messages max_completion_tokens tools tool_choice parallel_tool_calls reasoning_effort "
@@ -116,7 +116,10 @@ def _fields(body: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
         "constraint": constraint,
         "max_tokens": _max_tokens(body, policy),
         "seed": whole_at("seed", body.get("seed")),
-        "temperature": _temperature(body.get("temperature")),
+        "temperature": _number_at("temperature", body.get("temperature"), f"0 to {HOTTEST:g}"),
+        "top_k": whole_at("top_k", body.get("top_k")),
+        "top_p": _number_at("top_p", body.get("top_p"), "more than 0, up to 1"),
+        "min_p": _number_at("min_p", body.get("min_p"), "0 to 1"),
         "stop": _stop(body.get("stop")),
         "stop_token_ids": body.get("stop_token_ids"),
         "tools": declared(body) or None,
@@ -143,7 +146,7 @@ def _choices(
     requests = []
     for i in range(count * len(prompts)):
         fields = prompts[i // count]
-        requests.append(Request(**{**fields, "seed": (first + i) % _SEEDS if i else first}))
+        requests.append(Request(**{**fields, "seed": first + i}))
     return tuple(requests)
 
 
@@ -197,12 +200,11 @@ def _max_tokens(body: Mapping[str, Any], policy: Policy) -> int | None:
     return asked
 
 
-def _temperature(value: Any) -> float | None:
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0 <= value <= HOTTEST:
-        raise wrong("temperature", value, f"0 to {HOTTEST:g}")
-    return float(value)
+def _number_at(field: str, value: Any, right: str) -> float | None:
+    """Return a number. `right` names the range, which `Request` checks."""
+    if value is not None and type(value) not in (int, float):
+        raise wrong(field, value, right)
+    return value
 
 
 def _stop(value: Any) -> list[str] | None:

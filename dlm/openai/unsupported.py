@@ -16,6 +16,7 @@ LABELS = frozenset(
 )
 
 _ENTROPY = "sampling goes by the entropy of whole canvases, in which it has no meaning"
+_LABELS = "the probabilities of labels are the model's own, and nothing is drawn"
 _WHOLE = "a canvas is denoised as a whole, and its tokens have no probabilities of their own"
 _COMPLETE = "an answer ends where it is complete"
 _TEXT = "this server's models read and write text"
@@ -23,9 +24,9 @@ _OWN = "a conversation is rendered by the model's own template"
 
 # By field: the values that ask for nothing, and why others are refused.
 _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "top_p": ((1,), _ENTROPY),
-    "top_k": ((-1, 0), _ENTROPY),
-    "min_p": ((0,), _ENTROPY),
+    "top_p": ((1,), _LABELS),  # an answer that is no decision takes these
+    "top_k": ((-1, 0), _LABELS),
+    "min_p": ((0,), _LABELS),
     "frequency_penalty": ((0,), _ENTROPY),
     "presence_penalty": ((0,), _ENTROPY),
     "repetition_penalty": ((1,), _ENTROPY),
