@@ -168,7 +168,7 @@ def _headers(directory: Path) -> tuple[dict[str, _Header], list[str]]:
 def _misfits(headers: Mapping[str, _Header], wanted: Mapping[str, Place]) -> list[str]:
     """What is not as it should be: tensors too many, too few, of another shape or type."""
     problems = [
-        f"{name} is missing"
+        f"{name} is missing, expected in shape {[*place.shape]}"
         for name, place in wanted.items()
         if name not in headers and place.default is None
     ]

@@ -1,5 +1,10 @@
-"""Shapes of a DiffusionGemma checkpoint, read from a Hugging Face `config.json`."""
+"""Shapes of a DiffusionGemma checkpoint, read from a Hugging Face `config.json`.
 
+transformers' own config class reads the file, so whatever that takes is taken, with its defaults.
+Values that transformers takes and this implementation does not compute are refused by name.
+"""
+
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -11,7 +16,7 @@ LayerType = Literal["sliding_attention", "full_attention"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotary:
-    """Rotary embedding of one layer type: angles `position * theta^(-2i / head_dim)`.
+    """Rotary embedding of one layer type: angles `position * theta^(-2i / head_dim) / factor`.
 
     Only the first `fraction` of the `head_dim / 2` pairs turn; the others stay (arXiv:2104.09864;
     "proportional" in transformers: the exponent is relative to the whole head, not to the part).
@@ -19,6 +24,7 @@ class Rotary:
 
     theta: float
     fraction: float
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,77 +61,175 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
-        """From the parsed `config.json` of a DiffusionGemma checkpoint.
+        """Read the parsed `config.json` of a DiffusionGemma directory as transformers does.
 
-        Raises `CheckpointError` for another architecture, a missing field, or a variant that this
-        implementation does not compute.
+        The fields of the text stack are in `text_config`, or beside `model_type` in a file that
+        has none. Raises `CheckpointError` for another architecture, a missing field, a value that
+        transformers does not take, and a variant that this implementation does not compute.
         """
-        if config.get("model_type") != "diffusion_gemma":
+        text, canvas_length = _read(config), config.get("canvas_length", 256)
+        _check(text)
+        if not _is_number(canvas_length, int) or canvas_length < 1:
             raise CheckpointError(
-                f"config.json: model_type is {config.get('model_type')!r}, not 'diffusion_gemma'"
+                f"config.json: canvas_length is {canvas_length!r}: it takes an integer of 1 or more"
             )
-        try:
-            return cls._from_text(config["text_config"], int(config.get("canvas_length", 256)))
-        except KeyError as missing:
-            raise CheckpointError(f"config.json: text_config has no {missing}") from missing
-        except (AttributeError, TypeError, ValueError) as error:
-            raise CheckpointError(f"config.json: a field has the wrong type: {error}") from error
-
-    @classmethod
-    def _from_text(cls, text: Mapping[str, Any], canvas_length: int) -> "ModelConfig":
-        expected = {
-            "hidden_activation": "gelu_pytorch_tanh",
-            "attention_bias": False,
-            "tie_word_embeddings": True,
-        }
-        for name, value in expected.items():
-            if text.get(name, value) != value:
-                raise CheckpointError(f"config.json: {name} is {text[name]!r}, not {value!r}")
-        if text.get("use_bidirectional_attention") == "all":
-            raise CheckpointError("config.json: a bidirectional encoder is not DiffusionGemma's")
-        known = get_args(LayerType)
-        if unknown := [kind for kind in text["layer_types"] if kind not in known]:
-            raise CheckpointError(f"config.json: layer type {unknown[0]!r} is none of {known}")
-        if canvas_length < 1:
-            raise CheckpointError(f"config.json: canvas_length is {canvas_length}: at least 1")
+        if config.get("tie_word_embeddings", True) is not True:
+            value = config["tie_word_embeddings"]
+            raise CheckpointError(f"config.json: tie_word_embeddings is {value!r}, not True")
+        rope, layer_types = text.rope_parameters or {}, text.layer_types or []
+        layers = {kind: _layer(text, kind) for kind in dict.fromkeys(layer_types)}
         return cls(
-            vocab_size=text["vocab_size"],
-            hidden_size=text["hidden_size"],
-            intermediate_size=text["intermediate_size"],
-            expert_size=text["moe_intermediate_size"],
-            experts=text["num_experts"],
-            experts_per_token=text["top_k_experts"],
-            heads=text["num_attention_heads"],
-            layers=tuple(_layer(text, i, kind) for i, kind in enumerate(text["layer_types"])),
-            window=text["sliding_window"],
-            rotary={kind: _rotary(rope) for kind, rope in text["rope_parameters"].items()},
-            eps=text["rms_norm_eps"],
-            softcap=text.get("final_logit_softcapping", 30.0),
+            vocab_size=text.vocab_size,
+            hidden_size=text.hidden_size,
+            intermediate_size=text.intermediate_size,
+            expert_size=text.moe_intermediate_size,
+            experts=text.num_experts,
+            experts_per_token=text.top_k_experts,
+            heads=text.num_attention_heads,
+            layers=tuple(layers[kind] for kind in layer_types),
+            window=text.sliding_window,
+            rotary={kind: _rotary(kind, rope.get(kind)) for kind in layers},
+            eps=text.rms_norm_eps,
+            softcap=text.final_logit_softcapping,
             canvas_length=canvas_length,
-            max_positions=text.get("max_position_embeddings", 131_072),
+            max_positions=text.max_position_embeddings,
         )
 
 
-def _layer(text: Mapping[str, Any], index: int, kind: LayerType) -> LayerConfig:
-    """transformers writes exceptions as `per_layer_config`, by numbers with leading zeros; older
-    files as `global_*` fields."""
-    special = {int(i): each for i, each in text.get("per_layer_config", {}).items()}.get(index, {})
-    if kind == "full_attention" and "per_layer_config" not in text:
-        special = {
-            "head_dim": text.get("global_head_dim", 512),
-            "num_key_value_heads": text.get("num_global_key_value_heads"),
-        }
-    return LayerConfig(
-        kind=kind,
-        head_dim=special.get("head_dim") or text["head_dim"],
-        kv_heads=special.get("num_key_value_heads") or text["num_key_value_heads"],
-    )
+def _read(config: Mapping[str, Any]) -> Any:
+    """Return the text stack's `DiffusionGemmaTextConfig`: its fields as transformers reads them."""
+    fields = copy.deepcopy(_text_fields(config))  # transformers writes into what it is given
+    if (rope_scaling := fields.pop("rope_scaling", None)) is not None:
+        fields["rope_parameters"] = rope_scaling  # its older name, which wins in transformers
+    # Importing these takes a second, and most users of shapes read no file.
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import DiffusionGemmaTextConfig
+
+    try:
+        text = DiffusionGemmaTextConfig(**fields)
+        text.standardize_rope_params()  # as its rotary embedding does before it reads them
+    except (StrictDataclassError, LookupError, ValueError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error.args[0] if error.args else error).split())
+        raise CheckpointError(f"config.json: transformers refuses text_config: {reason}") from error
+    return text
 
 
-def _rotary(rope: Mapping[str, Any]) -> Rotary:
-    kind, fraction = rope["rope_type"], rope.get("partial_rotary_factor", 1.0)
-    if kind == "proportional" or (kind == "default" and fraction == 1.0):
-        return Rotary(theta=rope["rope_theta"], fraction=fraction)
-    raise CheckpointError(
-        f"config.json: rope_type {kind!r} with partial_rotary_factor {fraction} is not supported"
-    )
+def _text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    model_type, text = config.get("model_type"), config.get("text_config")
+    if model_type not in ("diffusion_gemma", "diffusion_gemma_text"):
+        raise CheckpointError(f"config.json: model_type is {model_type!r}, not 'diffusion_gemma'")
+    if text is None:
+        return {name: value for name, value in config.items() if name != "text_config"}
+    if not isinstance(text, Mapping):
+        raise CheckpointError(f"config.json: text_config is {text!r:.80}: it takes an object")
+    return dict(text)
+
+
+_COMPUTED = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
+_POSITIVE = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_experts",
+    "top_k_experts",
+    "moe_intermediate_size",
+    "sliding_window",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "final_logit_softcapping",
+)
+_BY_LAYER = {"head_dim", "num_key_value_heads"}  # what may differ between kinds of layers
+
+
+def _check(text: Any) -> None:
+    """Raise `CheckpointError` for a field without a value and for what is not computed here."""
+    if text.use_bidirectional_attention == "all":
+        raise CheckpointError(
+            "config.json: use_bidirectional_attention is 'all', a bidirectional encoder: "
+            "it takes null or 'vision'"
+        )
+    for index, own in text.to_dict().get("per_layer_config", {}).items():
+        if other := sorted(own.keys() - _BY_LAYER):
+            raise CheckpointError(
+                f"config.json: per_layer_config gives layer {int(index)} a {other[0]} of its own: "
+                f"only {' and '.join(sorted(_BY_LAYER))} may differ"
+            )
+    for name, value in _COMPUTED.items():
+        if getattr(text, name) != value:
+            raise CheckpointError(f"config.json: {name} is {getattr(text, name)!r}, not {value!r}")
+    for name in _POSITIVE:
+        _positive(name, getattr(text, name))
+    if text.top_k_experts > text.num_experts:
+        raise CheckpointError(
+            f"config.json: top_k_experts is {text.top_k_experts}: num_experts, "
+            f"{text.num_experts}, is the most"
+        )
+    known = get_args(LayerType)
+    if unknown := [kind for kind in text.layer_types or () if kind not in known]:
+        raise CheckpointError(f"config.json: layer type {unknown[0]!r} is none of {known}")
+
+
+def _positive(name: str, value: Any) -> None:
+    if value is None:
+        raise CheckpointError(f"config.json: text_config has no {name!r}")
+    if not _is_number(value) or value <= 0:
+        raise CheckpointError(f"config.json: {name} is {value!r}: it takes a number above 0")
+
+
+def _is_number(value: Any, kind: Any = int | float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _layer(text: Any, kind: LayerType) -> LayerConfig:
+    """Return the geometry of the layers of `kind`, which have to be alike."""
+    try:
+        own = text.per_layer_config[kind]
+    except ValueError as error:
+        names = " or ".join(sorted(_BY_LAYER))
+        raise CheckpointError(
+            f"config.json: per_layer_config gives layers of kind {kind} another {names} than "
+            "others of that kind: they must be alike"
+        ) from error
+    head_dim, heads, kv_heads = own.head_dim, text.num_attention_heads, own.num_key_value_heads
+    _positive("head_dim", head_dim)
+    _positive("num_key_value_heads", kv_heads)
+    if head_dim % 2:
+        raise CheckpointError(f"config.json: head_dim is {head_dim}: it takes an even number")
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"config.json: {kind} has {kv_heads} key and value heads: they must divide the "
+            f"{heads} of num_attention_heads"
+        )
+    return LayerConfig(kind=kind, head_dim=head_dim, kv_heads=kv_heads)
+
+
+def _rotary(kind: LayerType, rope: Mapping[str, Any] | None) -> Rotary:
+    if rope is None:
+        raise CheckpointError(
+            f"config.json: rope_parameters has no {kind!r}: it takes an object by layer type, or "
+            "may be left out"
+        )
+    rope_type: Any = rope.get("rope_type", "default")
+    fraction: Any = rope.get("partial_rotary_factor", 1.0)
+    if rope_type not in ("default", "linear", "proportional"):
+        raise CheckpointError(
+            f"config.json: rope_type {rope_type!r} of {kind} is not supported: "
+            "it takes default, linear or proportional"
+        )
+    factor = 1.0 if rope_type == "default" else rope.get("factor", 1.0)
+    numbers: dict[str, Any] = {"rope_theta": rope.get("rope_theta"), "factor": factor}
+    for name, value in numbers.items():
+        if not _is_number(value) or value <= 0:
+            raise CheckpointError(
+                f"config.json: rope_parameters.{kind}: {name} is {value!r}: "
+                "it takes a number above 0"
+            )
+    least = 0.0 if rope_type == "proportional" else 1.0
+    if not _is_number(fraction) or not least <= fraction <= 1:
+        raise CheckpointError(
+            f"config.json: rope_type {rope_type!r} of {kind} with partial_rotary_factor "
+            f"{fraction!r} is not supported: it takes 1, and with 'proportional' 0 to 1"
+        )
+    return Rotary(theta=rope["rope_theta"], fraction=fraction, factor=factor)

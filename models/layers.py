@@ -42,6 +42,7 @@ def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Ten
     exponent = torch.arange(pairs, device=positions.device) * (2 / head_dim)
     turns = torch.arange(pairs, device=positions.device) < int(rotary.fraction * pairs)
     frequency = torch.where(turns, 1.0 / rotary.theta**exponent, 0.0)  # theta**-x rounds apart
+    frequency /= rotary.factor
     angle = positions[..., None, None].float() * frequency
     angle = torch.cat((angle, angle), dim=-1)
     return angle.cos(), angle.sin()

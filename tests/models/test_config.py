@@ -1,31 +1,293 @@
-"""Configs as transformers writes them."""
+"""Configs are read as transformers reads them: its own classes and modules are the oracle."""
 
+import copy
 import json
+import warnings
+from typing import Any
 
-from transformers import DiffusionGemmaConfig
+import pytest
+import torch
+from transformers import DiffusionGemmaConfig, DiffusionGemmaTextConfig
+from transformers.models.diffusion_gemma.modeling_diffusion_gemma import (
+    DiffusionGemmaTextRotaryEmbedding,
+)
 
-from dlm.models import ModelConfig
+from dlm.models import CheckpointError, ModelConfig, checkpoint
+from dlm.models.layers import rotary_angles
 
 SLIDING, FULL = "sliding_attention", "full_attention"
+WHOLE: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_global_key_value_heads": 1,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "attention_bias": False,
+    "tie_word_embeddings": True,
+    "use_bidirectional_attention": None,
+    "sliding_window": 6,
+    "rms_norm_eps": 1e-5,
+    "final_logit_softcapping": 20.0,
+    "max_position_embeddings": 1024,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 24,
+    "layer_types": ([SLIDING] * 2 + [FULL]) * 4,
+    "rope_parameters": {
+        SLIDING: {"rope_type": "default", "rope_theta": 2e4},
+        FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 3e6},
+    },
+}
+REQUIRED = ("num_experts", "top_k_experts", "moe_intermediate_size")
+OLDER = {"type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e5, "factor": 4.0}
+
+
+def config(*left_out: str, **text: Any) -> dict[str, Any]:
+    """The parsed config.json with `text` in its text_config, and the fields `left_out` not."""
+    merged = {name: value for name, value in (WHOLE | text).items() if name not in left_out}
+    return {"model_type": "diffusion_gemma", "canvas_length": 8, "text_config": merged}
+
+
+def read(parsed: dict[str, Any]) -> ModelConfig:
+    return ModelConfig.from_hf(parsed)
+
+
+def theirs(text: dict[str, Any]) -> DiffusionGemmaTextConfig:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of rope_scaling
+        return DiffusionGemmaTextConfig(**copy.deepcopy(text))
+
+
+def check_alike(ours: ModelConfig, text: DiffusionGemmaTextConfig) -> None:
+    """All that transformers' modules read of `text` is in `ours`."""
+    layers = [text.per_layer_config[index] for index in range(text.num_hidden_layers)]
+    assert [layer.kind for layer in ours.layers] == text.layer_types
+    assert [layer.head_dim for layer in ours.layers] == [one.head_dim for one in layers]
+    assert [layer.kv_heads for layer in ours.layers] == [one.num_key_value_heads for one in layers]
+    for name, value in {
+        "vocab_size": ours.vocab_size,
+        "hidden_size": ours.hidden_size,
+        "intermediate_size": ours.intermediate_size,
+        "moe_intermediate_size": ours.expert_size,
+        "num_experts": ours.experts,
+        "top_k_experts": ours.experts_per_token,
+        "num_attention_heads": ours.heads,
+        "sliding_window": ours.window,
+        "rms_norm_eps": ours.eps,
+        "final_logit_softcapping": ours.softcap,
+        "max_position_embeddings": ours.max_positions,
+    }.items():
+        assert value == getattr(text, name), name
+    rotary, positions = DiffusionGemmaTextRotaryEmbedding(text), torch.tensor([[0, 1, 5, 900]])
+    for kind in ours.rotary:
+        head_dim = next(layer.head_dim for layer in ours.layers if layer.kind == kind)
+        angles = rotary_angles(ours.rotary[kind], head_dim, positions[0])
+        for mine, other in zip(angles, rotary(torch.ones(1), positions, kind), strict=True):
+            torch.testing.assert_close(mine[:, 0], other[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("field", sorted(WHOLE.keys() - {*REQUIRED, "num_hidden_layers"}))
+def test_a_field_that_is_left_out_has_the_value_that_transformers_gives_it(field):
+    parsed = config(field)
+    check_alike(read(parsed), theirs(parsed["text_config"]))
+
+
+@pytest.mark.parametrize("layers", [1, 4, 6, 7, 12, 30])
+def test_layer_types_that_are_left_out_are_five_sliding_and_one_full_and_end_in_a_full_one(layers):
+    parsed = config("layer_types", num_hidden_layers=layers)
+    ours = read(parsed)
+    check_alike(ours, theirs(parsed["text_config"]))
+    kinds = [layer.kind for layer in ours.layers]
+    assert kinds[:-1] == [FULL if i % 6 == 5 else SLIDING for i in range(layers - 1)]
+    assert kinds[-1] == FULL
+
+
+def test_only_what_experts_have_must_be_there():
+    parsed = config(*(WHOLE.keys() - {*REQUIRED}))
+    ours = read(parsed)
+    check_alike(ours, theirs(parsed["text_config"]))
+    assert (len(ours.layers), ours.hidden_size, ours.window) == (30, 2304, 512)
+    del parsed["canvas_length"]
+    assert read(parsed).canvas_length == 256
+
+
+@pytest.mark.parametrize("field", REQUIRED)
+@pytest.mark.parametrize("null", [False, True])
+def test_what_experts_have_is_asked_for_by_name(field, null):
+    with pytest.raises(CheckpointError, match=f"text_config has no '{field}'"):
+        read(config(**{field: None}) if null else config(field))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"use_bidirectional_attention": "vision"},
+        {"tie_word_embeddings": False},  # that of the whole config decides
+        {"attention_dropout": 0.1},  # of training
+        {"num_global_key_value_heads": None},
+        {"per_layer_config": {}},
+        {"per_layer_config": None},
+        {"per_layer_config": {str(i): {"head_dim": 64} for i in (2, 5, 8, 11)}},
+        {"per_layer_config": {f"{i:02}": {"num_key_value_heads": 4} for i in (2, 5, 8, 11)}},
+        {"layer_types": [SLIDING] * 12},  # the last one is full all the same
+        {"layer_types": [FULL] * 12},
+        {"rope_parameters": None},
+        {"rope_parameters": {SLIDING: {"rope_theta": 5e3, "rope_type": "default"}, FULL: OLDER}},
+        {"rope_parameters": {SLIDING: {"rope_theta": 5e3}, FULL: {"rope_theta": 7e5}}},
+        {
+            "rope_parameters": {
+                SLIDING: {"rope_theta": 1e4, "rope_type": "default"},
+                FULL: {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+            }
+        },
+        {"rope_scaling": {SLIDING: {"rope_theta": 5e3}, FULL: OLDER}},
+        {"rope_theta": 5e5, "rope_local_base_freq": 123.0},  # not read where the newer field is
+        {
+            "rope_theta": 5e5,
+            "rope_parameters": {SLIDING: {"rope_type": "default"}, FULL: OLDER},
+        },
+    ],
+    ids=str,
+)
+def test_old_and_new_fields_mean_what_they_mean_to_transformers(text):
+    parsed = config(**text)
+    before = copy.deepcopy(parsed)
+    check_alike(read(parsed), theirs(parsed["text_config"]))
+    assert parsed == before  # reading writes nothing into it
+
+
+def test_old_rope_fields_alone_are_read_as_transformers_reads_them():
+    parsed = config("rope_parameters", rope_theta=5e5, rope_local_base_freq=123.0)
+    check_alike(read(parsed), theirs(parsed["text_config"]))
+
+
+def test_rope_scaling_null_means_none():
+    """Older configs have it; transformers 5.23 itself then fails to build the model."""
+    assert read(config(rope_scaling=None)) == read(config())
+
+
+@pytest.mark.parametrize("model_type", ["diffusion_gemma", "diffusion_gemma_text"])
+def test_fields_of_the_text_stack_may_stand_beside_the_model_type(model_type):
+    flat = {"model_type": model_type, "canvas_length": 8, **WHOLE}
+    assert read(flat) == read(config())
+    assert read(flat | {"text_config": None}) == read(config())
 
 
 def test_exceptions_of_ten_layers_and_more_are_read_by_their_numbers(tmp_path):
     """transformers 5.23 calls the sixth of them "05", so that they sort."""
-    text = {
-        "num_hidden_layers": 12,
-        "layer_types": ([SLIDING] * 5 + [FULL]) * 2,
-        "head_dim": 256,
-        "global_head_dim": 512,
-        "num_key_value_heads": 8,
-        "num_global_key_value_heads": 2,
-        "num_experts": 4,
-        "top_k_experts": 2,
-        "moe_intermediate_size": 64,
-    }
+    text = config("layer_types")["text_config"]
     DiffusionGemmaConfig(text_config=text).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert {*written["text_config"]["per_layer_config"]} == {"05", "11"}
-    layers = ModelConfig.from_hf(written).layers
-    assert [layer.kind for layer in layers] == text["layer_types"]
-    assert [layer.head_dim for layer in layers] == ([256] * 5 + [512]) * 2
-    assert [layer.kv_heads for layer in layers] == ([8] * 5 + [2]) * 2
+    layers = read(written).layers
+    assert [layer.kind for layer in layers] == ([SLIDING] * 5 + [FULL]) * 2
+    assert [layer.head_dim for layer in layers] == ([16] * 5 + [32]) * 2
+    assert [layer.kv_heads for layer in layers] == ([2] * 5 + [1]) * 2
+
+
+REFUSED = [
+    ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention is 'all'"),
+    ({"use_bidirectional_attention": "some"}, "'use_bidirectional_attention'"),
+    ({"hidden_size": "32"}, "Field 'hidden_size' expected int, got str"),
+    ({"hidden_size": 32.0}, "Field 'hidden_size' expected int, got float"),
+    ({"hidden_size": 0}, "hidden_size is 0: it takes a number above 0"),
+    ({"num_attention_heads": -4}, "num_attention_heads is -4"),
+    ({"sliding_window": None}, "Field 'sliding_window' expected int"),
+    ({"head_dim": None}, "Field 'head_dim' expected int"),
+    ({"global_head_dim": None}, "Field 'head_dim' expected int"),
+    ({"head_dim": 15}, "head_dim is 15: it takes an even number"),
+    ({"num_key_value_heads": 3}, "sliding_attention has 3 key and value heads"),
+    ({"num_global_key_value_heads": 3}, "full_attention has 3 key and value heads"),
+    ({"top_k_experts": 5}, "top_k_experts is 5: num_experts, 4, is the most"),
+    ({"final_logit_softcapping": None}, "text_config has no 'final_logit_softcapping'"),
+    ({"final_logit_softcapping": "30"}, "final_logit_softcapping is '30'"),
+    ({"hidden_activation": "silu"}, "hidden_activation is 'silu', not 'gelu_pytorch_tanh'"),
+    ({"attention_bias": True}, "attention_bias is True, not False"),
+    ({"num_hidden_layers": 15}, "`num_hidden_layers` (15) must be equal to the number of"),
+    ({"layer_types": "full_attention"}, "Field 'layer_types'"),
+    ({"layer_types": [*["linear_attention"] * 11, FULL]}, "'linear_attention' is none of"),
+    ({"layer_types": [*["other"] * 11, FULL]}, "`layer_types` entries must be in"),
+    ({"per_layer_config": {"2": {"intermediate_size": 16}}}, "gives layer 2 a intermediate_size"),
+    ({"per_layer_config": {"0": {"skip": ["mlp"]}}}, "gives layer 0 a skip of its own"),
+    ({"per_layer_config": {"1": {"head_dim": 8}}}, "they must be alike"),
+    ({"per_layer_config": {"12": {"head_dim": 8}}}, "range [0, 12); got [12]"),
+    ({"per_layer_config": {"full": {"head_dim": 8}}}, "transformers refuses text_config"),
+    ({"per_layer_config": [1]}, "transformers refuses text_config"),
+    ({"rope_parameters": {}}, "rope_parameters has no 'sliding_attention'"),
+    (
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        "has no 'sliding_attention'",
+    ),
+    ({"rope_parameters": {FULL: {"rope_theta": 1e4}}}, "has no 'sliding_attention'"),
+    ({"rope_parameters": {SLIDING: None, FULL: {"rope_theta": 1e4}}}, "no 'sliding_attention'"),
+    ({"rope_parameters": {SLIDING: {}, FULL: {"rope_theta": 1e4}}}, "rope_theta is None"),
+    ({"rope_parameters": {SLIDING: {"rope_theta": 0}, FULL: OLDER}}, "rope_theta is 0"),
+    ({"rope_parameters": {SLIDING: 1, FULL: OLDER}}, "transformers refuses text_config"),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "has no 'sliding_attention'"),
+    ({"partial_rotary_factor": 0.5}, "rope_type 'default' of sliding_attention with partial_rot"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), REFUSED, ids=str)
+def test_what_cannot_be_computed_is_refused_by_name(text, reason):
+    with pytest.raises(CheckpointError) as error:
+        read(config(**text))
+    assert str(error.value).startswith("config.json: ")
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("outer", "reason"),
+    [
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, not True"),
+        ({"canvas_length": 0}, "canvas_length is 0"),
+        ({"canvas_length": None}, "canvas_length is None"),
+        ({"canvas_length": "8"}, "canvas_length is '8'"),
+        ({"text_config": 3}, "text_config is 3: it takes an object"),
+        ({"text_config": {}}, "text_config has no 'num_experts'"),
+        ({"model_type": "gemma4"}, "model_type is 'gemma4', not 'diffusion_gemma'"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_beside_the_text_stack_is_refused_by_name(outer, reason):
+    with pytest.raises(CheckpointError) as error:
+        read(config() | outer)
+    assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        ({"num_hidden_layers": 6}, ("layer_types", "rope_parameters", "per_layer_config")),
+        ({"rope_parameters": {SLIDING: {"rope_theta": 1e3}, FULL: OLDER}}, ()),
+        (
+            {"use_bidirectional_attention": "vision"},
+            ("layer_types", "rope_parameters", "hidden_activation"),
+        ),
+    ],
+)
+def test_a_model_loads_from_a_config_with_fields_left_out_and_computes_the_same(
+    reference, tmp_path, text, left_out
+):
+    model = reference.make(tmp_path, **dict.fromkeys(left_out[:2]), **text)
+    path = tmp_path / "config.json"
+    written = json.loads(path.read_text())
+    own = {"global_head_dim": 32, "num_global_key_value_heads": 1}
+    merged = own | {k: v for k, v in written["text_config"].items() if k not in left_out}
+    path.write_text(json.dumps(written | {"text_config": merged | text}))
+    ours, other = checkpoint.load(tmp_path), reference.Theirs(model)
+    cache = ours.new_cache(1)
+    prompt, canvas = [5, 9, 2, 40, 11, 7, 30, 8], torch.arange(reference.CANVAS)
+    torch.testing.assert_close(
+        ours.encode([prompt], cache, [0]), other.encode(prompt), **reference.CLOSE
+    )
+    logits = ours.denoise(
+        canvas[None], reference.no_soft_embedding(1, reference.CANVAS), cache, [0]
+    )
+    torch.testing.assert_close(ours.softcapped(logits)[0], other.denoise(canvas), **reference.CLOSE)

@@ -329,10 +329,10 @@ def test_the_published_geometry_is_read_from_transformers_defaults(tmp_path):
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 16,
+        "num_hidden_layers": 1,
         "layer_types": ["full_attention"],
         "sliding_window": 8,
         "rms_norm_eps": 1e-6,
-        "rope_parameters": {},
     }
     config = ModelConfig.from_hf({"model_type": "diffusion_gemma", "text_config": text})
     assert (config.layers[0].head_dim, config.layers[0].kv_heads) == (512, 2)

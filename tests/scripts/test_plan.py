@@ -10,6 +10,7 @@ import pytest
 import dlm.models
 
 TINY = Path(dlm.models.__file__).parent / "tiny"
+BIG = Path(__file__).parents[2] / "examples" / "diffusiongemma-26b-a4b.json"
 
 
 def run(monkeypatch, capsys, *args: str) -> str:
@@ -29,6 +30,19 @@ def test_a_directory_and_its_config_give_the_same_data(monkeypatch, capsys, tmp_
     assert sum(one["weights"].values()) < one["total"]
     assert one["fits"].keys() == {"24 GB", "32 GB", "96 GB", "141 GB"}
     assert "vision tower" in one["counted"]
+
+
+def test_fields_that_transformers_fills_in_may_be_left_out(monkeypatch, capsys, tmp_path):
+    """So are layers and rotary embeddings of the 26B's config: it plans the same without."""
+    whole = json.loads(BIG.read_text())
+    for name in ("layer_types", "rope_parameters", "global_head_dim"):
+        del whole["text_config"][name]
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    one, other = (
+        json.loads(run(monkeypatch, capsys, "--model", str(path), "--json"))
+        for path in (tmp_path, BIG)
+    )
+    assert one == other
 
 
 def test_tables_tell_the_same_to_people(monkeypatch, capsys):

@@ -18,8 +18,9 @@ def deeper(config, layers):
     config = copy.deepcopy(config)
     text = config["text_config"]
     text["num_hidden_layers"] = layers
-    text["layer_types"] = (text["layer_types"] * 2)[:layers]
-    text["per_layer_config"] = {str(i): {"head_dim": 64} for i in range(layers) if i % 2}
+    text["layer_types"] = kinds = [*(text["layer_types"] * 2)[: layers - 1], "full_attention"]
+    full = (i for i, kind in enumerate(kinds) if kind == "full_attention")
+    text["per_layer_config"] = {str(i): {"head_dim": 64} for i in full}
     return ModelConfig.from_hf(config)
 
 
