@@ -9,12 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dlm import grammar, integrations, models
     from dlm.autoregressive import Autoregressive
     from dlm.config import DecodeConfig
     from dlm.decision import Decision
     from dlm.diffusion import Diffusion
     from dlm.engine import Engine
-    from dlm.errors import DlmError, RequestError
+    from dlm.errors import RequestError
     from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
     from dlm.grammar import (
         Answer,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         question_of,
     )
     from dlm.request import Request, Result, Stats
+    from dlm.root_error import DlmError
 
 _EXPORTS = {
     "dlm.autoregressive": "Autoregressive",
@@ -54,7 +56,7 @@ _EXPORTS = {
     "dlm.decision": "Decision",
     "dlm.diffusion": "Diffusion",
     "dlm.engine": "Engine",
-    "dlm.errors": "DlmError RequestError",
+    "dlm.errors": "RequestError",
     "dlm.events": "Committed Decided Draft Event Failed Finished",
     "dlm.grammar": (
         "Answer Choice Grammar GrammarError InvalidGrammarError JsonObject JsonSchema "
@@ -70,13 +72,17 @@ _EXPORTS = {
         "question_of"
     ),
     "dlm.request": "Request Result Stats",
+    "dlm.root_error": "DlmError",
 }
+_PACKAGES = ("grammar", "integrations", "models")
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
 if not TYPE_CHECKING:
-    __all__ = [*_HOMES]
+    __all__ = [*_HOMES, *_PACKAGES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
@@ -84,4 +90,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_PACKAGES})

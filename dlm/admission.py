@@ -12,7 +12,7 @@ from dlm.chat import Chat, leaves
 from dlm.decide import Decider
 from dlm.decision import Decision
 from dlm.decoding import Model
-from dlm.errors import DlmError, RequestError, failure
+from dlm.errors import RequestError, failure
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
 from dlm.policy import Policy
 from dlm.request import Request, check_tokens
@@ -87,10 +87,9 @@ class Admission:
         try:
             compiling = None if spec is None else self.compile(spec)
             calls = spec is not None and spec.calls
-        except DlmError:
-            raise
         except Exception as error:
-            raise failure(error) from error
+            problem = failure(error)
+            raise problem from problem.__cause__
         stream = Stream(
             vocabulary=self._vocabulary,
             reasoning=self._reasoning if spec is None or request.thinking else None,

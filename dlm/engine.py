@@ -19,18 +19,20 @@ from dlm.decision import Decision
 from dlm.decoding import Decoding, Model, Parts
 from dlm.diffusion import Diffusion
 from dlm.errors import DlmError, RequestError, failure, forget_frames
+from dlm.event_routes import EventRoutes, StreamEvent, streamed
 from dlm.events import End, Event, Failed
 from dlm.grammar import (
     Automata,
     Compiled,
     Compiler,
+    GrammarError,
     Reasoning,
     Spec,
     Task,
     Vocabulary,
     Workers,
 )
-from dlm.models import checkpoint, plan
+from dlm.models import ModelError, checkpoint, plan
 from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs
 from dlm.policy import Policy
@@ -117,6 +119,7 @@ class Engine:
         room = partial(self.decoding.room, model)
         self._admission = Admission(*chatting, self._compiler, room, capacity, self._decider)
         self._changes = Changes()  # of who waits and who runs
+        self._routes = EventRoutes(self._changes, self._step)
         self._closed = False
 
     @classmethod
@@ -184,7 +187,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Some request that was started has not ended."""
-        return bool(self._changes or self._scheduler or self._events)
+        return bool(self._changes or self._scheduler or self._events or self._routes)
 
     @property
     def cold(self) -> bool:
@@ -241,7 +244,8 @@ class Engine:
 
     def cancel(self, number: int) -> None:
         """Drop a request, waiting or running; one that has ended is left as it is. A step that is
-        under way may still tell of it."""
+        under way may still tell of it. A stream of it raises `DlmError`."""
+        self._routes.cancel(number)
         self._changes.post(partial(self._cancel, number))
 
     def _cancel(self, number: int) -> None:
@@ -251,8 +255,15 @@ class Engine:
     def step(self) -> list[Event]:
         """One pass for all that run, or for half of their canvases where they are many: then tells
         of the other half. What fails in one request ends that one alone."""
-        with self._changes.move():
-            return self._step()
+        return self._routes.step()
+
+    def stream(self, request: Request) -> Iterator[StreamEvent]:
+        """Run one request and yield its events: `Draft`, `Committed`, and `Finished` last.
+
+        Other requests run beside it, and their events wait for their streams or for `step`. Closing
+        the iterator early cancels the request. Raises what `add` raises, and the error of `Failed`.
+        """
+        return streamed(self, self._routes, request)
 
     def _step(self) -> list[Event]:
         self._parts.automata.begin(self.policy.step_work)
@@ -340,7 +351,7 @@ class Engine:
             for at, number in enumerate(numbers):  # noqa: B007
                 self._scheduler.prepare(number)
         except DlmError as error:
-            if len(requests) == 1:
+            if len(requests) == 1 or isinstance(error, GrammarError | ModelError):
                 raise
             raise type(error)(f"request {at}: {error}") from error
 

@@ -4,12 +4,10 @@ import logging
 import traceback
 
 from dlm.grammar.errors import CrashError, GrammarError
+from dlm.models.errors import ModelError
+from dlm.root_error import DlmError
 
 _LOG = logging.getLogger("dlm")
-
-
-class DlmError(Exception):
-    """Root of this package's errors."""
 
 
 class RequestError(DlmError, ValueError):
@@ -34,7 +32,7 @@ def failure(error: Exception) -> DlmError:
 
     One that no user can have caused is a bug: it is logged, with its traceback.
     """
-    if isinstance(error, DlmError):
+    if isinstance(error, DlmError) and not isinstance(error, GrammarError | ModelError):
         return error
     if not isinstance(error, GrammarError) or isinstance(error, CrashError):
         _LOG.error("a request failed by a bug", exc_info=error)

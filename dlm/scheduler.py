@@ -97,7 +97,7 @@ class Scheduler:
                 except Unfinished:
                     continue  # its constraint takes more than this step: it goes on waiting
                 except DlmError as error:
-                    failed.append(Failed(request=one.number, error=error))
+                    failed.append(Failed(request=one.number, error=failure(error)))
                     one.sequences.clear()
         finally:
             self._waiting = [one for one in self._waiting if one.sequences]

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dlm.root_error import DlmError
 
-class GrammarError(Exception):
-    """Root of this package's errors: catch it to catch them all."""
+
+class GrammarError(DlmError):
+    """Base class of this package's errors: catch it to catch them all."""
 
 
 class InvalidGrammarError(GrammarError, ValueError):

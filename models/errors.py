@@ -1,8 +1,10 @@
 """What `models` raises on purpose."""
 
+from dlm.root_error import DlmError
 
-class ModelError(Exception):
-    """Root of this package's errors: catch it to catch them all."""
+
+class ModelError(DlmError):
+    """Base class of this package's errors: catch it to catch them all."""
 
 
 class CheckpointError(ModelError):

@@ -1,1 +1,19 @@
-"""dlm where other libraries are: each module is for one of them, and imports it."""
+"""dlm inside other libraries: transformers' `generate`, causal models of transformers, Ray.
+
+Modules are imported when they are first asked for: each needs a library that takes seconds.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+_MODULES = ("causal_lm", "ray", "transformers")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -5,6 +5,7 @@ from typing import Any
 
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.grammar import CrashError, GrammarError
+from dlm.models import ModelError
 from dlm.openai.decisions import DECISION
 from dlm.openai.fields import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, TOKENIZE_CHAT
 from dlm.openai.model_name import UnknownModelError
@@ -50,6 +51,8 @@ def status_of(error: Exception) -> int:
             return 429
         case UnavailableError():
             return 503
+        case ModelError() | CrashError():
+            return 500
         case DlmError(__cause__=None):
             return 422
         case DlmError(__cause__=GrammarError() as cause) if not isinstance(cause, CrashError):

@@ -1,0 +1,99 @@
+"""Who reads the events of a step: the stream of a request, or whoever steps the engine."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
+
+from dlm.admission import Prepared
+from dlm.changes import Changes
+from dlm.errors import DlmError, RequestError
+from dlm.events import Committed, Draft, Event, Failed, Finished
+from dlm.request import Request
+
+StreamEvent = Draft | Committed | Finished
+"""An event of a request that is streamed: `Failed` is raised, and `Decided` is for decisions."""
+
+
+class EventRoutes:
+    """Runs steps, and keeps the events that nobody has read yet."""
+
+    def __init__(self, changes: Changes, step: Callable[[], list[Event]]):
+        """`step` is made as a move among `changes`, and returns its events."""
+        self._changes, self._step = changes, step
+        self._streams: dict[int, deque[Event]] = {}  # by request
+        self._others: list[Event] = []
+
+    def __bool__(self) -> bool:
+        """Some event waits for `step`."""
+        return bool(self._others)
+
+    def step(self) -> list[Event]:
+        """Run one step and return the events that no stream reads, earlier ones included."""
+        with self._changes.move():
+            self._sort(self._step())
+            events, self._others = self._others, []
+            return events
+
+    def advance(self) -> None:
+        """Run one step and keep its events for those who read them."""
+        with self._changes.move():
+            self._sort(self._step())
+
+    def open(self, number: int) -> deque[Event]:
+        """From now on the events of request `number` go to the queue that is returned."""
+        return self._streams.setdefault(number, deque())
+
+    def close(self, number: int) -> None:
+        """Drop the events of request `number`, which has ended or been cancelled."""
+        self._streams[number] = deque(maxlen=0)  # a step that is under way may have some
+        self._changes.post(partial(self._forget, number))
+
+    def _forget(self, number: int) -> None:
+        self._streams.pop(number, None)
+
+    def cancel(self, number: int) -> None:
+        """End the stream of request `number`, if there is one, with an error."""
+        if (queue := self._streams.get(number)) is not None:
+            queue.append(Failed(request=number, error=DlmError("the request was cancelled")))
+
+    def _sort(self, events: list[Event]) -> None:
+        for event in events:
+            self._streams.get(event.request, self._others).append(event)
+
+
+class Admits(Protocol):
+    """What a stream needs of an engine."""
+
+    def prepare(self, request: Request) -> Prepared: ...
+    def start(self, prepared: Prepared) -> None: ...
+    def cancel(self, number: int) -> None: ...
+
+
+def streamed(engine: Admits, routes: EventRoutes, request: Request) -> Iterator[StreamEvent]:
+    """Yield the events of `request` until it has finished, running steps while there are none.
+
+    The request is admitted at the first `next`, and cancelled when the iterator is closed before
+    its end. Raises what `Engine.add` raises, and the error of `Failed`.
+    """
+    if not isinstance(request, Request):
+        raise RequestError(f"stream is given a {type(request).__name__}: it takes a Request")
+    prepared = engine.prepare(request)
+    number = prepared.number
+    queue = routes.open(number)
+    try:
+        engine.start(prepared)
+        while True:
+            while not queue:
+                routes.advance()
+            event = queue.popleft()
+            if isinstance(event, Failed):
+                raise event.error
+            if not isinstance(event, StreamEvent):
+                raise TypeError(f"a request ended as {type(event).__name__}")
+            yield event
+            if isinstance(event, Finished):
+                return
+    finally:
+        engine.cancel(number)
+        routes.close(number)

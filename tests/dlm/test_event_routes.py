@@ -1,0 +1,150 @@
+"""Streams of single requests: whose events they yield, and what becomes of those of others."""
+
+import threading
+
+import pytest
+from doubles import Random, Scripted
+from values import PROMPT, V
+from waiting import PATIENCE
+
+from dlm import (
+    Choice,
+    Committed,
+    Decision,
+    DlmError,
+    Draft,
+    Finished,
+    JsonSchema,
+    Request,
+    RequestError,
+)
+
+HELLO = '"hi"<turn|>'
+
+
+@pytest.fixture
+def engine(engine_of, tokens_of):
+    return engine_of(Scripted(V, len(PROMPT), tokens_of(HELLO)), slots=3)
+
+
+def request(**more):
+    return Request(token_ids=PROMPT, max_tokens=16, **more)
+
+
+def test_a_stream_ends_with_the_result_that_generate_returns(engine):
+    *events, last = engine.stream(request(constraint=JsonSchema({"type": "string"})))
+    result = engine.generate(request(constraint=JsonSchema({"type": "string"})))
+    assert isinstance(last, Finished)
+    assert last.result.text == result.text == '"hi"'
+    assert all(isinstance(event, Draft | Committed) for event in events)
+    assert "".join(event.text for event in events if isinstance(event, Committed)) == '"hi"'
+    assert len({event.request for event in [*events, last]}) == 1
+    assert not engine.busy
+
+
+def test_events_of_other_requests_wait_for_step(engine):
+    other = engine.add(request())
+    *_, last = engine.stream(request())
+    assert last.request != other
+    events = []
+    while engine.busy:
+        events += engine.step()
+    assert {event.request for event in events} == {other}
+    assert isinstance(events[-1], Finished)
+    alone = engine.generate(request())
+    assert events[-1].result.token_ids == alone.token_ids
+    committed = [
+        token for event in events if isinstance(event, Committed) for token in event.tokens
+    ]
+    assert committed[:-1] == alone.token_ids  # the last one is the stop
+
+
+def test_steps_that_somebody_else_runs_take_no_event_of_a_stream(engine):
+    stream = engine.stream(request())
+    first = next(stream)
+    while engine.busy:
+        assert engine.step() == []
+    rest = list(stream)
+    alone = list(engine.stream(request()))
+    assert [type(event) for event in [first, *rest]] == [type(event) for event in alone]
+
+
+def test_two_streams_that_take_turns_have_their_own_events(engine):
+    one, other = engine.stream(request(seed=1)), engine.stream(request(seed=2))
+    found = {1: [next(one)], 2: [next(other)]}
+    found[1] += list(one)
+    found[2] += list(other)
+    for events in found.values():
+        assert isinstance(events[-1], Finished)
+        assert len({event.request for event in events}) == 1
+    assert found[1][0].request != found[2][0].request
+
+
+def test_a_stream_that_is_closed_early_cancels_its_request(engine_of):
+    engine = engine_of(Random(V, seed=3), slots=1)
+    stream = engine.stream(request())
+    next(stream)
+    assert engine.busy
+    stream.close()
+    assert not engine.busy
+    assert engine.occupancy.running == 0
+    assert engine.generate(request()).finish_reason in ("stop", "length")
+
+
+def test_a_stream_that_nobody_begins_admits_nothing(engine):
+    engine.stream(request())
+    assert not engine.busy
+
+
+def test_what_fails_in_a_request_is_raised(engine):
+    stream = engine.stream(request(constraint=Choice(["yes" * 100])))
+    with pytest.raises(RequestError, match="max_tokens is 16"):
+        list(stream)
+    assert not engine.busy
+
+
+def test_a_request_that_cannot_be_admitted_is_refused(engine):
+    with pytest.raises(RequestError, match="max_tokens"):
+        next(engine.stream(Request(token_ids=PROMPT, max_tokens=10**9)))
+    with pytest.raises(RequestError, match="stream is given a Decision"):
+        next(engine.stream(Decision(request=request(), questions=[{"type": "predicate"}])))
+    with pytest.raises(RequestError, match="stream is given a list"):
+        next(engine.stream([request()]))
+    engine.close()
+    with pytest.raises(DlmError, match="closed"):
+        next(engine.stream(request()))
+
+
+def test_cancelling_by_number_ends_a_stream_with_an_error(engine_of):
+    engine = engine_of(Random(V, seed=3))
+    other = engine.add(request(seed=5))
+    stream = engine.stream(request())
+    engine.cancel(next(stream).request)
+    with pytest.raises(DlmError, match="cancelled"):
+        list(stream)
+    assert engine.busy  # with the other one
+    engine.cancel(other)
+
+
+def test_a_stream_runs_beside_a_thread_that_steps(engine_of):
+    engine = engine_of(Random(V, seed=3), slots=4)
+    over, ends = threading.Event(), []
+
+    def step():
+        while not over.is_set() or engine.busy:
+            ends.extend(e.request for e in engine.step() if isinstance(e, Finished))
+
+    stepping = threading.Thread(target=step)
+    stepping.start()
+    try:
+        others = [engine.add(request(seed=seed)) for seed in range(5)]
+        lasts = [list(engine.stream(request(seed=seed)))[-1] for seed in range(5)]
+        for stream in [engine.stream(request(seed=seed)) for seed in range(5)]:
+            next(stream)
+            stream.close()
+    finally:
+        over.set()
+        stepping.join(PATIENCE)
+    assert all(isinstance(last, Finished) for last in lasts)
+    assert sorted(ends) == sorted(others)
+    assert not engine.busy
