@@ -1,6 +1,16 @@
-"""Which tokens of a vocabulary can end the key of a JSON object. Knows no grammar."""
+"""Which tokens of a vocabulary can end a key of a JSON object, or an item of an array.
 
-from collections.abc import Sequence
+Knows no grammar.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dlm.grammar.masks.bits import packed
+
+_STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: ends an item, or is a number
 
 
 class QuotedTokens:
@@ -25,3 +35,18 @@ class QuotedTokens:
             self.ending.setdefault(first, []).append(token)
             for each in enclosed:
                 self.whole.setdefault(each, []).append(token)
+        opening = {t for t, piece in enumerate(pieces) if b"[" in piece and len(piece) > 1}
+        structural = {t for t, piece in enumerate(pieces) if _STRUCTURE.search(piece)}
+        kinds = {  # the tokens that may end an item, by where they are read
+            "opening": opening,
+            "joining": self.joining,
+            "ending": self.pieces.keys() | self.escapes,
+            "structural": structural,
+        }
+        self.packed = {name: _packed(tokens, len(pieces)) for name, tokens in kinds.items()}
+
+
+def _packed(tokens: Iterable[int], size: int) -> np.ndarray:
+    members = np.zeros(size, bool)
+    members[[*tokens]] = True
+    return packed(members)

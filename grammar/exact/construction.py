@@ -82,10 +82,10 @@ class _Builder:
     Keeps no grammar alive: who waits for its automaton does."""
 
     def __init__(self, compiled: Compiled, most_states: int = MOST_STATES):
-        if compiled.free_keys:
+        if compiled.free_keys or compiled.apart.distinct:
             raise LimitError(
-                "no token automaton: the grammar has keys that a schema does not name, "
-                "and no finite number of states remembers which of them an object has"
+                "no token automaton: the grammar has keys that a schema does not name, or items "
+                "that have to be distinct, and no finite number of states remembers them"
             )
         self._most_states, self._spent = most_states, 0
         start = compiled.parser.start

@@ -10,12 +10,12 @@ from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.masks.bits import packed
+from dlm.grammar.masks.bits import packed, tokens_in
 from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.parse.allowed import Allowed, Following
+from dlm.grammar.parse.apart import Apart, Way
 from dlm.grammar.parse.exploration import Exploration
 from dlm.grammar.parse.fewest import fewest
-from dlm.grammar.parse.fresh import leaves_a_key
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import Network
@@ -56,6 +56,11 @@ class Compiled:
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self.few_keys = network.few_keys  # and there may be no other
+        self.apart = Apart(self.parser, self.meter)
+        self.runs_out = (
+            self.few_keys or self.apart.distinct
+        )  # of keys or items there may be no more
+        self._ways: dict[tuple[State, Keys], Way | None] = {}
         self.remainders = Remainders(self.parser, vocabulary, self.meter)
         self._completions: dict[tuple[State, Keys], list[int] | None] = {}
         self._farthest: dict[State, int] = {}  # tokens to the end after any token that may follow
@@ -71,20 +76,35 @@ class Compiled:
         """The state behind a token that is no stop; None where the grammar refuses it."""
         return self.parser.after(state, token, self.vocabulary.pieces[token])
 
-    def keys_after(self, onward: State, keys: Keys, piece: bytes) -> Keys | None:
-        """The keys behind `piece`, which leads to `onward`; None where one comes twice, or where no
-        key is left but those that are there."""
-        found = keys.after(piece)
-        if found is None or not self.few_keys:
-            return found
-        return found if leaves_a_key(self.parser, onward, found, self.meter) else None
+    def keys_after(self, state: State, onward: State, keys: Keys, piece: bytes) -> Keys | None:
+        """The keys after `piece`, which leads from `state` to `onward`.
 
-    def suspects(self, keys: Keys) -> set[int]:
-        """All tokens behind which there are no `keys_after`, and perhaps some more."""
-        vocabulary = self.vocabulary
-        if not self.few_keys:
-            return keys.suspects(vocabulary.quoted)
-        return keys.dangers(vocabulary.quoted).union(*map(vocabulary.beginnings, keys.rivals))
+        None where a key or an item comes twice, or where none is left but those that are there.
+        """
+        found = self.apart.after(state, keys, piece)
+        if found is None or not self.runs_out or not found.at_risk:
+            return found
+        return found if self.way(onward, found) is not None else None
+
+    def way(self, state: State, keys: Keys) -> Way | None:
+        """A way to a key or an item that is not there yet; None: none is found."""
+        key = state, keys
+        if key not in self._ways:
+            if len(self._ways) >= _COMPLETIONS:
+                self._ways.clear()
+            self._ways[key] = self.apart.way(state, keys)
+        return self._ways[key]
+
+    def suspects(self, keys: Keys, words: np.ndarray) -> list[int]:
+        """The tokens of `words` after which there may be no `keys_after`."""
+        vocabulary, quoted = self.vocabulary, self.vocabulary.quoted
+        found = keys.dangers(quoted) if self.few_keys else keys.suspects(quoted)
+        if self.runs_out:
+            found = found.union(*map(vocabulary.beginnings, keys.taken))
+        held = {t for t in found if words[t >> 5] >> (t & 31) & 1}
+        if self.apart.distinct:
+            held.update(tokens_in(words & keys.item_suspects(quoted)).tolist())
+        return sorted(held)
 
     def mask(self, state: State) -> Mask:
         """The tokens that may follow at `state`, stops where the text may end."""
@@ -103,7 +123,9 @@ class Compiled:
         """The mask where an object has `keys`, if a matcher has asked for it before."""
         known = self.masks.known
         mask = known.get(state)
-        return known.get((mask, keys)) if keys and keys.doubtful else mask
+        if mask is None or mask < 0 or not keys or not (keys.doubtful or self.apart.distinct):
+            return mask
+        return known.get((mask, keys))
 
     def closing(self, state: State, tokens: int) -> np.ndarray | None:
         """The tokens after which the text can be completed in `tokens` more; None: all of them.

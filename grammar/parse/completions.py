@@ -4,6 +4,7 @@ The parser knows the shortest text to the end, and no keys: where the grammar le
 would say `"":0` again and again. Here such keys are made longer until they differ.
 """
 
+from collections.abc import Iterator
 from sys import maxsize
 
 from dlm.grammar.errors import BudgetError, DeadEndError
@@ -11,9 +12,8 @@ from dlm.grammar.parse.compiled import BEGUN, Compiled
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.state import State
 
-_PLAIN = [bytes([byte]) for byte in range(0x20, 0x7F) if byte not in b'"\\']
-_FILLERS = sorted(_PLAIN, key=lambda byte: not byte.isalnum())  # letters and digits first
-_LONGEST = 64  # characters that are put into one text at the most
+_MOST_REPEATED = 512  # keys and items of one text that have to become others
+_AT_ONCE = 256  # bytes that are read before the shortest text from there is asked for again
 _TOLD = 1 << 15  # bytes of a completion that is counted just to say how long it is
 
 Text = list[bytes | int]  # bytes, and control tokens by their ids
@@ -36,7 +36,7 @@ class Completions:
         if keys is None:
             return compiled.closes_within(state, tokens)
         told = compiled.decided_by_bytes(state, tokens, most_tokens(state.cost or 0))
-        if told is False or (told and not compiled.few_keys):
+        if told is False or (told and not compiled.runs_out):
             return told
         shortest = self.shortest(state, keys, tokens)
         return shortest is not None and len(shortest) <= tokens
@@ -70,7 +70,7 @@ class Completions:
         told = self._compiled.decided_by_bytes(state, tokens, most_tokens(most) if keys else most)
         if told is False:
             return None, False
-        if told is None or (keys and self._compiled.few_keys):
+        if told is None or (keys and self._compiled.runs_out):
             return self.shortest(state, keys, tokens), True
         if keys is None:
             return self._compiled.begun(state), False
@@ -104,53 +104,47 @@ class Completions:
     def _spelled(self, text: Text | None) -> list[int] | None:
         return None if text is None else self._vocabulary.fewest(text)
 
-    def _apart(self, state: State | None, keys: Keys | None, most: int) -> Text | None:
-        """A short text to the end, or its first `most` bytes at least; None: none is found."""
-        parser, said = self._compiled.parser, Text()
-        for _ in range(_LONGEST):
-            if state is None or keys is None or state.cost is None:
-                return None
-            self._compiled.meter.spend(1 + min(most, state.cost) // 4)
-            rest = parser.completion(state, most)
-            read, state, keys, doubles = self._read(rest, state, keys)
-            said += read
-            if not doubles:
-                return said
-            longer = self._longer(state, keys)
-            if longer is None:
-                return None
-            said.append(longer)
-            state, keys = state and parser.behind(state, longer[0]), keys.after(longer)
-        return None
+    def _apart(self, state: State, keys: Keys, most: int) -> Text | None:
+        """A short text to the end, or its first `most` bytes at least; None: none is found.
 
-    def _read(
-        self, text: Text, state: State | None, keys: Keys
-    ) -> tuple[Text, State | None, Keys, bool]:
-        """`text` up to the byte that ends a key which is there already, if one does, and whether.
-
-        With where that leads to.
+        It is the grammar's shortest. Where that repeats a key or an item, it goes back to where
+        this was begun, and takes a way to another one.
         """
-        parser, read = self._compiled.parser, Text()
-        for part in text:
-            if isinstance(part, int):
-                state = state and parser.after(state, part, b"")
-                read.append(part)
+        compiled, parser = self._compiled, self._compiled.parser
+        said, text, repeated = Text(), bytearray(), 0
+        begun = 0, state, keys  # where a key or an item was begun that may be there already
+        while state.cost and len(text) < most:
+            compiled.meter.spend(1 + min(most, state.cost, _AT_ONCE) // 4)
+            for symbol in _symbols(parser.completion(state, _AT_ONCE)):
+                if isinstance(symbol, int):
+                    said += [bytes(text), symbol]
+                    text.clear()
+                    onward, after = parser.after(state, symbol, b""), keys
+                else:
+                    onward = parser.behind(state, symbol[0])
+                    after = compiled.apart.after(state, keys, symbol)
+                if onward is None or onward.cost is None:
+                    return None
+                if after is None:
+                    break
+                text += symbol if isinstance(symbol, bytes) else b""
+                if not keys.at_risk or not text:
+                    begun = len(text), onward, after
+                state, keys = onward, after
+            else:
                 continue
-            for place, byte in enumerate(part):
-                onward = state and parser.behind(state, byte)
-                behind = onward and self._compiled.keys_after(onward, keys, bytes([byte]))
-                if behind is None:
-                    return [*read, part[:place]], state, keys, True
-                keys, state = behind, onward
-            read.append(part)
-        return read, state, keys, False
+            place, before, held = begun
+            way = compiled.way(before, held)
+            repeated += 1
+            if way is None or repeated > _MOST_REPEATED:
+                return None
+            text[place:] = way.text
+            state, keys = way.state, way.keys
+            begun = len(text), state, keys
+        return [*said, bytes(text)]
 
-    def _longer(self, state: State | None, keys: Keys) -> bytes | None:
-        """What a key that would be a double goes on with; the best if it is none then."""
-        parser, ways = self._compiled.parser, []
-        for rank, filler in enumerate(_FILLERS):
-            at = state and parser.behind(state, filler[0])
-            longer = at and self._compiled.keys_after(at, keys, filler)
-            if at is not None and at.cost is not None and longer is not None:
-                ways.append((longer.double, at.cost, rank, filler))
-        return min(ways)[-1] if ways else None
+
+def _symbols(parts: Text) -> Iterator[bytes | int]:
+    """The bytes of a text, one by one, and its control tokens."""
+    for part in parts:
+        yield from (part,) if isinstance(part, int) else (bytes([byte]) for byte in part)

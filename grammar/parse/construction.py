@@ -28,10 +28,15 @@ class Construction:
         self.edges: list[list[Edge]] = [[] for _ in self.numbers]
         self.start, self.final = list(range(len(self.numbers))), set[int]()
         self.terminals: dict[Terminal | bytes, int] = {}
+        self.distinct: frozenset[int] = frozenset()  # states of arrays whose items are distinct
         self._waiting = list(zip(self.start, rules.nodes.values(), strict=True))
+        arrays = {self.numbers[name] for name in rules.distinct}
         while self._waiting:
             start, node = self._waiting.pop()
+            before = len(self.edges)
             self.final.add(self._add(node, start))
+            if start in arrays:
+                self.distinct |= {start, *range(before, len(self.edges))}
 
     def _add(self, node: Node, state: int) -> int:
         """Add `node` behind `state`; says where it ends."""

@@ -44,7 +44,7 @@ class Matcher:
         self._phase = _Phase.ANSWER if reasoning is None else _Phase.OPENING
         self._marker = 0  # how much of a marker has been read
         self._thought = 0  # tokens of reasoning so far, its markers included
-        self._keys = Keys() if compiled.free_keys else None
+        self._keys = Keys() if compiled.free_keys or compiled.apart.distinct else None
         self._completions = Completions(compiled)
         self._promised: list[int] | None = None  # a completion that is known to fit, its stop apart
         self._trail: list[_Before] = []  # where each token was read
@@ -190,16 +190,14 @@ class Matcher:
 
     def _without_doubles(self, mask: Mask) -> Mask:
         """Without the tokens that end a key which the object has already."""
-        keys, masks = self._keys, self._compiled.masks
-        if keys is None or not keys.doubtful or mask < 0:
+        keys, masks, compiled = self._keys, self._compiled.masks, self._compiled
+        if keys is None or mask < 0 or not (keys.doubtful or compiled.apart.distinct):
             return mask
         known = masks.known.get((mask, keys))
         if known is None:
-            compiled, words = self._compiled, masks.words(mask)
-            suspects = compiled.suspects(keys)
-            held = [t for t in suspects if words[t >> 5] >> (t & 31) & 1]
-            compiled.meter.spend(1 + len(held) // 2)
-            doubles = [token for token in held if self._read(token) is None]
+            suspects = compiled.suspects(keys, masks.words(mask))
+            compiled.meter.spend(1 + len(suspects) // 2)
+            doubles = [token for token in suspects if self._read(token) is None]
             known = masks.known[mask, keys] = masks.changed(mask, remove=doubles)
         return known
 
@@ -236,7 +234,9 @@ class Matcher:
         if keys is None:
             left = self._compiled.closing(self._state, budget - 2)
         else:
-            sure, in_key = 2 * (budget - 4) // 3, keys.key is not None  # as `most_tokens` bounds it
+            # as `most_tokens` bounds it, where nothing runs out
+            sure = -1 if self._compiled.runs_out else 2 * (budget - 4) // 3
+            in_key = keys.key is not None or keys.watched
             left = self._compiled.closing_apart(
                 self._state, sure, lambda token: self._fits(token, budget - 2), in_key
             )
@@ -259,7 +259,7 @@ class Matcher:
         onward, keys = self._compiled.after(self._state, token), self._keys
         if onward is None or keys is None:
             return onward and (onward, None)
-        keys = self._compiled.keys_after(onward, keys, self._pieces[token])
+        keys = self._compiled.keys_after(self._state, onward, keys, self._pieces[token])
         return None if keys is None else (onward, keys)
 
     def _closing(self) -> list[int]:

@@ -39,6 +39,7 @@ class Network:
         self.edges, self.start, self.final = builder.edges, builder.start, builder.final
         self.root = builder.numbers[rules.root]
         self.free_keys, self.few_keys = rules.free_keys, rules.few_keys
+        self.distinct = builder.distinct
         self.terminals: list[Terminal | bytes] = list(builder.terminals)
         self.cost: dict[int, int] = {}  # to the end of the state's rule; no key: there is no way
         self._way: dict[int, Edge] = {}  # the first edge of such a way

@@ -21,6 +21,7 @@ class Rules:
         self.inexact: tuple[tuple[str, str], ...] = ()  # where they allow too much, and why
         self.free_keys = False  # a text is JSON, whose objects might hold a key twice
         self.few_keys = False  # and might run out of others
+        self.distinct: set[str] = set()  # rules of JSON arrays whose items have to be distinct
         self._numbers = count()
 
     def new(self, stem: str = "rule") -> Reference:

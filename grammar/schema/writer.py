@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import comb
+from sys import maxsize
 from typing import Any, cast
 from typing import Literal as OneOf
 
@@ -18,6 +20,7 @@ from dlm.grammar.rules.nodes import (
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError, Value, write_array, write_distinct
 from dlm.grammar.schema.blame import blamed
+from dlm.grammar.schema.constant import Constant
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.facets import KINDS, Arrays, Numbers, Objects, Shape, Strings
 from dlm.grammar.schema.formula import FALSE, Formula, place
@@ -30,7 +33,7 @@ from dlm.grammar.schema.objects import ObjectWriter, members
 from dlm.grammar.schema.reader import Reader
 from dlm.grammar.schema.work import MOST_WORK, Work
 
-_MOST_DISTINCT = 8  # values of items that are all different
+_MOST_DISTINCT, _MOST_SETS = 8, 400  # items that differ by the rules, and rules for their sets
 _TOLD = 5  # places that an error names
 _REASONS = {
     RecursionError: "nested too deeply",
@@ -195,31 +198,50 @@ class Writer:
         return ObjectWriter(written, 0, None, self.value, self._dialect, self._rules).write()
 
     def _array(self, arrays: Arrays, formula: Formula) -> Node:
-        unique = arrays.unique and (arrays.high is None or arrays.high > 1)
-        if unique and not arrays.contains and not arrays.repeats:
-            columns = [self._normal.listed(item) for item in (*arrays.prefix, arrays.rest)]
-            most = len(columns) - 1 if arrays.rest == FALSE else len(columns)
-            known = [column for column in columns if column is not None]
-            together = frozenset().union(*known)
-            if len(known) == len(columns) and len(together) <= _MOST_DISTINCT:
-                high = len(together) if arrays.rest != FALSE else min(len(together), most)
-                ordered = [
-                    [v for v in sorted(column, key=repr) if self._normal.admits(item, v)]
-                    for column, item in zip(known, (*arrays.prefix, arrays.rest), strict=True)
-                ]
+        if arrays.repeats:
+            self.inexact[f"{place(formula)}/uniqueItems"] = (
+                "uniqueItems: that two items are equal cannot be enforced"
+            )
+        if not arrays.unique or (arrays.high is not None and arrays.high < 2):
+            return write_array(arrays, self.value, self._dialect, self._rules)
+        columns = None if arrays.contains or arrays.repeats else self._columns(arrays)
+        if columns is not None:
+            rest = arrays.rest != FALSE
+            most = len(columns) if rest else len(columns) - 1
+            values = len({value for column in columns for value in column})
+            high = min(values, maxsize if arrays.high is None else arrays.high)
+            high = high if rest else min(high, most)
+            if high < arrays.low:
+                return NOTHING
+            if sum(comb(values, k) for k in range(min(high, _MOST_DISTINCT))) <= _MOST_SETS:
                 return write_distinct(
-                    lambda at: ordered[min(at, len(ordered) - 1)],
+                    lambda at: columns[min(at, len(columns) - 1)],
                     arrays.low,
-                    high if arrays.high is None else min(high, arrays.high),
+                    high,
                     lambda value: self._listing.one_of([value]),
                     self._dialect,
                     self._rules,
                 )
-        if unique:
-            self.inexact[f"{place(formula)}/uniqueItems"] = "its items may repeat"
-        if arrays.repeats:
-            self.inexact[f"{place(formula)}/uniqueItems"] = "its items may be all different"
-        return write_array(arrays, self.value, self._dialect, self._rules)
+            arrays = replace(arrays, high=high)
+        node = write_array(arrays, self.value, self._dialect, self._rules)
+        if not self._whole:
+            self.inexact[f"{place(formula)}/uniqueItems"] = (
+                "uniqueItems cannot be enforced within other text: its items may repeat"
+            )
+            return node
+        rule = self._rules.add(node, "distinct")  # its items are watched as they are read
+        self._rules.distinct.add(rule.name)
+        return rule
+
+    def _columns(self, arrays: Arrays) -> list[list[Constant]] | None:
+        """The values of the items at each place, the last ones of all others; None: too many."""
+        found = []
+        for item in (*arrays.prefix, arrays.rest):
+            listed = self._normal.listed(item)
+            if listed is None:
+                return None
+            found.append([v for v in sorted(listed, key=repr) if self._normal.admits(item, v)])
+        return found
 
     def texts(self, shape: Shape) -> Texts | None:
         """The strings of an alternative."""
