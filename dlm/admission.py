@@ -82,7 +82,8 @@ class Admission:
         check_tokens("prompt: token", prompt, self._model.vocab_size)
         check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
         request = self._fitted(prompt, request)
-        request = replace(request, seed=(seed := fixed(request.seed)))
+        seed, heat = fixed(request.seed), float(request.temperature)  # they may be numpy's
+        request = replace(request, seed=seed, temperature=heat)
         spec = request.constraint
         try:
             compiling = None if spec is None else self.compile(spec)

@@ -154,6 +154,7 @@ class Marginals:
                 torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
             )
             self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
+        self._cut = [(rows, cut) for rows, cut in self._cut if len(rows)]
         again = [rows for rows, *_ in (*self._moved, *self._cut)]
         if not again:
             return
@@ -162,7 +163,7 @@ class Marginals:
             moved = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
             self._masks[moved] = torch.tensor(self._table.place(wanted, self.link))
             self._bitmask = self._table.bitmask
-        if any(len(rows) for rows, _ in self._cut):
+        if self._cut:
             self._make_cuts()
         rows = torch.from_numpy(np.unique(np.concatenate(again)))
         sent_rows, sent_masks = self.link.to_device(rows, self._masks[rows])

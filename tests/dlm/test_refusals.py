@@ -29,7 +29,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "http://x"}}
         ({"messages": [{"role": "user"}]}, r"messages\[0\] is no .*role.*content"),
         ({"token_ids": []}, "token_ids is empty"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0: it takes at least 1"),
-        ({"prompt": "a", "seed": -1}, "seed is -1"),
+        ({"prompt": "a", "seed": 0.5}, r"seed is 0\.5"),
         ({"prompt": "a", "seed": True}, "seed is True"),
         ({"prompt": "a", "max_tokens": True}, "max_tokens is True"),
         ({"prompt": "a", "max_tokens": -(10**5000)}, "max_tokens is a int"),

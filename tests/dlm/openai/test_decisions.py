@@ -126,7 +126,7 @@ def deep():
             {"questions": [{"type": "choice", "choices": [{"value": "a", "weight": 3}]}]},
             r"choices\[0\] has no 'weight'",
         ),
-        ({"seed": -1}, "seed is -1"),
+        ({"seed": True}, "seed is true"),
         ({"seed": 0.5}, "seed is 0.5"),
     ],
 )

@@ -25,6 +25,9 @@ def test_a_request_takes_all_that_a_body_says_of_it():
         "seed": 7,
         "reasoning_effort": "low",
         "temperature": 0.3,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.01,
     }
     request = request_of(body, LIBRARY)
     assert request.messages == [
@@ -32,6 +35,8 @@ def test_a_request_takes_all_that_a_body_says_of_it():
         {"role": "assistant", "content": ""},
     ]
     assert (request.max_tokens, request.seed) == (99, 7)
+    assert (request.temperature, request.top_k) == (0.3, 40)
+    assert (request.top_p, request.min_p) == (0.95, 0.01)
     assert (request.thinking, request.thinking_budget) == (True, EFFORT["low"])
     assert request.tools == TOOLS
     assert isinstance(request.constraint, Tools)
@@ -75,8 +80,9 @@ def test_a_chat_asks_for_as_many_answers_as_it_says_each_with_a_seed_of_its_own(
     generation = chat_of(HI | {"n": 3, "seed": 7}, LIBRARY)
     assert [request.seed for request in generation.requests] == [7, 8, 9]
     assert {request.messages[0]["content"] for request in generation.requests} == {"hi"}
-    last = chat_of(HI | {"n": 2, "seed": 2**63 - 1}, LIBRARY)
-    assert [request.seed for request in last.requests] == [2**63 - 1, 0]
+    for seed in (2**63 - 1, -1, -(2**90)):
+        last = chat_of(HI | {"n": 2, "seed": seed}, LIBRARY)
+        assert [request.seed for request in last.requests] == [seed, seed + 1]
 
 
 def test_without_a_seed_every_body_has_another():
@@ -145,7 +151,8 @@ def test_a_completion_continues_texts_or_tokens_as_they_are(prompt, requests):
 def test_labels_and_values_that_ask_for_nothing_are_taken():
     neutral = {
         "top_p": 1.0,
-        "top_k": -1,
+        "top_k": 0,
+        "min_p": 0,
         "frequency_penalty": 0.0,
         "presence_penalty": 0,
         "repetition_penalty": 1,
@@ -167,10 +174,16 @@ def test_labels_and_values_that_ask_for_nothing_are_taken():
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"top_p": 0.9}, r"top_p is 0\.9, which is not supported: sampling goes by the entropy"),
-        ({"top_k": 40}, "top_k is 40, which is not"),
-        ({"min_p": 0.1}, "min_p is"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty is"),
+        ({"top_p": 0}, r"top_p is 0: it takes more than 0, up to 1"),
+        ({"top_p": "0.9"}, r"top_p is '0\.9': it takes more than 0, up to 1"),
+        ({"top_k": -2}, "top_k is -2: it takes 1 or more tokens, or 0 or -1 for all"),
+        ({"top_k": 0.5}, r"top_k is 0\.5: it takes a whole number"),
+        ({"min_p": 1.5}, r"min_p is 1\.5: it takes 0 to 1"),
+        ({"min_p": True}, "min_p is true"),
+        (
+            {"frequency_penalty": 0.5},
+            r"frequency_penalty is 0\.5, which is not supported: sampling",
+        ),
         ({"presence_penalty": -1}, "presence_penalty is"),
         ({"repetition_penalty": 1.1}, "repetition_penalty is"),
         ({"logit_bias": {"50": 1}}, "logit_bias is an object of 50"),

@@ -1,0 +1,107 @@
+"""Seeds: any integer, and numbers that a refused draw does not use twice."""
+
+import numpy as np
+import pytest
+import torch
+from doubles import Double, Dreamer
+from values import PROMPT, V
+
+from dlm import Autoregressive, Regex, Request, RequestError
+from dlm.seeds import generator
+from dlm.writing import Numbers
+
+CPU = torch.device("cpu")
+SEEDS = [0, 1, -1, 2**32 - 1, 2**32, 2**63, -(2**63), 2**64 - 1, 2**64, 10**5000, -(10**5000)]
+
+
+def drawn(seed: int, part: int = 0) -> list[float]:
+    return torch.rand(4, generator=generator(seed, CPU, part)).tolist()
+
+
+def test_every_integer_is_a_seed_of_its_own():
+    found = [drawn(seed) for seed in SEEDS]
+    assert found == [drawn(seed) for seed in SEEDS]
+    assert len({tuple(one) for one in found}) == len(SEEDS)
+    assert len({tuple(drawn(seed, part)) for seed in SEEDS for part in range(3)}) == 3 * len(SEEDS)
+
+
+def test_a_small_seed_is_torchs_own():
+    assert drawn(7) == torch.rand(4, generator=torch.Generator().manual_seed(7)).tolist()
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**70), 2**63, 2**64 + 5, np.int64(-3), np.uint8(200)])
+def test_an_answer_repeats_by_any_seed(seed, engine_of):
+    def tokens(seed):
+        request = Request(token_ids=PROMPT, max_tokens=12, seed=seed)
+        return engine_of(Dreamer(V, 1, scale=1.0)).generate(request).token_ids
+
+    assert tokens(seed) == tokens(int(seed))
+    assert tokens(seed) != tokens(int(seed) + 1)
+
+
+def test_without_a_seed_an_answer_is_a_new_one(engine_of):
+    for more in ({}, {"decoding": Autoregressive(temperature=1.0)}):
+        said = {
+            tuple(engine_of(Dreamer(V, 1, scale=1.0), **more).generate(
+                Request(token_ids=PROMPT, max_tokens=12, seed=None)
+            ).token_ids)
+            for _ in range(3)
+        }  # fmt: skip
+        assert len(said) == 3
+
+
+@pytest.mark.parametrize("seed", [True, 1.0, "7", [1]])
+def test_what_is_no_integer_is_no_seed(seed):
+    with pytest.raises(RequestError, match=r"seed is .*: it takes an integer, or None"):
+        Request(prompt="Hi.", seed=seed)
+
+
+def test_a_refused_position_and_those_after_it_get_new_numbers():
+    """However far ahead was asked before."""
+    near, far = Numbers(3, CPU), Numbers(3, CPU)
+    first = near.between(0, 5)
+    assert far.between(0, 200)[:5] == first
+    for numbers in (near, far):
+        numbers.renew(70)  # further than one of them was asked
+    assert near.between(0, 300) == far.between(0, 300)
+    before = near.between(0, 300)
+    for numbers in (near, far):
+        numbers.renew(2)
+    assert near.between(0, 2) == first[:2]
+    assert not set(near.between(2, 300)) & set(before)
+    assert near.between(0, 300) == far.between(0, 300)
+
+
+class Even(Double):
+    """Everything is as likely as anything else."""
+
+    def wish(self, committed, canvas, soft_embedding):
+        return torch.zeros(self.canvas_length, self.vocab_size)
+
+
+def test_a_refused_draw_is_drawn_again_from_all_that_is_left(engine_of):
+    """A `b` would take more tokens than there are, which is seen when it is drawn. The number that
+    drew it lies between those of `a` and `c`: by the same number, no `d` would ever follow."""
+    engine = engine_of(Even(V), decoding=Autoregressive(temperature=1.0), slots=8)
+    spec = Regex("a|c|d|b{90}")
+    n = 300
+    said = [
+        result.text
+        for result in engine.generate(
+            [Request(token_ids=PROMPT, constraint=spec, max_tokens=60, seed=s) for s in range(n)]
+        )
+    ]
+    counts = [said.count(letter) for letter in "acd"]
+    assert sum(counts) == n
+    assert sum((count - n / 3) ** 2 / (n / 3) for count in counts) < 6  # chi-square, p = .05
+
+
+def test_a_drafted_answer_is_refused_and_drawn_as_the_plain_one(engine_of):
+    spec = Regex("((a|c)(a|c|d|b{90}))+")
+    plain, drafted = (
+        engine_of(Even(V), decoding=Autoregressive(temperature=1.0, drafts=drafts)).generate(
+            [Request(token_ids=PROMPT, constraint=spec, max_tokens=50, seed=s) for s in range(12)]
+        )
+        for drafts in (False, True)
+    )
+    assert [one.token_ids for one in plain] == [one.token_ids for one in drafted]
