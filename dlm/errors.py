@@ -30,12 +30,13 @@ class UnavailableError(DlmError):
 def failure(error: Exception) -> DlmError:
     """Return what ends one request: a foreign error is named, and is the cause.
 
-    One that no user can have caused is a bug: it is logged, with its traceback.
+    One that no user can have caused is a bug: it is logged, with its traceback, in words: a record
+    may be kept for long, and is not to keep what the frames hold.
     """
     if isinstance(error, DlmError) and not isinstance(error, GrammarError | ModelError):
         return error
     if not isinstance(error, GrammarError) or isinstance(error, CrashError):
-        _LOG.error("a request failed by a bug", exc_info=error)
+        _LOG.error("a request failed by a bug\n%s", "".join(traceback.format_exception(error)))
     name = "" if isinstance(error, GrammarError) else f"{type(error).__name__}: "
     problem = DlmError(f"{name}{str(error)[:500]}")
     problem.__cause__ = error

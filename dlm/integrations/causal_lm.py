@@ -16,6 +16,11 @@ from transformers import DynamicCache, PreTrainedModel
 from dlm.errors import DlmError
 
 
+def cache_name(model: PreTrainedModel) -> str:
+    """Return what a model's `forward` calls its cache: `cache` from transformers 5.24 on."""
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
+
+
 class TransformersLM:
     """What `AutoModelForCausalLM.from_pretrained` returns, as an engine wants a model.
 
@@ -29,9 +34,7 @@ class TransformersLM:
 
     def __init__(self, model: PreTrainedModel):
         self._model: Any = model.eval()
-        # Until 5.23 transformers calls a cache `past_key_values`, from 5.24 on `cache`.
-        named = "cache" in signature(model.forward).parameters
-        self._past = "cache" if named else "past_key_values"
+        self._cache_name = cache_name(model)
         text = model.config.get_text_config()
         self.vocab_size: int = text.vocab_size
         self.max_positions: int = getattr(text, "max_position_embeddings", 1 << 40)
@@ -60,7 +63,7 @@ class TransformersLM:
         logits = {}
         for slot, some in tokens.items():
             keep, ids = last.get(slot, 1), torch.tensor([list(some)], device=self.device)
-            past = {self._past: cache.past[slot]}
+            past = {self._cache_name: cache.past[slot]}
             out = self._model(ids, **past, use_cache=True, logits_to_keep=keep)
             logits[slot] = out.logits[0, -keep:, : self.vocab_size]
         if not last:

@@ -4,6 +4,7 @@ import gc
 import traceback
 import weakref
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,7 +14,7 @@ from values import PROMPT, V
 
 import dlm.denoise
 import dlm.diffusion
-from dlm import Choice, Committed, DlmError, Failed, Finished, Policy, Regex, Request
+from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Policy, Regex, Request
 from dlm.grammar import GrammarError, Guidance, Unfinished
 from dlm.marginals import Marginals
 
@@ -281,7 +282,8 @@ class Hesitant:
 
 @pytest.mark.parametrize("looks", [1, 5])
 def test_a_look_that_takes_several_steps_changes_nothing_but_the_time(engine_of, looks):
-    """Neither for the request nor for those beside it: same drafts, same texts, same counts."""
+    """Neither for the request nor for those beside it: same drafts, same texts, same counts, but
+    for the passes that are made again, which count."""
 
     def outcome(looks):
         engine, found = engine_of(Dreamer(V, 3, canvas_length=4), slots=3), []
@@ -292,13 +294,21 @@ def test_a_look_that_takes_several_steps_changes_nothing_but_the_time(engine_of,
 
         events = run(engine, sabotage)
         stats = [e.result.stats for each in events for e in each if isinstance(e, Finished)]
-        counts = [(s.denoiser_calls, s.canvases, s.repairs, s.pins, s.rollbacks) for s in stats]
+        counts = [(s.canvases, s.repairs, s.pins, s.rollbacks) for s in stats]
         assert found[0].raised > looks
-        return [told(each) for each in events], counts
+        texts = [
+            [replace(one, passes=0) if isinstance(one, Draft) else one for one in told(each)]
+            for each in events
+        ]
+        again = found[0].raised // (looks + 1) * looks
+        return (texts, counts), [s.denoiser_calls for s in stats], again
 
-    slow, quick = outcome(looks), outcome(0)
+    slow, passes, again = outcome(looks)
+    quick, once, _ = outcome(0)
     assert slow == quick
-    assert len(quick[1]) == 3
+    assert len(once) == 3
+    assert again > 0
+    assert sum(passes) == sum(once) + again
 
 
 def test_the_work_of_a_step_is_shared_by_those_who_run(engine_of):

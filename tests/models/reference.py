@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DynamicCache
 from transformers.utils import logging
 
+from dlm.integrations.causal_lm import cache_name
 from dlm.marginals import Marginals
 from dlm.mask_table import MaskTable
 from dlm.models import DiffusionGemma, KVCache, checkpoint
@@ -101,18 +102,21 @@ class Theirs:
         self._model = model
         self._encoder = model.model.encoder.language_model
         self._cache = DynamicCache(config=model.config.get_text_config())
+        self._past = {cache_name(model): self._cache}
 
     @torch.no_grad()
     def encode(self, tokens: Sequence[int]) -> Tensor:
         """Normed states `[tokens, hidden]`."""
         ids = torch.tensor([list(tokens)])
-        return self._encoder(input_ids=ids, past_key_values=self._cache).last_hidden_state[0]
+        return self._encoder(
+            input_ids=ids, **{cache_name(self._encoder): self._cache}
+        ).last_hidden_state[0]
 
     @torch.no_grad()
     def denoise(self, canvas: Tensor, previous: Tensor | None = None) -> Tensor:
         """Logits `[L, V]` for a canvas `[L]` and the logits of the step before."""
         return self._model(
-            past_key_values=self._cache,
+            **self._past,
             decoder_input_ids=canvas[None],
             self_conditioning_logits=None if previous is None else previous[None],
         ).logits[0]

@@ -12,6 +12,7 @@ from transformers import (
 )
 
 import dlm.models
+from dlm.integrations.causal_lm import cache_name
 from dlm.models import checkpoint
 
 TINY = Path(dlm.models.__file__).parent / "tiny"
@@ -40,13 +41,9 @@ def test_transformers_loads_it_and_gives_the_same_logits(reference, rng, tokeniz
     soft_embedding = reference.soft_embedding(model, first)
     second = model.denoise(canvas, soft_embedding, cache, [0])
     with torch.no_grad():
-        past = DynamicCache(config=theirs.config.get_text_config())
-        expected = theirs(
-            input_ids=torch.tensor([prompt]), decoder_input_ids=canvas, past_key_values=past
-        ).logits
-        again = theirs(
-            decoder_input_ids=canvas, past_key_values=past, self_conditioning_logits=expected
-        ).logits
+        past = {cache_name(theirs): DynamicCache(config=theirs.config.get_text_config())}
+        expected = theirs(input_ids=torch.tensor([prompt]), decoder_input_ids=canvas, **past).logits
+        again = theirs(decoder_input_ids=canvas, **past, self_conditioning_logits=expected).logits
     torch.testing.assert_close(model.softcapped(first), expected, rtol=1e-4, atol=1e-4)
     # fp32 through eight layers: at most .0002 apart, at one of 32 places
     torch.testing.assert_close(model.softcapped(second), again, rtol=1e-4, atol=3e-4)

@@ -1,6 +1,7 @@
 """Other families' models, tiny and random, with the built-in tokenizer: the loop is the same."""
 
 import json
+from copy import copy
 
 import jsonschema
 import pytest
@@ -9,7 +10,7 @@ from specs import checked
 from values import PROMPT
 
 from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError, Engine, JsonSchema, Request
-from dlm.integrations.causal_lm import TransformersLM
+from dlm.integrations.causal_lm import TransformersLM, cache_name
 
 PERSON = {
     "type": "object",
@@ -36,6 +37,26 @@ def test_an_engine_writes_what_transformers_generates(theirs, engine):
         said = theirs.generate(ids, attention_mask=mask, max_new_tokens=24, do_sample=False)
         wanted = said[0, len(prompt) :].tolist()
         assert result.token_ids == [token for token in wanted if token not in (1, 106, 50)]
+
+
+def test_a_cache_goes_by_the_name_that_forward_has_for_it(theirs, engine, chat, workers):
+    """From transformers 5.24 on it is `cache`, and the old name a warning."""
+    name = cache_name(theirs)
+
+    class Renamed(type(theirs)):
+        def forward(self, input_ids, cache=None, **more):
+            if "past_key_values" in more:
+                raise TypeError("past_key_values is called cache")
+            return super().forward(input_ids, **{name: cache}, **more)
+
+    renamed = copy(theirs)
+    renamed.__class__ = Renamed
+    assert cache_name(renamed) == "cache"
+    other = Engine(
+        TransformersLM(renamed), chat, engine.config, workers=workers, decoding=Autoregressive()
+    )
+    request = Request(token_ids=[2, 300, 400, 500], max_tokens=24)
+    assert other.generate(request).token_ids == engine.generate(request).token_ids
 
 
 def test_a_schema_is_kept_whatever_runs_beside_it(engine):

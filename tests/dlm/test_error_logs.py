@@ -1,0 +1,64 @@
+"""Bugs that end a request are logged where they are caught; mistakes of users are not."""
+
+import logging
+
+import pytest
+from doubles import Dreamer
+from values import PROMPT, V
+
+from dlm import Autoregressive, DlmError, Failed, Regex, Request
+from dlm.errors import RequestError, failure
+from dlm.grammar import CrashError, InvalidGrammarError, LimitError
+
+
+@pytest.fixture
+def logged(caplog):
+    """Records of what was logged as an error."""
+    caplog.set_level(logging.ERROR, logger="dlm")
+    return lambda: [record for record in caplog.records if record.name == "dlm"]
+
+
+@pytest.mark.parametrize("left_to_right", [False, True])
+def test_a_bug_in_a_constraint_is_logged_with_its_traceback(left_to_right, engine_of, logged):
+    more = {"decoding": Autoregressive()} if left_to_right else {}
+    engine = engine_of(Dreamer(V, 1), **more)
+    number = engine.add(Request(token_ids=PROMPT, constraint=Regex("[a-c]{40}"), max_tokens=64))
+
+    class Buggy:
+        work = 0
+
+        def guide(self, scores, fixed):
+            raise ZeroDivisionError("a bug")
+
+        def look(self, draft, refused, exact):
+            raise ZeroDivisionError("a bug")
+
+    ends = []
+    while engine.busy:
+        for sequence in engine._scheduler.running.values():
+            if left_to_right:
+                sequence.writing.constraint, sequence.writing.look = Buggy(), None
+            else:
+                sequence.constraint = Buggy()
+        ends += [event for event in engine.step() if isinstance(event, Failed)]
+    assert [end.request for end in ends] == [number]
+    (record,) = logged()
+    assert "Traceback" in record.getMessage()
+    assert "ZeroDivisionError: a bug" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("error", "bug"),
+    [
+        (KeyError("x"), True),
+        (AssertionError(), True),
+        (CrashError("a process ended"), True),
+        (RequestError("max_tokens is 0"), False),
+        (DlmError("the result is refused"), False),
+        (LimitError("it takes too long"), False),
+        (InvalidGrammarError("regex", "an open bracket"), False),
+    ],
+)
+def test_only_what_no_user_can_have_caused_is_logged(error, bug, logged):
+    assert isinstance(failure(error), DlmError)
+    assert len(logged()) == bug
