@@ -129,8 +129,8 @@ def _in_blocks(
             forbid_(block, mask_words(masks.bitmask, masks.rows[some]))
         keep = ~block.isneginf()
         least = [
-            _least(*each, softcap)
-            for each in zip(block, inverse_temperature[some], *(c[some] for c in cuts), strict=True)
+            _least(row, inverse_temperature[i], Cuts(*(column[i] for column in cuts)), softcap)
+            for i, row in enumerate(block, start=begin)
         ]
         keep &= (block >= torch.stack(least)[:, None]) | block.isnan()
         parts.append(_packed(keep))
@@ -138,17 +138,13 @@ def _in_blocks(
 
 
 def _least(
-    row: Float32[Tensor, " V"],
-    inverse_temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    softcap: float | None,
+    row: Float32[Tensor, " V"], inverse_temperature: Tensor, cut: Cuts, softcap: float | None
 ) -> Tensor:
-    """Return the least logit that stays in a row; -inf where all do."""
-    least, k, p, share = row.new_tensor(-torch.inf), int(top_k), float(top_p), float(min_p)
-    cut = 0 < k < len(row) or p < 1 or share > 0
-    if not cut or not len(row) or not -torch.inf < (top := row.max()) < torch.inf:
+    """Return the least logit that stays in a row; -inf where all do. `cut` is of the row alone."""
+    least = row.new_tensor(-torch.inf)
+    k, p, share = int(cut.top_k), float(cut.top_p), float(cut.min_p)
+    some = 0 < k < len(row) or p < 1 or share > 0
+    if not some or not len(row) or not -torch.inf < (top := row.max()) < torch.inf:
         return least
     if 0 < k < len(row):
         least = row.topk(k).values[-1]
