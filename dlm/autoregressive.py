@@ -5,6 +5,7 @@ The weights of a diffusion language model are one too, by their encoder.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dlm.causal import CausalLM, DraftingLM
 from dlm.config import DecodeConfig
@@ -37,6 +38,7 @@ class Autoregressive:
     tokens: a token that was drafted stands where it would have been written.
     """
 
+    shares_passes: ClassVar[bool] = False  # a token more costs a pass next to nothing
     temperature: float = 0.0  # 0: the likeliest token; else tokens are drawn, by the seed
     drafts: bool = False  # the same weights draft on canvases: fewer passes (arXiv:2211.17192)
 

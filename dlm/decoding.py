@@ -5,7 +5,7 @@ What they share is here: what an engine gives them, and what it asks of them.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
@@ -67,6 +67,9 @@ class Passes(Protocol):
 @runtime_checkable
 class Decoding(Protocol):
     """Makes the parts of an engine that depend on how its model writes."""
+
+    shares_passes: ClassVar[bool]
+    """Whether a pass takes longer the more requests it is for, so that clients share passes."""
 
     def check(self, model: Model, config: DecodeConfig) -> None:
         """Raises `DlmError` for a model that cannot write so, or not by this `config`."""

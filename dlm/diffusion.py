@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -19,6 +20,8 @@ from dlm.sequence import Sequence
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diffusion:
     """A canvas is denoised until it is settled, and then committed as a whole."""
+
+    shares_passes: ClassVar[bool] = True  # a pass over more than two canvases takes longer
 
     def check(self, model: Model, config: DecodeConfig) -> None:
         if not isinstance(model, Denoiser):

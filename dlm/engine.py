@@ -235,12 +235,23 @@ class Engine:
             raise RequestError("thinking is true: the policy exact knows no reasoning, say false")
         return self._admission.admit(request)
 
-    def start(self, prepared: Prepared) -> None:
-        """The other half of `add`, which takes no time: the request waits for its turn."""
+    def start(self, prepared: Prepared, client: str = "") -> None:
+        """The other half of `add`, which takes no time: the request waits for its turn.
+
+        Slots, and passes over canvases, are shared among clients; `client` is the name of the one
+        that asks. The requests of one client are served in the order in which they were started.
+        """
         for sequence in prepared.sequences:
             sequence.started = perf_counter()
-        add = partial(self._scheduler.add, prepared.sequences, prepared.compiling)
-        self._changes.post(add)
+        add = self._scheduler.add
+        self._changes.post(partial(add, prepared.sequences, prepared.compiling, client))
+
+    def reserve(self, slots: int) -> None:
+        """Keep `slots` slots, 0 by default, for clients that have none, so that a new client never
+        waits for others' requests to end. Raises `DlmError` if that leaves no slot to others."""
+        if not 0 <= slots < self._slots:
+            raise DlmError(f"reserved is {slots}: it takes 0 to {self._slots - 1} of the slots")
+        self._changes.post(partial(self._scheduler.reserve, slots))
 
     def cancel(self, number: int) -> None:
         """Drop a request, waiting or running; one that has ended is left as it is. A step that is
@@ -272,6 +283,8 @@ class Engine:
         running = self._scheduler.running
         for slot in list(running):
             self._alone(slot, self._decoder.prepare)
+        if self.decoding.shares_passes:
+            self._scheduler.share()
         for slot, outcome in self._pipeline.step(running):
             self._alone(slot, self._decoder.advance, outcome)
         if self._pipeline.idle and not self._events:

@@ -1,6 +1,6 @@
 """Who runs: requests wait for their grammars, then for slots. Knows no model and no canvas."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent import futures
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ class _Waiting:
     sequences: deque[Sequence]  # those without slots
     compiling: Task | None  # None: without a constraint
     decides: bool
+    client: str  # whose it is
     built: bool = False  # it has its constraint
 
     @property
@@ -30,8 +31,9 @@ class _Waiting:
 
 
 class Scheduler:
-    """First come, first served, of those whose grammars are compiled; but decisions, which may have
-    hundreds of questions, leave slots to requests."""
+    """Requests whose grammars are compiled get slots. Clients take turns; the requests of one
+    client are served in the order in which they came. Decisions, which may have hundreds of
+    questions, leave slots to requests."""
 
     def __init__(
         self,
@@ -45,6 +47,9 @@ class Scheduler:
         self.running: dict[int, Sequence] = {}  # by slot
         self._free, self._half = list(range(slots)), -(-slots // 2)
         self._waiting: list[_Waiting] = []
+        self._turns: dict[str, None] = {}  # clients with waiting requests, the next one first
+        self._reserved = 0  # slots for clients that have none
+        self._passes = 0
         self._build, self._fits, self._begin = build, fits, begin
 
     def __len__(self) -> int:
@@ -55,11 +60,18 @@ class Scheduler:
         """Requests without a slot, and decisions some of whose questions have none."""
         return len(self._waiting)
 
-    def add(self, sequences: Iterable[Sequence], compiling: Task | None) -> None:
-        """Of one request, or the questions of one decision."""
+    def add(self, sequences: Iterable[Sequence], compiling: Task | None, client: str = "") -> None:
+        """Queue the sequence of a request, or the questions of a decision, of `client`."""
         queue = deque(sequences)
+        for sequence in queue:
+            sequence.client = client
         decides = queue[0].asked is not None
-        self._waiting.append(_Waiting(queue[0].number, queue, compiling, decides))
+        self._waiting.append(_Waiting(queue[0].number, queue, compiling, decides, client))
+        self._turns.setdefault(client)
+
+    def reserve(self, slots: int) -> None:
+        """Keep `slots` slots for clients that have none: no others get the last that are free."""
+        self._reserved = slots
 
     def cancel(self, number: int) -> list[int]:
         """The slots in which a request runs; it is forgotten where it waits, and what it waits for
@@ -68,6 +80,7 @@ class Scheduler:
             if one.number == number and one.compiling is not None:
                 one.compiling.leave()
         self._waiting = [one for one in self._waiting if one.number != number]
+        self._forget_clients()
         return [slot for slot, s in self.running.items() if s.number == number]
 
     def prepare(self, number: int) -> None:
@@ -77,31 +90,64 @@ class Scheduler:
                 self._prepare(one)
 
     def admit(self) -> list[Failed]:
-        """Requests that can run take the free slots; tells of those that never can.
+        """Give free slots to requests that can run; returns those that never can.
 
-        One that memory is missing for is not overtaken: it would wait for ever. Decisions have half
-        of the slots together while requests wait that can run, and are overtaken by these.
+        The next slot goes to the client with the fewest slots, and among these to the one whose
+        turn it is: clients take turns. If memory is missing for its request, nobody else starts, so
+        that it does not wait for ever. Decisions have half of the slots together while requests
+        wait that can run, and are overtaken by these.
         """
         failed: list[Failed] = []
+        unbuilt = set[int]()
         shared = any(one.ready and not one.decides for one in self._waiting)
-        full = False
         try:
-            for one in self._waiting:
+            while self._free and (one := self._next(shared, unbuilt)) is not None:
                 try:
-                    while one.sequences and one.ready and not full:
-                        if one.decides and shared and self._deciding >= self._half:
-                            break
-                        full = not self._free or not self._fits(one.sequences[0])
-                        if not full:
-                            self._start(one)
+                    if not self._fits(one.sequences[0]):
+                        break
+                    self._start(one)
                 except Unfinished:
-                    continue  # its constraint takes more than this step: it goes on waiting
+                    unbuilt.add(one.number)  # it takes more than this step, and goes on waiting
                 except DlmError as error:
                     failed.append(Failed(request=one.number, error=failure(error)))
                     one.sequences.clear()
         finally:
             self._waiting = [one for one in self._waiting if one.sequences]
+            self._forget_clients()
         return failed
+
+    def _next(self, shared: bool, unbuilt: set[int]) -> _Waiting | None:
+        """Return the request that gets the next free slot; with `shared`, decisions leave half of
+        the slots. Those that are `unbuilt` are left out."""
+        first = dict[str, _Waiting]()  # by client
+        for one in self._waiting:
+            if len(first) == len(self._turns):
+                break
+            if one.client in first or one.number in unbuilt or not (one.sequences and one.ready):
+                continue
+            if not (one.decides and shared and self._deciding >= self._half):
+                first[one.client] = one
+        has = Counter(sequence.client for sequence in self.running.values())
+        kept = len(self._free) <= self._reserved  # for clients that have no slot
+        may = [client for client in self._turns if client in first and not (kept and has[client])]
+        return first[min(may, key=has.__getitem__)] if may else None
+
+    def share(self) -> None:
+        """Decide which requests the next pass is for: as many of each client as of the one that has
+        the fewest running, those whose last pass is the longest ago first."""
+        by_client = dict[str, list[Sequence]]()
+        for sequence in self.running.values():
+            sequence.paused = False
+            if sequence.ready:
+                by_client.setdefault(sequence.client, []).append(sequence)
+        fewest = min(map(len, by_client.values()), default=0)
+        self._passes += 1
+        for sequences in by_client.values():
+            sequences.sort(key=lambda one: (one.last_pass, one.number))
+            for i, sequence in enumerate(sequences):
+                sequence.paused = i >= fewest
+                if not sequence.paused:
+                    sequence.last_pass = self._passes
 
     @property
     def _deciding(self) -> int:
@@ -115,6 +161,13 @@ class Scheduler:
         self._begin(slot, sequence)
         self._free.pop()
         self.running[slot] = one.sequences.popleft()
+        del self._turns[one.client]  # and to the end, if more of it waits
+        self._turns[one.client] = None
+
+    def _forget_clients(self) -> None:
+        """Forget the turns of clients that wait for nothing."""
+        waiting = {one.client for one in self._waiting}
+        self._turns = {client: None for client in self._turns if client in waiting}
 
     def leave(self, slot: int) -> Sequence:
         self._free.append(slot)

@@ -37,6 +37,9 @@ class Sequence:
     started: float = 0.0  # when it began to wait for a slot, by `perf_counter`
     begun: float = 0.0  # when it got one
     ended: bool = False  # nothing is left to do
+    client: str = ""  # whose it is: slots and passes are shared among clients
+    paused: bool = False  # the next pass is for other requests of its client
+    last_pass: int = 0  # the scheduler's number of the last one that it was in
 
     constraint: Constraint = field(init=False)  # over canvases; made when the request can run
     writing: Writing = field(init=False)  # of decoding left to right; likewise
@@ -90,7 +93,7 @@ class Sequence:
     def ready(self) -> bool:
         """A pass can go on with it."""
         read = self.asked is not None and self.asked.was_read
-        return self.attached and self.checking is None and not read
+        return self.attached and self.checking is None and not read and not self.paused
 
     def unencoded(self, encoded: int) -> list[int]:
         """Tokens of the prompt and of finished canvases behind the first `encoded` of them."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from dlm.serving.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+HOSTS = "that a request's Host may have; without a key this machine's, else any (*)"
+RESERVED = "of the slots, for clients that have none; 1 with several keys, else 0"
 KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with spaces between
 
 
@@ -43,7 +45,9 @@ def main() -> None:
             slots=args.slots,
             max_queue=args.max_queue,
             api_keys=tuple(args.api_key),
+            reserved_slots=reserved(args),
             allowed_origins=tuple(args.allowed_origins),
+            allowed_hosts=allowed_hosts(args),
             root_path=args.root_path,
             request_ids=args.enable_request_id_headers,
             max_body_bytes=args.max_body_bytes,
@@ -69,12 +73,19 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     import uvicorn
 
     from dlm.serving.app import app_of
+    from dlm.serving.connections import Connections, connections_allowed
+    from dlm.serving.protocol import Limits
     from dlm.serving.server import IDLE_SECONDS, DrainingServer
 
     address.check(args)
+    most = connections_allowed(args.max_connections, args.slots + args.max_queue)
+    by_address = args.max_connections_per_address or max(1, most // 2)
+    connections = Connections(most, most if args.uds is not None else by_address)
+    limits = Limits(head_bytes=args.max_header_bytes, head_seconds=args.header_timeout)
     app, service = app_of(loading_of(args).engine(), settings)
     config = uvicorn.Config(
         app,
+        ws="none",
         host=args.host,
         port=args.port,
         uds=args.uds,
@@ -89,7 +100,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
         timeout_graceful_shutdown=10,
     )
     interruptible()
-    DrainingServer(config, service, args.shutdown_timeout).run()
+    DrainingServer(config, service, args.shutdown_timeout, connections, limits).run()
 
 
 def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
@@ -132,6 +143,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add_engine_options(parser, "requests that run at once", "data")
     add("--device", metavar="NAME", help="cuda if there is one, else cpu")
+    add("--reserved-slots", type=int, metavar="N", help=RESERVED)
     add("--max-queue", type=int, default=256, metavar="N", help="that wait beside them; 256")
     add("--replicas", type=int, metavar="N", help="engines in processes of their own, on Ray")
     add_ray(parser, "where the replicas are; without, on a Ray that is made on this machine")
@@ -140,8 +152,13 @@ def arguments() -> argparse.Namespace:
     add("--uds", metavar="PATH", help="a Unix socket in the place of host and port")
     add("--api-key", action="append", default=[], metavar="KEY", help=f"several times, or {KEYS}")
     add("--allowed-origins", nargs="+", default=[], metavar="URL", help="of web pages that may ask")
+    add("--allowed-hosts", nargs="+", metavar="NAME", help=HOSTS)
     add("--root-path", default="", metavar="PATH", help="that a proxy in front takes away")
     add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help="of a request; 4 MiB")
+    add("--max-header-bytes", type=int, default=65_536, metavar="N", help="of a request; 64 KiB")
+    add("--header-timeout", type=float, default=20.0, metavar="S", help="for all headers; 20")
+    add("--max-connections", type=int, metavar="N", help="2048, or what ulimit -n leaves")
+    add("--max-connections-per-address", type=int, metavar="N", help="half of --max-connections")
     add("--ssl-keyfile", metavar="FILE")
     add("--ssl-certfile", metavar="FILE")
     add("--ssl-ca-certs", metavar="FILE", help="whose signature a client has to have")
@@ -161,9 +178,30 @@ def arguments() -> argparse.Namespace:
     if args.replicas is not None and args.uds is not None:
         fail("--uds with --replicas: Ray Serve listens on a host and a port")
     address.check_flags(args)
+    for name in ("max_header_bytes", "max_connections", "max_connections_per_address"):
+        if (count := getattr(args, name)) is not None and count < 1:
+            fail(f"--{name.replace('_', '-')} is {count}: it takes at least 1")
+    if not args.header_timeout > 0:
+        fail(f"--header-timeout is {args.header_timeout:g}: it takes more than 0 seconds")
     if args.shutdown_timeout < 0:
         fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
     return args
+
+
+def allowed_hosts(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return what a request's Host may name. A key keeps out what a `Host` would tell of: only a
+    keyless server on this machine is open to whatever a browser here is made to send."""
+    if args.allowed_hosts is not None:
+        return tuple(name for one in args.allowed_hosts for name in one.split(",") if name)
+    return ("*",) if args.api_key or args.uds is not None else ()
+
+
+def reserved(args: argparse.Namespace) -> int:
+    """Return the number of slots for clients that have none: one where several clients are known
+    by their keys, since without keys, or with one, all requests may be one client's."""
+    if args.reserved_slots is not None:
+        return args.reserved_slots
+    return int(len(args.api_key) > 1 and args.slots > 1)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ async def answer(
 ) -> Response:
     """Raises what the requests fail with, before anything was sent. After so many seconds of
     `silence` a stream begins all the same, and later says that it lives."""
-    opening = engine.open(generation.requests, generation.drafts, came.size, came.at)
+    opening = engine.open(
+        generation.requests, generation.drafts, came.size, came.at, client=came.client
+    )
     events = Merged(await while_there(request, opening, _close), silence)
     try:
         if not generation.stream:
@@ -50,7 +52,7 @@ async def answer(
 
 async def decided(request: Request, engine: AsyncEngine, decision: Decision, came: Came) -> Decided:
     """Raises what the decision fails with."""
-    opening = engine.open([decision], size=came.size, arrived=came.at)
+    opening = engine.open([decision], size=came.size, arrived=came.at, client=came.client)
     (events,) = await while_there(request, opening, _close)
     try:
         end = await while_there(request, anext(events))  # there are no others

@@ -45,6 +45,7 @@ class Service(Routes):
     @asynccontextmanager
     async def serving(self, app: FastAPI) -> AsyncIterator[None]:
         settings = self.settings
+        self._engine.reserve(settings.reserved_slots)
         self.engine = AsyncEngine(self._engine, settings.slots, settings.max_queue, self.metrics)
         policy = self._engine.policy
         self._policy = replace(policy, max_choices=min(policy.max_choices, self.engine.most))
@@ -91,7 +92,9 @@ class Service(Routes):
         begun = perf_counter()
         async with self.guard.body(request) as raw:
             reading = self.engine.aside(lambda: read(parsed("the body", raw)), len(raw))
-            return await while_there(request, reading), Came(len(raw), begun)
+            return await while_there(request, reading), Came(
+                len(raw), self.guard.client(request), begun
+            )
 
     def _named(self, model: str | None) -> str:
         return known_name(model, self.settings.names)

@@ -94,9 +94,11 @@ class AsyncEngine:
         drafts: bool = False,
         size: int = 0,
         arrived: float | None = None,
+        *,
+        client: str = "",
     ) -> list[EventStream]:
         """Begin all of them, or none; each stream is to be closed by who reads it. They came in so
-        many bytes, and when `EventStream` says.
+        many bytes, and when `EventStream` says. Slots go round clients, of which this is `client`.
 
         Raises `RequestError` for one that cannot be served and for more than there is ever room
         for, `QueueFullError` and `UnavailableError`.
@@ -115,15 +117,15 @@ class AsyncEngine:
                 stream = EventStream(one.number, one.prompt_tokens, drafts, leave, arrived)
                 self._streams[one.number] = stream
                 streams.append(stream)
-                self.engine.start(one)
+                self.engine.start(one, client)
         self._notify()
         return streams
 
     async def stream(
-        self, request: Request | Decision, drafts: bool = False
+        self, request: Request | Decision, drafts: bool = False, *, client: str = ""
     ) -> AsyncIterator[Event]:
         """Its events. Leaving the loop early and closing the iterator cancels the request."""
-        (events,) = await self.open([request], drafts)
+        (events,) = await self.open([request], drafts, client=client)
         try:
             async for event in events:
                 yield event

@@ -22,6 +22,7 @@ class Came:
     """A body that has arrived."""
 
     size: int  # bytes
+    client: str  # who sent it, as `Guard.client` names it
     at: float  # when its request began to arrive, by `perf_counter`
 
 

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from dlm.errors import DlmError
 from dlm.openai.errors import error_body, status_of, told
 from dlm.serving.client import ClientGoneError, note
+from dlm.serving.entrance import Entrance
 from dlm.serving.faults import Faults
 from dlm.serving.guard import Guard
 from dlm.serving.request_ids import RequestIds
@@ -127,6 +128,7 @@ def application(service: Routes) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
+    app.add_middleware(Entrance, hosts=settings.allowed_hosts)
     if settings.request_ids:
         app.add_middleware(RequestIds)
     return app

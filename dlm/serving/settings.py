@@ -1,9 +1,11 @@
 """What an operator says of a server."""
 
+import re
 from dataclasses import dataclass
 
 from dlm.errors import DlmError
 
+_HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+|\[?[0-9a-fA-F:.]+\]?")
 LARGE = 65_536  # bytes of a body from which on it is not read beside others
 
 
@@ -13,9 +15,11 @@ class Settings:
 
     names: tuple[str, ...] = ("dlm",)  # that the model goes by; the first is told
     slots: int = 8  # requests that run at once
+    reserved_slots: int = 0  # of them, those for clients that have none
     max_queue: int = 256  # requests that may wait beside them
     api_keys: tuple[str, ...] = ()  # any of them opens; none: everybody is let in
     allowed_origins: tuple[str, ...] = ()  # of web pages that may ask
+    allowed_hosts: tuple[str, ...] = ("*",)  # that a request's Host may name; *: any
     root_path: str = ""  # that a proxy in front takes away
     request_ids: bool = False  # answers carry the header X-Request-Id
     max_body_bytes: int = 4 << 20  # of a request; the longest of contexts as text
@@ -30,9 +34,20 @@ class Settings:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes at least 1")
         if self.max_queue < 0:
             raise DlmError(f"max_queue is {self.max_queue}: it takes 0 or more requests")
+        if not 0 <= self.reserved_slots < self.slots:
+            raise DlmError(
+                f"reserved_slots is {self.reserved_slots}: "
+                f"it takes 0 to {self.slots - 1}, fewer than the slots"
+            )
         for name in ("body_seconds", "keep_alive"):
             if not getattr(self, name) > 0:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 seconds")
+        for i, host in enumerate(self.allowed_hosts):
+            if not _HOST.fullmatch(host):
+                raise DlmError(
+                    f"allowed_hosts[{i}] is {host[:80]!r}: it takes the name of a host without a "
+                    "port, *.NAME for all names below one, or * for any"
+                )
         if not self.names or not all(self.names):
             raise DlmError("names holds no name, or an empty one: a model goes by a name")
         if not all(self.api_keys):

@@ -10,5 +10,6 @@ class Call:
     prefix: str  # what its prompt begins with, as `prefix_of` names it
     tried: int = 0  # replicas that have failed it
     method: str
+    client: str = ""  # whose it is, as `Guard.client` names it
     path: str  # as the application without a prefix has it
     body: bytes

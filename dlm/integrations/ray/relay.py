@@ -52,6 +52,7 @@ class Relay(Routes):
     async def drain(self, seconds: float) -> None:
         """Refuse what comes; and what runs is ended after so many seconds."""
         self._draining = True
+        self.guard.drain()
         draining = self._replicas.broadcast("drain", seconds)
         await draining.results_async(return_exceptions=True)
 
@@ -95,7 +96,8 @@ class Relay(Routes):
             raise UnavailableError("the server is shutting down")
         async with self.guard.body(request) as raw:
             prefix = await asyncio.to_thread(prefix_of, raw)
-        call = Call(prefix=prefix, method=request.method, path=path, body=raw)
+        client = self.guard.client(request)
+        call = Call(prefix=prefix, method=request.method, client=client, path=path, body=raw)
         return _Relayed(*await while_there(request, self._begun(call)))
 
     async def _begun(self, call: Call) -> tuple[Messages, list[Message]]:

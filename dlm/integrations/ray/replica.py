@@ -10,6 +10,7 @@ from starlette.types import Message, Scope
 
 from dlm.integrations.ray.call import Call
 from dlm.loading import Loading
+from dlm.serving.guard import CLIENT
 from dlm.serving.settings import Settings
 
 _UNSENT = 16  # messages that wait for a slow reader, before the application does
@@ -20,11 +21,18 @@ class Replica:
     and starts another."""
 
     async def __init__(self, loading: Loading, settings: Settings):
-        """Keys, origins and names of requests are the ingress's affair."""
+        """Keys, origins, hosts and names of requests are the ingress's affair."""
         from dlm.serving.app import app_of  # with torch: the ingress has no use for it
 
         engine = await asyncio.to_thread(loading.engine)
-        inner = replace(settings, api_keys=(), allowed_origins=(), root_path="", request_ids=False)
+        inner = replace(
+            settings,
+            api_keys=(),
+            allowed_origins=(),
+            allowed_hosts=("*",),
+            root_path="",
+            request_ids=False,
+        )
         self._app, self._service = app_of(engine, inner)
         self._serving = self._service.serving(self._app)
         await self._serving.__aenter__()  # and never out: it ends with its process
@@ -81,5 +89,6 @@ def _scope(call: Call) -> Scope:
         "root_path": "",
         "headers": [(b"content-type", b"application/json")],  # as the ingress has found
         "client": None,
+        CLIENT: call.client,
         "server": None,
     }

@@ -17,6 +17,8 @@ from waiting import PATIENCE
 
 from dlm import Engine, Policy
 from dlm.serving.app import app_of
+from dlm.serving.connections import Connections
+from dlm.serving.protocol import Limits
 from dlm.serving.server import IDLE_SECONDS, DrainingServer
 from dlm.serving.settings import Settings
 
@@ -31,14 +33,18 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
         patch("dlm.serving.app.collect_seldom"),
     ):
         timeout = settings.pop("shutdown_timeout", PATIENCE)
+        most, by_address = settings.pop("connections", 1000), settings.pop("by_address", None)
+        limits = Limits(**settings.pop("limits", {}))
         app, service = app_of(engine, Settings(**{"names": ("tiny",), "slots": 4} | settings))
         config = uvicorn.Config(
             app,
             log_level="error",
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=5,
+            ws="none",
         )
-        running = DrainingServer(config, service, timeout)
+        book = Connections(most, by_address or most)
+        running = DrainingServer(config, service, timeout, book, limits, parting_seconds=0.2)
         thread = threading.Thread(
             target=lambda: asyncio.run(running.serve(sockets=[listener])), daemon=True
         )
@@ -55,7 +61,13 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
             httpx2.Client(base_url=url, timeout=PATIENCE, headers=JSON) as http,
         ):
             yield SimpleNamespace(
-                url=url, client=client, http=http, server=service, running=running, engine=engine
+                address=listener.getsockname(),
+                url=url,
+                client=client,
+                http=http,
+                server=service,
+                running=running,
+                engine=engine,
             )
         running.should_exit = True
         thread.join(PATIENCE)

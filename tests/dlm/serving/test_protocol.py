@@ -1,0 +1,247 @@
+"""Connections of clients that send too much, too slowly, or nothing at all."""
+
+import socket
+import threading
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from doubles import Random
+from gated import Gated
+from values import V
+from waiting import PATIENCE, wait_until
+
+HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def served(engine_of, serve):
+    with serve(engine_of(Random(V, seed=1))) as served:
+        yield served
+
+
+@contextmanager
+def sending(served, *parts, times=1):
+    """A socket to which a thread sends `parts`, the last one `times` times, or until it breaks."""
+
+    def send():
+        try:
+            for part in (*parts[:-1], *[parts[-1]] * times):
+                client.sendall(part)
+        except OSError:
+            pass
+
+    with socket.create_connection(served.address, PATIENCE) as client:
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        yield client
+    thread.join(PATIENCE)
+
+
+def received(client):
+    """All that comes until the server closes."""
+    parts = []
+    try:
+        while part := client.recv(1 << 16):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "times"),
+    [
+        ((HEAD + b"X: ", b"x" * 100_000), 100),
+        ((HEAD, b"X" * 100_000), 100),
+        ((HEAD, b"X: y\r\n" * 10_000), 100),
+        ((HEAD, b"X: " + b"y" * 1000 + b"\r\n"), 1000),
+        ((HEAD, b"X: y\r\n" * 257 + b"\r\n"), 1),
+        ((b"GET /", b"x" * 100_000), 100),
+        ((b"", b"\r\n" * 50_000), 100),
+        ((CHUNKED + b"2\r\n{}\r\n0\r\nX: ", b"y" * 100_000), 100),
+        ((CHUNKED + b"2\r\n{}\r\n0\r\n", b"X: y\r\n" * 10_000), 100),
+        ((CHUNKED + b"2;x=", b"y" * 100_000), 100),
+    ],
+)
+def test_headers_and_trailers_that_are_too_large_are_a_431_that_closes(served, parts, times):
+    with sending(served, *parts, times=times) as client:
+        answer = received(client)
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert b'"code": 431' in answer
+    assert served.http.get("/health").status_code == 200
+
+
+def test_headers_of_a_usual_size_are_read(served):
+    headers = {f"X-{i}": "v" * 500 for i in range(100)}
+    assert served.http.get("/health", headers=headers).status_code == 200
+
+
+def test_headers_that_come_byte_by_byte_are_read(served):
+    with socket.create_connection(served.address, PATIENCE) as client:
+        for byte in HEAD + b"Connection: close\r\n\r\n":
+            client.sendall(bytes([byte]))
+        assert received(client).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_of_very_many_tiny_chunks_is_refused(served):
+    with sending(served, CHUNKED, b"1\r\n \r\n" * 1000, times=100) as client:
+        answer = received(client)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"too many chunks" in answer
+
+
+def test_a_large_body_in_pieces_of_a_usual_size_is_read(served):
+    def parts():
+        yield b'{"prompt": "'
+        for _ in range(5000):
+            yield b"word " * 30
+        yield b'"}'
+
+    answer = served.http.post("/tokenize", content=parts())
+    assert answer.status_code == 200
+    assert answer.json()["count"] > 100_000
+
+
+def test_trailers_do_not_become_headers(served):
+    trailed = CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with sending(served, trailed + b"2\r\n{}\r\n0\r\nX: y\r\n\r\n") as client:
+        answer = received(client)
+    assert answer.startswith(b"HTTP/1.1 400 ")  # the body holds no prompt
+    assert b"prompt" in answer
+
+
+def test_requests_in_one_packet_are_answered_in_their_order(served):
+    ask = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
+    packet = ask % (b"version", b"") + ask % (b"nowhere", b"")
+    packet += ask % (b"v1/models", b"Connection: close\r\n")
+    with sending(served, packet) as client:
+        answer = received(client)
+    at = [answer.index(part) for part in (b'"version"', b"HTTP/1.1 404", b'"object":"list"')]
+    assert at == sorted(at)
+    assert answer.count(b"HTTP/1.1 ") == 3
+
+
+def test_endless_requests_on_one_connection_end_it(served):
+    with sending(served, b"GET /v1/models HTTP/1.1\r\n\r\n" * 5000, times=100) as client:
+        client.settimeout(PATIENCE)
+        received(client)  # it ends
+    assert served.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"", b""), (b"\r\n", b""), (HEAD, b"HTTP/1.1 408 "), (b"GE", b"HTTP/1.1 408 ")],
+)
+def test_headers_that_do_not_come_in_time_end_a_connection(engine_of, serve, sent, status):
+    with (
+        serve(engine_of(Random(V, seed=1)), limits={"head_seconds": 0.05}) as served,
+        socket.create_connection(served.address, PATIENCE) as client,
+    ):
+        client.sendall(sent)
+        answer = received(client)
+    assert answer.startswith(status)
+    assert bool(answer) == bool(status)
+
+
+def test_a_deadline_for_headers_ends_no_answer(engine_of, tokens_of, serve):
+    model = Gated(tokens_of("hi<turn|>"))
+    limits = {"head_seconds": 0.02}
+    body = b'{"prompt": "hi", "max_tokens": 8}'
+    ask = POST.replace(b"/tokenize", b"/v1/completions") + b"Content-Length: %d\r\n" % len(body)
+    with (
+        serve(engine_of(model, slots=1), slots=1, limits=limits) as served,
+        socket.create_connection(served.address, PATIENCE) as client,
+    ):
+        client.sendall(ask + b"\r\n" + body + HEAD)  # and half of another
+        wait_until(lambda: served.engine.busy)
+        with socket.create_connection(served.address, PATIENCE) as other:
+            received(other)  # its time is over
+        model.open.set()
+        answer = received(client)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in answer
+
+
+def test_the_rest_of_a_body_that_nobody_wants_has_a_deadline(engine_of, serve):
+    with (
+        serve(engine_of(Random(V, seed=1)), limits={"rest_seconds": 0.05}) as served,
+        socket.create_connection(served.address, PATIENCE) as client,
+    ):
+        client.sendall(b"POST /nowhere HTTP/1.1\r\nContent-Length: 1000\r\n\r\nx")
+        assert received(client).startswith(b"HTTP/1.1 404 ")
+
+
+def test_half_open_connections_keep_nobody_out(engine_of, serve):
+    with serve(engine_of(Random(V, seed=1)), connections=10) as served, ExitStack() as stack:
+        opened = [
+            stack.enter_context(socket.create_connection(served.address, PATIENCE))
+            for _ in range(50)
+        ]
+        for i, one in enumerate(opened):
+            try:
+                one.sendall(HEAD[: i % len(HEAD)])
+            except OSError:
+                pass  # it was closed
+        assert served.http.get("/health").status_code == 200
+        for one in opened[:-10]:
+            assert received(one) == b""
+
+
+def test_connections_that_are_answered_are_not_closed_for_others(engine_of, tokens_of, serve):
+    model = Gated(tokens_of("hi<turn|>"))
+    body = b'{"prompt": "hi", "max_tokens": 8}'
+    ask = POST.replace(b"/tokenize", b"/v1/completions") + b"Connection: close\r\n"
+    ask += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with (
+        serve(engine_of(model, slots=2), slots=2, connections=2) as served,
+        ExitStack() as stack,
+    ):
+        asked = []
+        for i in range(2):
+            asked.append(stack.enter_context(socket.create_connection(served.address, PATIENCE)))
+            asked[-1].sendall(ask)
+            wait_until(lambda i=i: len(served.server.engine._streams) == i + 1)
+        with socket.create_connection(served.address, PATIENCE) as other:
+            assert received(other).startswith(b"HTTP/1.1 503 ")
+        model.open.set()
+        for one in asked:
+            assert received(one).startswith(b"HTTP/1.1 200 ")
+
+
+def test_one_address_has_a_bound_of_its_own(engine_of, serve):
+    with serve(engine_of(Random(V, seed=1)), connections=10, by_address=2) as served:
+        with socket.create_connection(served.address, PATIENCE) as first, ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(socket.create_connection(served.address, PATIENCE))
+            assert received(first) == b""
+
+
+def test_a_client_that_reads_nothing_has_a_deadline(engine_of, serve):
+    ask = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with (
+        serve(engine_of(Random(V, seed=1)), limits={"unread_seconds": 0.05}) as served,
+        socket.socket() as client,
+    ):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
+        client.connect(served.address)
+        client.settimeout(PATIENCE)
+        with pytest.raises(OSError):
+            while True:
+                client.sendall(ask)
+                client.setblocking(True)
+                client.settimeout(PATIENCE)
+
+
+def test_a_shutdown_ends_half_sent_requests_at_once(engine_of, serve, caplog):
+    sent = [b"", HEAD, b"PO", POST + b"Content-Length: 100\r\n\r\n{", CHUNKED + b"5\r\n{"]
+    with serve(engine_of(Random(V, seed=1))) as served, ExitStack() as stack:
+        for part in sent * 4:
+            one = stack.enter_context(socket.create_connection(served.address, PATIENCE))
+            one.sendall(part)
+        wait_until(lambda: len(served.server.guard._uploads) == 8)
+        served.running.handle_exit(15, None)
+        wait_until(lambda: not served.running.server_state.connections)
+        wait_until(lambda: not served.running.server_state.tasks)
+    assert not caplog.records
