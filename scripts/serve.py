@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HOSTS = "that a request's Host may have; without a key this machine's, else any (*)"
-RESERVED = "of the slots, for clients that have none; 1 with several keys, else 0"
+RESERVED = "of the slots, for clients that have none; a fourth where keys are as many"
 KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with spaces between
 
 
@@ -197,11 +197,11 @@ def allowed_hosts(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def reserved(args: argparse.Namespace) -> int:
-    """Return the number of slots for clients that have none: one where several clients are known
-    by their keys, since without keys, or with one, all requests may be one client's."""
+    """Return the number of slots for clients that have none: where clients are known by several
+    keys, one for each key but the first, up to a fourth of all."""
     if args.reserved_slots is not None:
         return args.reserved_slots
-    return int(len(args.api_key) > 1 and args.slots > 1)
+    return max(0, min(len(args.api_key) - 1, args.slots // 4))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from dlm.serving.routes import METRICS_TYPE, Routes, application
 from dlm.serving.settings import Settings
 from dlm.serving.tokens import detokenized, tokenized
 
+_RESERVED = 8  # the share of the queue, one in so many places, for clients with no request in it
 Read = Callable[[Any, Policy], Generation]
 T = TypeVar("T")
 
@@ -46,7 +47,9 @@ class Service(Routes):
     async def serving(self, app: FastAPI) -> AsyncIterator[None]:
         settings = self.settings
         self._engine.reserve(settings.reserved_slots)
-        self.engine = AsyncEngine(self._engine, settings.slots, settings.max_queue, self.metrics)
+        slots, waiting = settings.slots, settings.max_queue
+        reserved = waiting // _RESERVED if settings.reserved_slots else 0
+        self.engine = AsyncEngine(self._engine, slots, waiting, self.metrics, reserved)
         policy = self._engine.policy
         self._policy = replace(policy, max_choices=min(policy.max_choices, self.engine.most))
         collect_seldom()
@@ -90,11 +93,10 @@ class Service(Routes):
     async def _read(self, request: Request, read: Callable[[Any], T]) -> tuple[T, Came]:
         """What is made of the body, in a thread for such things."""
         begun = perf_counter()
+        client = self.guard.client(request)
         async with self.guard.body(request) as raw:
-            reading = self.engine.aside(lambda: read(parsed("the body", raw)), len(raw))
-            return await while_there(request, reading), Came(
-                len(raw), self.guard.client(request), begun
-            )
+            reading = self.engine.aside(lambda: read(parsed("the body", raw)), len(raw), client)
+            return await while_there(request, reading), Came(len(raw), client, begun)
 
     def _named(self, model: str | None) -> str:
         return known_name(model, self.settings.names)

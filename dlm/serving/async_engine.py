@@ -7,6 +7,7 @@ loop nor in the thread that steps.
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -48,15 +49,22 @@ class AsyncEngine:
     """
 
     def __init__(
-        self, engine: Engine, slots: int, max_queue: int = 64, observer: Observer | None = None
+        self,
+        engine: Engine,
+        slots: int,
+        max_queue: int = 64,
+        observer: Observer | None = None,
+        reserved: int = 0,
     ):
-        """Beside `slots` requests, which run, `max_queue` more may wait."""
+        """Beside `slots` requests, which run, `max_queue` more may wait. Of these places
+        `reserved` are for clients that have no request under way."""
         if max_queue < 0:
             raise DlmError(f"max_queue is {max_queue}: it takes 0 or more requests")
         self.engine, self._observer = engine, observer
         self.most = slots + max_queue  # requests that may be under way
         self._streams: dict[int, EventStream] = {}
-        self._opening = 0  # requests that are being read
+        self._reserved = reserved
+        self._opening = Counter[str]()  # requests that are being read, by client
         self._large = 0  # of them, those that are read one by one
         self.failure: str | None = None  # the error that a step ended with, by its name
         self._draining = self._closed = False
@@ -80,12 +88,18 @@ class AsyncEngine:
         """Some request has not ended."""
         return bool(self._streams or self._opening)
 
-    async def aside(self, read: Callable[[], T], size: int = 0) -> T:
-        """What `read`, which may take long, returns or raises. It runs in a thread.
+    def _has_some(self, client: str) -> bool:
+        """Some request of `client` is under way."""
+        return client in self._opening or any(
+            stream.client == client for stream in self._streams.values()
+        )
+
+    async def aside(self, read: Callable[[], T], size: int = 0, client: str = "") -> T:
+        """What `read`, which may take long, returns or raises. It runs in a thread, for `client`.
 
         It reads so many bytes. Those of large bodies wait for each other, and for nobody else.
         """
-        with self._admitted(1, size) as reader:
+        with self._admitted(1, size, client) as reader:
             return await self._loop.run_in_executor(reader, read)
 
     async def open(
@@ -106,7 +120,7 @@ class AsyncEngine:
         if len(requests) > self.most:
             raise RequestError(f"{len(requests)} requests at once: up to {self.most} run and wait")
         opening = Opening(self.engine)
-        with self._admitted(len(requests), size) as reader, opening:
+        with self._admitted(len(requests), size, client) as reader, opening:
             for request in requests:
                 await self._loop.run_in_executor(reader, opening.prepare, request)
             if self.problem is not None and (self.failure is not None or self._closed):
@@ -114,7 +128,7 @@ class AsyncEngine:
             streams = []
             for one in opening.prepared:
                 leave = self._leave
-                stream = EventStream(one.number, one.prompt_tokens, drafts, leave, arrived)
+                stream = EventStream(one.number, one.prompt_tokens, drafts, leave, arrived, client)
                 self._streams[one.number] = stream
                 streams.append(stream)
                 self.engine.start(one, client)
@@ -155,7 +169,7 @@ class AsyncEngine:
             await self._idle.wait()
 
     @contextmanager
-    def _admitted(self, count: int, size: int) -> Iterator[ThreadPoolExecutor]:
+    def _admitted(self, count: int, size: int, client: str) -> Iterator[ThreadPoolExecutor]:
         """So many requests, while they are being read: by whom, since they came in so many bytes.
 
         Large ones take turns, and no more than a fourth of all places.
@@ -165,18 +179,22 @@ class AsyncEngine:
         large = count if size >= LARGE else 0
         if large and self._large and self._large + large > max(2, self.most // 4):
             raise QueueFullError("too many large requests wait to be read: try again later")
-        busy = len(self._streams) + self._opening
-        if busy + count > self.most:
+        busy = len(self._streams) + self._opening.total()
+        places = self.most
+        if self._reserved and self._has_some(client):
+            places -= self._reserved
+        if busy + count > places:
             raise QueueFullError(
-                f"{busy} requests run or wait already, of {self.most} at most, "
+                f"{busy} requests run or wait already, of {places} at most, "
                 f"and {count} more are asked for: try again later"
             )
-        self._opening += count
+        self._opening[client] += count
         self._large += large
         try:
             yield self._large_reader if large else self._readers
         finally:  # streams are there already: there is no moment at which nothing is to be done
-            self._opening -= count
+            self._opening[client] -= count
+            self._opening = +self._opening  # without clients that have none
             self._large -= large
             self._see_idle()
 

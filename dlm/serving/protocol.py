@@ -19,7 +19,8 @@ from dlm.serving.connections import Connections
 
 _MOST_HEADERS = 256  # lines of one request, trailers included
 _LINE = 4  # bytes of a header that are neither its name nor its value
-_MOST_QUEUED = 64  # requests that may wait on a connection for the answers before theirs
+_MOST_QUEUED = 128  # requests that may wait on a connection for the answers before theirs
+_THROWN_AWAY = 1 << 20  # bytes that are read after a refusal, so that the client comes to read it
 _CHUNKS = 4096  # of a body, however small they are;
 _CHUNK = 64  # bytes that further chunks have on average, at least
 
@@ -44,6 +45,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits, self._book = limits, book
         self._deadline: asyncio.TimerHandle | None = None  # for what the client has to send
         self._unread: asyncio.TimerHandle | None = None  # for what it has to read
+        self._thrown_away = 0  # bytes
         self._refused = False  # nothing that it sends is looked at any more
         self._refusal: tuple[int, str] | None = None  # status and message, if the parser stops
         self._running: Any = None  # the request that is answered, or was the last time
@@ -76,6 +78,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
+            self._thrown_away += len(data)
+            if self._thrown_away > _THROWN_AWAY:
+                self.flow.pause_reading()
             return
         self._moved = False
         super().data_received(data)

@@ -22,10 +22,12 @@ class EventStream:
         drafts: bool,
         leave: Callable[["EventStream"], None],
         arrived: float | None = None,
+        client: str = "",
     ):
         """With `drafts` it tells of those too. `leave` is called where it is closed too early.
-        `arrived` is when the request did, by `perf_counter`; None: now."""
+        `arrived` is when the request did, by `perf_counter`; None: now. `client` sent it."""
         self.number, self.prompt_tokens = number, prompt_tokens
+        self.client = client
         self.opened = perf_counter()
         self.arrived = self.opened if arrived is None else arrived
         self.last_text: float | None = None  # when text was last told, by `perf_counter`

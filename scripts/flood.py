@@ -1,0 +1,288 @@
+"""Measure what one client notices while others flood the server.
+
+    python scripts/flood.py
+    python scripts/flood.py --requests 30 --json
+
+Starts `scripts/serve.py` with the built-in model, three keys and 1,024 files that it may open, on
+this machine's loopback. An innocent client asks for one small answer after another: while nothing
+else happens, and beside each attack. For each the table has the median and the worst of its times
+in seconds, how often it was refused or got no answer, and the memory of the server's process (RSS)
+in megabytes when the attack began, at most, and after it.
+
+Attacks end after a bounded number of bytes, connections and seconds. Exit codes: 0 all held, 1 some
+answer was refused or missing, or the worst took more than `--within` times the quiet worst.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import secrets
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection, HTTPException
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+SERVE = Path(__file__).with_name("serve.py")
+FILES = 1024  # that the server may open
+HALF_OPEN = 2000  # connections
+HEADER = 256 << 20  # bytes of the one large header
+HEADERS = 100 << 20  # bytes of the many small ones
+PIECE = 1 << 20  # bytes that an attacker sends at once
+ROUNDS = 50  # times that an attack is repeated at most, while the innocent client asks
+GREEDY = 8  # requests of each client that asks for everything
+CHOICES = 16  # answers that each of them asks for
+ANSWER = 1500  # tokens of such an answer at most
+PATIENCE = 120.0  # seconds for the server to start, and for an answer
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+INNOCENT = {
+    "messages": [
+        {"role": "user", "content": "Extract name, age as JSON. My brother Ben Kim is 34."}
+    ],
+    "max_tokens": 64,
+    "seed": 0,
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {"name": "person", "schema": SCHEMA},
+    },
+}
+
+Attack = Callable[[int, list[str], Event, Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the innocent client got beside one attack, and the server's memory."""
+
+    attack: str
+    answers: int
+    refused: int  # answers of another status, or none
+    median: float  # seconds
+    worst: float
+    before: float  # megabytes
+    peak: float
+    after: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = parser.add_argument
+    add("--port", type=int, default=8766, help="of the server that is started; 8766")
+    add("--requests", type=int, default=15, metavar="N", help="of the innocent client; 15 a row")
+    add("--within", type=float, default=3.0, metavar="X", help="times the quiet worst; 3")
+    add("--slots", type=int, default=8, metavar="N", help="of the server; 8")
+    add("--only", nargs="+", choices=list(ATTACKS), help="attacks; all of them")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    args = parser.parse_args()
+    keys = [secrets.token_hex(8) for _ in range(3)]
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    server = started(args.port, args.slots, keys)
+    try:
+        until_well(args.port, server)
+        rows = measure(args, server.pid, keys)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+    print(json.dumps([asdict(row) for row in rows], indent=2) if args.json else table(rows))
+    quiet = rows[0].worst
+    if any(row.refused or row.worst > args.within * quiet for row in rows):
+        sys.exit(1)
+
+
+def started(port: int, slots: int, keys: list[str]) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, str(SERVE), "--log-level", "critical", "--port", str(port)]
+    command += ["--slots", str(slots), "--shutdown-timeout", "0"]
+    return subprocess.Popen(
+        command,
+        env=os.environ | {"DLM_API_KEYS": " ".join(keys)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES)),
+    )
+
+
+def until_well(port: int, server: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + PATIENCE
+    while server.poll() is None and time.monotonic() < end:
+        with suppress(OSError, HTTPException):
+            connection = HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        time.sleep(0.1)
+    sys.exit("flood.py: the server did not start")
+
+
+def measure(args: argparse.Namespace, pid: int, keys: list[str]) -> list[Row]:
+    innocent, *others = keys
+    for _ in range(3):
+        ask(args.port, innocent)  # the grammar is compiled, and the model is warm
+    rows = [beside("quiet", None, args, pid, innocent, others)]
+    for name in args.only or ATTACKS:
+        rows.append(beside(name, ATTACKS[name], args, pid, innocent, others))
+    return rows
+
+
+def beside(
+    name: str,
+    attack: Attack | None,
+    args: argparse.Namespace,
+    pid: int,
+    innocent: str,
+    others: list[str],
+) -> Row:
+    """Ask as the innocent client while `attack` goes on, in a process of its own."""
+    before, peak = memory(pid, "VmRSS"), 0.0
+    context = multiprocessing.get_context("fork")
+    begun, over = context.Event(), context.Event()
+    attacker = None
+    if attack is not None:
+        attacker = context.Process(target=attack, args=(args.port, others, begun, over))
+        attacker.start()
+        begun.wait(PATIENCE)
+    times, refused = list[float](), 0
+    for _ in range(args.requests):
+        took, status = ask(args.port, innocent)
+        times.append(took)
+        refused += status != 200
+        peak = max(peak, memory(pid, "VmRSS"))
+    over.set()
+    if attacker is not None:
+        attacker.join(10)
+        attacker.kill()
+        time.sleep(0.5)  # for connections to be closed
+    median, worst = statistics.median(times), max(times)
+    return Row(name, len(times), refused, median, worst, before, peak, memory(pid, "VmRSS"))
+
+
+def ask(port: int, key: str) -> tuple[float, int]:
+    """Return the seconds that a new connection and an answer took, and its status; 0: none."""
+    begin, status = time.perf_counter(), 0
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        connection.request("POST", "/v1/chat/completions", json.dumps(INNOCENT), headers)
+        answer = connection.getresponse()
+        answer.read()
+        status = answer.status
+    except (OSError, HTTPException):
+        pass
+    finally:
+        connection.close()
+    return time.perf_counter() - begin, status
+
+
+def one_header(port: int, keys: list[str], begun: Event, over: Event) -> None:
+    """Send one header of 256 MB, again and again."""
+    repeated(port, [b"GET /v1/models HTTP/1.1\r\nX: "], b"x" * PIECE, HEADER, begun, over)
+
+
+def small_headers(port: int, keys: list[str], begun: Event, over: Event) -> None:
+    """Send 100 MB of headers, and of trailers, again and again."""
+    chunked = b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
+    chunked += b"Content-Type: application/json\r\nAuthorization: Bearer " + keys[0].encode()
+    heads = [b"GET /v1/models HTTP/1.1\r\n", chunked + b"\r\n\r\n1\r\n{\r\n0\r\n"]
+    line = b"X-Name: v\r\n"
+    repeated(port, heads, line * (PIECE // len(line)), HEADERS, begun, over)
+
+
+def repeated(
+    port: int, heads: list[bytes], piece: bytes, size: int, begun: Event, over: Event
+) -> None:
+    """Send one of `heads` and `size` bytes of pieces on a connection, until it breaks."""
+    for i in range(ROUNDS):
+        if over.is_set():
+            return
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), PATIENCE) as one:
+            one.sendall(heads[i % len(heads)])
+            begun.set()
+            for _ in range(size // len(piece)):
+                one.sendall(piece)
+
+
+def half_open(port: int, keys: list[str], begun: Event, over: Event) -> None:
+    """Open 2,000 connections, and send half a request on every second of them."""
+    there = list[socket.socket]()
+    for i in range(HALF_OPEN):
+        with suppress(OSError):
+            there.append(socket.create_connection(("127.0.0.1", port), PATIENCE))
+            if i % 2:
+                there[-1].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: local")
+        if i == HALF_OPEN // 2:
+            begun.set()
+    over.wait(PATIENCE)
+
+
+def everything(port: int, keys: list[str], begun: Event, over: Event) -> None:
+    """Ask for as much as there is by each of two keys, and read nothing of it."""
+    body = {
+        "messages": [{"role": "user", "content": "Tell me everything."}],
+        "max_tokens": ANSWER,
+        "n": CHOICES,
+        "temperature": 2,
+        "stream": True,
+        "stream_options": {"drafts": True},
+    }
+    there = list[socket.socket]()
+    for i in range(GREEDY):
+        for key in keys:
+            content = json.dumps(body | {"seed": i}).encode()
+            there.append(socket.create_connection(("127.0.0.1", port), PATIENCE))
+            head = (
+                "POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
+                f"Authorization: Bearer {key}\r\nContent-Length: {len(content)}\r\n\r\n"
+            )
+            there[-1].sendall(head.encode() + content)
+    there[0].recv(1)  # it is served
+    begun.set()
+    over.wait(PATIENCE)
+
+
+ATTACKS: dict[str, Attack] = {
+    "one header of 256 MB": one_header,
+    "100 MB of small headers": small_headers,
+    "2,000 half-open connections": half_open,
+    "two clients that ask for everything": everything,
+}
+
+
+def memory(pid: int, name: str) -> float:
+    """Return a figure of a process' memory in megabytes, as the kernel has it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| attack | median s | worst s | times quiet | refused | MB before, at most, after |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells: list[Any] = [row.attack, f"{row.median:.3f}", f"{row.worst:.3f}"]
+        cells += [f"{row.worst / rows[0].worst:.2f}", f"{row.refused} of {row.answers}"]
+        cells.append(f"{row.before:.0f}, {row.peak:.0f}, {row.after:.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
