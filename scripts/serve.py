@@ -22,9 +22,16 @@ from command_line import Parser, fail, interruptible, open_streams, stop_at
 from engine_options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_names
 
 if TYPE_CHECKING:
+    from dlm.serving.connections import Connections
     from dlm.serving.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CONNECTIONS = (
+    "max_header_bytes",
+    "header_timeout",
+    "max_connections",
+    "max_connections_per_address",
+)
 HOSTS = "that a request's Host may have; without a key this machine's, else any (*)"
 RESERVED = "of the slots, for clients that have none; a fourth where keys are as many"
 KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with spaces between
@@ -73,15 +80,13 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
     import uvicorn
 
     from dlm.serving.app import app_of
-    from dlm.serving.connections import Connections, connections_allowed
     from dlm.serving.protocol import Limits
     from dlm.serving.server import IDLE_SECONDS, DrainingServer
 
     address.check(args)
-    most = connections_allowed(args.max_connections, args.slots + args.max_queue)
-    by_address = args.max_connections_per_address or max(1, most // 2)
-    connections = Connections(most, most if args.uds is not None else by_address)
-    limits = Limits(head_bytes=args.max_header_bytes, head_seconds=args.header_timeout)
+    connections = connections_of(args)
+    given = {"head_bytes": args.max_header_bytes, "head_seconds": args.header_timeout}
+    limits = Limits(**{name: value for name, value in given.items() if value is not None})
     app, service = app_of(loading_of(args).engine(), settings)
     config = uvicorn.Config(
         app,
@@ -155,8 +160,8 @@ def arguments() -> argparse.Namespace:
     add("--allowed-hosts", nargs="+", metavar="NAME", help=HOSTS)
     add("--root-path", default="", metavar="PATH", help="that a proxy in front takes away")
     add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help="of a request; 4 MiB")
-    add("--max-header-bytes", type=int, default=65_536, metavar="N", help="of a request; 64 KiB")
-    add("--header-timeout", type=float, default=20.0, metavar="S", help="for all headers; 20")
+    add("--max-header-bytes", type=int, metavar="N", help="of a request; 64 KiB")
+    add("--header-timeout", type=float, metavar="S", help="for all headers; 20")
     add("--max-connections", type=int, metavar="N", help="2048, or what ulimit -n leaves")
     add("--max-connections-per-address", type=int, metavar="N", help="half of --max-connections")
     add("--ssl-keyfile", metavar="FILE")
@@ -178,14 +183,24 @@ def arguments() -> argparse.Namespace:
     if args.replicas is not None and args.uds is not None:
         fail("--uds with --replicas: Ray Serve listens on a host and a port")
     address.check_flags(args)
-    for name in ("max_header_bytes", "max_connections", "max_connections_per_address"):
-        if (count := getattr(args, name)) is not None and count < 1:
-            fail(f"--{name.replace('_', '-')} is {count}: it takes at least 1")
-    if not args.header_timeout > 0:
-        fail(f"--header-timeout is {args.header_timeout:g}: it takes more than 0 seconds")
+    for name in CONNECTIONS:
+        flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        if value is not None and not value > 0:
+            fail(f"{flag} is {value:g}: it takes more than 0")
+        if value is not None and args.replicas is not None:
+            fail(f"{flag} with --replicas: Ray Serve's proxies know no such bound")
     if args.shutdown_timeout < 0:
         fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
     return args
+
+
+def connections_of(args: argparse.Namespace) -> "Connections":
+    """Return the book of connections, for as many as the flags and `ulimit -n` allow. On a Unix
+    socket clients have no addresses."""
+    from dlm.serving.connections import Connections, connections_allowed
+
+    most = connections_allowed(args.max_connections, args.slots + args.max_queue)
+    return Connections(most, args.max_connections_per_address or max(1, most // 2))
 
 
 def allowed_hosts(args: argparse.Namespace) -> tuple[str, ...]:

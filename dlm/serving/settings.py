@@ -2,10 +2,11 @@
 
 import re
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 
 from dlm.errors import DlmError
 
-_HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+|\[?[0-9a-fA-F:.]+\]?")
+_HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+")
 LARGE = 65_536  # bytes of a body from which on it is not read beside others
 
 
@@ -43,7 +44,7 @@ class Settings:
             if not getattr(self, name) > 0:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes more than 0 seconds")
         for i, host in enumerate(self.allowed_hosts):
-            if not _HOST.fullmatch(host):
+            if not (_HOST.fullmatch(host) or _is_ipv6(host)):
                 raise DlmError(
                     f"allowed_hosts[{i}] is {host[:80]!r}: it takes the name of a host without a "
                     "port, *.NAME for all names below one, or * for any"
@@ -58,3 +59,11 @@ class Settings:
                     f"api_keys[{i}] would never open, since no header carries it: it takes "
                     "printable ASCII without blanks around it"
                 )
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        IPv6Address(host.removeprefix("[").removesuffix("]"))
+        return True
+    except ValueError:
+        return False

@@ -127,6 +127,16 @@ def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
         ),
         (["--replicas", "0"], "--replicas is 0: it takes at least 1"),
         (["--ray"], "--ray without --replicas: say how many engines there are to be"),
+        (["--max-header-bytes", "0"], "--max-header-bytes is 0: it takes more than 0"),
+        (["--header-timeout", "0"], "--header-timeout is 0: it takes more than 0"),
+        (["--max-connections", "9999999"], "max_connections is 9999999: ulimit -n is "),
+        (["--max-connections-per-address", "-1"], "--max-connections-per-address is -1: it takes"),
+        (
+            ["--replicas", "2", "--max-connections", "9"],
+            "--max-connections with --replicas: Ray Serve's proxies know no such bound",
+        ),
+        (["--slots", "2", "--reserved-slots", "2"], "reserved_slots is 2: it takes 0 to 1"),
+        (["--allowed-hosts", "a:80"], "allowed_hosts[0] is 'a:80': it takes the name of a host"),
         (["--replicas", "2", "--uds", "a"], "--uds with --replicas: Ray Serve listens on a host"),
     ],
 )
@@ -170,6 +180,46 @@ def test_clients_need_a_certificate_where_it_is_said_who_signs_them(configured, 
 
 def test_connections_outlive_the_minute_for_which_load_balancers_keep_them(configured):
     assert configured()["timeout_keep_alive"] > 60
+
+
+def flags_of(monkeypatch, *flags):
+    monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
+    monkeypatch.delenv("DLM_API_KEYS", raising=False)
+    return serve.arguments()
+
+
+@pytest.mark.parametrize(
+    ("flags", "hosts"),
+    [
+        ([], ()),
+        (["--api-key", "a"], ("*",)),
+        (["--api-key", "a", "--host", "0.0.0.0"], ("*",)),
+        (["--uds", "a"], ("*",)),
+        (["--allowed-hosts", "a.example,*.b.example", "c"], ("a.example", "*.b.example", "c")),
+        (["--allowed-hosts", "*"], ("*",)),
+    ],
+)
+def test_without_a_key_a_server_takes_this_machine_s_names_only(monkeypatch, flags, hosts):
+    assert serve.allowed_hosts(flags_of(monkeypatch, *flags)) == hosts
+
+
+@pytest.mark.parametrize(
+    ("keys", "slots", "more", "slots_kept"),
+    [
+        (0, 8, [], 0),
+        (1, 8, [], 0),
+        (2, 8, [], 1),
+        (3, 8, [], 2),
+        (9, 8, [], 2),
+        (9, 3, [], 0),
+        (0, 8, ["--reserved-slots", "3"], 3),
+        (9, 8, ["--reserved-slots", "0"], 0),
+    ],
+)
+def test_slots_are_kept_where_clients_have_keys(monkeypatch, keys, slots, more, slots_kept):
+    flags = [one for i in range(keys) for one in ("--api-key", f"k{i}")]
+    args = flags_of(monkeypatch, *flags, "--slots", str(slots), *more)
+    assert serve.reserved(args) == slots_kept
 
 
 @pytest.fixture

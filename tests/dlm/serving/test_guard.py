@@ -7,11 +7,11 @@ import threading
 
 import pytest
 from doubles import Random
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from values import V
 from waiting import PATIENCE
 
-from dlm.errors import QueueFullError
+from dlm.errors import QueueFullError, UnavailableError
 from dlm.serving.client import ClientGoneError
 from dlm.serving.guard import Guard, _Upload
 from dlm.serving.settings import LARGE, Settings
@@ -106,6 +106,49 @@ def test_a_body_that_does_not_arrive_is_a_408(engine_of, serve):
             wait.wait(1)
 
         assert served.http.post("/tokenize", content=parts()).status_code == 408
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_bodies_are_refused_while_the_server_drains(began):
+    """Those that are arriving too, at once."""
+
+    class Sent:
+        async def stream(self):
+            yield b"{"
+            if began:
+                guard.drain()
+            await asyncio.Event().wait()
+
+    async def main():
+        if not began:
+            guard.drain()
+        async with guard.body(Sent()):
+            pass
+
+    guard = Guard(Settings())
+    with pytest.raises(UnavailableError, match="shutting down"):
+        asyncio.run(main())
+    assert not guard._uploads
+
+
+def asking(address, **headers):
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "headers": given, "client": (address, 1)})
+
+
+def test_a_client_is_its_key_or_else_its_network():
+    guard = Guard(Settings(api_keys=("one", "two")))
+    names = {
+        guard.client(asking(address, authorization=f"Bearer {key}"))
+        for key in ("one", "two")
+        for address in ("1.1.1.1", "2.2.2.2")
+    }
+    assert len(names) == 2
+    assert not any("one" in name for name in names)
+    guard = Guard(Settings())
+    assert guard.client(asking("1.1.1.1")) != guard.client(asking("2.2.2.2"))
+    assert guard.client(asking("2001:db8::1")) == guard.client(asking("2001:db8::2"))
+    assert guard.client(Request({"type": "http", "headers": [], "client": None})) == ""
 
 
 def test_a_client_that_hangs_up_while_it_sends_is_no_fault_of_the_server():
