@@ -103,9 +103,14 @@ def main() -> None:
         except subprocess.TimeoutExpired:
             server.kill()
     print(json.dumps([asdict(row) for row in rows], indent=2) if args.json else table(rows))
-    quiet = rows[0].worst
-    if any(row.refused or row.worst > args.within * quiet for row in rows):
+    if not held(rows, args.within):
         sys.exit(1)
+
+
+def held(rows: list[Row], within: float) -> bool:
+    """Whether all answers came, none later than `within` times the worst of the first row."""
+    most = within * rows[0].worst
+    return not any(row.refused or row.worst > most for row in rows)
 
 
 def started(port: int, slots: int, keys: list[str]) -> "subprocess.Popen[bytes]":
