@@ -51,8 +51,8 @@ def gate(tokens_of):
 @pytest.fixture
 def serving(engine_of):
     @asynccontextmanager
-    async def serving(model, slots=2, max_queue=4, observer=None, reserved=0):
-        served = AsyncEngine(engine_of(model, slots=slots), slots, max_queue, observer, reserved)
+    async def serving(model, slots=2, max_queue=4, observer=None):
+        served = AsyncEngine(engine_of(model, slots=slots), slots, max_queue, observer)
         try:
             yield served
         finally:
@@ -100,29 +100,6 @@ def test_a_reader_that_goes_away_gives_its_slot_to_others(serving, gate):
             while served.engine.busy:
                 await asyncio.sleep(0.001)
         assert served.engine._scheduler._free == [0]
-
-    asyncio.run(main())
-
-
-def test_places_are_kept_for_clients_that_have_none(serving, gate):
-    async def main():
-        async with serving(gate, slots=1, max_queue=4, reserved=2) as served:
-            streams = await served.open([REQUEST] * 3, client="a")
-            with pytest.raises(QueueFullError, match="of 3 at most"):
-                await served.open([REQUEST], client="a")
-            with pytest.raises(QueueFullError):
-                await served.aside(lambda: None, client="a")
-            assert await served.aside(lambda: 7, client="b") == 7
-            streams += await served.open([REQUEST], client="b")
-            with pytest.raises(QueueFullError):
-                await served.open([REQUEST], client="b")
-            streams += await served.open([REQUEST], client="c")
-            with pytest.raises(QueueFullError, match="of 5 at most"):
-                await served.open([REQUEST], client="d")
-            streams.pop(0).close()
-            streams += await served.open([REQUEST], client="d")
-            for one in streams:
-                one.close()
 
     asyncio.run(main())
 
