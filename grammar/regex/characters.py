@@ -1,4 +1,4 @@
-"""Sets of characters that ECMA-262 has names for under its flag u: escapes, properties, case.
+"""Sets of characters that ECMA-262 has names for under its flag u: escapes, and case.
 
 Readers differ in what `\\d`, `\\w` and `\\s` are: for ECMA-262 mostly ASCII, for Python's `re` and
 Rust's `regex` any alphabet's. So each has a narrow meaning, what all of them match, and a wide one.
@@ -8,9 +8,8 @@ import unicodedata
 from bisect import bisect_left
 from functools import lru_cache
 from itertools import chain, groupby, starmap
-from sys import maxunicode
 
-from dlm.grammar.regex.ranges import EVERY, Ranges, inverted, union
+from dlm.grammar.regex.ranges import Ranges, union
 
 DIGITS: Ranges = ((0x30, 0x39),)
 WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
@@ -22,23 +21,6 @@ _OTHER_SPACES: Ranges = ((0x1C, 0x1F), (0x85, 0x85), (0xFEFF, 0xFEFF))  # for so
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 _CASED = (0, 0x3000), (0xA640, 0xAC00), (0xFB00, 0x12000), (0x16E00, 0x17000), (0x1E900, 0x1EA00)
 _PLANES = 0x32400  # beyond, there are no letters and no digits
-
-_CATEGORIES = {  # general categories that people write out: PropertyValueAliases.txt of Unicode
-    name: short
-    for line in """
-        L Letter|LC Cased_Letter|Lu Uppercase_Letter|Ll Lowercase_Letter|Lt Titlecase_Letter
-        Lm Modifier_Letter|Lo Other_Letter|M Mark Combining_Mark|Mn Nonspacing_Mark|Mc Spacing_Mark
-        Me Enclosing_Mark|N Number|Nd Decimal_Number digit|Nl Letter_Number|No Other_Number
-        P Punctuation punct|Pc Connector_Punctuation|Pd Dash_Punctuation|Ps Open_Punctuation
-        Pe Close_Punctuation|Pi Initial_Punctuation|Pf Final_Punctuation|Po Other_Punctuation
-        S Symbol|Sm Math_Symbol|Sc Currency_Symbol|Sk Modifier_Symbol|So Other_Symbol|Z Separator
-        Zs Space_Separator|Zl Line_Separator|Zp Paragraph_Separator|C Other|Cc Control cntrl
-        Cf Format|Cs Surrogate|Co Private_Use|Cn Unassigned
-    """.replace("\n", "|").split("|")
-    if line.strip()
-    for short, *names in [line.split()]
-    for name in (short, *names)
-}
 
 
 @lru_cache(maxsize=8)
@@ -58,39 +40,6 @@ def named(letter: str, wide: bool) -> Ranges:
             found.append((start, end - 1))
         start = end
     return union(found)
-
-
-@lru_cache(maxsize=128)
-def property_(text: str) -> Ranges | None:
-    """Of what stands between the braces of `\\p{}`; None if it is not known here.
-
-    Known are general categories, Any, ASCII and Assigned.
-    """
-    name, equals, value = text.partition("=")
-    if equals:
-        short = _CATEGORIES.get(value) if name in ("General_Category", "gc") else None
-    elif text in ("Any", "ASCII"):
-        return EVERY if text == "Any" else ((0, 0x7F),)
-    elif text == "Assigned":
-        return inverted(_categories()["Cn"])
-    else:
-        short = _CATEGORIES.get(text)
-    if short is None:
-        return None
-    kinds = ("Lu", "Ll", "Lt") if short == "LC" else (short,)
-    found = (r for kind, ranges in _categories().items() if kind.startswith(kinds) for r in ranges)
-    return inverted(inverted(found))  # without surrogates
-
-
-@lru_cache(maxsize=1)
-def _categories() -> dict[str, list[tuple[int, int]]]:
-    found: dict[str, list[tuple[int, int]]] = {}
-    start = 0
-    for kind, run in groupby(map(unicodedata.category, map(chr, range(maxunicode + 1)))):
-        end = start + sum(1 for _ in run)
-        found.setdefault(kind, []).append((start, end - 1))
-        start = end
-    return found
 
 
 def any_case(ranges: Ranges) -> Ranges:

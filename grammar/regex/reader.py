@@ -11,7 +11,8 @@ by name and place.
 import re
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.characters import LINE_ENDS, any_case, named, property_
+from dlm.grammar.regex.characters import LINE_ENDS, any_case, named
+from dlm.grammar.regex.properties import property_
 from dlm.grammar.regex.ranges import EVERY, Ranges, inverted, union
 from dlm.grammar.rules.nodes import (
     EMPTY,
@@ -250,7 +251,7 @@ class _Reader:
             point = self._point(found)
         elif found := self._match(_PROPERTY):
             if (ranges := property_(found[2])) is None:
-                raise self._error(f"the property {found[2]} is not known here")
+                raise self._error(f"{found[2]!r:.40} is no Unicode property of ECMA-262")
             return inverted(ranges) if found[1] == "P" else ranges
         else:
             letter = self._pattern[self._at : self._at + 1]

@@ -33,7 +33,8 @@ from dlm.grammar.schema.formula import (
     some,
 )
 from dlm.grammar.schema.languages import Languages
-from dlm.grammar.schema.reader import Reader, Source, has_ref_alone
+from dlm.grammar.schema.reader import Reader, Source
+from dlm.grammar.schema.syntax import has_ref_alone
 
 ABOUT = {
     "string": frozenset(("minLength", "maxLength", "pattern", "format")),

@@ -10,6 +10,7 @@ from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
 from dlm.grammar.regex.builder import positions
 from dlm.grammar.regex.lengths import any_of_length
 from dlm.grammar.regex.pattern import bounded, parse
+from dlm.grammar.regex.properties import looked_up
 from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.formats import format_automaton, format_length
 from dlm.grammar.schema.numbers import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
@@ -19,6 +20,7 @@ from dlm.grammar.schema.work import TooMuchWorkError, Work
 Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
 
 _EXCLUDED = 400  # units of work for a number that is left out: it parts an automaton in two
+_PROPERTY = 1_000  # units of work for a set of characters that is looked up
 _ALL: Texts = (Automaton.ANY, 0, None)
 TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
 
@@ -29,6 +31,7 @@ class Languages:
     def __init__(self, formats: bool, work: Work):
         self._formats, self.work = formats, work
         self._known: dict[tuple[str, str], Texts | None] = {}
+        self._properties: set[str] = set()  # of Unicode, in patterns
         self._refused: dict[tuple[str, str], Texts | None] = {}  # where it must not match
         self._texts: dict[Strings, Texts | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
@@ -46,6 +49,9 @@ class Languages:
             self.work.count(5 + len(text) // 4, where)
             try:
                 if word == "pattern":  # most are short; what they repeat may become many states
+                    new = looked_up(text) - self._properties
+                    self.work.count(_PROPERTY * len(new), where)
+                    self._properties |= new
                     self.work.count(max(0, positions(parse(text, False)) - len(text)), where)
                 self._known[word, text] = _language(word, text)
             except TooMuchWorkError:

@@ -5,7 +5,7 @@ In `const`, `default`, `enum` and `examples` a null is a value, and stays.
 
 from typing import Any
 
-from dlm.grammar.schema.reader import DATA, is_schema_list, is_schema_map
+from dlm.grammar.schema.syntax import DATA, is_schema_list, is_schema_map
 
 _VALUES = ("const", "default")
 
