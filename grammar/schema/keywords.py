@@ -20,6 +20,7 @@ from dlm.grammar.schema.facets import (
     Shape,
     Strings,
 )
+from dlm.grammar.schema.formats import is_textual
 from dlm.grammar.schema.formula import (
     FALSE,
     TRUE,
@@ -144,7 +145,10 @@ class Keywords:
             facets = self._arrays(source, annotate)
         elif kind == "object":
             facets = self._objects(source, annotate)
-        hints = frozenset(k for k, words in ABOUT.items() if words & node.keys())
+        said = node.keys()
+        if not is_textual(node.get("format")):  # nobody knows what it is about
+            said = said - {"format"}
+        hints = frozenset(k for k, words in ABOUT.items() if words & said)
         return Shape(facets, values, typed, hints)
 
     def listed(self, source: Source) -> list[tuple[Constant, ...]]:
