@@ -1,4 +1,4 @@
-"""Unicode properties in patterns: the closed list of ECMA-262, by all names that it has for them."""
+"""Unicode properties in patterns: the closed list of ECMA-262, by all of its names."""
 
 import pytest
 
@@ -14,8 +14,8 @@ Deprecated/Dep Diacritic/Dia Emoji Emoji_Component/EComp Emoji_Modifier/EMod
 Emoji_Modifier_Base/EBase Emoji_Presentation/EPres Extended_Pictographic/ExtPict Extender/Ext
 Grapheme_Base/Gr_Base Grapheme_Extend/Gr_Ext Hex_Digit/Hex IDS_Binary_Operator/IDSB
 IDS_Trinary_Operator/IDST ID_Continue/IDC ID_Start/IDS Ideographic/Ideo Join_Control/Join_C
-Logical_Order_Exception/LOE Lowercase/Lower Math Noncharacter_Code_Point/NChar Pattern_Syntax/Pat_Syn
-Pattern_White_Space/Pat_WS Quotation_Mark/QMark Radical Regional_Indicator/RI
+Logical_Order_Exception/LOE Lowercase/Lower Math Noncharacter_Code_Point/NChar
+Pattern_Syntax/Pat_Syn Pattern_White_Space/Pat_WS Quotation_Mark/QMark Radical Regional_Indicator/RI
 Sentence_Terminal/STerm Soft_Dotted/SD Terminal_Punctuation/Term Unified_Ideograph/UIdeo
 Uppercase/Upper Variation_Selector/VS White_Space/space XID_Continue/XIDC XID_Start/XIDS"""
 CATEGORIES = """Cased_Letter/LC Close_Punctuation/Pe Connector_Punctuation/Pc Control/Cc/cntrl
@@ -51,7 +51,7 @@ def test_every_general_category_is_known_by_all_its_names(names: str):
     [
         (r"^\p{Script=Han}+$", ["漢字", "㐀𠀀々"], ["", "かな", "a", "漢a"]),
         (r"^\p{sc=Hani}$", ["漢"], ["한"]),
-        (r"^\p{Script=Greek}\P{sc=Grek}$", ["αa"], ["αβ", "aa"]),
+        (r"^\p{Script=Greek}\P{sc=Grek}$", ["λa"], ["λμ", "aa"]),
         (r"^\p{Script_Extensions=Devanagari}$", ["\u0951", "क", "\u0964"], ["a"]),
         (r"^\p{scx=Deva}\P{Script=Deva}$", ["क\u0964"], ["कक"]),
         (r"^\p{Han}\p{Cyrillic}$", ["漢ж"], ["ж漢"]),  # as Rust and PCRE have it
@@ -60,7 +60,7 @@ def test_every_general_category_is_known_by_all_its_names(names: str):
         (r"^[\p{Alphabetic}\p{White_Space}]+$", ["aé漢\u00a0\u0085\u2028ⓐ"], ["1", "_"]),
         (r"^\p{ID_Start}\p{ID_Continue}*$", ["aé_1", "漢"], ["1a", "_a", "a-"]),
         (r"^\p{Lowercase}\p{Uppercase}\p{Lt}$", ["aAǅ", "ªⒶǅ"], ["Aaǅ"]),
-        (r"^\p{Hex_Digit}\p{AHex}$", ["Ｆf"], ["fＦ", "gg"]),
+        (r"^\p{Hex_Digit}\p{AHex}$", ["\uff26f"], ["f\uff26", "gg"]),
         (r"^\p{RI}{2}$", ["🇩🇪"], ["de"]),
         (r"^\p{CWKCF}$", ["A", "ﬁ", "\u00ad", "ß"], ["a", "漢", "1"]),
         (r"^[^\P{Dash}]\P{Math}$", ["—a"], ["a—", "-+"]),
@@ -75,9 +75,9 @@ def test_what_the_characters_of_a_property_are(pattern: str, found: list[str], r
 
 @pytest.mark.parametrize(
     "name",
-    ["Elvish", "Script=", "Script=Elvish", "sc=Lu", "gc=Han", "Emoji=Yes", "InBasicLatin", "Block=A",
-     "RGI_Emoji", "alnum", "", "=", "L=", "Script=Han}|a", "Age=3.0", "^L"],
-)  # fmt: skip
+    """Elvish Script= Script=Elvish sc=Lu gc=Han Emoji=Yes InBasicLatin Block=A RGI_Emoji alnum = L=
+    Script=Han}|a Age=3.0 ^L""".split(),
+)
 def test_other_names_are_refused_by_name_and_place(name: str):
     assert property_(name) is None
     if "}" not in name:
