@@ -18,7 +18,7 @@ from dlm.grammar.schema.check import UncheckableError, check, parsed
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.whitespace import STYLES, Whitespace
 from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
-from dlm.grammar.schema.writer import Written, write
+from dlm.grammar.schema.writer import write
 
 if TYPE_CHECKING:
     from dlm.grammar.markers import CallMarkers
@@ -28,6 +28,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "additional_properties": ("closed", "schema"),
     "whitespace": STYLES,
 }
+_WRITTEN = "_rules"  # where rules wait in the spec until somebody asks for them
 _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
 
 
@@ -78,7 +79,10 @@ class JsonSchema(Spec):
                 ways = " or ".join(map(repr, known))
                 raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {ways}")
         with suppress(TooMuchWorkError):  # that is for `rules` to say
-            self._written(Rules(), _AT_ONCE)
+            self.__dict__[_WRITTEN] = self._write(_AT_ONCE)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: part for name, part in self.__dict__.items() if name != _WRITTEN}
 
     @cached_property
     def parsed(self) -> dict[str, Any] | bool:
@@ -102,11 +106,13 @@ class JsonSchema(Spec):
     @property
     def checked(self) -> bool:
         """Also where an object may hold a key twice."""
-        return bool(self.unenforced == "check" and self._inexact)
+        return self.unenforced == "check" and self._inexact
 
     @cached_property
-    def _inexact(self) -> tuple[tuple[str, str], ...]:
-        return self._written(Rules(), MOST_WORK).inexact
+    def _inexact(self) -> bool:
+        """Whether its rules allow more than the schema does."""
+        rules = self.__dict__[_WRITTEN] = self._write(MOST_WORK)
+        return bool(rules.inexact)
 
     @property
     def source(self) -> dict[str, Any] | bool:
@@ -135,15 +141,12 @@ class JsonSchema(Spec):
         return self.implied_types if self.formats is None else self.formats
 
     def rules(self, markers: "CallMarkers | None" = None) -> Rules:
-        rules = Rules()
-        written = self._written(rules, MOST_WORK)
-        rules.nodes[rules.root] = written.node
-        rules.inexact = written.inexact
-        rules.free_keys, rules.few_keys = written.free_keys, written.few_keys
-        return rules
+        # Written once for whoever asks first, who may change them.
+        return self.__dict__.pop(_WRITTEN, None) or self._write(MOST_WORK)
 
-    def _written(self, rules: Rules, most_work: int) -> Written:
-        return write(
+    def _write(self, most_work: int) -> Rules:
+        rules = Rules()
+        written = write(
             self.parsed,
             dialect=Dialect(self.max_whitespace, whitespace=self.whitespace),
             rules=rules,
@@ -154,6 +157,11 @@ class JsonSchema(Spec):
             closed=self.additional_properties == "closed",
             most_work=most_work,
         )
+        rules.nodes[rules.root] = written.node
+        rules.inexact = written.inexact
+        rules.free_keys, rules.few_keys = written.free_keys, written.few_keys
+        self.__dict__["_inexact"] = bool(written.inexact)
+        return rules
 
     def value(self, text: str) -> Any:
         """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it.

@@ -5,6 +5,7 @@ are exact, steps are counted. Knows nothing of grammars.
 """
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,15 +17,17 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.pattern import bounded
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.schema.backtracking import TooLongError
 from dlm.grammar.schema.constant import constant, exact
 from dlm.grammar.schema.drafts import ANY, draft_of
 from dlm.grammar.schema.languages import format_texts
 from dlm.grammar.schema.nulls import without_nulls
 from dlm.grammar.schema.older import Errors, Keyword, older
+from dlm.grammar.schema.patterns import Patterns, pattern_keywords
 from dlm.grammar.schema.unevaluated import unevaluated_properties
 
+_LOG = logging.getLogger(__name__)
 _BASES = {
     4: validators.Draft4Validator,
     6: validators.Draft6Validator,
@@ -33,6 +36,8 @@ _BASES = {
     2020: validators.Draft202012Validator,
     ANY: validators.Draft202012Validator,
 }
+# What `jsonschema` and its libraries raise for schemas that are odd, or nested too deeply.
+_FROM_LIBRARY = (RecursionError, TooLargeError, Unresolvable, exceptions.UnknownType)
 _PANIC = "PanicException"  # of a library in Rust where the stack ends; no `Exception`
 _DEEPEST = 150  # keywords within one another: about 4 calls of Python each, of 1,000
 MOST_STEPS = 50_000  # keywords applied to values; about 10 us each
@@ -87,10 +92,17 @@ def check(
         problem = _Check(formats, about).problem(value, without_nulls(schema), documents)
     except UncheckableError:
         raise
+    except TooLongError as error:
+        raise UncheckableError("a pattern takes too long to judge") from error
     except InvalidGrammarError as error:
         raise UncheckableError(f"the JSON cannot be checked: {error.reason}") from error
-    except BaseException as error:  # what the library raises for a schema that is odd
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+    except _FROM_LIBRARY as error:
+        raise UncheckableError(f"the JSON cannot be checked: {error!r:.200}") from error
+    except Exception as error:
+        _LOG.exception("a bug: a finished value could not be checked")
+        raise UncheckableError(f"the JSON cannot be checked: {error!r:.200}") from error
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
             raise
         raise UncheckableError(f"the JSON cannot be checked: {error!r:.200}") from error
     if problem is not None:
@@ -105,13 +117,12 @@ class _Check:
 
     def __init__(self, formats: bool, about: str | None):
         self._steps = self._depth = 0
+        self._fits = Patterns().fits
         self._about = about
         self._classes: dict[int, Any] = {}  # of validators, by draft
         self._own: dict[str, Keyword] = {
-            "pattern": _pattern,
-            "patternProperties": _pattern_properties,
-            "additionalProperties": _additional_properties,
-            "unevaluatedProperties": unevaluated_properties(fits, self._step),
+            **pattern_keywords(self._fits),
+            "unevaluatedProperties": unevaluated_properties(self._fits, self._step),
             "multipleOf": _multiple_of,
             "uniqueItems": _unique_items,
         }
@@ -223,35 +234,6 @@ def _constant(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
-
-
-def fits(pattern: str, text: str) -> bool:
-    """Whether it occurs in the text."""
-    automaton, low, high = bounded(pattern, False)
-    return low <= len(text) <= (len(text) if high is None else high) and automaton.accepts(text)
-
-
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Errors:
-    if isinstance(instance, str) and not fits(pattern, instance):
-        yield exceptions.ValidationError(f"{instance!r:.80} does not match {pattern!r:.80}")
-
-
-def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Errors:
-    if isinstance(instance, dict):
-        for pattern, part in patterns.items():
-            for name, value in instance.items():
-                if fits(pattern, name):
-                    yield from validator.descend(value, part, path=name, schema_path=pattern)
-
-
-def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any) -> Errors:
-    if isinstance(instance, dict):
-        patterns = schema.get("patternProperties", {})
-        for name, value in instance.items():
-            if name not in schema.get("properties", {}) and not any(
-                fits(pattern, name) for pattern in patterns
-            ):
-                yield from validator.descend(value, rest, path=name)
 
 
 def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Errors:

@@ -34,6 +34,7 @@ from dlm.grammar.schema.formula import (
     some,
 )
 from dlm.grammar.schema.languages import Languages
+from dlm.grammar.schema.pointer import pointer
 from dlm.grammar.schema.reader import Reader, Source
 from dlm.grammar.schema.syntax import has_ref_alone
 
@@ -209,17 +210,25 @@ class Keywords:
             rest = self.formula(node["items"], source)
         return tuple(self.formula(part, source) for part in first), rest
 
+    def key_patterns(self, source: Source) -> dict[str, Any]:
+        """The `patternProperties` whose patterns have automata."""
+        return {
+            pattern: part
+            for pattern, part in source.node.get("patternProperties", {}).items()
+            if self.languages.known(
+                "pattern", pattern, source.where + pointer("patternProperties", pattern)
+            )
+        }
+
     def _objects(self, source: Source, annotate: bool) -> Objects:
         node = source.node
         rest = node.get("additionalProperties")
-        for pattern in node.get("patternProperties", ()):
-            self.languages.known("pattern", pattern, f"{source.where}/patternProperties")
+        patterns = self.key_patterns(source)
+        unsaid = len(patterns) < len(node.get("patternProperties", ()))  # so any key may be one
         clause = Clause(
             tuple((n, self.formula(v, source)) for n, v in node.get("properties", {}).items()),
-            tuple(
-                (p, self.formula(v, source)) for p, v in node.get("patternProperties", {}).items()
-            ),
-            TRUE if rest is None else self.formula(rest, source),
+            tuple((p, self.formula(v, source)) for p, v in patterns.items()),
+            TRUE if rest is None or unsaid else self.formula(rest, source),
         )
         names = ()
         if source.knows("propertyNames"):
@@ -231,7 +240,7 @@ class Keywords:
             tuple(dict.fromkeys(node.get("required", ()))),
             int(node.get("minProperties", 0)),
             None if high is None else int(high),
-            opened=rest is not None and rest is not False,
+            opened=unsaid or (rest is not None and rest is not False),
             named="properties" in node,
         )
         if not annotate or objects == EMPTY["object"]:

@@ -1,6 +1,6 @@
 """The sets of strings and numbers that a schema speaks of, as automata. Knows two keywords.
 
-A pattern without an automaton is refused: without backtracking, it could not be checked either.
+A pattern without an automaton allows any text here, and is noted in `inexact`.
 """
 
 from fractions import Fraction
@@ -11,6 +11,7 @@ from dlm.grammar.regex.builder import positions
 from dlm.grammar.regex.lengths import any_of_length
 from dlm.grammar.regex.pattern import bounded, parse
 from dlm.grammar.regex.properties import looked_up
+from dlm.grammar.schema.backtracking import can_be_judged
 from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.formats import format_automaton, format_length
 from dlm.grammar.schema.numbers import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
@@ -29,8 +30,10 @@ class Languages:
     """Makes automata, each once. `formats`: whether `format` says anything."""
 
     def __init__(self, formats: bool, work: Work):
+        self.inexact: dict[str, str] = {}
         self._formats, self.work = formats, work
         self._known: dict[tuple[str, str], Texts | None] = {}
+        self._unsaid: dict[str, str] = {}  # patterns without an automaton, and why they have none
         self._properties: set[str] = set()  # of Unicode, in patterns
         self._refused: dict[tuple[str, str], Texts | None] = {}  # where it must not match
         self._texts: dict[Strings, Texts | None] = {}
@@ -44,23 +47,33 @@ class Languages:
         return self.known(word, text, f"{source.where}/{word}")
 
     def known(self, word: str, text: str, where: str) -> bool:
-        """Whether it has an automaton."""
+        """Whether it has an automaton. A pattern that has none is noted."""
         if (word, text) not in self._known:
-            self.work.count(5 + len(text) // 4, where)
-            try:
-                if word == "pattern":  # most are short; what they repeat may become many states
-                    new = looked_up(text) - self._properties
-                    self.work.count(_PROPERTY * len(new), where)
-                    self._properties |= new
-                    self.work.count(max(0, positions(parse(text, False)) - len(text)), where)
-                self._known[word, text] = _language(word, text)
-            except TooMuchWorkError:
-                raise
-            except InvalidGrammarError as error:
-                raise InvalidGrammarError("JSON schema", error.reason, where) from error
-            except TooLargeError as error:
-                raise InvalidGrammarError("JSON schema", TOO_LARGE, where) from error
+            self._known[word, text] = self._new(word, text, where)
+        if word == "pattern" and text in self._unsaid:
+            self.inexact[where] = self._unsaid[text]
         return self._known[word, text] is not None
+
+    def _new(self, word: str, text: str, where: str) -> Texts | None:
+        """Raises `InvalidGrammarError` for what nobody can read as a pattern."""
+        self.work.count(5 + len(text) // 4, where)
+        try:
+            if word == "pattern":  # most are short; what they repeat may become many states
+                new = looked_up(text) - self._properties
+                self.work.count(_PROPERTY * len(new), where)
+                self._properties |= new
+                self.work.count(max(0, positions(parse(text, False)) - len(text)), where)
+            return _language(word, text)
+        except TooMuchWorkError:
+            raise
+        except InvalidGrammarError as error:
+            reason = f"{error.reason} ({error.where})" if error.where else error.reason
+            if not can_be_judged(text):
+                raise InvalidGrammarError("JSON schema", reason, where) from error
+        except TooLargeError:
+            reason = TOO_LARGE
+        self._unsaid[text] = f"the pattern {text!r:.60}: {reason}"
+        return None
 
     def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
         """The texts that a pattern or a format accepts, or refuses."""
@@ -70,10 +83,14 @@ class Languages:
         return automaton if wanted else automaton.complement()
 
     def _read(self, word: str, text: str, wanted: bool) -> Texts:
-        if wanted or word == "format":
+        """Raises `TooLargeError`."""
+        if wanted or word == "format" or text in self._unsaid:
             return self._known[word, text] or _ALL
         if (word, text) not in self._refused:
-            self._refused[word, text] = bounded(text, False, wide=True)
+            try:
+                self._refused[word, text] = bounded(text, False, wide=True)
+            except InvalidGrammarError as error:  # it is read in fewer ways when it has to match
+                raise TooLargeError(error.reason) from error
         return self._refused[word, text] or _ALL
 
     def texts(self, strings: Strings) -> Texts | None:

@@ -71,8 +71,12 @@ class Opposites:
         if "maxLength" in node:
             yield Shape(Strings(low=int(node["maxLength"]) + 1))
         for word in ("pattern", "format"):
-            if word in node and self._keywords.languages.asserts(word, source):
+            if word not in node:
+                continue
+            if self._keywords.languages.asserts(word, source):
                 yield Shape(Strings(languages=frozenset(((word, node[word], False),))))
+            elif word == "pattern":
+                yield whole("string")  # any text may be one that it refuses
 
     def _not_arrays(self, source: Source) -> Iterator[Shape]:
         node = source.node
@@ -100,7 +104,9 @@ class Opposites:
     def _not_objects(self, source: Source) -> Iterator[Shape]:
         node = source.node
         named = node.get("properties", {})
-        patterns = node.get("patternProperties", {})
+        patterns = self._keywords.key_patterns(source)
+        if len(patterns) < len(node.get("patternProperties", ())):
+            yield whole("object")  # any object may have a key that another pattern is for
         for name in node.get("required", ()):
             yield Shape(Objects((Clause(((name, FALSE),)),)))
         for name, part in named.items():
@@ -108,7 +114,6 @@ class Opposites:
                 clause = Clause(((name, complement(value)),))
                 yield Shape(Objects((clause,), required=(name,)))
         for pattern, part in patterns.items():
-            self._keywords.languages.known("pattern", pattern, f"{source.where}/patternProperties")
             if (value := self._keywords.formula(part, source)) != TRUE:
                 keys = self._keywords.languages.of("pattern", pattern, True)
                 yield Shape(Objects(low=1, some=((keys, complement(value)),)))

@@ -35,6 +35,10 @@ from dlm.grammar.schema.work import MOST_WORK, Work
 
 _MOST_DISTINCT, _MOST_SETS = 8, 400  # items that differ by the rules, and rules for their sets
 _TOLD = 5  # places that an error names
+_WAYS_OUT = (
+    "This cannot be enforced while the value is written: leave it out, or have the finished value "
+    'checked (unenforced="check"; over HTTP, "strict": false)'
+)
 _REASONS = {
     RecursionError: "nested too deeply",
     TooLargeError: TOO_LARGE,
@@ -91,12 +95,13 @@ def write(
         culprit = blamed(root, normal, writer.alternatives) if node == NOTHING else ""
     except tuple(_REASONS) as error:
         raise InvalidGrammarError("JSON schema", _REASONS[type(error)], where or "/") from error
-    inexact = tuple(sorted((normal.inexact | writer.inexact).items()))
+    inexact = tuple(sorted((normal.inexact | writer.inexact | languages.inexact).items()))
     if inexact and unenforced == "refuse":
         (first, reason), *others = inexact
         more = [f"{place or '/'}: {why}" for place, why in others[: _TOLD - 1]]
         more += ["..."] * (len(others) >= _TOLD)
-        raise InvalidGrammarError("JSON schema", "; ".join([reason, *more]), first or "/")
+        told = "; ".join([reason, *more])
+        raise InvalidGrammarError("JSON schema", f"{told}. {_WAYS_OUT}", first or "/")
     if node == NOTHING:
         raise InvalidGrammarError("JSON schema", "no finite value fits", culprit or where or "/")
     return Written(node, inexact, writer.free_keys, writer.few_keys)

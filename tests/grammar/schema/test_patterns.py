@@ -1,0 +1,156 @@
+"""Patterns that no automaton can read: refused by name and place, or left to the check."""
+
+import json
+import logging
+import re
+import time
+from typing import Any
+
+import pytest
+from recogniser import Recogniser
+
+from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
+
+LAX: list[tuple[str, str, str, list[str], list[str]]] = [
+    ("a reference", r"^(['\"]).*\1$", "a reference to a group", ["'a'", '"b"'], ["'a\"", "a"]),
+    ("by name", r"^(?<q>[ab])c\k<q>$", "a reference to a group", ["aca", "bcb"], ["acb"]),
+    ("another start", r"\A\d+\Z", r"`\\A` is not known in ECMAScript", ["12"], ["a1", "1a", "1\n"]),
+    ("another end", r"^\d+\z", r"`\\z` is not known in ECMAScript", ["12"], ["12a"]),
+    ("states", r"^(\w{1,100}\s){1,100}$", "too large", ["a b "], ["", "a b"]),
+    ("more states", "(a|b)*a(a|b){13}c", "over 4,096 states", ["a" * 14 + "c"], ["abc"]),
+    ("possessive", "^a++b$", "possessive", ["aab"], ["ab\n", "b"]),
+    ("atomic", "^(?>a|ab)c$", "an atomic group", ["ac"], ["abc"]),
+    ("a condition", "^(a)?(?(1)b|c)$", "a condition", ["ab", "c"], ["ac", "b"]),
+    ("a comment", "^a(?#first)b$", "a comment", ["ab"], ["a"]),
+    ("a word's edge behind", r"(?<=a\b) b$", "within a lookbehind", ["a b"], ["ab b"[1:]]),
+    ("classes of POSIX", "^[[:alpha:]]+$", "not known in ECMAScript", ["ab"], ["a1"]),
+]
+
+
+@pytest.mark.parametrize(("name", "pattern", "why", "good", "bad"), LAX)
+def test_a_pattern_without_an_automaton_is_left_to_the_check(
+    name: str, pattern: str, why: str, good: list[str], bad: list[str]
+):
+    schema = {"type": "object", "properties": {"v": {"type": "string", "pattern": pattern}}}
+    spec = JsonSchema(schema, unenforced="check")
+    assert spec.checked
+    rules = spec.rules(None)
+    assert [where for where, _ in rules.inexact] == ["/properties/v/pattern"]
+    for text in good + bad:
+        assert Recogniser(rules).accepts(json.dumps({"v": text}))
+    for text in good:
+        assert spec.value(json.dumps({"v": text})) == {"v": text}
+    for text in bad:
+        with pytest.raises(InvalidValueError, match="does not match"):
+            spec.value(json.dumps({"v": text}))
+
+
+@pytest.mark.parametrize(("name", "pattern", "why", "good", "bad"), LAX)
+def test_a_refusal_names_the_place_the_keyword_the_reason_and_the_way_out(
+    name: str, pattern: str, why: str, good: list[str], bad: list[str]
+):
+    with pytest.raises(InvalidGrammarError, match=why) as caught:
+        JsonSchema({"items": {"properties": {"v": {"pattern": pattern}}}}).rules(None)
+    assert caught.value.where == "/items/properties/v/pattern"
+    assert re.search('leave it out, or .*unenforced="check"', str(caught.value))
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a", "a)", "a{3,2}", "*a", r"\p{Nothing}", "a\\"])
+@pytest.mark.parametrize("unenforced", ["refuse", "check"])
+def test_what_nobody_reads_as_a_pattern_is_refused(pattern: str, unenforced: Any):
+    with pytest.raises(InvalidGrammarError) as caught:
+        JsonSchema({"properties": {"v": {"pattern": pattern}}}, unenforced=unenforced)
+    assert caught.value.where == "/properties/v/pattern"
+
+
+def test_keys_by_such_a_pattern_may_have_any_value_until_they_are_checked():
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "patternProperties": {r"^(.)\1$": {"type": "null"}, "^c": {"type": "boolean"}},
+        "additionalProperties": False,
+    }
+    with pytest.raises(InvalidGrammarError) as caught:
+        JsonSchema(schema)
+    assert caught.value.where == r"/patternProperties/^(.)\1$"
+    spec = JsonSchema(schema, unenforced="check")
+    recogniser = Recogniser(spec.rules(None))
+    for text in ('{"n": 1, "c": true, "aa": null}', '{"aa": null}'):
+        assert recogniser.accepts(text)
+        assert spec.value(text) == json.loads(text)
+    for text in ('{"aa": 1}', '{"ab": null}'):
+        assert recogniser.accepts(text)
+        with pytest.raises(InvalidValueError):
+            spec.value(text)
+    assert not recogniser.accepts('{"c": 1}')
+    assert not recogniser.accepts('{"n": null}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "string", "not": {"pattern": r"^(.)\1$"}}, "ab", "aa"),
+        ({"not": {"patternProperties": {r"^(.)\1$": {"type": "null"}}}}, {"aa": 1}, {"ab": 1}),
+        ({"propertyNames": {"pattern": r"^(.)\1$"}}, {"aa": 1}, {"ab": 1}),
+        (
+            {"oneOf": [{"type": "string", "pattern": r"^(.)\1$"}, {"type": "string"}]},
+            "ab",
+            "aa",
+        ),
+        (
+            {
+                "patternProperties": {r"^(.)\1$": {"type": "null"}},
+                "unevaluatedProperties": False,
+            },
+            {"aa": None},
+            {"ab": None},
+        ),
+    ],
+)
+def test_such_patterns_may_stand_anywhere(schema: Any, good: Any, bad: Any):
+    spec = JsonSchema(schema, unenforced="check")
+    recogniser = Recogniser(spec.rules(None))
+    for value in (good, bad):
+        assert recogniser.accepts(json.dumps(value))
+    assert spec.value(json.dumps(good)) == good
+    with pytest.raises(InvalidValueError):
+        spec.value(json.dumps(bad))
+
+
+def test_what_takes_too_long_to_judge_is_not_enforced_and_logged(caplog: Any):
+    spec = JsonSchema({"items": {"pattern": r"^(a|aa)+\1$"}}, unenforced="check")
+    text = json.dumps(["a" * 60 + "b"] * 50)
+    begin = time.process_time()
+    with caplog.at_level(logging.WARNING):
+        assert spec.value(text) == json.loads(text)
+    assert time.process_time() - begin < 5
+    assert "takes too long" in caplog.text
+
+
+def test_a_bug_of_the_check_is_logged(caplog: Any, monkeypatch: pytest.MonkeyPatch):
+    from dlm.grammar.schema import check as module
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("ours")
+
+    spec = JsonSchema({"type": "integer"})
+    monkeypatch.setattr(module, "Patterns", broken)
+    with caplog.at_level(logging.ERROR):
+        assert spec.value("1") == 1  # its rules are exact
+    assert "ZeroDivisionError: ours" in caplog.text
+
+
+def test_a_schema_is_written_once(monkeypatch: pytest.MonkeyPatch):
+    from dlm.grammar.kinds import json_schema as module
+
+    calls, write = [], module.write
+    monkeypatch.setattr(module, "write", lambda *a, **k: calls.append(1) or write(*a, **k))
+    for unenforced in ("refuse", "check"):
+        calls.clear()
+        spec = JsonSchema({"properties": {"a": {"pattern": "^x"}}}, unenforced=unenforced)
+        rules = spec.rules(None)
+        assert not spec.checked
+        assert len(calls) == 1
+        again = spec.rules(None)  # whoever has the first ones may have changed them
+        assert again is not rules
+        assert again.nodes.keys() == rules.nodes.keys()
