@@ -28,6 +28,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "additional_properties": ("closed", "schema"),
     "whitespace": STYLES,
 }
+_WRAPPING = {"name", "description", "strict", "schema"}
 _WRITTEN = "_rules"  # where rules wait in the spec until somebody asks for them
 _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
 
@@ -36,10 +37,11 @@ _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
 class JsonSchema(Spec):
     """A JSON value that a schema accepts.
 
-    `schema` is a parsed schema, its JSON text, or a pydantic model. Properties come in the
-    schema's order. With `additional_properties` "closed" there are only those that the schema
-    names, unless it speaks of others; with "schema" there are others wherever the specification
-    allows them: objects that the schema does not close are open.
+    `schema` is a parsed schema, its JSON text, or a pydantic model; or one in the wrapping that
+    OpenAI's API has for it: `{"name": ..., "schema": ...}`, or that within `json_schema`.
+    Properties come in the schema's order. With `additional_properties` "closed" there are only
+    those that the schema names, unless it speaks of others; with "schema" there are others wherever
+    the specification allows them: objects that the schema does not close are open.
 
     `whitespace` says what stands between the JSON's own tokens: "compact" nothing at all; "pretty"
     what `json.dumps(value, indent=2)` writes, but for the depth of a line, which is the model's
@@ -79,17 +81,17 @@ class JsonSchema(Spec):
                 ways = " or ".join(map(repr, known))
                 raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {ways}")
         with suppress(TooMuchWorkError):  # that is for `rules` to say
-            self.__dict__[_WRITTEN] = self._write(_AT_ONCE)
+            vars(self)[_WRITTEN] = self._write(_AT_ONCE)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: part for name, part in self.__dict__.items() if name != _WRITTEN}
+        return {name: part for name, part in vars(self).items() if name != _WRITTEN}
 
     @cached_property
     def parsed(self) -> dict[str, Any] | bool:
         """The schema as plain JSON data."""
         if isinstance(self.schema, type) and issubclass(self.schema, BaseModel):
             return self.schema.model_json_schema()
-        read = plain(self.kind, self.schema)
+        read = _unwrapped(plain(self.kind, self.schema))
         if not isinstance(read, dict | bool):
             raise InvalidGrammarError(self.kind, f"a schema is an object, not {read!r:.40}")
         return read
@@ -111,7 +113,7 @@ class JsonSchema(Spec):
     @cached_property
     def _inexact(self) -> bool:
         """Whether its rules allow more than the schema does."""
-        rules = self.__dict__[_WRITTEN] = self._write(MOST_WORK)
+        rules = vars(self)[_WRITTEN] = self._write(MOST_WORK)
         return bool(rules.inexact)
 
     @property
@@ -142,7 +144,7 @@ class JsonSchema(Spec):
 
     def rules(self, markers: "CallMarkers | None" = None) -> Rules:
         # Written once for whoever asks first, who may change them.
-        return self.__dict__.pop(_WRITTEN, None) or self._write(MOST_WORK)
+        return vars(self).pop(_WRITTEN, None) or self._write(MOST_WORK)
 
     def _write(self, most_work: int) -> Rules:
         rules = Rules()
@@ -160,7 +162,7 @@ class JsonSchema(Spec):
         rules.nodes[rules.root] = written.node
         rules.inexact = written.inexact
         rules.free_keys, rules.few_keys = written.free_keys, written.few_keys
-        self.__dict__["_inexact"] = bool(written.inexact)
+        vars(self)["_inexact"] = bool(written.inexact)
         return rules
 
     def value(self, text: str) -> Any:
@@ -176,3 +178,16 @@ class JsonSchema(Spec):
             if self.checked:
                 raise InvalidValueError(str(error)) from error
         return value
+
+
+def _unwrapped(schema: Any) -> Any:
+    """The schema within OpenAI's wrapping of one, which has no keyword of JSON Schema but `type`
+    and `description`."""
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "json_schema":
+        inner = schema.get("json_schema", {name: schema[name] for name in schema.keys() - {"type"}})
+        return _unwrapped(inner) if isinstance(inner, dict) else schema
+    if "schema" in schema and schema.keys() <= _WRAPPING:
+        return schema["schema"]
+    return schema

@@ -9,6 +9,8 @@ from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
 
+_MOST_WRITTEN_OUT = 10**21  # from here on JavaScript, too, writes an exponent
+
 
 @dataclass(frozen=True, slots=True)
 class Constant:
@@ -51,8 +53,11 @@ def exact(number: int | float) -> Fraction | int:
     return int(number) if number == int(number) else Fraction(repr(number))
 
 
-def spellings(number: int | float) -> tuple[str, ...]:
-    """Of a number: as an integer where it is one, and as the schema has it."""
-    if isinstance(number, float) and number == int(number) and abs(number) < 2**63:
-        return str(int(number)), json.dumps(number)
-    return (json.dumps(number),)
+def spellings(number: int | float, plain: bool = False) -> tuple[str, ...]:
+    """Return how a number is written: as an integer where it is one, and as the schema has it; if
+    `plain`, an integer is written in digits alone."""
+    if isinstance(number, int):
+        return (str(number),)
+    if number != int(number) or (abs(number) >= _MOST_WRITTEN_OUT and not plain):
+        return (json.dumps(number),)
+    return (str(int(number)),) if plain else (str(int(number)), json.dumps(number))

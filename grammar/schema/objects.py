@@ -24,6 +24,7 @@ from dlm.grammar.schema.formula import FALSE, Formula, every, place
 from dlm.grammar.schema.normal import NormalForm
 
 _MOST_KEYS = 16  # texts of a pattern up to which they are properties that the schema names
+_MOST_COUNTED = 1_000  # keys that are looked at one by one
 _LONGEST = 64  # parts of one rule
 _MOST_CLASSES = 64  # sets of keys that have the same schema
 
@@ -147,7 +148,7 @@ def _classes(
     joined: dict[Formula, Automaton] = {}
     for k, values, hit in found:
         value = every(*values)
-        if value != FALSE and not k.is_empty and (hit or not closed):
+        if not k.is_empty and (hit or not closed) and normal.possible(value):
             joined[value] = joined[value].union(k) if value in joined else k
     return [Member(value, keys=k) for value, k in joined.items()]
 
@@ -183,12 +184,12 @@ class ObjectWriter:
     def write(self) -> Node:
         """`NOTHING` where there are too few keys. Raises `TooManyError`."""
         named, everything = self.members.named, (1 << len(self.members.needed)) - 1
+        if not self._has_enough_keys():
+            return NOTHING
         if self._cap * len(named) > MOST_STATES:
             raise TooManyError
         if (self._cap > 64 and (self.members.free or self.members.needed)) or everything > 3:
             raise TooManyError
-        if not self._has_enough_keys():
-            return NOTHING
         content = NOTHING
         for at in range(len(named), -1, -1):
             for count in range(min(at, self._cap), -1, -1):
@@ -200,7 +201,8 @@ class ObjectWriter:
         return alternation(self.dialect.mark("{}"), whole) if empty else whole
 
     def _has_enough_keys(self) -> bool:
-        words = [member.keys.words_up_to(self.low) for member in self._unnamed]
+        most = min(self.low, _MOST_COUNTED)
+        words = [member.keys.words_up_to(most) for member in self._unnamed]
         known = {word for some in words if some is not None for word in some}
         return None in words or len(self.members.named) + len(known) >= self.low
 

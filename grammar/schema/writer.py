@@ -89,7 +89,8 @@ def write(
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
         normal = NormalForm(keywords, languages, work, closed)
-        writer = Writer(normal, dialect, rules, implied_types, closed)
+        listing = Listing(dialect, work, plain_integers=reader.root.draft == 4)
+        writer = Writer(normal, dialect, rules, implied_types, closed, listing)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root, form)
         culprit = blamed(root, normal, writer.alternatives) if node == NOTHING else ""
@@ -118,6 +119,7 @@ class Writer:
         rules: Rules,
         implied_types: bool,
         closed: bool,
+        listing: Listing,
     ):
         self.inexact: dict[str, str] = {}
         self.free_keys = self.few_keys = False
@@ -126,7 +128,7 @@ class Writer:
         self.alternatives = normal.narrowed if implied_types else normal.shapes
         self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Shape, ...], Node] = {}
-        self._listing = Listing(dialect, normal.work)
+        self._listing = listing
         self._waiting: list[tuple[Reference, list[Shape], Formula]] = []
 
     def written(self, root: Formula, form: "Form | None") -> Node:
