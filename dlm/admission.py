@@ -95,7 +95,8 @@ class Admission:
             vocabulary=self._vocabulary,
             reasoning=self._reasoning if spec is None or request.thinking else None,
             calls=calls,
-            stop=tuple(request.stop),
+            free=spec is None or spec.opens_free,
+            stop=tuple(request.stop) if spec is None or spec.opens_free else (),
         )
         sequence = Sequence(
             number=next(self._numbers),

@@ -109,7 +109,7 @@ class TokenDecoder(Decoder):
             raise outcome
         self._note_pass(sequence)
         sequence.write(self._stopped(sequence, outcome.tokens))
-        if sequence.cut or writing.constraint.ended:
+        if sequence.cut or sequence.halted or writing.constraint.ended:
             yield from self._finish(sequence, "stop")
         elif len(sequence.tokens) == sequence.request.max_tokens:
             yield from self._finish(sequence, "length")

@@ -81,11 +81,19 @@ class Decoder(ABC):
             sequence.stats.prefill = perf_counter() - sequence.begun
 
     def _stopped(self, sequence: Sequence, tokens: list[int]) -> list[int]:
-        """What is to be committed of `tokens`: all, or up to where a text of `stop` ends it."""
-        known = len(sequence.tokens)
-        cut = sequence.stream.stopped_at(sequence.tokens + tokens, known)
+        """What is to be committed of `tokens`: all, or up to where a text of `stop` ends free text,
+        or one of `stop_token_ids` does that a grammar takes for text."""
+        known, stream = len(sequence.tokens), sequence.stream
+        cut = stream.stopped_at(sequence.tokens + tokens, known)
         sequence.cut = cut is not None
-        return tokens if cut is None else tokens[: cut - known]
+        tokens = tokens if cut is None else tokens[: cut - known]
+        if (halts := sequence.halts) and not halts.isdisjoint(tokens):
+            every = sequence.tokens + tokens
+            free = stream.free_text(every)
+            end = next((i for i in free if i >= known and every[i] in halts), None)
+            if end is not None:
+                sequence.cut, sequence.halted, tokens = False, True, every[known : end + 1]
+        return tokens
 
     def _count_work(self, so_far: int, what: str) -> None:
         """Raises where a grammar has done too much work for one look."""
@@ -96,9 +104,9 @@ class Decoder(ABC):
     def _tell(self, sequence: Sequence, reason: FinishReason | None = None) -> Iterator[Event]:
         """What has become final, if anything has. What may yet be taken back waits for the end,
         for which there is a `reason`."""
-        if sequence.checked and reason is None:
-            return
         final = self._final(sequence)
+        if sequence.checked and reason is None:
+            final = final[: sequence.stream.free_text(final).stop]
         said = final if reason is None else sequence.said(reason == "stop")
         tokens, text, reasoning = sequence.stream.tell(final, reason is not None, said)
         if tokens or text or reasoning:
@@ -131,7 +139,7 @@ class Decoder(ABC):
         except InvalidValueError as error:
             if sequence.refusals >= self._config.refusals:
                 raise DlmError(f"the result is refused: {error}") from error
-            self._turn_back(slot, sequence, sequence.turning_point(error.path))
+            self._turn_back(slot, sequence, sequence.turning_point(error))
             return
         yield from self._end(sequence, parsed, "stop")
 

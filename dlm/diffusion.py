@@ -114,7 +114,7 @@ class CanvasDecoder(Decoder):
         sequence.constraint.commit(tokens)
         sequence.canvas.pinned = []
         sequence.commit(tokens)
-        if sequence.cut or guidance.stop < len(tokens):
+        if sequence.cut or sequence.halted or guidance.stop < len(tokens):
             yield from self._finish(sequence, "stop")
         elif len(tokens) == room:
             yield from self._finish(sequence, "length")

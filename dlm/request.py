@@ -114,11 +114,6 @@ class Request:
                     raise RequestError(f"{name}[{i}] is {_shown(one)}: it takes {right}")
             if len(found) > _MOST_STOPS:
                 raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")
-            if found and self.constraint is not None:
-                raise RequestError(
-                    f"{name} would cut an answer that must be complete under a "
-                    f"{self.constraint.kind}, which says itself where it ends: leave {name} out"
-                )
         if "" in self.stop:
             raise RequestError("stop holds an empty text: every answer would end before it began")
         longest = max(map(len, self.stop), default=0)

@@ -7,12 +7,9 @@ _SKIP = " \t\r\n"
 
 
 def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], turned: int | None) -> int:
-    """The token, of those whose bytes are `pieces`, to replace by another.
-
-    `path` leads to the wrong part of the JSON that they spell. Of a number or a text it is the last
-    token; of an array or an object, first that, and then always one in front of where it `turned`
-    the last time, since what is wrong may be anywhere in it. So it is of what is no JSON.
-    """
+    """The token to replace, of those whose bytes are `pieces`; `path` leads to the wrong part of
+    the JSON that they spell, and `turned` is the token that was replaced the last time. A text that
+    is no JSON is one part."""
     ends, total = [], 0
     for piece in pieces:
         total += len(piece)
@@ -26,9 +23,16 @@ def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], turned: in
     start, stop = len(text[:begin].encode()), len(text[:end].encode())
     first = next((i for i, at in enumerate(ends) if at > start), 0)
     last = next((i for i, at in enumerate(ends) if at >= stop), len(ends) - 1)
-    if turned is None or whole:
-        return last
-    return max(first, min(last, turned - 1))
+    return turn_within(first, last, None if whole else turned)
+
+
+def turn_within(first: int, last: int, turned: int | None) -> int:
+    """The token to replace in a wrong part, from token `first` to `last`.
+
+    That is the last one, and later the one before the token that was replaced before (`turned`),
+    since what is wrong may be anywhere in the part.
+    """
+    return last if turned is None else max(first, min(last, turned - 1))
 
 
 def alike_in(pieces: list[bytes], piece: bytes) -> set[int]:

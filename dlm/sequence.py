@@ -1,7 +1,6 @@
 """What lives as long as a request: its tokens, its costs, its refusals, its randomness."""
 
-from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -9,9 +8,9 @@ from torch import Tensor
 
 from dlm.asked import Asked
 from dlm.canvas import Canvas
-from dlm.grammar import Answer, Constraint, Task
+from dlm.grammar import Answer, Constraint, InvalidValueError, Task
 from dlm.request import FinishReason, Request, Result, Stats
-from dlm.retry import alike_in, turning_point, untried
+from dlm.retry import alike_in, turn_within, turning_point, untried
 from dlm.stream import Stream
 from dlm.writing import Writing
 
@@ -31,6 +30,7 @@ class Sequence:
     refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
     refusals: int = 0  # times that a finished answer was refused
     cut: bool = False  # ended by a text of `stop`: its last token is no stop token
+    halted: bool = False  # ended by a token of `stop_token_ids` in text that a grammar leaves free
     turned: int | None = None  # the token that was replaced the last time
     attached: bool = False  # the cache has looked for its prompt
     checking: Task | None = None  # the value of a finished answer, while it is checked
@@ -65,14 +65,18 @@ class Sequence:
         self.writing.commit(tokens)
         self.commit(tokens)
 
-    def turning_point(self, path: abc.Sequence[str | int]) -> int:
-        """The token of a stopped answer to replace where `path` leads to what is wrong in it."""
+    def turning_point(self, error: InvalidValueError) -> int:
+        """The token of a stopped answer to replace, which was refused with `error`."""
         _, answer = self.answer(stopped=True)
-        begin = len(self.tokens) - 1 - len(answer)  # behind the reasoning
-        turned = None if self.turned is None else self.turned - begin
-        pieces = [self.stream.vocabulary.pieces[token] for token in answer]
-        at = begin + turning_point(pieces, path, turned)
-        return untried(self.tokens, at, begin, self.refused)
+        first = len(self.tokens) - 1 - len(answer)  # of the answer, after the reasoning
+        turned = None if self.turned is None else self.turned - first
+        if error.span is not None:
+            at = turn_within(*error.span, turned)
+        else:
+            pieces = [self.stream.vocabulary.pieces[token] for token in answer]
+            at = turning_point(pieces, error.path, turned)
+        begin = self.stream.free_text(self.tokens).stop
+        return untried(self.tokens, first + at, begin, self.refused)
 
     def turn_back(self, at: int, kept: int) -> set[int]:
         """The answer was refused: its token `at` becomes one that spells something else.
@@ -88,6 +92,14 @@ class Sequence:
         self.stats.rollbacks += 1
         self.stats.tokens = len(self.tokens)
         return self.refused[led]
+
+    @property
+    def halts(self) -> frozenset[int]:
+        """The tokens that end free text which a grammar takes for text; without a grammar, that is
+        the constraint's to see."""
+        spec = self.request.constraint
+        free = spec is not None and spec.opens_free
+        return frozenset(self.request.stop_token_ids) if free else frozenset()
 
     @property
     def ready(self) -> bool:
@@ -111,8 +123,11 @@ class Sequence:
         stopped = reason == "stop"
         said = self.said(stopped)
         reasoning, answer = self.stream.split(said)
+        text = self.stream.text(answer)
+        if self.cut and isinstance(parsed, Answer):
+            parsed = replace(parsed, content=text or None)
         return Result(
-            text=self.stream.text(answer),
+            text=text,
             reasoning=reasoning or None,
             parsed=parsed,
             tool_calls=parsed.tool_calls if isinstance(parsed, Answer) else (),

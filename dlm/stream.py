@@ -17,7 +17,8 @@ class Stream:
     vocabulary: Vocabulary
     reasoning: Reasoning | None  # None: all is the answer
     calls: bool  # tool calls are no text
-    stop: Sequence[str] = ()  # the answer ends in front of the first of these
+    free: bool = True  # the answer, or its text before the first call, is never refused
+    stop: Sequence[str] = ()  # the answer ends before the first of these
     _told: int = field(default=0, init=False)  # tokens
     _text: str = field(default="", init=False)
     _thought: str = field(default="", init=False)
@@ -50,6 +51,13 @@ class Stream:
         named = "" if _CHANNEL.startswith(thought) else thought.removeprefix(_CHANNEL)
         return named.strip(), answer
 
+    def free_text(self, tokens: list[int]) -> range:
+        """The places of the answer's free text in `tokens`: after the reasoning, and before the
+        first call. What comes before the end of it stays even if the answer is refused."""
+        answer = self.split(tokens, False)[1]
+        begin = len(tokens) - len(answer)
+        return range(begin, begin + (self._call_at(answer) if self.free else 0))
+
     def text(self, answer: list[int], ended: bool = True) -> str:
         """Of an answer, in front of the first text of `stop`."""
         text = self._spelled(answer, ended)
@@ -80,10 +88,15 @@ class Stream:
         return next(ends, 0)
 
     def _spelled(self, answer: list[int], ended: bool) -> str:
-        call = self.vocabulary.call
-        if self.calls and call is not None and call.open in answer:
-            answer = answer[: answer.index(call.open)]
+        answer = answer[: self._call_at(answer)]
         return _decode(b"".join(map(self.vocabulary.pieces.__getitem__, answer)), ended)
+
+    def _call_at(self, answer: list[int]) -> int:
+        """The first token of the first call; without calls, the end."""
+        call = self.vocabulary.call
+        if not self.calls or call is None or call.open not in answer:
+            return len(answer)
+        return answer.index(call.open)
 
 
 def _decode(raw: bytes, ended: bool) -> str:

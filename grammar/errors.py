@@ -24,13 +24,19 @@ class InvalidGrammarError(GrammarError, ValueError):
 class InvalidValueError(GrammarError, ValueError):
     """A text that is no value of its schema."""
 
-    def __init__(self, message: str, path: Sequence[str | int] = ()):
-        """`path` leads to the part of the value that is wrong."""
+    def __init__(
+        self,
+        message: str,
+        path: Sequence[str | int] = (),
+        span: tuple[int, int] | None = None,
+    ):
+        """`path` leads to the part of the value that is wrong. `span` is where that part is, in an
+        answer of which tokens were read: its first token and its last; None: it is not known."""
         super().__init__(message)
-        self.path = tuple(path)
+        self.path, self.span = tuple(path), span
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.path)
+        return type(self), (str(self), self.path, self.span)
 
 
 class Unfinished(GrammarError):  # noqa: N818  # no error: it asks for more time

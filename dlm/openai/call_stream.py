@@ -6,10 +6,17 @@ told of before it is over. It takes what the grammar of tools allows, and checks
 
 import codecs
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dlm.grammar import Vocabulary
+from dlm.grammar.schema.dialect import BARE_VALUE
+
+_WORDS = "|".join(
+    word[:end] for word in ("true", "false", "null") for end in range(1, len(word) + 1)
+)
+_BEGUN = re.compile(rf"(?:-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?|{_WORDS})")  # of a value
 
 
 @dataclass(slots=True)
@@ -29,6 +36,7 @@ class _Call:
     said: str = ""  # of the name, or of a key, so far
     inside: list[str] = field(default_factory=list)  # "{" and "[" that are open
     keyed: bool = False  # a key comes next
+    after: str | None = None  # the text after a colon that may end the key; None: there was none
     quoted: bool = False  # within a string
 
 
@@ -64,6 +72,8 @@ class CallStream:
         elif token == markers.close:
             self._call = None
         elif token == markers.quote:
+            if call.after == "":
+                yield self._end_key(call)
             call.quoted = not call.quoted
             yield self._piece('"')
         else:
@@ -78,16 +88,34 @@ class CallStream:
             yield self._piece(json.dumps(character, ensure_ascii=False)[1:-1])
         elif call.name is None and character != "{":
             call.said += character
+        elif call.after is not None:
+            yield from self._after_colon(call, call.after + character)
         elif call.keyed and character == ":":
-            yield self._piece(f"{json.dumps(call.said, ensure_ascii=False)}: ")
-            call.said, call.keyed = "", False
-        elif call.keyed and character != "}":
+            call.after = ""
+        elif call.keyed and (character != "}" or call.said):
             call.said += character
         else:
             if call.name is None:
                 call.name, call.said = call.said.removeprefix("call:"), ""
                 yield CallDelta(self._index, call.name, "")
             yield self._piece(self._value(call, character))
+
+    def _after_colon(self, call: _Call, after: str) -> Iterator[CallDelta]:
+        """Decide whether a colon ends the key, by the text after it: `dialect.is_bare`."""
+        if BARE_VALUE.match(after):
+            yield self._end_key(call)
+            for character in after:
+                yield self._piece(self._value(call, character))
+        elif _BEGUN.fullmatch(after):
+            call.after = after
+        else:
+            call.said, call.after = f"{call.said}:{after[:-1]}", None
+            yield from self._take(call, after[-1])
+
+    def _end_key(self, call: _Call) -> CallDelta:
+        key = json.dumps(call.said, ensure_ascii=False)
+        call.said, call.keyed, call.after = "", False, None
+        return self._piece(f"{key}: ")
 
     def _value(self, call: _Call, character: str) -> str:
         """What a character of a value, or between values, is in JSON."""

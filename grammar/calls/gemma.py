@@ -1,18 +1,21 @@
 """Calls in Gemma 4's own form, `call:NAME{key:value,...}` between markers: one as rules, and how
 they are read from an answer's tokens.
 
-Keys are bare, and the token `<|"|>` quotes strings; nothing is escaped, nothing is spaced. A marker
-is a token, and text that reads like one is text. Knows no tools and no schemas.
+Keys are bare, and the token `<|"|>` quotes strings; nothing is escaped, nothing is spaced. A key
+ends at the first colon that a value follows (`schema.dialect.is_bare`). A marker is a token, and
+text that reads like one is text. Knows no tools and no schemas.
 """
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dlm.grammar.calls.tool_call import Answer, ToolCall
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.markers import CallMarkers
 from dlm.grammar.rules.nodes import Node, SpecialToken, concatenation
+from dlm.grammar.schema.dialect import BARE_VALUE
 
 if TYPE_CHECKING:
     from dlm.grammar.excerpt import Excerpt
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _WORDS = {"true": True, "false": False, "null": None}
 _NAME = re.compile(r"[\w.-]+")
-_KEY = re.compile(r"[\w.$-]+")
 
 
 def gemma_call(name: str, arguments: Node, markers: CallMarkers) -> Node:
@@ -41,15 +43,38 @@ def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Ans
         raise reader.error("values are nested too deep") from error
 
 
+def span_of(
+    tokens: Sequence[int],
+    vocabulary: "Vocabulary | Excerpt",
+    call: int,
+    path: Sequence[str | int],
+) -> tuple[int, int] | None:
+    """The first and the last token of a part of the arguments of the call of that number; `path`
+    leads to the part. None where there is no such part."""
+    if vocabulary.call is None:
+        return None
+    reader = _Reader(tokens, vocabulary, vocabulary.call, wanted=[call, *path])
+    with suppress(InvalidValueError, RecursionError):
+        reader.answer()
+    return reader.span
+
+
 class _Reader:
     """Walks along runs of text and the control tokens between them."""
 
     def __init__(
-        self, tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt", markers: CallMarkers
+        self,
+        tokens: Sequence[int],
+        vocabulary: "Vocabulary | Excerpt",
+        markers: CallMarkers,
+        wanted: Sequence[str | int] = (),
     ):
+        """`wanted`: a call's number, and a path in its arguments, whose tokens are `span` then."""
         self._tokens, self._vocabulary, self._markers = list(tokens), vocabulary, markers
         self._token = 0  # the next one that is not in `_text`
         self._text, self._at = "", 0
+        self.span: tuple[int, int] | None = None
+        self._wanted, self._path = list(wanted), list[str | int]()
 
     def error(self, reason: str) -> InvalidValueError:
         return InvalidValueError(f"a tool call is malformed before token {self._token}: {reason}")
@@ -59,7 +84,9 @@ class _Reader:
         while self._token < len(self._tokens):
             content.append(self._run("replace"))
             if self._marked(self._markers.open):
+                self._path.append(len(calls))
                 calls.append(self._call())
+                self._path.pop()
             elif self._marked(self._markers.close) or self._marked(self._markers.quote):
                 raise self.error("its beginning is missing")
             else:
@@ -110,8 +137,10 @@ class _Reader:
         self._text, self._at = self._run("strict"), 0
         self._expect("call:")
         name = self._match(_NAME, "a tool's name")
+        first = self._reached()
         self._expect("{")
         arguments = self._members()
+        self._note(first)
         if not self._marked(self._markers.close):
             raise self.error("its closing marker is missing")
         return ToolCall(name, arguments)
@@ -120,23 +149,65 @@ class _Reader:
         members = {}
         if not self._next("}"):
             while True:
-                key = self._match(_KEY, "a key")
-                self._expect(":")
-                members[key] = self._value()
+                key = self._key()
+                members[key] = self._part(key)
                 if self._next("}"):
                     break
                 self._expect(",")
         return members
 
+    def _key(self) -> str:
+        """The key that is next; moves past its colon."""
+        text, start = self._text, self._at
+        first = end = text.find(":", start)
+        while end >= 0 and not self._is_value(end + 1):
+            end = text.find(":", end + 1)
+        if first < 0:
+            what = "a key" if text[start : start + 1] in ("", "}") else "':'"
+            raise self.error(f"{what} is missing before {text[start:]!r:.40}")
+        end = first if end < 0 else end  # no value follows any: the first one's is missing
+        self._at = end + 1
+        return text[start:end]
+
+    def _is_value(self, at: int) -> bool:
+        """Whether a value begins at a place in the text, or right after all of it."""
+        if at < len(self._text):
+            return BARE_VALUE.match(self._text, at) is not None
+        return self._tokens[self._token : self._token + 1] == [self._markers.quote]
+
     def _items(self) -> list[Any]:
         items = []
         if not self._next("]"):
             while True:
-                items.append(self._value())
+                items.append(self._part(len(items)))
                 if self._next("]"):
                     break
                 self._expect(",")
         return items
+
+    def _part(self, step: str | int) -> Any:
+        """The value that is next, `step` in the path to it."""
+        first = self._reached()
+        self._path.append(step)
+        value = self._value()
+        self._note(first)
+        self._path.pop()
+        return value
+
+    def _note(self, first: int) -> None:
+        """Note the tokens of what has been read since `first`, if it is what is wanted."""
+        if self._path == self._wanted:
+            self.span = first, self._reached(last=True)
+
+    def _reached(self, last: bool = False) -> int:
+        """The token that is read next, or the `last` one that was read."""
+        if not self._wanted:
+            return 0
+        at, left = self._token, len(self._text[self._at :].encode())
+        while left > 0:
+            at -= 1
+            left -= len(self._vocabulary.pieces[self._tokens[at]])
+        return at - 1 if last and left == 0 else at
 
     def _value(self) -> Any:
         if self._marked(self._markers.quote):

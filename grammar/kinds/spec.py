@@ -38,6 +38,12 @@ class Spec(ABC):
         return False
 
     @property
+    def opens_free(self) -> bool:
+        """The answer may begin with any text, up to its first tool call: `value` never refuses that
+        text, and a request may say what ends it."""
+        return False
+
+    @property
     def parts(self) -> "tuple[Spec, ...]":
         """Other specs that the user wrote within this one."""
         return ()

@@ -2,16 +2,17 @@
 
 import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from dlm.grammar.calls.gemma import gemma_call, read_calls
+from dlm.grammar.calls.gemma import gemma_call, read_calls, span_of
 from dlm.grammar.calls.markup import MARKUPS
 from dlm.grammar.calls.tool_call import Answer
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.kinds.arguments import schema_of, write_arguments
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.markers import CallMarkers
 from dlm.grammar.plain import plain
@@ -28,9 +29,8 @@ from dlm.grammar.rules.nodes import (
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.check import UncheckableError, check
 from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.reader import spelled_out
 from dlm.grammar.schema.work import MOST_WORK, TooMuchWorkError
-from dlm.grammar.schema.writer import as_object, write
+from dlm.grammar.schema.writer import as_object
 
 if TYPE_CHECKING:
     from dlm.grammar.excerpt import Excerpt
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _NATIVE = "gemma4"
 _CHOICES = ("auto", "required")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+_ANY_MARKERS = CallMarkers(0, 1, 2)  # where the rules' tokens are of no concern
 _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
 
 
@@ -47,13 +47,16 @@ _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
 class Tools(Spec):
     """Text, calls of `tools`, or text and then calls.
 
-    `tools` are in OpenAI's form; each function needs a name, and without `parameters`, or with no
-    `properties` in them, it takes none. With `choice` "required" there is a call, and no text
-    before it; with `named` exactly one, of that tool. Without `parallel` there is one call at most.
-    An answer without calls is what `content` says; beside calls there is no text then.
+    `tools` are in OpenAI's form; each function needs a name. A tool takes no arguments if its
+    `parameters` are left out, or say nothing of what an object holds. With `choice` "required"
+    there is a call, and no text before it; with `named` exactly one, of that tool. Without
+    `parallel` there is one call at most. An answer without calls is what `content` says; beside
+    calls there is no text then.
 
-    Schemas are those of `JsonSchema`, in every form, `strict` or not, and OpenAPI's `nullable`:
-    what rules cannot say is refused, and so are keys that the form cannot write.
+    Schemas are those of `JsonSchema`, in every form, and OpenAPI's `nullable`. What rules cannot
+    say is left to the check of the finished arguments, which are written again if it refuses them;
+    where that check cannot tell, they stand. A tool whose `strict` is true is refused instead. So
+    are names that the form cannot write.
 
     Raises `InvalidGrammarError`, its `where` a JSON pointer, here or in `rules`.
     """
@@ -82,7 +85,7 @@ class Tools(Spec):
             raise self._error("there are no tools", "/tools")
         for name in self._offered:
             with suppress(TooMuchWorkError):  # it is for `rules` to say
-                self._call(name, CallMarkers(0, 1, 2), Rules(), _AT_ONCE // len(self._offered))
+                self._call(name, _ANY_MARKERS, Rules(), _AT_ONCE // len(self._offered))
 
     def _error(self, reason: str, where: str) -> InvalidGrammarError:
         return InvalidGrammarError(self.kind, reason, where)
@@ -91,11 +94,7 @@ class Tools(Spec):
     def parameters(self) -> dict[str, dict[str, Any]]:
         """The schema of each tool, by its name."""
         found: dict[str, dict[str, Any]] = {}
-        for i, tool in enumerate(_plain(self.tools)):
-            function = tool.get("function") if isinstance(tool, dict) else None
-            if not isinstance(function, dict) or tool.get("type") != "function":
-                form = '{"type": "function", "function": {...}}'
-                raise self._error(f"a tool is {form}, not {tool!r:.60}", f"/tools/{i}")
+        for i, function in enumerate(self._functions):
             name, where = function.get("name"), f"/tools/{i}/function"
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 reason = f"a name is 1 to 64 letters, digits and _ - . , not {name!r:.80}"
@@ -107,13 +106,29 @@ class Tools(Spec):
                 raise self._error(
                     f"a schema is an object, not {schema!r:.40}", f"{where}/parameters"
                 )
-            if schema is None or (schema.get("properties") == {} and not schema.get("required")):
-                schema = _NONE | (schema or {})
             try:
-                found[name] = spelled_out(schema)
+                found[name] = schema_of(schema)
             except RecursionError as error:
                 raise self._error("nested too deeply", f"{where}/parameters") from error
         return found
+
+    @cached_property
+    def _functions(self) -> list[dict[str, Any]]:
+        """A copy of the tools' functions, as plain JSON data."""
+        read = plain(self.kind, self.tools, "/tools") if not isinstance(self.tools, str) else None
+        if not isinstance(read, list):
+            raise self._error(f"a list of tools, not {self.tools!r:.40}", "/tools")
+        for i, tool in enumerate(read):
+            function = tool.get("function") if isinstance(tool, dict) else None
+            if not isinstance(function, dict) or tool.get("type") != "function":
+                form = '{"type": "function", "function": {...}}'
+                raise self._error(f"a tool is {form}, not {tool!r:.60}", f"/tools/{i}")
+        return [tool["function"] for tool in read]
+
+    @cached_property
+    def _strict(self) -> frozenset[str]:
+        """Names of the tools whose rules are exact, or refused."""
+        return frozenset(f["name"] for f in self._functions if f.get("strict") is True)
 
     @property
     def _offered(self) -> list[str]:
@@ -128,7 +143,18 @@ class Tools(Spec):
         """Text that is JSON may hold a key twice, which nobody watches beside calls."""
         content = self._content
         wide = content is not None and (content.checked or content.rules(None).free_keys)
-        return wide or not self.calls
+        return bool(wide or not self.calls or not self._exact)
+
+    @cached_property
+    def _exact(self) -> bool:
+        """The rules allow no arguments that a schema refuses. `rules` stores it, as it writes all
+        schemas; this is for whoever asks before."""
+        self.rules(_ANY_MARKERS)
+        return vars(self)["_exact"]
+
+    @property
+    def opens_free(self) -> bool:
+        return self.calls and self.choice == "auto" and self.named is None and self.content is None
 
     @property
     def _content(self) -> Spec | None:
@@ -145,7 +171,7 @@ class Tools(Spec):
 
     @property
     def key(self) -> Hashable:
-        schemas = json.dumps(self.parameters)
+        schemas = json.dumps([self.parameters, sorted(self._strict)])
         content = None if self._content is None else self._content.key
         return self.kind, self.format, self.choice, self.named, self.parallel, schemas, content
 
@@ -153,7 +179,9 @@ class Tools(Spec):
         rules = Rules()
         if self.calls and markers is None:
             raise self._error("this model's vocabulary has no tool call tokens", "/format")
-        calls = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
+        written = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
+        object.__setattr__(self, "_exact", all(exact for _, exact in written))
+        calls = [node for node, _ in written]
         call, more = alternation(*calls), self.parallel and self.named is None
         if len(calls) > 1:
             call = rules.add(call, "call")
@@ -180,27 +208,25 @@ class Tools(Spec):
         first = concatenation(opening, call)
         return concatenation(first, dispatch([(opening, call)], [], True)) if more else first
 
-    def _call(self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int) -> Node:
-        """In a markup, what is behind its opening."""
-        where = f"/tools/{list(self.parameters).index(name)}/function/parameters"
+    def _call(
+        self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
+    ) -> tuple[Node, bool]:
+        """The rules of a tool's calls, in a markup those of what is after its opening; and whether
+        they are exact."""
         native = markers if self.calls else None
-        try:
-            written = write(
-                self.parameters[name],
-                dialect=Dialect(quote=native and native.quote),
-                rules=rules,
-                where=where,
-                form=as_object if native else MARKUPS[self.format].arguments,
-                most_work=most_work,
-            )
-        except TooMuchWorkError:
-            raise
-        except InvalidGrammarError as error:
-            whole = ": arguments are an object" * (error.where == where)
-            raise self._error(error.reason + whole, error.where or where) from error
+        written = write_arguments(
+            self.parameters[name],
+            tool=name,
+            strict=name in self._strict,
+            where=f"/tools/{list(self.parameters).index(name)}/function/parameters",
+            dialect=Dialect(quote=native and native.quote),
+            form=as_object if native else MARKUPS[self.format].arguments,
+            rules=rules,
+            most_work=most_work,
+        )
         if native:
-            return gemma_call(name, written.node, native)
-        return MARKUPS[self.format].write(name, written.node)
+            return gemma_call(name, written.node, native), written.exact
+        return MARKUPS[self.format].write(name, written.node), written.exact
 
     def value(self, text: str) -> Answer:
         """As `read`, for a text: in Gemma 4's own form, it has no calls."""
@@ -215,7 +241,8 @@ class Tools(Spec):
         that its schema refuses, and where `choice`, `named` or `parallel` are not met.
         """
         if self.calls:
-            answer = self._checked(read_calls(tokens, vocabulary))
+            answer = read_calls(tokens, vocabulary)
+            self._checked(answer, partial(span_of, tokens, vocabulary))
             if self._content is not None and not answer.tool_calls:
                 self._content.value(answer.content or "")
             return answer
@@ -229,16 +256,25 @@ class Tools(Spec):
             return False
         return True
 
-    def _checked(self, answer: Answer) -> Answer:
-        for call in answer.tool_calls:
+    def _checked(
+        self,
+        answer: Answer,
+        span: Callable[[int, Sequence[str | int]], tuple[int, int] | None] | None = None,
+    ) -> Answer:
+        """The answer, if its calls are as they have to be. `span` finds the tokens of a part of a
+        call's arguments."""
+        for number, call in enumerate(answer.tool_calls):
             if call.name not in self.parameters or self.named not in (None, call.name):
                 raise InvalidValueError(f"a call of {call.name!r:.80}, which is not offered")
             try:
                 check(call.arguments, self.parameters[call.name])
             except InvalidValueError as error:
-                raise InvalidValueError(f"call of {call.name}: {error}") from error
+                found = span(number, error.path) if span else None
+                if found and not isinstance(_at(call.arguments, error.path), dict | list):
+                    found = found[1], found[1]  # it ends otherwise
+                raise InvalidValueError(f"call of {call.name}: {error}", span=found) from error
             except UncheckableError:
-                pass  # the rules were exact
+                pass  # the rules were exact, or the tool is not strict
         if not answer.tool_calls and (self.choice == "required" or self.named is not None):
             raise InvalidValueError("a tool call is required, and there is none")
         if len(answer.tool_calls) > 1 and (not self.parallel or self.named is not None):
@@ -246,9 +282,8 @@ class Tools(Spec):
         return answer
 
 
-def _plain(tools: Any) -> list[Any]:
-    """A copy of the tools, as plain JSON data."""
-    found = tools if isinstance(tools, str) else plain(Tools.kind, tools, "/tools")
-    if not isinstance(found, list):
-        raise InvalidGrammarError(Tools.kind, f"a list of tools, not {tools!r:.40}", "/tools")
-    return found
+def _at(value: Any, path: Sequence[str | int]) -> Any:
+    """The part of a JSON value that a path leads to."""
+    for step in path:
+        value = value[step]
+    return value

@@ -22,7 +22,10 @@ from dlm.grammar.rules.nodes import (
 )
 from dlm.grammar.schema.whitespace import Whitespace, run, spaced
 
-_BARE = re.compile(r"[\w.$\-]+")
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+# After a key's colon, in Gemma's form: what begins a value, a string apart. A reader need not wait
+# for the end of a long number.
+BARE_VALUE = re.compile(rf"[{{\[]|(?:{_NUMBER}|true|false|null)[,}}]|-?[0-9][0-9.eE+\-]{{62}}")
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,12 @@ class Dialect:
         """Raises `InvalidGrammarError` where it cannot be written."""
         if self.quote is None:
             return Literal(json.dumps(name, ensure_ascii=False))
-        if not _BARE.fullmatch(name):
-            raise InvalidGrammarError("schema", f"{name!r:.80} cannot be written without quotes")
+        if not is_bare(name):
+            raise InvalidGrammarError(
+                "schema",
+                f"the name {name!r:.80} is ambiguous where names have no quotes, as in Gemma's "
+                "calls: it reads like the end of an object, or like a name and its value",
+            )
         return Literal(name)
 
     def free_key(self, keys: Automaton) -> Node:
@@ -80,6 +87,18 @@ class Dialect:
         return SpecialToken(frozenset(() if self.quote is None else (self.quote,)))
 
 
+def is_bare(name: str) -> bool:
+    """Whether a key without quotes is read back as it is.
+
+    A key ends at the first colon that a value follows, so that a key may hold other colons, and
+    anything else. `}` right after an object's `{` ends the object.
+    """
+    if name.startswith("}"):
+        return False
+    colons = (at for at, character in enumerate(name) if character == ":")
+    return not any(BARE_VALUE.match(name, at + 1) for at in colons)
+
+
 def choice(texts: tuple[str, ...]) -> Node:
     """One of some texts, character for character."""
     return Literal(texts[0]) if len(texts) == 1 else Terminal(Automaton.words(texts))
@@ -87,7 +106,9 @@ def choice(texts: tuple[str, ...]) -> Node:
 
 @lru_cache(1)
 def _bare_keys() -> Automaton:
-    """Keys that no schema names, written without quotes."""
-    first = Characters(((65, 90), (95, 95), (97, 122)))
-    more = Characters(((48, 57), (65, 90), (95, 95), (97, 122)))
-    return Automaton.of(Concatenation((first, Repetition(more))))
+    """Keys that no schema names, written without quotes: letters, digits and `$ - . / @ _`, and
+    whatever is not ASCII. They are fewer than `is_bare` lets through: a model that may choose a key
+    should not begin a string instead."""
+    ascii = (36, 36), (45, 57), (64, 90), (95, 95), (97, 122)
+    others = (0xA1, 0xD7FF), (0xE000, 0xFFFD), (0x10000, 0x10FFFF)
+    return Automaton.of(Repetition(Characters((*ascii, *others)), 1))

@@ -1,10 +1,22 @@
-"""Where else an answer without a constraint ends: at texts and tokens that its caller names."""
+"""Where else free text ends: at texts and tokens that its caller names."""
 
 import pytest
-from doubles import Scripted
+from doubles import Obsessed, Scripted
+from native_calls import answer_tokens
 from values import PROMPT, V
 
-from dlm import Choice, Committed, Finished, Request, RequestError, Tools
+from dlm import (
+    Answer,
+    Choice,
+    Committed,
+    Finished,
+    JsonSchema,
+    Regex,
+    Request,
+    RequestError,
+    ToolCall,
+    Tools,
+)
 
 SAID = "One desk. Two lamps. Three tents.\nOne more chair."
 
@@ -87,7 +99,102 @@ def test_the_last_token_that_is_allowed_may_complete_a_stop(says, tokens_of):
     assert (result.text, told[-1], result.finish_reason) == ("One desk", "One desk", "stop")
 
 
-TOOL = {"type": "function", "function": {"name": "f"}}
+F = {"type": "string", "maxLength": 20}
+TOOL = {"name": "f", "parameters": {"type": "object", "properties": {"a": F}, "required": ["a"]}}
+TOOLS = [{"type": "function", "function": TOOL}]
+SET = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+CHECKED = [
+    *TOOLS,
+    {"type": "function", "function": {"name": "g", "parameters": {"properties": {"s": SET}}}},
+]
+CALL = ToolCall("f", {"a": "Two lamps."})
+
+
+@pytest.fixture
+def calls(engine_of):
+    """An engine whose model says texts and calls."""
+
+    def calls(*parts, canvas_length=16):
+        vocabulary = engine_of(Obsessed(V, [1])).vocabulary
+        script = [*answer_tokens(vocabulary, *parts), 106]
+        return engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
+
+    return calls
+
+
+@pytest.mark.parametrize("canvas_length", [1, 3, 64])
+@pytest.mark.parametrize("tools", [TOOLS, CHECKED])
+def test_free_text_before_a_call_ends_at_a_stop_and_a_call_does_not(calls, canvas_length, tools):
+    said = calls("I look. Observation: two", CALL, canvas_length=canvas_length)
+    request = Request(
+        token_ids=PROMPT, constraint=Tools(tools), stop=["Observation:"], max_tokens=60
+    )
+    result, told = serve(said, request)
+    assert (result.text, told[-1], result.finish_reason) == ("I look. ", "I look. ", "stop")
+    assert result.parsed == Answer("I look. ", ())
+    assert all("I look. ".startswith(text) for text in told)
+    kept = calls("I look: ", CALL, canvas_length=canvas_length)
+    stops = Request(token_ids=PROMPT, constraint=Tools(tools), stop=["lamps", "{"], max_tokens=60)
+    result, told = serve(kept, stops)
+    assert (result.text, result.tool_calls) == ("I look: ", (CALL,))
+    assert told[-1] == "I look: "
+
+
+@pytest.mark.parametrize("tools", [TOOLS, CHECKED])
+def test_free_text_before_a_call_ends_at_a_token_that_its_caller_names(calls, tokens_of, tools):
+    comma = tokens_of("desk, lamp")[len(tokens_of("desk"))]
+    spec = Tools(tools)
+    for parts, text, found in (
+        (["desk, lamp", CALL], "desk", ()),
+        (["desk", ToolCall("f", {"a": "x, y"})], "desk", (ToolCall("f", {"a": "x, y"}),)),
+    ):
+        request = Request(token_ids=PROMPT, constraint=spec, stop_token_ids=[comma], max_tokens=60)
+        result, told = serve(calls(*parts), request)
+        assert (result.text, told[-1], result.tool_calls) == (text, text, found)
+        assert result.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (JsonSchema({"properties": {"a": {"const": "x\nObservation:"}}, "required": ["a"]}), None),
+        (Choice(["One desk. Two lamps."]), "One desk. Two lamps."),
+        (Regex("a, b"), "a, b"),
+    ],
+)
+def test_text_under_a_constraint_ends_at_no_stop(engine_of, tokens_of, spec, text):
+    engine = engine_of(Obsessed(V, [383]))
+    stops = {"stop": ["a", "Observation:", "lamps"], "stop_token_ids": tokens_of(", .")}
+    request = Request(token_ids=PROMPT, constraint=spec, max_tokens=60, **stops)
+    result, told = serve(engine, request)
+    assert result.finish_reason == "stop"
+    assert told[-1] == result.text
+    assert result.parsed == spec.value(result.text)
+    assert text in (None, result.text)
+
+
+def test_text_in_a_format_beside_tools_ends_at_no_stop(engine_of, tokens_of):
+    spec = Tools(TOOLS, content=Choice(["One desk. Two lamps."]))
+    engine = engine_of(Scripted(V, len(PROMPT), tokens_of("One desk. Two lamps.<turn|>")))
+    result, _ = serve(engine, Request(token_ids=PROMPT, constraint=spec, stop=["Two"]))
+    assert result.text == "One desk. Two lamps."
+
+
+def test_text_is_told_before_a_call_that_may_yet_be_refused(calls):
+    """The check of its arguments takes back no text before it."""
+    twice = ToolCall("g", {"s": ["é", "é"]})
+    engine = calls("So: ", twice, canvas_length=8)
+    engine.add(Request(token_ids=PROMPT, constraint=Tools(CHECKED), max_tokens=80))
+    told, result, early = "", None, False
+    while engine.busy:
+        for event in engine.step():
+            told += event.text if isinstance(event, Committed) else ""
+            result = event.result if isinstance(event, Finished) else result
+        early = early or (result is None and told == "So: ")
+    assert early
+    assert told == result.text == "So: "
+    assert result.stats.rollbacks > 0
+    assert len(set(result.tool_calls[0].arguments["s"])) == len(result.tool_calls[0].arguments["s"])
 
 
 @pytest.mark.parametrize(
@@ -99,11 +206,6 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ({"stop": ["a", "b" * 257]}, "stop holds a text of 257 characters: it takes 256"),
         ({"stop": ["a"] * 65}, "stop has 65 texts: it takes 64"),
         ({"stop_token_ids": ["a"]}, r"stop_token_ids\[0\] is 'a': it takes token ids"),
-        (
-            {"stop": ["a"], "constraint": Choice(["a"])},
-            "stop would cut an answer .* under a choice",
-        ),
-        ({"stop_token_ids": [7], "constraint": Tools([TOOL])}, "stop_token_ids would cut"),
     ],
 )
 def test_stops_that_make_no_sense_are_refused(fields, problem):

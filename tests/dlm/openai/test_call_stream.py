@@ -11,23 +11,25 @@ from native_calls import answer_tokens
 from dlm.chat import Chat
 from dlm.engine import BUILT_IN
 from dlm.grammar import ToolCall, Vocabulary
+from dlm.grammar.schema.dialect import is_bare
 from dlm.openai.call_stream import CallStream
 
 CHAT = Chat.load(BUILT_IN)
 VOCABULARY = Vocabulary.from_tokenizer(CHAT.tokenizer, 1536, (1, 106, 50), 0)
 TEXT = st.text(st.sampled_from('ab é日{}[],:"\\\n\t<|>') | st.characters(codec="utf-8"), max_size=8)
+ODD = st.text(st.sampled_from('a :,{}[]-1.e"é') | st.characters(codec="utf-8"), max_size=6)
+KEYS = st.sampled_from(["a", "b_1", "$ref", "xml:lang", "a:1", "t:tru", "n:-"]) | ODD.filter(
+    is_bare
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.sampled_from([0.5, -1.25]) | TEXT,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["a", "b_1", "$ref", "x-y"]), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=6,
 )
 CALLS = st.builds(
     ToolCall,
     st.sampled_from(["find", "set_alarm.v2", "a-b"]),
-    st.dictionaries(st.sampled_from(["a", "b_1", "$ref"]), VALUES, max_size=3),
+    st.dictionaries(KEYS, VALUES, max_size=3),
 )
 
 
@@ -76,3 +78,10 @@ def test_a_vocabulary_without_calls_has_none_to_tell():
     )
     with pytest.raises(ValueError, match="no tokens of tool calls"):
         CallStream(plain)
+
+
+@pytest.mark.parametrize("digits", [62, 63, 64, 65, 3000])
+def test_a_long_number_is_told_before_its_end(digits):
+    tokens = answer_tokens(VOCABULARY, ToolCall("find", {"a": int("7" * digits)}))
+    assert read(tokens, []) == [["find", f'{{"a": {"7" * digits}}}']]
+    assert ("7" * min(digits, 63) in read(tokens[:-2], [])[0][1]) == (digits >= 63)

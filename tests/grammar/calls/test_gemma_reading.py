@@ -11,9 +11,11 @@ from native_calls import call_tokens, spell
 from dlm.grammar import InvalidValueError, Vocabulary
 from dlm.grammar.calls.gemma import read_calls
 from dlm.grammar.calls.tool_call import Answer, ToolCall
+from dlm.grammar.schema.dialect import is_bare
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-KEYS = st.from_regex(r"[\w.$-]{1,8}", fullmatch=True)
+CHARACTERS = st.sampled_from('ab :,{}[]-1.e"@/ \n') | st.characters(exclude_categories=["Cs"])
+KEYS = st.text(CHARACTERS, max_size=8).filter(is_bare)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXTS | st.sampled_from(['<|"|>', "a,b:{}[]", "}"]),
@@ -26,6 +28,42 @@ VALUES = st.recursive(
 def test_what_is_written_is_read(vocabulary, name, arguments):
     tokens = call_tokens(vocabulary, name, arguments)
     assert read_calls(tokens, vocabulary) == Answer(None, (ToolCall(name, arguments),))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("@timestamp", "first name", "filter[x]", "a/b", "xml:lang", "😀", "城市", "", ":", "a:"),
+        *("a,b", "a:1", "a:true", "a}", 'say "hi"', "a:b:c", "x:-", "x:01,y", "a\nb", '<|"|>'),
+        *("null", "-1"),
+    ],
+)
+@pytest.mark.parametrize("value", ["", "b:1,c", -1.5, None, True, {}, [], {"": 1}, [":"]])
+def test_a_name_that_means_one_thing_is_read_back(vocabulary, name, value):
+    assert is_bare(name)
+    for arguments in ({name: value}, {"a": 1, name: value, "z": ""}, {"o": {name: {name: value}}}):
+        tokens = call_tokens(vocabulary, "f", arguments)
+        assert read_calls(tokens, vocabulary).tool_calls == (ToolCall("f", arguments),)
+
+
+@pytest.mark.parametrize(
+    "name", ["}", "}a", "a:{b", "a:[", "a:1,b", "a:null}", "x:a:-1.5e3,", "a:" + "7" * 63]
+)
+def test_a_name_that_reads_like_something_else_is_not_bare(vocabulary, name):
+    assert not is_bare(name)
+    tokens = call_tokens(vocabulary, "f", {name: 1})
+    try:
+        (call,) = read_calls(tokens, vocabulary).tool_calls
+    except InvalidValueError:
+        return
+    assert call.arguments != {name: 1}
+
+
+def test_many_names_are_read_in_time_that_grows_as_they_do(vocabulary):
+    """A name is looked for no farther than its own end."""
+    arguments = {f"n{i}": i for i in range(600)}
+    (call,) = read_calls(call_tokens(vocabulary, "f", arguments), vocabulary).tool_calls
+    assert call.arguments == arguments
 
 
 def native(vocabulary, text):
@@ -79,7 +117,7 @@ def test_broken_characters_are_replaced_in_text_and_refused_in_calls(vocabulary)
         ("<call:f{a}>", "':' is missing"),
         ("<call:f{a:}>", "a value is missing"),
         ("<call:f{a:1,}>", "a key is missing"),
-        ("<call:f{a:1 b:2}>", "',' is missing"),
+        ("<call:f{a:`1` b:2}>", "',' is missing"),
         ("<call:f{a:[1}>", "',' is missing"),
         ("<call:f{a:[1,]}>", "a value is missing"),
         ("<call:f{a:`b}>", "a string does not end"),

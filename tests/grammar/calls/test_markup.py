@@ -198,11 +198,19 @@ def test_strings_within_json_may_hold_the_mark_that_ends_an_argument():
     assert spec.value(qwen_coder(call)).tool_calls == (call,)
 
 
-def test_more_properties_than_can_be_counted_are_refused():
+def test_more_properties_than_can_be_counted_are_refused_of_a_strict_tool_and_else_checked():
     many = {"properties": {f"p{i}": {"type": "integer"} for i in range(50)}, "minProperties": 45}
-    tool = {"type": "function", "function": {"name": "f", "parameters": many}}
+    function = {"name": "f", "parameters": many}
     with pytest.raises(InvalidGrammarError, match="too many rules to count"):
-        Tools([tool], format="qwen3_coder")
+        Tools([{"type": "function", "function": function | {"strict": True}}], format="qwen3_coder")
+    spec = Tools([{"type": "function", "function": function}], format="qwen3_coder")
+    few, enough = (
+        qwen_coder(ToolCall("f", {f"p{i}": i for i in range(count)})) for count in (44, 45)
+    )
+    assert accepts(spec, enough)
+    assert spec.value(enough).tool_calls
+    with pytest.raises(InvalidValueError, match=r"call of f: .* does not fit the schema"):
+        spec.value(few)
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"'])
@@ -220,7 +228,7 @@ def test_what_cannot_be_written_is_refused_with_its_place(format, write):
         ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a/uniqueItems"),
         ({"type": "array"}, ""),
     ):
-        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-        with pytest.raises(InvalidGrammarError, match="tools") as raised:
-            Tools([tool], format=format)
+        function = {"name": "f", "parameters": schema, "strict": True}
+        with pytest.raises(InvalidGrammarError, match=r"tools .* tool 'f'") as raised:
+            Tools([{"type": "function", "function": function}], format=format)
         assert raised.value.where == "/tools/0/function/parameters" + where

@@ -121,16 +121,18 @@ def test_the_built_in_models_data_is_taken_and_read(vocabulary):
 
 
 def test_the_key_is_what_the_grammar_depends_on():
-    described = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+    described = [{**tool, "function": {**tool["function"], "description": "d"}} for tool in TOOLS]
     assert Tools(TOOLS).key == Tools(described).key
+    strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
     others = [
+        Tools(strict),  # refused where others are checked
         Tools(TOOLS[:1]),
         Tools(TOOLS, choice="required"),
         Tools(TOOLS, named="get-weather"),
         Tools(TOOLS, parallel=False),
         Tools(TOOLS, format="hermes"),
     ]
-    assert len({spec.key for spec in (Tools(TOOLS), *others)}) == 6
+    assert len({spec.key for spec in (Tools(TOOLS), *others)}) == 7
 
 
 def test_only_the_native_form_needs_the_markers():
