@@ -1,13 +1,14 @@
 """What an operator lets clients ask for: which kinds of constraints, and how large they may be.
 
-Measures what a client wrote before anything is made of it. Knows no grammar: how deep a regex nests
-is how deep its brackets do.
+Measures what a client wrote before anything is made of it. Knows no grammar, only which keywords of
+a schema make none; how deep a regex nests is how deep its brackets do.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Literal
 
 from dlm.errors import DlmError, RequestError
@@ -16,6 +17,17 @@ from dlm.grammar import Choice, Grammar, JsonObject, JsonSchema, Regex, Spec, St
 TOOLS = "tools"  # as the errors of Tools name it
 DATA = frozenset({JsonObject.kind, JsonSchema.kind, Choice.kind, TOOLS})
 GRAMMARS = frozenset({Regex.kind, Grammar.kind, StructuralTag.kind})
+
+# Of a schema's keywords: those that make no grammar, that hold schemas by names, that hold data.
+_PROSE = frozenset(
+    """title description $comment examples example default deprecated readOnly writeOnly
+    markdownDescription enumDescriptions externalDocs""".split()
+)
+_NAMED = frozenset(
+    """properties patternProperties $defs definitions dependentSchemas dependencies""".split()
+)
+_DATA = frozenset(("enum", "const", "required", "dependentRequired"))
+_WALKED = 4  # values for each byte of `max_source_bytes`: a schema may hold another many times
 
 # What brackets do not count in: an escape, a literal or regex, a character class, a comment.
 _QUOTED = {
@@ -30,12 +42,14 @@ _QUOTED = {
 class Policy:
     """Kinds of constraints that are served, and their limits. By default all that dlm knows.
 
-    A schema with a `pattern` holds a regex, and is served only where regexes are. Raises `DlmError`
-    for limits that nothing could keep.
+    A schema's patterns are a part of it, and served wherever schemas are. Raises `DlmError` for
+    limits that nothing could keep.
     """
 
     kinds: frozenset[str] = DATA | GRAMMARS  # as `Spec.kind` has them
-    max_source_bytes: int = 65_536  # of a grammar's text, of a schema's names and values, of labels
+    # Of a grammar's text; of a schema's names, values and patterns, or those of all tools together,
+    # but not of what makes no grammar, such as descriptions; of a question's labels.
+    max_source_bytes: int = 65_536
     max_depth: int = 64  # of nested JSON or brackets; real schemas seldom pass 15
     max_options: int = 1000  # of a choice; OpenAI's limit for an enum
     max_tools: int = 128  # OpenAI's limit
@@ -80,8 +94,8 @@ class Policy:
     ) -> "Policy":
         """For clients that nobody knows: none of what they send becomes a grammar, by default.
 
-        "data" admits schemas, choices and tools without regexes, whose cost their size bounds;
-        True adds regexes, EBNF, Lark and structural tags.
+        "data" admits schemas, their patterns too, choices and tools, whose cost is bounded; True
+        adds regexes, EBNF, Lark and structural tags.
         """
         kinds = {True: DATA | GRAMMARS, "data": DATA}.get(allow_client_grammars, frozenset())
         return cls(kinds=kinds, **limits)
@@ -100,13 +114,14 @@ class Policy:
             served = ", ".join(sorted(self.kinds)) or "no constraints"
             raise RequestError(f"a {kind} is not served here: this server takes {served}")
         if kind == Choice.kind and isinstance(source, list):
-            self._within("options", len(source), self.max_options)
+            self._within("options", len(source), "max_options")
         if kind == TOOLS and isinstance(source, list | tuple):
-            self._within("tools", len(source), self.max_tools)
+            self._within("tools", len(source), "max_tools")
         if isinstance(source, str):
-            self._within("bytes", len(_utf8(source)), self.max_source_bytes)
+            if kind != JsonSchema.kind:
+                self._within("bytes", len(_utf8(source)), "max_source_bytes")
             if kind in _QUOTED:
-                self._within("nested brackets", _brackets(kind, source), self.max_depth)
+                self._within("nested brackets", _brackets(kind, source), "max_depth")
                 return
             if kind in (JsonSchema.kind, StructuralTag.kind):
                 source = _parsed(source)
@@ -114,48 +129,89 @@ class Policy:
 
     def check_labels(self, size: int, total: int) -> None:
         """`RequestError` for a question's labels of `size` bytes, or a decision's of `total`."""
-        self._within("bytes of labels", size, self.max_source_bytes)
-        self._within("bytes of labels together", total, self.max_label_bytes)
+        self._within("bytes of labels", size, "max_source_bytes")
+        self._within("bytes of labels together", total, "max_label_bytes")
 
     def check_prompts(self, tokens: int) -> None:
         """`RequestError` for a decision whose prompts have so many tokens together."""
-        self._within("tokens of prompts together", tokens, self.max_decision_tokens)
+        self._within("tokens of prompts together", tokens, "max_decision_tokens")
 
     def _measure(self, kind: str, source: Any) -> None:
-        size = 0
-        for depth, value in _values(source):
-            self._within("levels", depth, self.max_depth)
-            size += len(_utf8(value)) + 2 if isinstance(value, str) else 1
-            self._within("bytes", size, self.max_source_bytes)
-            if Regex.kind not in self.kinds and (name := _regex_in(value)):
-                raise RequestError(f"regexes are not served here, and this {kind} has a {name}")
+        """`RequestError` for data that is too deep, or whose counted part is too large."""
+        size = deepest = 0
+        more = False
+        for walked, (depth, value, counts) in enumerate(_values(kind, source)):
+            deepest = max(deepest, depth)
+            text = len(_utf8(value)) + 2 if isinstance(value, str) else 1
+            size += text if counts else 0
+            if more := walked >= _WALKED * self.max_source_bytes:
+                size = max(size, walked)
+                break
+        self._within("levels", deepest, "max_depth", more)
+        what = "bytes" if kind == Choice.kind else "bytes of names, values and patterns"
+        self._within(what, size, "max_source_bytes", more)
 
-    def _within(self, what: str, found: int, limit: int) -> None:
-        if found > limit:
-            raise RequestError(f"too large: {found} {what}, and up to {limit} are served here")
+    def _within(self, what: str, found: int, limit: str, more: bool = False) -> None:
+        """`RequestError` if what was `found`, or `more`, is over the named limit."""
+        if found > (most := getattr(self, limit)):
+            flag = limit.replace("_", "-")
+            raise RequestError(
+                f"too large: {'over ' * more}{found} {what}, and up to {most} are served here; "
+                f"whoever runs the server may allow more (--{flag})"
+            )
 
 
-def _values(source: Any) -> Iterator[tuple[int, Any]]:
-    """Every key and value within `source`, with how deep it lies; lazily, and never recursively."""
-    waiting = [(0, source)]
+class _Place(Enum):
+    """What a part of a source is."""
+
+    TOOLS = auto()  # a list of tools, one of them, or its function
+    SCHEMA = auto()  # a schema, or a list of them
+    NAMES = auto()  # schemas by names
+    DATA = auto()  # whatever counts as it stands
+    PROSE = auto()  # what makes no grammar
+
+
+_COUNTED = frozenset((_Place.SCHEMA, _Place.NAMES, _Place.DATA))
+
+
+def _within_schema(keyword: str) -> _Place:
+    if keyword in _PROSE:
+        return _Place.PROSE
+    if keyword in _NAMED:
+        return _Place.NAMES
+    return _Place.DATA if keyword in _DATA else _Place.SCHEMA
+
+
+def _within_tool(field: str) -> _Place:
+    match field:
+        case "function":
+            return _Place.TOOLS
+        case "parameters":
+            return _Place.SCHEMA
+    return _Place.DATA if field == "name" else _Place.PROSE
+
+
+def _values(kind: str, source: Any) -> Iterator[tuple[int, Any, bool]]:
+    """Every key and value within `source`, with how deep it lies and whether it counts; lazily, and
+    never recursively."""
+    first = {TOOLS: _Place.TOOLS, JsonSchema.kind: _Place.SCHEMA}.get(kind, _Place.DATA)
+    waiting = [(0, source, first)]
     while waiting:
-        depth, value = waiting.pop()
-        yield depth, value
+        depth, value, place = waiting.pop()
+        yield depth, value, place in _COUNTED
         if isinstance(value, Mapping):
-            waiting += [(depth + 1, key) for key in value]
-            waiting += [(depth + 1, inner) for inner in value.values()]
+            for key, inner in value.items():
+                within = place
+                if isinstance(key, str) and place is _Place.SCHEMA:
+                    within = _within_schema(key)
+                elif isinstance(key, str) and place is _Place.TOOLS:
+                    within = _within_tool(key)
+                elif place is _Place.NAMES:
+                    within = _Place.SCHEMA
+                yield depth + 1, key, within in _COUNTED
+                waiting.append((depth + 1, inner, within))
         elif isinstance(value, list | tuple):
-            waiting += [(depth + 1, inner) for inner in value]
-
-
-def _regex_in(value: Any) -> str | None:
-    """The keyword by which a part of a schema holds a regex; a property may be named like it."""
-    if isinstance(value, Mapping):
-        if isinstance(value.get("pattern"), str):
-            return "pattern"
-        if isinstance(value.get("patternProperties"), Mapping):
-            return "patternProperties"
-    return None
+            waiting += [(depth + 1, inner, place) for inner in value]
 
 
 def _utf8(text: str) -> bytes:

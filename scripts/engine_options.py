@@ -9,6 +9,12 @@ if TYPE_CHECKING:
 
 POLICIES = {"none": False, "data": "data", "all": True}
 DECODINGS = ("canvas", "drafted", "left-to-right")
+LIMITS = {  # of the policy, and what its default is
+    "max_source_bytes": "names, values and patterns of a schema, or of all tools, or a text; 65536",
+    "max_depth": "levels of a schema, or brackets of a text; 64",
+    "max_options": "of a choice; 1000",
+    "max_tools": "of a request; 128",
+}
 LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
 
 
@@ -27,6 +33,8 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
     add_decoding(parser)
     purpose = f"constraints that are served; {policy}"
     add("--policy", choices=POLICIES, default=policy, help=purpose)
+    for limit, purpose in LIMITS.items():
+        add(f"--{limit.replace('_', '-')}", type=int, metavar="N", help=purpose)
     add("--served-model-name", nargs="+", metavar="NAME", help="the directory's name")
 
 
@@ -38,11 +46,12 @@ def loading_of(args: argparse.Namespace) -> "Loading":
     import dlm  # what is wrong with the arguments is told before
     from dlm.loading import Loading
 
+    limits = {name: found for name in LIMITS if (found := getattr(args, name)) is not None}
     return Loading(
         model=args.model and str(Path(args.model).resolve()),
         device=args.device,
         slots=args.slots,
-        policy=dlm.Policy.server(POLICIES[args.policy]),
+        policy=dlm.Policy.server(POLICIES[args.policy], **limits),
         kv=args.kv,
         cache_tokens=args.cache_tokens,
         writes=args.decoding,

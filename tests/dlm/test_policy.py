@@ -1,5 +1,7 @@
 """What an operator lets clients ask for."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,21 +54,79 @@ def test_a_library_serves_every_kind_and_a_server_no_grammar_of_a_client(spec):
         {"properties": {"a": {"anyOf": [{"type": "null"}, PATTERN]}}},
         {"patternProperties": {"a+": True}},
         {"properties": {"pattern": PATTERN}},
+        {"enum": [{"pattern": "x"}]},
+        {"examples": [{"pattern": "TODO"}], "type": "object"},
     ],
 )
-def test_no_regex_comes_in_by_way_of_a_schema(schema):
-    problem = "regexes are not served here, and this .* has a pattern"
-    for spec in (JsonSchema(schema), Tools(tools(schema=schema))):
-        assert refused(Policy(), spec) is None
-        with pytest.raises(RequestError, match=problem):
-            Policy.server("data").check(spec)
-    with pytest.raises(RequestError, match=problem):
-        Policy.server("data").admit(JsonSchema.kind, '{"pattern": "a"}')
+def test_patterns_are_a_part_of_schemas_and_served_where_those_are(schema):
+    for policy in (Policy(), Policy.server("data")):
+        for spec in (JsonSchema(schema), Tools(tools(schema=schema))):
+            assert refused(policy, spec) is None
+        policy.admit(JsonSchema.kind, '{"pattern": "a"}')
+    assert "a regex is not served here" in refused(Policy.server("data"), Regex("a+"))
 
 
-def test_a_property_may_be_named_like_a_regex():
-    schema = {"properties": {"pattern": {"type": "string"}}, "required": ["pattern"]}
-    assert refused(Policy.server("data"), JsonSchema(schema)) is None
+LONG = "What this parameter means, in a sentence or two of ordinary length. " * 8
+
+
+def described(count, **more):
+    """Tools as an agent with a few servers has them."""
+    properties = {f"p{i}": {"type": "string", "description": LONG, "title": LONG} for i in range(4)}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["p0"],
+        "default": {"p0": LONG},
+    }
+    function = {"description": LONG, "parameters": schema, **more}
+    return [
+        {"type": "function", "function": {"name": f"server_{i % 6}__do_thing_{i}", **function}}
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [60, 80, 100, 128])
+def test_what_makes_no_grammar_does_not_count(count):
+    many = described(count)
+    assert len(json.dumps(many)) > 4000 * count
+    Policy.server("data").admit(Tools.kind, many)
+    schema = {
+        "$comment": LONG * 999,
+        "examples": [[LONG] * 999],
+        "properties": {"a": {"default": LONG}},
+    }
+    Policy.server("data").admit(JsonSchema.kind, schema)
+    Policy.server("data").admit(JsonSchema.kind, json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"description": {"enum": ["x" * 99]}}},
+        {"properties": {"x" * 99: {"title": "a"}}},
+        {"$defs": {"examples": {"const": {"title": "x" * 99}}}},
+        {"anyOf": [{"pattern": "x" * 99}]},
+        {"required": ["x" * 99]},
+        {"dependentRequired": {"title": ["x" * 99]}},
+        {"if": {"not": {"items": [{"patternProperties": {"x" * 99: True}}]}}},
+    ],
+)
+def test_what_makes_a_grammar_counts_wherever_it_is(schema):
+    policy = Policy(max_source_bytes=99)
+    for kind, source in ((JsonSchema.kind, schema), (Tools.kind, tools(schema=schema))):
+        Policy().admit(kind, source)
+        with pytest.raises(
+            RequestError, match=r"too large: [12]\d\d bytes of names, values and patterns"
+        ):
+            policy.admit(kind, source)
+
+
+def test_a_refusal_says_the_whole_size_the_limit_and_the_flag():
+    schema = {"enum": ["x" * 10_000 for _ in range(20)]}
+    with pytest.raises(RequestError) as raised:
+        Policy().admit(JsonSchema.kind, schema)
+    assert "200048 bytes of names, values and patterns, and up to 65536 are" in str(raised.value)
+    assert "(--max-source-bytes)" in str(raised.value)
 
 
 def nested(depth):
