@@ -1,35 +1,41 @@
 """Conversations as clients send them, as chat templates take them.
 
 Content is text, arguments are data, the result of a tool names its tool. What a model of text
-cannot read is refused, and so is what would be lost; but whether a message's `name` is shown is
-the template's to say, and Gemma's shows none.
+cannot read is refused. What clients leave in messages beside that, such as an earlier answer's
+reasoning, is not shown to the model; whether a message's `name` is shown is the template's to say,
+and Gemma's shows none.
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from dlm.errors import RequestError
-from dlm.openai.body import list_at, object_at, only, text_at, wrong
-from dlm.openai.json_text import parsed
+from dlm.openai.arguments import arguments_of
+from dlm.openai.body import list_at, object_at, shown, text_at, wrong
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_FIELDS = {  # of a message, by its role
+_READ = {  # fields of a message that are read, by its role
     "system": ("role", "content", "name"),
     "user": ("role", "content", "name"),
     "tool": ("role", "content", "name", "tool_call_id"),
-    "assistant": (
-        *("role", "content", "name", "tool_calls", "refusal", "annotations"),
-        *("reasoning", "reasoning_content"),  # as it is called now, and as it was
-        "parsed",  # of the content, by OpenAI's client
-    ),
+    "assistant": ("role", "content", "name", "tool_calls", "refusal"),
 }
+_LOST = {  # fields that hold a part of the conversation which would not be shown
+    "audio": "this server's models read and write text",
+    "images": "this server's models read and write text",
+    "function_call": "use tool_calls",
+    "tool_calls": "only an assistant's message has them",
+}
+_TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
+_ALIKE = 0.8  # of two names, of which one is perhaps the other, misspelled
 
 
 def messages_of(value: Any, field: str = "messages") -> list[dict[str, Any]]:
-    """Of what a body's `field` holds. Raises `RequestError`.
+    """The messages in a body's `field`. Raises `RequestError`.
 
-    What an assistant said of its reasoning is not shown to the model again, as its own template
-    wants it.
+    An assistant's earlier reasoning is not shown to the model again, as its own template wants it.
     """
     called: dict[str, str] = {}  # tools, by the ids of their calls
     messages = []
@@ -44,7 +50,7 @@ def _message(field: str, message: dict[str, Any], called: dict[str, str]) -> dic
     if role not in ROLES:
         raise wrong(f"{field}.role", role, ", ".join(ROLES))
     role = "system" if role == "developer" else role
-    only(field, message, _FIELDS[role])
+    _check_fields(field, message, _READ[role])
     read: dict[str, Any] = {"role": role}
     if message.get("name") is not None:
         read["name"] = text_at(f"{field}.name", message["name"], "text")
@@ -55,11 +61,30 @@ def _message(field: str, message: dict[str, Any], called: dict[str, str]) -> dic
     content = message.get("content")
     if content is None and role == "assistant":
         content = message.get("refusal") or ""
-    return read | {"content": _content(f"{field}.content", content)}
+    if content is None and role == "tool":
+        content = ""
+    return read | {"content": _content(f"{field}.content", content, role)}
 
 
-def _content(field: str, content: Any) -> str:
-    """Of parts, their texts: one line each at least."""
+def _check_fields(field: str, message: Mapping[str, Any], read: tuple[str, ...]) -> None:
+    """`RequestError` for a field that is not read, if a part of the conversation is lost with it or
+    it is perhaps the name of one that is read and missing. Others are ignored, as elsewhere."""
+    missing = [name for name in read if message.get(name) is None]
+    for name, value in message.items():
+        if name in read or not value:
+            continue
+        if name in _LOST:
+            raise RequestError(
+                f"{field}.{name} is {shown(value)}, and would be lost: {_LOST[name]}"
+            )
+        if alike := get_close_matches(str(name)[:40].lower(), missing, 1, _ALIKE):
+            raise RequestError(
+                f"{field}.{name!s:.40} is unknown: is it {alike[0]}, which is missing?"
+            )
+
+
+def _content(field: str, content: Any, role: str) -> str:
+    """Of parts, their texts: one line each at least. Parts that are thoughts are left out."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -67,11 +92,14 @@ def _content(field: str, content: Any) -> str:
     texts = []
     for i, part in enumerate(content):
         kind = object_at(f"{field}[{i}]", part).get("type")
-        if kind not in ("text", "refusal"):
+        if kind in _THOUGHTS and role == "assistant":
+            continue
+        if kind not in _TEXTS:
             raise wrong(f"{field}[{i}].type", kind, "text: this server's models read nothing else")
-        text = part.get(kind)
+        name = "refusal" if kind == "refusal" else "text"
+        text = part.get(name)
         if not isinstance(text, str):
-            raise wrong(f"{field}[{i}].{kind}", text, "text")
+            raise wrong(f"{field}[{i}].{name}", text, "text")
         texts.append(text)
     return "\n".join(texts)
 
@@ -87,15 +115,9 @@ def _calls(field: str, value: Any, called: dict[str, str]) -> list[dict[str, Any
         name = text_at(f"{where}.function.name", function.get("name"), "a tool's name")
         id = text_at(f"{where}.id", call.get("id"), "text")
         called[id] = name
-        arguments = _arguments(f"{where}.function.arguments", function.get("arguments"))
-        said = {"name": name, "arguments": arguments}
+        said = {"name": name, "arguments": arguments_of(function.get("arguments"))}
         calls.append({"id": id, "type": "function", "function": said})
     return calls
-
-
-def _arguments(field: str, value: Any) -> dict[str, Any]:
-    read = parsed(field, value) if isinstance(value, str) and value else value
-    return object_at(field, {} if read in (None, "") else read)
 
 
 def _answered(field: str, message: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:

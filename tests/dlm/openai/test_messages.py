@@ -91,16 +91,35 @@ def call(**more):
         ),
         ({"role": "user", "content": [{"type": "text"}]}, r"content\[0\].text is missing"),
         (
-            {"role": "user", "content": "a", "tool_calls": []},
-            r"messages\[0\].tool_calls is unknown",
+            {"role": "user", "content": "a", "tool_calls": [CALL]},
+            r"messages\[0\].tool_calls is a list, and would be lost: only an assistant's",
         ),
-        ({"role": "assistant", "content": "a", "audio": {}}, r"messages\[0\].audio is unknown"),
-        ({"role": "assistant", "function_call": {}}, r"function_call is unknown: it takes role"),
+        (
+            {"role": "assistant", "content": "a", "audio": {"id": "x"}},
+            r"messages\[0\].audio is an object of id, and would be lost: this server's models",
+        ),
+        ({"role": "assistant", "function_call": {"name": "f"}}, "function_call .*: use tool_calls"),
+        (
+            {"role": "user", "contents": "a"},
+            r"\[0\].contents is unknown: is it content, which is m",
+        ),
+        ({"role": "assistant", "conten": "a"}, r"\[0\].conten is unknown: is it content, which is"),
+        (
+            {"role": "assistant", "Content": "a"},
+            r"\[0\].Content is unknown: is it content, which i",
+        ),
+        (
+            {"role": "assistant", "content": None, "tool_call": [CALL]},
+            r"\[0\].tool_call is unknown: is it tool_calls, which is missing",
+        ),
+        ({"rol": "user", "content": "a"}, r"messages\[0\].role is missing"),
+        (
+            {"role": "user", "content": [{"type": "thinking", "thinking": "x"}]},
+            r"content\[0\].type is 'thinking': it takes text",
+        ),
         (call(type="custom"), r"tool_calls\[0\].type is 'custom': it takes function"),
         (call(id=None), r"tool_calls\[0\].id is missing"),
         (call(function=None), r"tool_calls\[0\].function is missing: it takes an object"),
-        (call(function={"name": "f", "arguments": "{"}), r"function.arguments is not JSON"),
-        (call(function={"name": "f", "arguments": "3"}), r"arguments is 3: it takes an object"),
         ({"role": "tool", "content": "a"}, r"tool_call_id is missing: it takes the id of a tool"),
         ({"role": "tool", "content": "a", "tool_call_id": "x"}, "no call before it has that id"),
     ],
@@ -108,6 +127,86 @@ def call(**more):
 def test_what_would_be_lost_is_refused(message, problem):
     with pytest.raises(RequestError, match=problem):
         messages_of([message])
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"reasoning_details": [{"type": "reasoning.text", "text": "x"}]},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "x", "signature": "s"}]},
+        {"provider_specific_fields": {"a": 1}},
+        {"prefix": False},
+        {"prefix": True},
+        {"id": "m1"},
+        {"reasoning_content": "x"},
+        {"reasoning": "x"},
+        {"metadata": {"a": "b"}},
+        {"cache_control": {"type": "ephemeral"}},
+        {"annotations": [{"type": "url_citation"}]},
+        {"refusal": None, "audio": None, "function_call": None, "tool_calls": []},
+        {"parsed": {"a": 1}},
+        {"timestamp": 12.5, "model": "m", "finish_reason": "stop", "usage": {"tokens": 1}},
+        {"\ud800": 1},
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])
+def test_what_clients_leave_in_messages_is_ignored(extra, role):
+    plain = {"role": role, "content": "Rain."}
+    assert messages_of([plain | extra]) == messages_of([plain])
+
+
+def test_parts_of_any_text_are_read_and_thoughts_are_not():
+    parts = [
+        {"type": "thinking", "thinking": "x"},
+        {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "id": 3},
+        {"type": "output_text", "text": "b", "annotations": []},
+        {"type": "reasoning", "summary": []},
+    ]
+    assert messages_of([{"role": "assistant", "content": parts}])[0]["content"] == "a\nb"
+    assert messages_of([{"role": "user", "content": [{"type": "input_text", "text": "c"}]}])
+
+
+def test_a_tool_may_have_nothing_to_say():
+    calls = {"role": "assistant", "tool_calls": [CALL]}
+    for content in (None, "", []):
+        answer = {"role": "tool", "tool_call_id": "call_1", "content": content}
+        assert messages_of([calls, answer])[1]["content"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ('{"city": "Os', '{"city": "Os'),
+        ("[]", "[]"),
+        ("null", "null"),
+        ("3", "3"),
+        ('{"x": NaN}', '{"x": NaN}'),
+        ('{"a": 1} trailing', '{"a": 1} trailing'),
+        ("city=Oslo", "city=Oslo"),
+        ("  ", "  "),
+        ("call:f{}<tool_call|>", "call:f{}<tool_call|>"),
+        ([1, "é"], '[1, "é"]'),
+        (3, "3"),
+        (False, "false"),
+        ('{"a": "\\ud83d"}', '{"a": "\\ud83d"}'),
+        ('{"a": "\ud83d', '{"a": "\ufffd'),
+        ("[" * 5000, "[" * 5000),
+        ('{"a":' * 500 + "1" + "}" * 500, '{"a":' * 500 + "1" + "}" * 500),
+    ],
+)
+def test_arguments_that_are_no_object_are_shown_as_they_are(chat, arguments, said):
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    conversation = [
+        HI,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "error: no valid JSON"},
+    ]
+    messages = messages_of(conversation)
+    assert messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": said}
+    tokens = chat.prompt(Request(messages=messages))
+    assert said in chat.tokenizer.decode(tokens)
+    closing = chat.tokenizer.convert_tokens_to_ids("<tool_call|>")
+    assert tokens.count(closing) == 1  # none of the text
 
 
 @pytest.mark.parametrize("arguments", [None, "", "{}", {}])
