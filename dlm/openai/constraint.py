@@ -18,18 +18,18 @@ from dlm.grammar import (
     Spec,
     StructuralTag,
 )
-from dlm.openai.body import list_at, object_at, only, text_at, wrong
+from dlm.openai.body import flag_at, list_at, object_at, only, text_at, wrong
 from dlm.openai.made import made
 from dlm.openai.tools import tools_of
 from dlm.openai.unsupported import check_old
 from dlm.policy import Policy
 
-_UNSUPPORTED = (  # options of vLLM's structured_outputs
-    "disable_any_whitespace",
-    "disable_additional_properties",
-    "disable_fallback",
-    "whitespace_pattern",
+_WRAPPER = ("name", "description", "schema", "strict")  # OpenAI's, around a schema
+_KEYWORDS = frozenset(  # of which a schema has one, if it says anything
+    """type properties required additionalProperties patternProperties items prefixItems enum const
+    anyOf allOf oneOf not if $ref $defs definitions $schema""".split()
 )
+_FLAGS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback")
 _EBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
 _LARK = re.compile(r"^[ \t]*[?!]*start(?:\.\d+)?[ \t]*:(?!:=)", re.MULTILINE)
 
@@ -64,29 +64,45 @@ def _response_format(body: Mapping[str, Any], policy: Policy) -> Spec | None:
         case "text":
             only(field, wanted, ("type",))
             return None
-        case "json_object":
-            only(field, wanted, ("type",))
+        case "json_object" | "json":
+            only(field, wanted, ("type", "schema"))
+            if wanted.get("schema") is not None:
+                return _json(f"{field}.schema", wanted["schema"], policy, lax=True)
             return _json_object(field, True, policy)
         case "json_schema":
-            only(field, wanted, ("type", "json_schema"))
-            field = f"{field}.json_schema"
-            named = object_at(field, wanted.get("json_schema"))
-            only(field, named, ("name", "description", "schema", "strict"))
-            for name, type_, right in (
-                ("name", str, "text"),
-                ("description", str, "text"),
-                ("strict", bool, "true or false"),
-            ):
-                if not isinstance(named.get(name), type_ | None):
-                    raise wrong(f"{field}.{name}", named[name], right)
-            lax = named.get("strict") is not True
-            return _json(f"{field}.schema", named.get("schema"), policy, lax)
+            return _json_schema(field, wanted, policy)
         case "structural_tag":
             return _structural_tag(field, wanted, policy)
         case other:
             hint = f"; structured_outputs takes {other}" if other in tuple(_KINDS) else ""
+            if not _KEYWORDS.isdisjoint(wanted.keys() - {"type"}):
+                hint = "; a schema goes to json_schema.schema beside the type json_schema"
             right = f"text, json_object, json_schema or structural_tag{hint}"
             raise wrong(f"{field}.type", other, right)
+
+
+def _json_schema(field: str, wanted: Mapping[str, Any], policy: Policy) -> Spec:
+    """A schema in OpenAI's wrapper; or, as other servers take it, without it, or with the wrapper's
+    fields beside the type."""
+    if wanted.get("json_schema") is None and wanted.get("schema") is not None:
+        only(field, wanted, ("type", *_WRAPPER))
+        named = {name: value for name, value in wanted.items() if name != "type"}
+    else:
+        only(field, wanted, ("type", "json_schema"))
+        field = f"{field}.json_schema"
+        named = object_at(field, wanted.get("json_schema"))
+        if "schema" not in named and not _KEYWORDS.isdisjoint(named):
+            return _json(field, named, policy, lax=named.get("strict") is not True)
+        only(field, named, _WRAPPER)
+    for name, type_, right in (
+        ("name", str, "text"),
+        ("description", str, "text"),
+        ("strict", bool, "true or false"),
+    ):
+        if not isinstance(named.get(name), type_ | None):
+            raise wrong(f"{field}.{name}", named[name], right)
+    lax = named.get("strict") is not True
+    return _json(f"{field}.schema", named.get("schema"), policy, lax)
 
 
 def _structured_outputs(body: Mapping[str, Any], policy: Policy) -> Spec | None:
@@ -94,35 +110,65 @@ def _structured_outputs(body: Mapping[str, Any], policy: Policy) -> Spec | None:
     if body.get(field) is None:
         return None
     outputs = {k: v for k, v in object_at(field, body[field]).items() if v is not None}
-    for option in _UNSUPPORTED:
-        if outputs.pop(option, False) is not False:
-            raise RequestError(f"{field}.{option} is not supported: leave it out")
+    if outputs.pop("whitespace_pattern", None) is not None:
+        raise RequestError(
+            f"{field}.whitespace_pattern is not supported: disable_any_whitespace leaves out all "
+            "whitespace, and without it there is as much as models write"
+        )
+    flags = {name: flag_at(f"{field}.{name}", outputs.pop(name, None)) for name in _FLAGS}
+    compact = flags["disable_any_whitespace"] is True
+    opened = flags["disable_additional_properties"] is False  # left out, objects are closed here
     only(field, outputs, tuple(_KINDS))
     if len(outputs) != 1:
         got = " and ".join(outputs) or "none"
         raise RequestError(f"{field} takes exactly one of {', '.join(_KINDS)}; got {got}")
     ((name, value),) = outputs.items()
+    if name == "json":
+        return _json(f"{field}.{name}", value, policy, compact=compact, opened=opened)
+    if name == "json_object":
+        return _json_object(f"{field}.{name}", value, policy, compact)
     return _KINDS[name](f"{field}.{name}", value, policy)
 
 
-def _json(field: str, value: Any, policy: Policy, lax: bool = False) -> Spec:
-    """If `lax`, what a grammar cannot enforce is checked at the end rather than refused."""
+def _json(
+    field: str,
+    value: Any,
+    policy: Policy,
+    lax: bool = False,
+    *,
+    compact: bool = False,
+    opened: bool = False,
+) -> Spec:
+    """If `lax`, what a grammar cannot enforce is checked at the end rather than refused. `compact`
+    JSON has no whitespace; `opened` objects have other properties too, where the schema says so."""
     if not isinstance(value, str | dict) or value == "":
         raise wrong(field, value, "a JSON schema; json_object takes any object")
+    if isinstance(value, dict) and isinstance(value.get("schema"), dict):
+        # OpenAI's wrapper once more; read as a schema it would say nothing.
+        value = value["schema"] if value.keys() <= set(_WRAPPER) else value
 
     def make() -> Spec:
         schema = json.loads(value) if isinstance(value, str) else value
         if isinstance(schema, dict) and not isinstance(schema.get("$schema", ""), str):
             raise wrong("$schema", schema["$schema"], "a URI")
-        return JsonSchema(value, unenforced="check" if lax else "refuse")
+        return JsonSchema(
+            value,
+            unenforced="check" if lax else "refuse",
+            additional_properties="schema" if opened else "closed",
+            whitespace="compact" if compact else "any",
+        )
 
     return made(field, policy, JsonSchema.kind, value, make)
 
 
-def _json_object(field: str, value: Any, policy: Policy) -> Spec:
+def _json_object(field: str, value: Any, policy: Policy, compact: bool = False) -> Spec:
     if value is not True:
         raise wrong(field, value, "true")
-    return made(field, policy, JsonObject.kind, None, JsonObject)
+
+    def make() -> Spec:
+        return JsonObject(whitespace="compact" if compact else "any")
+
+    return made(field, policy, JsonObject.kind, None, make)
 
 
 def _regex(field: str, value: Any, policy: Policy) -> Spec:

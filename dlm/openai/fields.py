@@ -20,6 +20,7 @@ from dlm.openai.unsupported import check_fields
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 
+UNLIMITED = -1  # as `max_tokens`, of llama.cpp and LM Studio: what an answer may have by default
 COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI has it
 _SEEDS = 2**63
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -48,9 +49,17 @@ class Generation:
     id: str | None = None  # the client's name for it
     stream: bool = False
     usage: bool = False  # a stream ends with what it cost
-    drafts: bool = False  # a stream tells of canvases between passes
+    drafts: bool = False  # a stream shows canvases between passes
+    tokens_field: str = "max_tokens"  # the client's name for that field of its requests
     reasoning: bool = True  # an answer tells what the model reasoned
     named: bool = False  # a certain tool must be called
+
+    def error(self, error: RequestError) -> RequestError:
+        """The error about one of the requests, by the client's names of its fields."""
+        if error.field != "max_tokens" or self.tokens_field == "max_tokens":
+            return error
+        said = str(error).replace("max_tokens", self.tokens_field)
+        return RequestError(said, field=self.tokens_field)
 
 
 def request_of(body: Any, policy: Policy) -> Request:
@@ -81,7 +90,7 @@ def chat_of(body: Any, policy: Policy) -> Generation:
         raise wrong("messages", None, "a list of messages")
     fields = _fields(body, policy)
     fields.setdefault("max_tokens", policy.answer_tokens)
-    fit = body.get("max_tokens") is None and body.get("max_completion_tokens") is None
+    fit = _tokens_of(body)[1] is None
     named = choice_of(body.get("tool_choice")).named is not None and bool(body.get("tools"))
     shown_too = flag_at("include_reasoning", body.get("include_reasoning"))
     requests = _choices([fields | {"fit": fit}], body, policy)
@@ -94,6 +103,8 @@ def completion_of(body: Any, policy: Policy) -> Generation:
     body = object_at("the body", body)
     check_fields(body, COMPLETION)
     fields: dict[str, Any] = {"max_tokens": COMPLETION_TOKENS} | _fields(body, policy)
+    if body.get("max_tokens") == UNLIMITED:
+        fields |= {"max_tokens": policy.answer_tokens, "fit": True}
     prompt = body.get("prompt")
     several = isinstance(prompt, list) and bool(prompt) and type(prompt[0]) is not int
     prompts = []
@@ -173,31 +184,44 @@ def _generation(
         drafts=options.get("drafts") or False,
         named=named,
         reasoning=reasoning,
+        tokens_field=_tokens_of(body)[0],
     )
 
 
 def _stream_options(value: Any, stream: bool) -> dict[str, bool | None]:
-    """`include_obfuscation` pads chunks at OpenAI; it is read, and nothing is padded."""
+    """`include_obfuscation` pads chunks at OpenAI, `continuous_usage_stats` counts in each chunk at
+    vLLM; both are read, and chunks are as they are: usage comes with the last one."""
     if value is None:
         return {}
     if not stream:
         raise RequestError("stream_options is there without stream: set stream to true")
     options = object_at("stream_options", value)
-    only("stream_options", options, ("include_usage", "drafts", "include_obfuscation"))
+    known = ("include_usage", "drafts", "include_obfuscation", "continuous_usage_stats")
+    only("stream_options", options, known)
     return {name: flag_at(f"stream_options.{name}", option) for name, option in options.items()}
 
 
 def _max_tokens(body: Mapping[str, Any], policy: Policy) -> int | None:
-    new, old = (
-        whole_at(field, body.get(field)) for field in ("max_completion_tokens", "max_tokens")
-    )
-    if None not in (new, old) and new != old:
-        raise RequestError(f"max_completion_tokens is {new} and max_tokens {old}: send one of them")
-    asked = old if new is None else new
-    if asked is not None and asked > policy.max_answer_tokens:
+    field, asked = _tokens_of(body)
+    if asked is not None and not 1 <= asked <= policy.max_answer_tokens:
         most = policy.max_answer_tokens
-        raise RequestError(f"max_tokens is {asked}, and up to {most} are served here")
+        right = ": it takes at least 1" if asked < 1 else f", and up to {most} are served here"
+        raise RequestError(f"{field} is {shown(asked)}{right}", field=field)
     return asked
+
+
+def _tokens_of(body: Mapping[str, Any]) -> tuple[str, int | None]:
+    """The name and the value of the field that bounds an answer; None: it is left out, or
+    `UNLIMITED`."""
+    given = {
+        field: tokens
+        for field in ("max_completion_tokens", "max_tokens")
+        if (tokens := whole_at(field, body.get(field))) not in (None, UNLIMITED)
+    }
+    if len(set(given.values())) > 1:
+        new, old = given.values()
+        raise RequestError(f"max_completion_tokens is {new} and max_tokens {old}: send one of them")
+    return next(iter(given.items()), ("max_tokens", None))
 
 
 def _number_at(field: str, value: Any, right: str) -> float | None:

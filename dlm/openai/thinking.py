@@ -7,7 +7,15 @@ from dlm.openai.body import flag_at, object_at, only, whole_at, wrong
 
 # Tokens of reasoning at most, by `reasoning_effort`; from "low" on whole canvases of 256. "none"
 # does not think.
-EFFORT = {"none": 0, "minimal": 64, "low": 256, "medium": 1024, "high": 4096, "xhigh": 16_384}
+EFFORT = {
+    "none": 0,
+    "minimal": 64,
+    "low": 256,
+    "medium": 1024,
+    "high": 4096,
+    "xhigh": 16_384,
+    "max": 65_536,
+}
 
 
 def thinking_of(body: Mapping[str, Any]) -> tuple[bool, int | None]:

@@ -34,7 +34,7 @@ def tools_of(body: Mapping[str, Any], policy: Policy, content: Spec | None) -> S
     """
     parallel = flag_at("parallel_tool_calls", body.get("parallel_tool_calls"))
     choice = choice_of(body.get("tool_choice"))
-    if body.get("tools") is None:
+    if body.get("tools") in (None, []):
         if choice.mode == "required" or choice.allowed is not None:
             raise RequestError("tool_choice asks for a call, and there are no tools")
         return None
@@ -75,8 +75,8 @@ def _offered(value: Any) -> list[dict[str, Any]]:
 
 
 def declared(body: Mapping[str, Any]) -> list[Any]:
-    """The tools that the model is told of: all, unless none may be called."""
-    if body.get("tools") is None or choice_of(body.get("tool_choice")).mode == "none":
+    """The tools that the model is shown: all, unless none may be called."""
+    if body.get("tools") in (None, []) or choice_of(body.get("tool_choice")).mode == "none":
         return []
     return list(body["tools"])
 

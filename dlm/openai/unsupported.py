@@ -5,6 +5,7 @@ unless its value asks for nothing. So nobody is given less than was asked for wi
 """
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from dlm.errors import RequestError
@@ -12,7 +13,8 @@ from dlm.openai.body import shown
 
 # Labels of a request, which change no answer of OpenAI's either.
 LABELS = frozenset(
-    "user metadata safety_identifier prompt_cache_key prompt_cache_retention".split()
+    """user metadata safety_identifier prompt_cache_key prompt_cache_retention
+    prompt_cache_options""".split()
 )
 
 _ENTROPY = "sampling goes by the entropy of whole canvases, in which it has no meaning"
@@ -56,23 +58,71 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "documents": (([],), _OWN),
     "cache_salt": ((), "all requests share what is known of their prompts"),
     "priority": ((0,), "who comes first is served first"),
-    "service_tier": (("auto", "default"), "there is one tier"),
-    "store": ((False,), "nothing is stored here"),
-    "verbosity": (("medium",), "say it in the prompt"),
+    "service_tier": (("auto", "default", "flex", "priority", "scale"), "there is one tier"),
+    "store": ((False, True), "nothing is stored here"),
+    "verbosity": (("low", "medium", "high"), "say it in the prompt"),
     "modalities": ((["text"],), _TEXT),
     "audio": ((), _TEXT),
     "mm_processor_kwargs": (({},), _TEXT),
     "prediction": ((), "nothing is predicted ahead"),
     "web_search_options": ((), "this server searches nothing"),
 }
-_OLD = {"functions": "tools", "function_call": "tool_choice"}  # OpenAI's until 2023
+_SCHEMA = (
+    'a schema goes to response_format: {"type": "json_schema", "json_schema": {"name": ..., '
+    '"schema": ...}}, or to structured_outputs.json'
+)
+_ELSEWHERE = {  # by field of other servers, or of OpenAI's until 2023: where it goes here
+    **dict.fromkeys(
+        "json_schema schema response_schema responseSchema output_schema output_format format json "
+        "guided_json output_config text".split(),
+        _SCHEMA,
+    ),
+    **dict.fromkeys(
+        ("json_object", "json_mode", "guided_json_object", "response_mime_type"),
+        'any JSON object is response_format: {"type": "json_object"}',
+    ),
+    **dict.fromkeys(
+        ("regex", "pattern", "guided_regex"), "a regex goes to structured_outputs.regex"
+    ),
+    **dict.fromkeys(
+        ("grammar", "ebnf", "gbnf", "lark", "guided_grammar"),
+        "a grammar, EBNF or Lark, goes to structured_outputs.grammar",
+    ),
+    **dict.fromkeys(
+        ("choice", "choices", "guided_choice"),
+        "a list of texts to choose from goes to structured_outputs.choice",
+    ),
+    **dict.fromkeys(
+        ("structural_tag", "guided_structural_tag"),
+        "a structural tag goes to structured_outputs.structural_tag",
+    ),
+    **dict.fromkeys(
+        ("extra_body", "extra_json"),
+        "clients send what it holds at the top of the body, where it goes: structured_outputs, say",
+    ),
+    **dict.fromkeys(
+        ("max_output_tokens", "max_new_tokens", "num_predict", "n_predict"),
+        "send max_completion_tokens or max_tokens",
+    ),
+    **dict.fromkeys(
+        ("enable_thinking", "thinking", "reasoning"),
+        "send reasoning_effort, thinking_token_budget or chat_template_kwargs.enable_thinking",
+    ),
+    "stop_sequences": "send stop",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+}
+_GUIDED = "guided_"  # vLLM's fields of constraints until 2026
+_ALIKE = 0.8  # of two names, of which one is perhaps the other, misspelled
 
 
 def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
     """`RequestError` for a field that is neither `known` nor without an effect."""
-    check_old(body)
+    check_old(body, known)
     for field, value in body.items():
         if value is None or field in known or field in LABELS:
+            continue
+        if value == "" and field in _ELSEWHERE:
             continue
         if field in _NEUTRAL:
             neutral, reason = _NEUTRAL[field]
@@ -81,17 +131,23 @@ def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
                 raise RequestError(said, field=field)
         else:
             name = f"{field!s:.60}"
-            raise RequestError(f"{name} is unknown here: leave it out", field=name)
+            alike = get_close_matches(name.lower(), known, 1, _ALIKE)
+            meant = f", or send {alike[0]} if that is meant" if alike else ""
+            raise RequestError(f"{name} is unknown here: leave it out{meant}", field=name)
 
 
-def check_old(body: Mapping[str, Any]) -> None:
-    """`RequestError` for fields that asked for a constraint once: without them there is none."""
+def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
+    """`RequestError` for a field that says here by another name, or in another place, what it is to
+    say; without it a constraint might be lost. An empty text says nothing."""
     for field, value in body.items():
-        if value is not None and field in _OLD:
-            raise RequestError(f"{field} is not supported: use {_OLD[field]}", field=field)
-        if value is not None and field.startswith("guided_"):
+        if value is None or value == "" or field in known:
+            continue
+        place = _ELSEWHERE.get(field)
+        if place is None and str(field).startswith(_GUIDED):
+            place = "use structured_outputs"
+        if place is not None:
             name = f"{field:.60}"
-            raise RequestError(f"{name} is not supported: use structured_outputs", field=name)
+            raise RequestError(f"{name} is not supported: {place}", field=name)
 
 
 def _like(value: Any) -> tuple[type, ...]:

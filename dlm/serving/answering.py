@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from dlm.decision import Decision
+from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
 from dlm.openai.answers import Answers, Body
 from dlm.openai.errors import told
@@ -36,7 +37,11 @@ async def answer(
     opening = engine.open(
         generation.requests, generation.drafts, came.size, came.at, client=came.client
     )
-    events = Merged(await while_there(request, opening, _close), silence)
+    try:
+        streams = await while_there(request, opening, _close)
+    except RequestError as error:
+        raise generation.error(error) from error
+    events = Merged(streams, silence)
     try:
         if not generation.stream:
             results = await while_there(request, _results(events))

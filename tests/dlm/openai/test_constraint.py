@@ -22,6 +22,7 @@ from dlm.policy import Policy
 LIBRARY = Policy()
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}}
 LAX = JsonSchema(SCHEMA, unenforced="check")
+LAX_REF = JsonSchema({"$defs": {"a": {"type": "null"}}, "$ref": "#/$defs/a"}, unenforced="check")
 TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "a"}}
 OLD_TAG = {
     "type": "structural_tag",
@@ -62,6 +63,28 @@ VALID: list[tuple[dict[str, Any], Spec | None]] = [
     (formatted(schema={}, strict=True), JsonSchema({})),
     ({"response_format": TAG}, StructuralTag(TAG)),
     ({"response_format": OLD_TAG}, StructuralTag(OLD_TAG)),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, LAX),
+    ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, LAX),
+    ({"response_format": {"type": "json_schema", "json_schema": SCHEMA}}, LAX),
+    ({"response_format": {"type": "json_schema", "json_schema": LAX_REF.schema}}, LAX_REF),
+    (
+        {"response_format": {"type": "json_schema", "name": "a", "strict": True, "schema": SCHEMA}},
+        JsonSchema(SCHEMA),
+    ),
+    (formatted(schema={"name": "a", "strict": True, "schema": SCHEMA}), LAX),
+    (outputs(json={"name": "a", "schema": SCHEMA}), JsonSchema(SCHEMA)),
+    (outputs(json=SCHEMA, disable_any_whitespace=True), JsonSchema(SCHEMA, whitespace="compact")),
+    (outputs(json=SCHEMA, disable_any_whitespace=False), JsonSchema(SCHEMA)),
+    (outputs(json_object=True, disable_any_whitespace=True), JsonObject(whitespace="compact")),
+    (outputs(json=SCHEMA, disable_additional_properties=True), JsonSchema(SCHEMA)),
+    (
+        outputs(json=json.dumps(SCHEMA), disable_additional_properties=False),
+        JsonSchema(SCHEMA, additional_properties="schema"),
+    ),
+    (outputs(regex="a", disable_any_whitespace=True, disable_fallback=True), Regex("a")),
+    ({"tools": []}, None),
+    ({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}, None),
+    ({"tools": [], "tool_choice": "none"} | outputs(regex="a"), Regex("a")),
     (outputs(json=SCHEMA), JsonSchema(SCHEMA)),
     (outputs(json=json.dumps(SCHEMA)), JsonSchema(SCHEMA)),
     (outputs(json_object=True), JsonObject()),
@@ -105,9 +128,29 @@ def test_a_body_asks_for_one_constraint(body, spec):
         ({"response_format": {"type": "regex"}}, "type is 'regex': .*structured_outputs takes reg"),
         ({"response_format": {"type": ["text"]}}, "response_format.type is a list"),
         (
-            {"response_format": {"type": "json_object", "schema": SCHEMA}},
-            "response_format.schema is unknown: it takes type",
+            {"response_format": {"type": "json_object", "schema": "a"}},
+            "response_format.schema: not JSON",
         ),
+        (
+            {"response_format": {"type": "json_schema", "schema": SCHEMA, "json_schema": {}}},
+            "response_format.schema is unknown: it takes type, json_schema",
+        ),
+        (
+            {"response_format": SCHEMA},
+            "type is 'object': it takes text, .*; a schema goes to json_schema.schema beside the",
+        ),
+        ({"json_schema": SCHEMA}, "json_schema is not supported: a schema goes to response_format"),
+        ({"format": SCHEMA}, "format is not supported: a schema goes to response_format"),
+        ({"response_schema": SCHEMA}, "response_schema is not supported: a schema goes to"),
+        (
+            {"grammar": 'root ::= "a"'},
+            "grammar .*: a grammar, .* goes to structured_outputs.grammar",
+        ),
+        ({"ebnf": 'root ::= "a"'}, "ebnf .*: a grammar, EBNF or Lark, goes to structured_outputs"),
+        ({"regex": "a+"}, "regex is not supported: a regex goes to structured_outputs.regex"),
+        ({"guided_choice": ["a"]}, "guided_choice .* goes to structured_outputs.choice"),
+        ({"guided_decoding_backend": "x"}, "guided_decoding_backend .*: use structured_outputs"),
+        ({"extra_body": outputs(json=SCHEMA)}, "extra_body .* at the top of the body"),
         ({"response_format": {"type": "json_schema"}}, "format.json_schema is missing: it takes"),
         (formatted(name="a"), "json_schema.schema is missing: it takes a JSON schema"),
         (formatted(schema=True), "json_schema.schema is true"),
@@ -122,7 +165,10 @@ def test_a_body_asks_for_one_constraint(body, spec):
         (outputs(json=SCHEMA, regex="a"), "exactly one of .*; got json and regex"),
         (outputs(jsn=SCHEMA), "structured_outputs.jsn is unknown: it takes json, regex, choice"),
         (outputs(regex="a", whitespace_pattern=" "), "whitespace_pattern is not supported"),
-        (outputs(json=SCHEMA, disable_any_whitespace=True), "disable_any_whitespace is not supp"),
+        (
+            outputs(json=SCHEMA, disable_any_whitespace=1),
+            "structured_outputs.disable_any_whitespace is 1: it takes true or false",
+        ),
         (outputs(json=""), "structured_outputs.json is '': it takes a JSON schema"),
         (outputs(json="{"), "structured_outputs.json: not JSON"),
         (outputs(json="3"), "structured_outputs.json: JSON schema: a schema is an object, not 3"),
@@ -144,7 +190,8 @@ def test_a_body_asks_for_one_constraint(body, spec):
             "response_format: structural tag at /format: token names token ids",
         ),
         (formatted(schema=SCHEMA) | outputs(regex="a"), "response_format and structured_outputs e"),
-        ({"tools": []}, "tools is an empty list"),
+        ({"tools": [], "tool_choice": "required"}, "asks for a call, and there are no tools"),
+        ({"tools": ""}, "tools is '': it takes a list"),
         ({"tools": {"find": 1}}, "tools is an object of find: it takes a list"),
         ({"tools": [3]}, r"tools\[0\] is 3: it takes an object"),
         ({"tools": [{"type": "function"}]}, r"tools\[0\].function is missing: it takes an object"),
@@ -169,8 +216,8 @@ def test_a_body_asks_for_one_constraint(body, spec):
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice is 'any': it takes none, auto, req"),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice is an object of type"),
         ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls is 1: it takes true or"),
-        ({"guided_json": SCHEMA}, "guided_json is not supported: use structured_outputs"),
-        ({"guided_regex": "a"}, "guided_regex is not supported: use structured_outputs"),
+        ({"guided_json": SCHEMA}, "guided_json is not supported: .*structured_outputs.json"),
+        ({"guided_regex": "a"}, "guided_regex is not supported: .*structured_outputs.regex"),
         ({"functions": []}, "functions is not supported: use tools"),
     ],
 )

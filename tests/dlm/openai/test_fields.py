@@ -162,8 +162,14 @@ def test_labels_and_values_that_ask_for_nothing_are_taken():
         "min_tokens": 0,
         "ignore_eos": False,
         "skip_special_tokens": True,
-        "service_tier": "auto",
-        "store": False,
+        "service_tier": "flex",
+        "store": True,
+        "verbosity": "low",
+        "prompt_cache_options": {"ttl": "1h"},
+        "parallel_tool_calls": False,
+        "tools": [],
+        "grammar": "",
+        "stop": None,
         "modalities": ["text"],
         "n": 1,
     }
@@ -196,11 +202,17 @@ def test_labels_and_values_that_ask_for_nothing_are_taken():
         ({"echo": True}, "echo is true"),
         ({"best_of": 4}, "best_of is 4, which is not supported: use n"),
         ({"cache_salt": "x"}, "cache_salt is 'x'"),
-        ({"store": True}, "store is true"),
         ({"continue_final_message": True}, "continue_final_message is true"),
-        ({"guided_json": {}}, "guided_json is not supported: use structured_outputs"),
+        ({"guided_json": {}}, "guided_json is not supported: .*structured_outputs.json"),
         ({"functions": []}, "functions is not supported: use tools"),
-        ({"temprature": 0}, "temprature is unknown here: leave it out"),
+        ({"temprature": 0}, "temprature is unknown here: leave it out, or send temperature if tha"),
+        ({"colour": 0}, "colour is unknown here: leave it out$"),
+        ({"max_output_tokens": 9}, "max_output_tokens is .*: send max_completion_tokens or max_t"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens is 0: it takes at least 1"),
+        ({"max_tokens": -2}, "max_tokens is -2: it takes at least 1"),
+        ({"max_completion_tokens": 10**9}, "max_completion_tokens is 10.*, and up to 131072 are"),
+        ({"verbosity": "loud"}, "verbosity is 'loud'"),
+        ({"service_tier": 3}, "service_tier is 3"),
         ({"prompt": "a"}, "prompt is unknown here"),
         ({"temperature": "hot"}, "temperature is 'hot': it takes 0 to 2"),
         ({"temperature": 2.5}, r"temperature is 2\.5: it takes 0 to 2"),
@@ -220,10 +232,6 @@ def test_labels_and_values_that_ask_for_nothing_are_taken():
         ({"stop_token_ids": [True]}, r"stop_token_ids\[0\] is True: it takes token ids"),
         ({"messages": None}, "^messages is missing: it takes a list of messages"),
         ({"stop_token_ids": "a"}, "stop_token_ids is 'a': it takes a list of token ids"),
-        (
-            {"stop": "a", "response_format": {"type": "json_object"}},
-            "stop would cut an answer that must be complete under a JSON schema|object",
-        ),
         ({"max_tokens": 200_000}, "max_tokens is 200000, and up to 131072 are served here"),
         ({"model": 3}, "model is 3: it takes the name of a model"),
         ({"request_id": ""}, "request_id is '': it takes 1 to 128 letters"),
@@ -299,3 +307,49 @@ def test_more_effort_is_more_thinking():
     budgets = [thinking_of({"reasoning_effort": effort})[1] or 0 for effort in EFFORT]
     assert budgets == sorted(budgets)
     assert len(set(budgets)) == len(EFFORT)
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_minus_one_token_is_as_many_as_an_answer_may_have_by_default(field):
+    policy = Policy(answer_tokens=77)
+    (request,) = chat_of(HI | {field: -1}, policy).requests
+    assert (request.max_tokens, request.fit) == (77, True)
+    both = HI | {"max_tokens": -1, "max_completion_tokens": 9}
+    assert chat_of(both, policy).requests[0].max_tokens == 9
+    assert request_of(HI | {field: -1}, policy) == request_of(HI, policy)
+
+
+def test_a_completion_of_minus_one_token_is_not_cut_at_sixteen():
+    (request,) = completion_of({"prompt": "a", "max_tokens": -1}, Policy(answer_tokens=77)).requests
+    assert (request.max_tokens, request.fit) == (77, True)
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_an_error_about_the_length_names_the_field_that_the_client_sent(field):
+    generation = chat_of(HI | {field: 9}, LIBRARY)
+    error = RequestError("5 prompt tokens leave 3, fewer than max_tokens 9", field="max_tokens")
+    mended = generation.error(error)
+    assert (mended.field, str(mended)) == (field, f"5 prompt tokens leave 3, fewer than {field} 9")
+    other = RequestError("a b", field="messages")
+    assert generation.error(other) is other
+
+
+def test_a_budget_and_a_switch_go_before_the_most_effort():
+    assert thinking_of({"reasoning_effort": "max"}) == (True, 65_536)
+    assert thinking_of({"reasoning_effort": "max", "thinking_token_budget": 9}) == (True, 9)
+    assert thinking_of({"reasoning_effort": "max", "thinking_token_budget": 0}) == (False, None)
+    off = {"reasoning_effort": "max", "chat_template_kwargs": {"enable_thinking": False}}
+    assert thinking_of(off) == (False, None)
+
+
+def test_usage_that_is_wanted_in_every_chunk_is_told_in_the_last():
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    assert chat_of(HI | {"stream": True, "stream_options": options}, LIBRARY).usage
+
+
+def test_stops_are_taken_beside_tools_and_formats():
+    stops = {"stop": ["\nObservation:"], "stop_token_ids": [7]}
+    formats = {"response_format": {"type": "json_object"}}
+    for more in ({"tools": TOOLS}, formats, {"tools": TOOLS, **formats}):
+        (request,) = chat_of(HI | stops | more, LIBRARY).requests
+        assert (request.stop, request.stop_token_ids) == (["\nObservation:"], [7])
