@@ -21,6 +21,7 @@ from dlm.sequence import Sequence
 from dlm.stream import Stream
 
 _RENDERED = ("role", "content", "tool_calls")  # of messages; of the rest templates show little
+_SHAPES_PROMPT = "prompt messages text token_ids tools thinking".split()  # fields of a request
 _VALUES = 4  # strings, numbers and keys for each position: a message's role and content are two
 
 
@@ -73,13 +74,16 @@ class Admission:
         self._policy.check(spec)
         return self._compiler.submit(spec)
 
-    def admit(self, request: Request | Decision) -> Prepared:
-        """Raises `RequestError` for a request that cannot be served."""
+    def admit(self, request: Request | Decision, like: Prepared | None = None) -> Prepared:
+        """Raises `RequestError` for a request that cannot be served. `like` is a request admitted
+        before: if both have one prompt, it is tokenized once."""
         if isinstance(request, Decision):
             return Prepared(self._decider.sequences(request, next(self._numbers)), None)
-        self._check_size(request)
-        prompt = self._chat.prompt(request)
-        check_tokens("prompt: token", prompt, self._model.vocab_size)
+        prompt = None if like is None else _prompt_of(request, like.sequences[0])
+        if prompt is None:
+            self._check_size(request)
+            prompt = self._chat.prompt(request)
+            check_tokens("prompt: token", prompt, self._model.vocab_size)
         check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
         request = self._fitted(prompt, request)
         seed, heat = fixed(request.seed), float(request.temperature)  # they may be numpy's
@@ -149,6 +153,16 @@ class Admission:
             f"{len(prompt)} prompt tokens and max_tokens {wanted} are more than "
             f"the cache holds: {self._capacity}"
         )
+
+
+def _prompt_of(request: Request, other: Sequence) -> list[int] | None:
+    """The tokens of a request's prompt, if `other` has the very same."""
+    bound = other.request.constraint is not None
+    same = other.asked is None and bound == (request.constraint is not None)
+    same = same and all(
+        getattr(request, name) is getattr(other.request, name) for name in _SHAPES_PROMPT
+    )
+    return other.prompt if same else None
 
 
 def _time(compiling: Task, sequence: Sequence) -> None:

@@ -126,7 +126,7 @@ class Decoder(ABC):
             sequence.checking = self._compiler.check(spec, answer, seconds)
             return
         try:
-            parsed = spec.read(answer, self._vocabulary)
+            parsed = self._instance(sequence, spec.read(answer, self._vocabulary))
         except InvalidValueError as error:
             raise DlmError(f"the result is refused: {error}") from error
         yield from self._end(sequence, parsed, reason)
@@ -135,13 +135,20 @@ class Decoder(ABC):
         """An answer has been checked: it ends the request, or is tried again."""
         sequence.checking = None
         try:
-            parsed = checking.result()
+            parsed = self._instance(sequence, checking.result())
         except InvalidValueError as error:
-            if sequence.refusals >= self._config.refusals:
+            if not sequence.checked or sequence.refusals >= self._config.refusals:
                 raise DlmError(f"the result is refused: {error}") from error
             self._turn_back(slot, sequence, sequence.turning_point(error))
             return
         yield from self._end(sequence, parsed, "stop")
+
+    def _instance(self, sequence: Sequence, value: Any) -> Any:
+        """The value of a complete answer, as its spec gives it to the caller."""
+        spec = sequence.request.constraint
+        if spec is None:
+            return value
+        return spec.instance(value, sequence.stream.text(sequence.answer(stopped=True)[1]))
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
         yield from self._tell(sequence, reason)

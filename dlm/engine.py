@@ -222,9 +222,10 @@ class Engine:
         self.start(prepared)
         return prepared.number
 
-    def prepare(self, request: Request | Decision) -> Prepared:
+    def prepare(self, request: Request | Decision, like: Prepared | None = None) -> Prepared:
         """The first half of `add`, which may take long: the request is checked, its prompt is
-        tokenized and its grammar compiles. It has a number, and nobody runs it yet."""
+        tokenized and its grammar compiles. It has a number, and nobody runs it yet. The prompt of a
+        request that was prepared before is not tokenized again if this one is `like` it."""
         if self._closed:
             raise DlmError("the engine is closed: it admits no more requests")
         if not isinstance(request, Request | Decision):
@@ -233,7 +234,7 @@ class Engine:
         gated = isinstance(request, Request) and request.constraint is not None and request.thinking
         if gated and self.config.policy == "exact":
             raise RequestError("thinking is true: the policy exact knows no reasoning, say false")
-        return self._admission.admit(request)
+        return self._admission.admit(request, like)
 
     def start(self, prepared: Prepared, client: str = "") -> None:
         """The other half of `add`, which takes no time: the request waits for its turn.
@@ -354,10 +355,10 @@ class Engine:
 
     def _add_all(self, requests: abc.Sequence[Request | Decision], numbers: list[int]) -> None:
         """Admit all of them, with their grammars compiled; `numbers` are theirs, one by one."""
-        at = 0
+        at, prepared = 0, None
         try:
             for at, request in enumerate(requests):  # noqa: B007
-                prepared = self.prepare(request)
+                prepared = self.prepare(request, prepared)
                 numbers.append(prepared.number)
                 self.start(prepared)
             self._parts.automata.begin()

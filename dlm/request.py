@@ -1,12 +1,13 @@
 """What a caller asks, and what comes back."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Literal
 
 from dlm.errors import RequestError
-from dlm.grammar import Spec, ToolCall
+from dlm.grammar import InvalidGrammarError, Spec, ToolCall, Tools
 
 FinishReason = Literal["stop", "length"]
 _SOURCES = ("prompt", "messages", "text", "token_ids")
@@ -29,9 +30,13 @@ class Request:
     `top_k`, `top_p` and `min_p` leave a distribution its likeliest tokens, among those that the
     constraint allows, before entropies, draws and soft embeddings are made of it.
 
-    An answer ends in front of the first text of `stop`, or at a token of `stop_token_ids`. Under a
-    constraint it ends where it is complete, and takes neither.
-    Raises `RequestError` for a request that no model could serve.
+    Free text ends before the first text of `stop`, or at a token of `stop_token_ids`. Under `Tools`
+    that is the text before the first call. Text under any other constraint ends where it is
+    complete, whatever these are.
+
+    Tools are given once: `tools` alone makes the constraint `Tools(tools)`, and the tools of such
+    a constraint are declared to the model. Where both are given, the constraint has some of them.
+    Integers may be numpy's. Raises `RequestError` for a request that no model could serve.
     """
 
     prompt: str | None = None
@@ -54,6 +59,7 @@ class Request:
     thinking_budget: int | None = None  # tokens of it at most, markers included; None: what is left
 
     def __post_init__(self) -> None:
+        self._make_plain()
         given = [name for name in _SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             known, got = ", ".join(_SOURCES), " and ".join(given) or "none"
@@ -87,6 +93,45 @@ class Request:
             kind = type(self.constraint).__name__
             raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
         self._check_stops()
+        self._join_tools()
+
+    def _make_plain(self) -> None:
+        """Numbers and token ids of other libraries as Python's own."""
+        for name in ("max_tokens", "seed", "thinking_budget"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
+        for name in ("token_ids", "stop_token_ids"):
+            found = getattr(self, name)
+            if not isinstance(found, Sequence) and hasattr(found, "tolist"):  # an array
+                found = found.tolist()
+            if isinstance(found, list | tuple) and any(type(one) is not int for one in found):
+                found = [_plain(one) for one in found]
+            object.__setattr__(self, name, found)
+
+    def _join_tools(self) -> None:
+        """Constrain the answer to calls of `tools`, or declare the constraint's own."""
+        spec = self.constraint
+        if spec is None and self.tools:
+            try:
+                spec = Tools(self.tools)
+            except InvalidGrammarError as error:
+                raise RequestError(f"tools: {error}") from error
+            object.__setattr__(self, "constraint", spec)
+        elif isinstance(spec, Tools) and not self.tools:
+            object.__setattr__(self, "tools", spec.tools)
+        elif isinstance(spec, Tools) and self.tools is not spec.tools:
+            declared = {_name(tool): _parameters(tool) for tool in self.tools}
+            for tool in spec.tools:
+                name = _name(tool)
+                if name not in declared:
+                    raise RequestError(
+                        f"tools and constraint differ: the constraint has a tool {name!r:.80}, "
+                        "which is not among tools. Give tools once, in one of the two"
+                    )
+                if declared[name] != _parameters(tool):
+                    raise RequestError(
+                        f"tools and constraint differ: {name!r:.80} has other parameters in tools "
+                        "than in the constraint. Give tools once, in one of the two"
+                    )
 
     def _check_sampling(self) -> None:
         heat = self.temperature
@@ -129,6 +174,26 @@ def _is_whole(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    """An integer of another library as Python's; all else as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def _name(tool: Mapping[str, Any]) -> Any:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def _parameters(tool: Mapping[str, Any]) -> str:
+    """The parameters of a tool as text, equal for equal ones."""
+    function = tool.get("function")
+    parameters = function.get("parameters") if isinstance(function, Mapping) else None
+    try:
+        return json.dumps(parameters or {}, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"tools hold what is no JSON data: {error}") from error
 
 
 def _shown(value: Any) -> str:
@@ -228,9 +293,9 @@ class Result:
 
     `text` is the answer without control tokens and reasoning. `finish_reason` is "stop" only for
     an answer that a stop token or a text of `stop` ended. Under a constraint it is complete then,
-    and `parsed` is its value: of JSON the data, of other kinds the text. `parsed` is None
-    otherwise, and where Python cannot hold the value (an integer of over 4,300 digits, a thousand
-    nested arrays).
+    and `parsed` is its value: of JSON the data, or an instance of the pydantic model that was given
+    as the schema; of other kinds the text. `parsed` is None otherwise, and where Python cannot hold
+    the value (an integer of over 4,300 digits, a thousand nested arrays).
     `tool_calls` are those of an answer under `Tools`, whose `text` is what it says beside them.
     """
 

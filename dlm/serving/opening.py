@@ -22,7 +22,7 @@ class Opening:
         """In any thread."""
         if self._left:
             raise CancelledError
-        one = self._engine.prepare(request)
+        one = self._engine.prepare(request, self.prepared[-1] if self.prepared else None)
         with self._change:
             if not self._left:
                 self.prepared.append(one)

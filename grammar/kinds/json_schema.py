@@ -179,6 +179,16 @@ class JsonSchema(Spec):
                 raise InvalidValueError(str(error)) from error
         return value
 
+    def instance(self, value: Any, text: str) -> Any:
+        """An instance of the pydantic model, where one was given; else the data."""
+        if value is None or not isinstance(self.schema, type):
+            return value
+        try:
+            return self.schema.model_validate_json(text)
+        except ValueError as error:
+            reason = f"it fits the schema, and {self.schema.__name__} refuses it: {error}"
+            raise InvalidValueError(reason[:500]) from error
+
 
 def _unwrapped(schema: Any) -> Any:
     """The schema within OpenAI's wrapping of one, which has no keyword of JSON Schema but `type`

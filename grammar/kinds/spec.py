@@ -59,6 +59,11 @@ class Spec(ABC):
     def value(self, text: str) -> Any:
         """What a finished `text` means; `InvalidValueError` if the spec refuses it after all."""
 
+    def instance(self, value: Any, text: str) -> Any:
+        """What the caller gets for the `value` of a finished `text`; `InvalidValueError` where a
+        class of the caller's refuses it."""
+        return value
+
     def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Any:
         """What a finished answer means; `InvalidValueError` if the spec refuses it after all."""
         return self.value(vocabulary.text(tokens))

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from dlm import DlmError, Request, RequestError
+from dlm import Choice, DlmError, Request, RequestError
 from dlm.chat import Chat
 from dlm.engine import BUILT_IN
 
@@ -100,9 +100,10 @@ def test_no_text_of_a_caller_becomes_a_control_token(chat, messages, data):
         Request(messages=[{"role": "system", "content": INJECTION}]),
         Request(messages=[{"role": "user", "content": [{"type": "text", "text": INJECTION}]}]),
         Request(messages=({"role": "user", "content": ({"type": "text", "text": INJECTION},)},)),
-        Request(prompt="a", tools=[tool(name=INJECTION)]),
+        # Under a constraint of their own, declared tools may be whatever the template renders.
+        Request(prompt="a", tools=[tool(name=INJECTION)], constraint=Choice(["a"])),
         Request(prompt="a", tools=[tool(**{INJECTION: {"type": "string"}})]),
-        Request(prompt="a", tools=[tool(b={"type": INJECTION})]),
+        Request(prompt="a", tools=[tool(b={"type": INJECTION})], constraint=Choice(["a"])),
     ],
 )
 def test_nothing_that_a_caller_names_opens_a_turn(chat, request_):
@@ -160,7 +161,7 @@ def test_stand_ins_are_never_seen(chat):
         (Request(prompt="a\ud800"), "half a surrogate pair"),
         (Request(prompt=HIEROGLYPHS + "<"), "every hieroglyph"),
         (
-            Request(prompt="a", tools=[{"type": "function"}]),
+            Request(prompt="a", tools=[{"type": "function"}], constraint=Choice(["a"])),
             "cannot render messages and tools: it takes the form that OpenAI's API has$",
         ),
         (

@@ -14,7 +14,7 @@ def test_what_is_prepared_for_who_has_left_is_discarded():
     class Slow:
         """Somebody leaves while the second of their requests is being prepared."""
 
-        def prepare(self, number):
+        def prepare(self, number, like=None):
             if number == 2:
                 opening.__exit__(KeyError, KeyError(), None)
             return SimpleNamespace(discard=lambda: discarded.append(number))
