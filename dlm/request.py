@@ -44,7 +44,8 @@ class Request:
     text: str | None = None
     token_ids: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] = ()  # declared to the model by the chat template
-    constraint: Spec | None = None  # None: free text
+    constraint: Spec | None = None  # None: free text, or calls of `tools`
+    constrained: bool = True  # False: tools are declared, and the answer is free text all the same
     max_tokens: int = 256  # at most this many, the stop token counted
     fit: bool = False  # fewer than max_tokens where there is no room for them, not refused
     stop: Sequence[str] = ()
@@ -82,7 +83,7 @@ class Request:
         if self.seed is not None and not _is_whole(self.seed):
             raise RequestError(f"seed is {_shown(self.seed)}: it takes an integer, or None")
         self._check_sampling()
-        for name in ("fit", "thinking"):
+        for name in ("fit", "thinking", "constrained"):
             if not isinstance(getattr(self, name), bool):
                 found = _shown(getattr(self, name))
                 raise RequestError(f"{name} is {found}: it takes True or False")
@@ -110,7 +111,9 @@ class Request:
     def _join_tools(self) -> None:
         """Constrain the answer to calls of `tools`, or declare the constraint's own."""
         spec = self.constraint
-        if spec is None and self.tools:
+        if not self.constrained and spec is not None:
+            raise RequestError("constrained is False beside a constraint: leave one of them out")
+        if spec is None and self.tools and self.constrained:
             try:
                 spec = Tools(self.tools)
             except InvalidGrammarError as error:

@@ -146,6 +146,7 @@ def measure(
             prompt=item.prompt,
             tools=item.tools,
             constraint=spec if constrained else None,
+            constrained=constrained,
             max_tokens=args.max_tokens,
             seed=args.seed * 1_000_003 + i,
             thinking=item.thought is not None,

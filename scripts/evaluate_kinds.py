@@ -127,6 +127,7 @@ def request(task: Task, i: int, constrained: bool, args: argparse.Namespace) -> 
         prompt=task.item.prompt,
         tools=task.item.tools,
         constraint=task.spec if constrained else None,
+        constrained=constrained,
         max_tokens=args.max_tokens,
         seed=args.seed * 1_000_003 + i,
         thinking=task.item.thought is not None,

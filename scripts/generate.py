@@ -52,6 +52,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
         request = dlm.Request(
             prompt=prompt,
             constraint=None if args.no_constraint else constraint,
+            constrained=not args.no_constraint,
             tools=getattr(constraint, "tools", ()),
             max_tokens=args.max_tokens,
             seed=args.seed,

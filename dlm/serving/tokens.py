@@ -20,7 +20,9 @@ def tokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
     if body.get("messages") is not None:
         tools_of(body, engine.policy, None)  # refused are those that a chat is refused for
         messages, thinking = messages_of(body["messages"]), thinking_of(body)[0]
-        request = Request(messages=messages, tools=declared(body), thinking=thinking)
+        request = Request(
+            messages=messages, tools=declared(body), constrained=False, thinking=thinking
+        )
     else:
         request = Request(text=text_at("prompt", body.get("prompt"), "text"))
     tokens = engine.chat.prompt(request)

@@ -83,6 +83,14 @@ def test_tools_that_are_none_say_where_and_why():
         Request(prompt="a", tools=[tool("a b")])
 
 
+def test_tools_may_be_declared_without_a_constraint(chat):
+    request = Request(prompt="a", tools=[FIND], constrained=False)
+    assert request.constraint is None
+    assert "declaration:find" in chat.tokenizer.decode(chat.prompt(request))
+    with pytest.raises(RequestError, match="constrained is False beside a constraint"):
+        Request(prompt="a", constraint=Tools([FIND]), constrained=False)
+
+
 def test_other_constraints_stand_beside_declared_tools():
     request = Request(prompt="a", tools=[FIND], constraint=Choice(["a"]))
     assert isinstance(request.constraint, Choice)
