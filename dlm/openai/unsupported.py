@@ -74,26 +74,24 @@ _SCHEMA = (
 _ELSEWHERE = {  # by field of other servers, or of OpenAI's until 2023: where it goes here
     **dict.fromkeys(
         "json_schema schema response_schema responseSchema output_schema output_format format json "
-        "guided_json output_config text".split(),
+        "output_config text".split(),
         _SCHEMA,
     ),
     **dict.fromkeys(
-        ("json_object", "json_mode", "guided_json_object", "response_mime_type"),
+        ("json_object", "json_mode", "response_mime_type"),
         'any JSON object is response_format: {"type": "json_object"}',
     ),
+    **dict.fromkeys(("regex", "pattern"), "a regex goes to structured_outputs.regex"),
     **dict.fromkeys(
-        ("regex", "pattern", "guided_regex"), "a regex goes to structured_outputs.regex"
-    ),
-    **dict.fromkeys(
-        ("grammar", "ebnf", "gbnf", "lark", "guided_grammar"),
+        ("grammar", "ebnf", "gbnf", "lark"),
         "a grammar, EBNF or Lark, goes to structured_outputs.grammar",
     ),
     **dict.fromkeys(
-        ("choice", "choices", "guided_choice"),
+        ("choice", "choices"),
         "a list of texts to choose from goes to structured_outputs.choice",
     ),
     **dict.fromkeys(
-        ("structural_tag", "guided_structural_tag"),
+        ("structural_tag"),
         "a structural tag goes to structured_outputs.structural_tag",
     ),
     **dict.fromkeys(
@@ -112,6 +110,7 @@ _ELSEWHERE = {  # by field of other servers, or of OpenAI's until 2023: where it
     "functions": "use tools",
     "function_call": "use tool_choice",
 }
+_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 _GUIDED = "guided_"  # vLLM's fields of constraints until 2026
 _ALIKE = 0.8  # of two names, of which one is perhaps the other, misspelled
 
@@ -144,7 +143,8 @@ def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
             continue
         place = _ELSEWHERE.get(field)
         if place is None and str(field).startswith(_GUIDED):
-            place = "use structured_outputs"
+            kind = str(field).removeprefix(_GUIDED)
+            place = f"use structured_outputs{f'.{kind}' if kind in _KINDS else ''}"
         if place is not None:
             name = f"{field:.60}"
             raise RequestError(f"{name} is not supported: {place}", field=name)

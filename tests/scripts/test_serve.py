@@ -12,12 +12,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import engine_options
 import httpx2
 import openai
 import pytest
 import serve
 from commands import ended
 from waiting import PATIENCE
+
+from dlm import Policy
 
 ROOT = Path(__file__).parent.parent.parent
 COMMAND = [sys.executable, str(ROOT / "scripts" / "serve.py"), "--log-level", "error"]
@@ -282,3 +285,17 @@ def test_without_ray_it_says_what_to_install(tmp_path, script, flags):
     )
     told = f"{script}.py: Ray is not installed: pip install 'dlm[ray]'\n"
     assert (run.returncode, run.stderr) == (2, told)
+
+
+def test_flags_raise_the_limits_of_the_policy(monkeypatch):
+    def policy(*flags):
+        monkeypatch.setattr(sys, "argv", ["serve.py", *flags])
+        return engine_options.loading_of(serve.arguments()).policy
+
+    assert policy() == Policy.server("data")
+    flags = [
+        *("--max-source-bytes", "100000", "--max-depth", "70"),
+        *("--max-options", "2000", "--max-tools", "300"),
+    ]
+    limits = {"max_source_bytes": 100_000, "max_depth": 70, "max_options": 2000, "max_tools": 300}
+    assert policy(*flags) == Policy.server("data", **limits)

@@ -12,6 +12,30 @@ HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
     [
         ("/v1/chat/completions", {}, "messages", "messages is missing: it takes a list of"),
         ("/v1/chat/completions", HI | {"\ud800": 1}, "\\ud800", "\\ud800 is unknown here"),
+        (
+            "/v1/chat/completions",
+            HI | {"max_completion_tokens": 9999},
+            "max_completion_tokens",
+            "14 prompt tokens leave 2016 for the answer, fewer than max_",
+        ),
+        (
+            "/v1/chat/completions",
+            HI | {"max_completion_tokens": 0},
+            "max_completion_tokens",
+            "max_completion_tokens is 0: it takes at least 1",
+        ),
+        (
+            "/v1/chat/completions",
+            HI | {"max_tokens": 9999},
+            "max_tokens",
+            "14 prompt tokens leave 2016 for the answer, fewer than max_",
+        ),
+        (
+            "/v1/chat/completions",
+            HI | {"regex": "a"},
+            "regex",
+            "regex is not supported: a regex goes",
+        ),
         ("/v1/completions", {"prompt": " "}, "prompt", "prompt is ' ': it takes text that is"),
         (
             "/v1/completions",
