@@ -90,10 +90,7 @@ _ELSEWHERE = {  # by field of other servers, or of OpenAI's until 2023: where it
         ("choice", "choices"),
         "a list of texts to choose from goes to structured_outputs.choice",
     ),
-    **dict.fromkeys(
-        ("structural_tag"),
-        "a structural tag goes to structured_outputs.structural_tag",
-    ),
+    "structural_tag": "a structural tag goes to structured_outputs.structural_tag",
     **dict.fromkeys(
         ("extra_body", "extra_json"),
         "clients send what it holds at the top of the body, where it goes: structured_outputs, say",

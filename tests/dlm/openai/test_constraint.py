@@ -153,6 +153,7 @@ def test_a_body_asks_for_one_constraint(body, spec):
             "guided_choice is not supported: use structured_outputs.choice$",
         ),
         ({"guided_decoding_backend": "x"}, "guided_decoding_backend .*: use structured_outputs"),
+        ({"structural_tag": TAG}, "structural_tag .* goes to structured_outputs.structural_tag"),
         ({"extra_body": outputs(json=SCHEMA)}, "extra_body .* at the top of the body"),
         ({"response_format": {"type": "json_schema"}}, "format.json_schema is missing: it takes"),
         (formatted(name="a"), "json_schema.schema is missing: it takes a JSON schema"),
