@@ -24,6 +24,7 @@ class Loading:
     kv: str = "auto"
     cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
     writes: Writes = "canvas"  # drafted: left to right, what canvases propose
+    temperature: float = 0.0  # of writing left to right; a request's own multiplies it
 
     def __post_init__(self) -> None:
         """Raises `DlmError` for the built-in model elsewhere than on the CPU."""
@@ -56,4 +57,5 @@ class Loading:
 
         if self.writes == "canvas":
             return Diffusion()
-        return Autoregressive(drafts=self.writes == "drafted")
+        drafts = self.writes == "drafted"
+        return Autoregressive(temperature=self.temperature, drafts=drafts)

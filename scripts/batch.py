@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_line import Parser, fail, interruptible, open_streams, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source
-from engine_options import add_engine_options, add_ray, loading_of, model_names
+from engine_options import add_asking, add_engine_options, add_ray, loading_of, model_names
 
 if TYPE_CHECKING:
     from dlm.batch.batch import Batch, Ended, Form, Runner
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     Answered = Callable[[Rest], Iterator[Ended]]
 
-_OWN = ("id", "max_tokens", "seed")  # options that OpenAI's lines have no use for
+# Options that OpenAI's lines have no use for.
+_OWN = ("id", "max_tokens", "seed", "system", "temperature")
 # Answers depend on these, too.
 _ALIKE = ("column", "template", "unenforced", "kv", "decoding", "policy", "served_model_name")
 
@@ -46,12 +47,10 @@ def main() -> None:
         failed = run(args, read_source(args))
     except KeyboardInterrupt:
         fail("interrupted", 130)
-    except (UsageError, dlm.DlmError, dlm.GrammarError) as error:
+    except (UsageError, dlm.DlmError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except dlm.ModelError as error:  # last: to name it imports torch
-        fail(str(error))
     sys.exit(1 if failed else 0)
 
 
@@ -146,15 +145,24 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form
         constraint=constraint_of(args, source),
         max_tokens=256 if args.max_tokens is None else args.max_tokens,
         seed=args.seed or 0,
+        system=args.system,
+        temperature=1.0 if args.temperature is None else args.temperature,
         id=args.id,
     )
 
 
 def template_of(args: argparse.Namespace, rows: "Rows") -> "Template":
+    from dlm.batch.rows import InputError
     from dlm.batch.template import Template
 
     if args.template is not None:
-        return Template.parse(args.template)
+        template = Template.parse(args.template)
+        for name in template.fields:
+            try:
+                rows.need(name)
+            except InputError as error:
+                raise UsageError(f"--template reads {{{name}}}: {error}") from error
+        return template
     if args.column is not None:
         rows.need(args.column)
         return Template.column(args.column)
@@ -170,7 +178,8 @@ def settings(
         "input": rows.digest(),
         "constraint": constraint,
         "model": str(Path(args.model).resolve()) if args.model else "tiny (built in)",
-        **{name: getattr(form, name, None) for name in _OWN},
+        **{name: getattr(form, name, None) for name in _OWN if name != "temperature"},
+        "temperature": args.temperature,
         **{name: getattr(args, name) for name in _ALIKE},
     }
 
@@ -206,21 +215,33 @@ def _ahead(args: argparse.Namespace) -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(prog="batch.py", description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(__doc__, prog="batch.py")
     add = parser.add_argument
-    add("--input", type=Path, required=True, metavar="FILE", help=".jsonl, .csv or .parquet")
-    add("--output", type=Path, required=True, metavar="FILE", help="JSON lines; goes on with it")
-    add("--column", metavar="NAME", help="that holds the text; prompt, text, or the only one")
-    add("--template", metavar="TEXT", help="the prompt, with {NAME} for a row's fields")
-    add("--id", metavar="NAME", help="the column of the rows' own names")
+    purpose = "The rows: a file whose name ends in .jsonl, .csv or .parquet."
+    add("--input", type=Path, required=True, metavar="FILE", help=purpose)
+    purpose = (
+        "Where the answers go, as JSON lines. If it holds some already, the run goes on from them."
+    )
+    add("--output", type=Path, required=True, metavar="FILE", help=purpose)
+    purpose = "The column that holds the prompt. Default: prompt, text, or the only one."
+    add("--column", metavar="NAME", help=purpose)
+    purpose = "The prompt of each row, with {NAME} where a field of the row goes."
+    add("--template", metavar="TEXT", help=purpose)
+    purpose = "A column whose value is copied into each answer, as its id."
+    add("--id", metavar="NAME", help=purpose)
     add_options(parser)
-    add("--max-tokens", type=int, metavar="N", help="of an answer; 256")
-    add("--seed", type=int, metavar="N", help="of the first row, then counted up; 0")
-    add("--limit", type=int, metavar="N", help="only so many rows, from the first")
-    add("--workers", type=int, default=1, metavar="N", help="processes, an engine each; 1")
-    add_ray(parser, "where the workers are: on a Ray cluster; without ADDRESS, one made here")
-    add_engine_options(parser, "rows at once, of each engine", "all")
-    add("--device", metavar="NAME,...", help="by worker, in turn; cuda if there is one, else cpu")
+    add_asking(parser)
+    add("--max-tokens", type=int, metavar="N", help="The most tokens of an answer. Default: 256.")
+    purpose = "The seed of the first row; each row after it has one more. Default: 0."
+    add("--seed", type=int, metavar="N", help=purpose)
+    add("--limit", type=int, metavar="N", help="Answer only the first N rows. Default: all.")
+    purpose = "How many processes answer, each with an engine."
+    add("--workers", type=int, default=1, metavar="N", help=purpose)
+    purpose = "Run the workers on a Ray cluster. Without ADDRESS, one is made on this machine."
+    add_ray(parser, purpose)
+    add_engine_options(parser, "rows each engine answers at once", "all")
+    purpose = "The device of each worker, in turn. Default: cuda if there is one, else cpu."
+    add("--device", metavar="NAME,...", help=purpose)
     args = parser.parse_args()
     for name in ("max_tokens", "limit", "workers", "slots"):
         if (value := getattr(args, name)) is not None and value < 1:

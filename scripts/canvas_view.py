@@ -51,10 +51,12 @@ class CanvasView:
         return line
 
     def _canvas(self, draft: "Draft") -> RenderableType:
-        canvas = Text(self._vocabulary.text(self._committed))
+        canvas, newest = Text(self._vocabulary.text(self._committed)), 0
         for position, token in enumerate(draft.tokens):
             style = ACCEPTED if draft.accepted[position] else NOISE
             canvas.append(self._piece(token), PINNED if position < draft.pinned else style)
+            if position <= draft.suspect and token not in self._vocabulary.control:
+                newest = len(canvas)
         legend = Text.assemble(
             f"step {draft.step}  entropy {draft.entropy:.3f} nats a position  ",
             ("pinned", PINNED),
@@ -63,7 +65,22 @@ class CanvasView:
             "  ",
             ("noise", NOISE),
         )
-        return Group(canvas, legend)
+        return Group(self._visible(canvas, newest, legend), legend)
+
+    def _visible(self, canvas: Text, newest: int, legend: Text) -> Text:
+        """Return the lines of `canvas` that the terminal has room for above `legend`: those around
+        character `newest`, where the answer has got to."""
+        console = None if self._live is None else self._live.console
+        if console is None or not console.is_terminal:
+            return canvas
+        width = console.width
+        lines = canvas.wrap(console, width)
+        room = max(1, console.height - len(legend.wrap(console, width)))
+        if len(lines) <= room:
+            return canvas
+        reached = len(canvas[: max(1, newest)].wrap(console, width))
+        end = min(len(lines), max(room, reached + room // 3))
+        return Text("\n").join(lines[end - room : end])
 
     def _piece(self, token: int) -> str:
         return "·" if token in self._vocabulary.control else self._vocabulary.text([token])

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,10 +14,45 @@ _ENDS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143
 
 
 class Parser(argparse.ArgumentParser):
-    """Without the usage in front of what is wrong."""
+    """Options of a command: help with defaults, `--version`, and errors as one line."""
+
+    def __init__(self, doc: str | None = None, **more: Any):
+        """`doc` is the command's docstring: its first paragraph describes the command, the rest is
+        shown after the options."""
+        if doc is not None:
+            description, _, epilog = doc.strip().partition("\n\n")
+            more = {"description": description, "epilog": epilog, **more}
+        super().__init__(formatter_class=_Help, add_help=False, **more)
+        self.add_argument("-h", "--help", action="help", help="Show this help and exit.")
+        self.add_argument("--version", action=_Version, help="Show the version of dlm and exit.")
 
     def error(self, message: str) -> NoReturn:
         fail(message)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose options end with their defaults."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        if any(action.default is none for none in (None, False, argparse.SUPPRESS)):
+            return text
+        if action.default in ("", []):
+            return text
+        return f"{text} Default: %(default)s."
+
+
+class _Version(argparse.Action):
+    """Prints the installed version, which is looked up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"dlm {version('dlm')}")
+        parser.exit()
 
 
 def fail(message: str, code: int = 2) -> NoReturn:

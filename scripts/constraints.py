@@ -18,17 +18,27 @@ class UsageError(Exception):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--schema", metavar="FILE|-|JSON", help="the JSON schema of the output")
-    kinds.add_argument("--regex", metavar="PATTERN", help="what the whole output matches")
-    kinds.add_argument("--choice", metavar="A,B,...", help="the words that the output is one of")
-    kinds.add_argument("--grammar", metavar="FILE|-", help="EBNF; Lark, if it is named .lark")
-    kinds.add_argument("--tools", metavar="FILE|-", help="tools to call, in OpenAI's form")
-    kinds.add_argument("--structural-tag", metavar="FILE|-", help="text with constrained parts")
+    add = kinds.add_argument
+    purpose = (
+        "The answer is a value of this JSON schema: a file, - for stdin, or the schema itself."
+    )
+    add("--schema", metavar="FILE|-|JSON", help=purpose)
+    purpose = "The whole answer matches this regular expression."
+    add("--regex", metavar="PATTERN", help=purpose)
+    purpose = "The answer is one of these words or phrases, with commas between them."
+    add("--choice", metavar="A,B,...", help=purpose)
+    purpose = "The answer is a sentence of this grammar: Lark if the name ends in .lark, else EBNF."
+    add("--grammar", metavar="FILE|-", help=purpose)
+    purpose = "The model may call these tools: a JSON list in OpenAI's form."
+    add("--tools", metavar="FILE|-", help=purpose)
+    purpose = "The answer is free text with constrained parts: a structural tag in xgrammar's form."
+    add("--structural-tag", metavar="FILE|-", help=purpose)
     parser.add_argument(
         "--unenforced",
         choices=("check", "refuse"),
         default="check",
-        help="what of a schema no grammar enforces: checked at the end, or refused; check",
+        help="What happens to keywords of a schema that no grammar enforces: the finished answer "
+        "is checked, or the schema is refused.",
     )
 
 

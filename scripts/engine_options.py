@@ -19,23 +19,63 @@ LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
-    purpose = "in canvases, or by the causal half, which canvases may draft for; canvas"
+    purpose = (
+        "How the model writes: canvas denoises whole canvases, left-to-right writes one token "
+        "after another, drafted writes left to right from drafts of canvases."
+    )
     parser.add_argument("--decoding", choices=DECODINGS, default="canvas", help=purpose)
 
 
 def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str) -> None:
     """`slots` says what takes a slot; `policy` is the default."""
     add = parser.add_argument
-    add("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny, on the CPU")
-    add("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
-    add("--cache-tokens", type=int, metavar="N", help="of all together; all that a GPU has left")
-    add("--slots", type=int, default=8, metavar="N", help=f"{slots}; 8")
+    add_model(parser)
+    purpose = (
+        "The most tokens whose keys and values are stored, of all requests together. "
+        "Default: as many as fit what a GPU has left; on the CPU there is no bound."
+    )
+    add("--cache-tokens", type=int, metavar="N", help=purpose)
+    add("--slots", type=int, default=8, metavar="N", help=f"How many {slots}.")
     add_decoding(parser)
-    purpose = f"constraints that are served; {policy}"
+    purpose = (
+        "Which constraints may be asked for: none, data (schemas, choices and tools), or all "
+        "(regexes and grammars too)."
+    )
     add("--policy", choices=POLICIES, default=policy, help=purpose)
     for limit, purpose in LIMITS.items():
         add(f"--{limit.replace('_', '-')}", type=int, metavar="N", help=purpose)
-    add("--served-model-name", nargs="+", metavar="NAME", help="the directory's name")
+    purpose = (
+        "The names by which requests may ask for the model. Default: the name of its directory, or "
+        "tiny."
+    )
+    add("--served-model-name", nargs="+", metavar="NAME", help=purpose)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    purpose = "A DiffusionGemma directory. Default: the built-in model, tiny, on the CPU."
+    parser.add_argument("--model", metavar="DIR", help=purpose)
+    purpose = (
+        "The type in which keys and values are stored: fp8, bf16, fp16 or fp32; auto is the type "
+        "in which they are computed."
+    )
+    parser.add_argument("--kv", default="auto", metavar="TYPE", help=purpose)
+
+
+def add_asking(parser: argparse.ArgumentParser) -> None:
+    """The options of a request beside its prompt."""
+    add = parser.add_argument
+    add("--system", metavar="TEXT", help="A system message that comes before the prompt.")
+    purpose = (
+        "How freely the answer is drawn, 0 to 2: 0 takes what is likeliest. "
+        "Default: 1 on canvases, which is the model's own schedule, and 0 left to right."
+    )
+    add("--temperature", type=float, metavar="T", help=purpose)
+
+
+def heat_of(args: argparse.Namespace) -> float:
+    """The temperature of writing left to right, which a request's multiplies: tokens are drawn only
+    where a temperature is asked for."""
+    return 0.0 if getattr(args, "temperature", None) is None else 1.0
 
 
 def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
@@ -55,6 +95,7 @@ def loading_of(args: argparse.Namespace) -> "Loading":
         kv=args.kv,
         cache_tokens=args.cache_tokens,
         writes=args.decoding,
+        temperature=heat_of(args),
     )
 
 

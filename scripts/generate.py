@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_line import Parser, fail, interruptible, open_streams, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source, text_of
-from engine_options import add_decoding
+from engine_options import add_asking, add_decoding, add_model, heat_of
 
 if TYPE_CHECKING:
     import dlm
@@ -45,29 +45,34 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     from canvas_view import status
 
     import dlm  # what is wrong with the arguments is told before
+    from dlm.batch.extraction import asked
     from dlm.loading import Loading
 
     try:
         constraint = constraint_of(args, source)
         request = dlm.Request(
-            prompt=prompt,
+            **asked(args.system, prompt),
             constraint=None if args.no_constraint else constraint,
             constrained=not args.no_constraint,
             tools=getattr(constraint, "tools", ()),
             max_tokens=args.max_tokens,
             seed=args.seed,
+            temperature=1.0 if args.temperature is None else args.temperature,
             thinking=args.thinking,
         )
         started = time.perf_counter()
         with status("loading the model"):
             engine = Loading(
-                policy=dlm.Policy(), model=args.model, slots=1, kv=args.kv, writes=args.decoding
+                policy=dlm.Policy(),
+                model=args.model,
+                slots=1,
+                kv=args.kv,
+                writes=args.decoding,
+                temperature=heat_of(args),
             ).engine()
         loaded = time.perf_counter() - started
         engine.add(request)
-    except (dlm.DlmError, dlm.GrammarError) as error:
-        fail(str(error))
-    except dlm.ModelError as error:  # by itself: to name it imports torch
+    except dlm.DlmError as error:
         fail(str(error))
     try:
         interruptible()
@@ -85,19 +90,23 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(prog="generate.py", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("prompt", help="what the user says; - reads it from stdin")
+    parser = Parser(__doc__, prog="generate.py")
+    add = parser.add_argument
+    add("prompt", help="The user's message; - reads it from stdin.")
     add_options(parser)
-    parser.add_argument("--model", metavar="DIR", help="a DiffusionGemma directory; built in: tiny")
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N")
-    parser.add_argument("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
+    add_model(parser)
+    add("--max-tokens", type=int, default=256, metavar="N", help="The most tokens of the answer.")
     add_decoding(parser)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-constraint", action="store_true", help="only check, at the end")
-    parser.add_argument("--thinking", action="store_true", help="let the model reason first")
-    parser.add_argument("--watch", action="store_true", help="show the canvas denoise")
-    parser.add_argument("--stats", action="store_true", help="what it cost, to stderr")
-    parser.add_argument("--json", action="store_true", help="result and statistics as one object")
+    add_asking(parser)
+    purpose = "The seed of everything that is drawn at random."
+    add("--seed", type=int, default=0, metavar="N", help=purpose)
+    purpose = "Generate freely, and check the answer against the schema only at its end."
+    add("--no-constraint", action="store_true", help=purpose)
+    add("--thinking", action="store_true", help="Let the model reason before it answers.")
+    add("--watch", action="store_true", help="Show the canvas on stderr while it is denoised.")
+    add("--stats", action="store_true", help="Print what the answer cost to stderr.")
+    purpose = "Print the answer and its statistics as one JSON object."
+    add("--json", action="store_true", help=purpose)
     args = parser.parse_args()
     args.kind = kind_of(args)
     if args.prompt == "-" and args.kind and getattr(args, args.kind) == "-":

@@ -5,13 +5,12 @@ From a config alone: no weight is read.
     python scripts/plan.py --model DIR --slots 4 --context 8192 --kv fp8 --weights nvfp4
 """
 
-import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from command_line import fail
+from command_line import Parser, fail
 from rich.console import Console
 from rich.table import Table
 
@@ -22,13 +21,18 @@ MEMORIES = (24, 32, 96, 141)  # GB: RTX 4090, RTX 5090, RTX PRO 6000, H200
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", required=True, metavar="DIR|FILE", help="or its config.json")
-    parser.add_argument("--slots", type=int, default=8, metavar="N", help="requests at once; 8")
-    parser.add_argument("--context", type=int, default=8192, metavar="T", help="tokens each; 8192")
-    parser.add_argument("--kv", choices=("fp8", "bf16"), default="fp8", help="type of the cache")
-    parser.add_argument("--weights", choices=("nvfp4", "bf16"), default="nvfp4", help="of experts")
-    parser.add_argument("--json", action="store_true")
+    parser = Parser(__doc__, prog="plan.py")
+    add = parser.add_argument
+    purpose = "A DiffusionGemma directory, or its config.json."
+    add("--model", required=True, metavar="DIR|FILE", help=purpose)
+    add("--slots", type=int, default=8, metavar="N", help="How many requests run at once.")
+    purpose = "The tokens of each request, prompt and answer together."
+    add("--context", type=int, default=8192, metavar="T", help=purpose)
+    purpose = "The type in which keys and values are stored."
+    add("--kv", choices=("fp8", "bf16"), default="fp8", help=purpose)
+    purpose = "The type of the experts' weights; all others are bf16."
+    add("--weights", choices=("nvfp4", "bf16"), default="nvfp4", help=purpose)
+    add("--json", action="store_true", help="Print one JSON object instead of tables.")
     args = parser.parse_args()
     try:
         path = Path(args.model)

@@ -8,28 +8,30 @@ the model denoises a few canvases of its own, for which all of it has to be in m
 `--canvases 0` it never is, and the checkpoint is for 16-bit activations only.
 """
 
-import argparse
 from pathlib import Path
 
-from command_line import fail
+from command_line import Parser, fail
 
 from dlm.errors import DlmError
-from dlm.models import ModelError
 from dlm.models.quantise import quantise
 from dlm.storage import check_device, device_of
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", required=True, metavar="DIR", help="a checkpoint of floats")
-    parser.add_argument("--out", required=True, metavar="DIR", help="not there yet, or empty")
-    parser.add_argument("--canvases", type=int, default=8, metavar="N", help="of calibration; 8")
-    parser.add_argument("--device", default="cpu", help="that the model calibrates on; cpu")
+    parser = Parser(__doc__, prog="quantize.py")
+    add = parser.add_argument
+    purpose = "The directory of a checkpoint whose weights are floats."
+    add("--model", required=True, metavar="DIR", help=purpose)
+    purpose = "Where the new checkpoint goes: a directory that does not exist, or is empty."
+    add("--out", required=True, metavar="DIR", help=purpose)
+    purpose = "How many canvases the model denoises to find how large activations become."
+    add("--canvases", type=int, default=8, metavar="N", help=purpose)
+    add("--device", default="cpu", help="The device on which it denoises them.")
     args = parser.parse_args()
     try:
         check_device(device := device_of(args.device))
         quantise(args.model, args.out, args.canvases, device)
-    except (DlmError, ModelError, OSError) as error:
+    except (DlmError, OSError) as error:
         fail(str(error))
     before, after = size_of(args.model), size_of(args.out)
     print(f"{args.out}: {after:,} bytes of weights, {after / before:.0%} of {before:,}")

@@ -65,11 +65,7 @@ def main() -> None:
             serve_on_ray(args, settings)
     except KeyboardInterrupt:
         fail("interrupted", 130)
-    except (
-        dlm.DlmError,
-        dlm.GrammarError,
-        dlm.ModelError,
-    ) as error:  # to name the second imports torch
+    except dlm.DlmError as error:
         fail(str(error))
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
@@ -144,32 +140,49 @@ def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(prog="serve.py", description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(__doc__, prog="serve.py")
     add = parser.add_argument
-    add_engine_options(parser, "requests that run at once", "data")
-    add("--device", metavar="NAME", help="cuda if there is one, else cpu")
+    add_engine_options(parser, "requests run at once", "data")
+    purpose = "The device of the model. Default: cuda if there is one, else cpu."
+    add("--device", metavar="NAME", help=purpose)
     add("--reserved-slots", type=int, metavar="N", help=RESERVED)
-    add("--max-queue", type=int, default=256, metavar="N", help="that wait beside them; 256")
-    add("--replicas", type=int, metavar="N", help="engines in processes of their own, on Ray")
-    add_ray(parser, "where the replicas are; without, on a Ray that is made on this machine")
-    add("--host", default="127.0.0.1", help="other than this machine's own only with a key")
-    add("--port", type=int, default=8000, help="8000; 0 takes any that is free")
-    add("--uds", metavar="PATH", help="a Unix socket in the place of host and port")
-    add("--api-key", action="append", default=[], metavar="KEY", help=f"several times, or {KEYS}")
-    add("--allowed-origins", nargs="+", default=[], metavar="URL", help="of web pages that may ask")
+    purpose = "How many requests may wait for a slot; more are answered with status 429."
+    add("--max-queue", type=int, default=256, metavar="N", help=purpose)
+    purpose = "Run this many engines, each in a process of its own, on Ray. Default: one, here."
+    add("--replicas", type=int, metavar="N", help=purpose)
+    purpose = "The Ray cluster of the replicas. Default: one that is made on this machine."
+    add_ray(parser, purpose)
+    purpose = "The address to listen on; one that other machines can reach needs an --api-key."
+    add("--host", default="127.0.0.1", help=purpose)
+    add("--port", type=int, default=8000, help="The port to listen on; 0 takes any that is free.")
+    add("--uds", metavar="PATH", help="A Unix socket to listen on, instead of host and port.")
+    purpose = f"A key that requests must have. May be given several times, or in {KEYS}."
+    add("--api-key", action="append", default=[], metavar="KEY", help=purpose)
+    purpose = "The origins of web pages that may use the server. Default: its own page only."
+    add("--allowed-origins", nargs="+", default=[], metavar="URL", help=purpose)
     add("--allowed-hosts", nargs="+", metavar="NAME", help=HOSTS)
-    add("--root-path", default="", metavar="PATH", help="that a proxy in front takes away")
-    add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help="of a request; 4 MiB")
-    add("--max-header-bytes", type=int, metavar="N", help="of a request; 64 KiB")
-    add("--header-timeout", type=float, metavar="S", help="for all headers; 20")
-    add("--max-connections", type=int, metavar="N", help="2048, or what ulimit -n leaves")
-    add("--max-connections-per-address", type=int, metavar="N", help="half of --max-connections")
-    add("--ssl-keyfile", metavar="FILE")
-    add("--ssl-certfile", metavar="FILE")
-    add("--ssl-ca-certs", metavar="FILE", help="whose signature a client has to have")
-    add("--enable-request-id-headers", action="store_true", help="X-Request-Id in all answers")
-    add("--shutdown-timeout", type=float, default=60.0, metavar="S", help="to finish in; 60")
-    add("--log-level", default="info", choices=("critical", "error", "warning", "info", "debug"))
+    purpose = "The path under which a proxy serves it, and which the proxy removes."
+    add("--root-path", default="", metavar="PATH", help=purpose)
+    purpose = "The most bytes of a request's body."
+    add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help=purpose)
+    purpose = "The most bytes of a request's headers. Default: 65536."
+    add("--max-header-bytes", type=int, metavar="N", help=purpose)
+    purpose = "How many seconds all headers of a request may take. Default: 20."
+    add("--header-timeout", type=float, metavar="S", help=purpose)
+    purpose = "The most connections at once. Default: 2048, or what ulimit -n leaves."
+    add("--max-connections", type=int, metavar="N", help=purpose)
+    purpose = "The most connections of one address. Default: half of --max-connections."
+    add("--max-connections-per-address", type=int, metavar="N", help=purpose)
+    add("--ssl-keyfile", metavar="FILE", help="The private key, to serve HTTPS.")
+    add("--ssl-certfile", metavar="FILE", help="The certificate, to serve HTTPS.")
+    purpose = "Authorities one of which must have signed a client's certificate."
+    add("--ssl-ca-certs", metavar="FILE", help=purpose)
+    purpose = "Send an X-Request-Id header with every answer."
+    add("--enable-request-id-headers", action="store_true", help=purpose)
+    purpose = "How many seconds running requests have to finish in after SIGTERM."
+    add("--shutdown-timeout", type=float, default=60.0, metavar="S", help=purpose)
+    levels = ("critical", "error", "warning", "info", "debug")
+    add("--log-level", default="info", choices=levels, help="The least serious messages to log.")
     args = parser.parse_args()
     args.api_key += os.environ.get(KEYS, "").split()
     if not args.api_key and args.uds is None and args.host not in LOOPBACK:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlm.batch.batch import Answer, Job
 from dlm.batch.rows import Row
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _SEEDS = 2**63
 
 
+def asked(system: str | None, prompt: str) -> dict[str, Any]:
+    """The arguments of a `Request` for a prompt, with a `system` message before it or without."""
+    if system is None or not prompt.strip():  # an empty prompt is refused by its name
+        return {"prompt": prompt}
+    first = {"role": "system", "content": system}
+    return {"messages": [first, {"role": "user", "content": prompt}]}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
     """The `Form` of rows that are texts. Each has the seed of its number, so that its answer does
@@ -26,15 +34,18 @@ class Extraction:
     constraint: Spec | None = None  # None: free text
     max_tokens: int = 256
     seed: int = 0  # of the first row
+    system: str | None = None  # a message before each prompt
+    temperature: float = 1.0
     id: str | None = None  # the column of the rows' own names
 
     def job(self, row: Row, engine: "Engine") -> Job:
         request = Request(
-            prompt=self.template.fill(row.fields),
+            **asked(self.system, self.template.fill(row.fields)),
             constraint=self.constraint,
             tools=getattr(self.constraint, "tools", ()),
             max_tokens=self.max_tokens,
             seed=(self.seed + row.number) % _SEEDS,
+            temperature=self.temperature,
         )
         return Job(requests=[request], answer=lambda results: self._answer(row, results))
 

@@ -56,8 +56,10 @@ class Rows:
     read: Callable[[], Iterator[Row]]
 
     def need(self, column: str) -> None:
-        """Raises `InputError` where no row can have such a column."""
-        if self.fixed and column not in self.columns:
+        """Raise `InputError` if no row has such a column."""
+        if column in self.columns or not self.columns:
+            return
+        if self.fixed or not any(column in _fields(row) for row in self.read()):
             raise InputError(f"{self.path} has no column {column!r}: it has {self._listed}")
 
     def text_column(self) -> str:
@@ -97,6 +99,14 @@ class Rest:
     def __call__(self) -> Iterator[Row]:
         asked = islice(self.read(), self.total)
         return (row for row in asked if row.number not in self.answered)
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    """The fields of a row; none if it cannot be read, which is its own error."""
+    try:
+        return row.fields
+    except RequestError:
+        return {}
 
 
 def rows_of(path: Path) -> Rows:

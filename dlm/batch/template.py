@@ -32,6 +32,11 @@ class Template:
             raise RequestError("the template names no field, as in {text}: all rows would be alike")
         return cls(tuple(parts))
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that it reads."""
+        return tuple(dict.fromkeys(name for _, name in self.parts if name is not None))
+
     @classmethod
     def column(cls, name: str) -> "Template":
         """The field alone."""
