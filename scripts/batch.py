@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 # Options that OpenAI's lines have no use for.
 _OWN = ("id", "max_tokens", "seed", "system", "temperature")
 # Answers depend on these, too.
-_ALIKE = ("column", "template", "unenforced", "kv", "decoding", "policy", "served_model_name")
+_ALIKE = (
+    *("column", "template", "unenforced", "additional_properties", "whitespace"),
+    *("kv", "decoding", "policy", "served_model_name"),
+)
 
 
 def main() -> None:

@@ -3,12 +3,13 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import dlm
 
 _KINDS = ("schema", "regex", "choice", "grammar", "tools", "structural_tag")
+_OF_SCHEMAS = ("additional_properties", "whitespace")  # options that only --schema takes
 _BOM = "\ufeff"  # some editors begin a file with it
 
 
@@ -40,6 +41,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="What happens to keywords of a schema that no grammar enforces: the finished answer "
         "is checked, or the schema is refused.",
     )
+    add = parser.add_argument
+    purpose = (
+        "Which properties an object of the schema has: closed, only those that the schema speaks "
+        "of; schema, others too unless it forbids them. Default: closed."
+    )
+    add("--additional-properties", choices=("closed", "schema"), help=purpose)
+    purpose = (
+        "The white space between the parts of JSON: any, a little of the model's own; compact, "
+        "none; pretty, a line for each part. Default: any."
+    )
+    add("--whitespace", choices=("any", "compact", "pretty"), help=purpose)
 
 
 def kind_of(args: argparse.Namespace) -> str | None:
@@ -51,6 +63,8 @@ def read_source(args: argparse.Namespace) -> str | None:
     """What the constraint says: from a file, from stdin, or from the command line itself; None:
     there is none. Raises `UsageError`."""
     kind = kind_of(args)
+    if kind != "schema" and (given := list(_schema_options(args))):
+        raise UsageError(f"--{given[0].replace('_', '-')} without --schema: it is for JSON alone")
     if kind is None:
         return None
     source: str = getattr(args, kind)
@@ -68,6 +82,12 @@ def read_source(args: argparse.Namespace) -> str | None:
         return text_of(Path(source).read_bytes(), f"{what} {source}").removeprefix(_BOM)
     except OSError as error:
         raise UsageError(f"cannot read {what} {source}: {error.strerror}") from error
+
+
+def _schema_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of a schema that are given."""
+    given = {name: getattr(args, name) for name in _OF_SCHEMAS}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def text_of(raw: bytes, what: str) -> str:
@@ -88,7 +108,8 @@ def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | N
         return None
     match kind_of(args):
         case "schema":
-            return dlm.JsonSchema(source, unenforced=args.unenforced)
+            more = _schema_options(args)
+            return dlm.JsonSchema(source, unenforced=args.unenforced, **more)
         case "regex":
             return dlm.Regex(source)
         case "choice":

@@ -38,15 +38,12 @@ class Extraction:
     temperature: float = 1.0
     id: str | None = None  # the column of the rows' own names
 
+    def __post_init__(self) -> None:
+        """Raises `RequestError` for what no row could be answered with."""
+        self._request("a prompt", 0)
+
     def job(self, row: Row, engine: "Engine") -> Job:
-        request = Request(
-            **asked(self.system, self.template.fill(row.fields)),
-            constraint=self.constraint,
-            tools=getattr(self.constraint, "tools", ()),
-            max_tokens=self.max_tokens,
-            seed=(self.seed + row.number) % _SEEDS,
-            temperature=self.temperature,
-        )
+        request = self._request(self.template.fill(row.fields), row.number)
         return Job(requests=[request], answer=lambda results: self._answer(row, results))
 
     def refusal(self, row: Row, error: DlmError) -> Answer:
@@ -55,6 +52,16 @@ class Extraction:
 
     def row_of(self, answer: Answer) -> int:
         return int(answer["row"])
+
+    def _request(self, prompt: str, number: int) -> Request:
+        return Request(
+            **asked(self.system, prompt),
+            constraint=self.constraint,
+            tools=getattr(self.constraint, "tools", ()),
+            max_tokens=self.max_tokens,
+            seed=(self.seed + number) % _SEEDS,
+            temperature=self.temperature,
+        )
 
     def _answer(self, row: Row, results: Sequence[Result]) -> Answer:
         (result,) = results

@@ -207,6 +207,65 @@ def test_a_worker_gets_its_device_in_turn(monkeypatch):
     assert asked == ["x", "y", "x"]
 
 
+LACKS = "FILE.csv has no column"
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{nosuch}", f"--template reads {{nosuch}}: {LACKS} 'nosuch': it has a, b"),
+        ("{a} and {b} and {c}", f"--template reads {{c}}: {LACKS} 'c': it has a, b"),
+        ("{0}", f"--template reads {{0}}: {LACKS} '0': it has a, b"),
+        ("{a.b}", f"--template reads {{a.b}}: {LACKS} 'a.b': it has a, b"),
+        ("{a[0]}", f"--template reads {{a[0]}}: {LACKS} 'a[0]': it has a, b"),
+        ("{ a }", f"--template reads {{ a }}: {LACKS} ' a ': it has a, b"),
+        ("{}", "the template cannot be read: braces hold the name of a field"),
+        ("{a!r}", "the template cannot be read: braces hold the name of a field"),
+        ("{a", "the template cannot be read: expected '}'"),
+        ("a}", "the template cannot be read: Single '}'"),
+        ("text", "the template names no field"),
+    ],
+)
+def test_a_template_is_checked_before_anything_is_written(run, tmp_path, template, problem):
+    table, out = tmp_path / "FILE.csv", tmp_path / "out.jsonl"
+    table.write_text("a,b\n1,2\n3,4\n")
+    args = ["--input", table, "--output", out, "--choice", "yes,no"]
+    code, err = run(*args, "--template", template)
+    assert (code, err.count("\n")) == (2, 1)
+    assert problem in err.replace(f"{tmp_path}/", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE.csv"]
+    code, err = run(*args, "--template", "{a} {b}")
+    assert (code, err.endswith("2 rows, 0 errors\n")) == (0, True), err
+
+
+def test_lines_of_json_may_lack_a_field_of_the_template_but_not_all_of_them(run, tmp_path):
+    rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows.write_text('not JSON\n{"a": "x"}\n[1]\n{"a": "x", "b": "y"}\n')
+    args = ["--input", rows, "--output", out, "--choice", "yes,no"]
+    for flag, value in (("--template", "{a} {c}"), ("--column", "c"), ("--id", "c")):
+        code, err = run(*args, flag, value)
+        assert (code, err.count("\n"), out.exists()) == (2, 1, False)
+        assert "in.jsonl has no column 'c': it has a" in err
+    code, err = run(*args, "--template", "{a} {b}")
+    assert (code, err.endswith("4 rows, 3 errors\n")) == (1, True), err
+
+
+def test_a_system_message_and_a_temperature_are_of_the_run(run, tmp_path):
+    rows, out = written(tmp_path / "in.jsonl", [{"prompt": "Tell me."}] * 4), tmp_path / "out.jsonl"
+    args = ["--input", rows, "--output", out, "--regex", "[0-9]{8}"]
+    assert run(*args, "--temperature", 2, "--system", "Be brief.")[0] == 0
+    assert len({line["value"] for line in lines_of(out)}) > 1
+    for more, name in [
+        (["--temperature", 1, "--system", "Be brief."], "temperature"),
+        ([], "system"),
+    ]:
+        code, err = run(*args, *more)
+        assert (code, f"has answers with {name} " in err) == (2, True), err
+    code, err = run(*args[:2], "--output", tmp_path / "other.jsonl", "--temperature", 3)
+    assert (code, err) == (2, "batch.py: temperature is 3.0: it takes 0 to 2\n")
+    assert not (tmp_path / "other.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("args", "problem"),
     [

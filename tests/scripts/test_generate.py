@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -102,6 +103,41 @@ def test_it_writes_left_to_right_and_canvases_spare_passes_but_change_nothing(ru
     assert said["canvas"]["causal_calls"] == 0
 
 
+def test_a_temperature_makes_answers_differ_by_seed_left_to_right_too(run):
+    for decoding in ("canvas", "left-to-right"):
+        asked = "--decoding", decoding, "--regex", "[0-9]{8}", "Tell me something."
+        heats = {"0": set(), "2": set()}
+        for seed in "1234":
+            for heat, outs in heats.items():
+                outs.add(run("--seed", seed, "--temperature", heat, *asked)[1])
+        assert len(heats["2"]) > 1
+        if decoding == "left-to-right":
+            assert heats["0"] == {run(*asked)[1]}
+
+
+def test_a_system_message_comes_before_the_prompt(run):
+    code, out, err = run("--system", "Answer in JSON.", "--schema", INVOICE, "--json", PROMPT)
+    assert (code, err) == (0, "")
+    said, without = json.loads(out), json.loads(run("--schema", INVOICE, "--json", PROMPT)[1])
+    jsonschema.validate(said["parsed"], SCHEMA)
+    more = said["usage"]["prompt_tokens"] - without["usage"]["prompt_tokens"]
+    assert more >= len("Answer in JSON.".split())
+
+
+def test_white_space_and_open_objects_are_choices(run):
+    for whitespace, right in (("compact", r"\{\S.*\}\n"), ("pretty", r'\{\n +"[^\0]*\n\}\n')):
+        code, out, err = run("--schema", INVOICE, "--whitespace", whitespace, PROMPT)
+        assert (code, err) == (0, "")
+        assert re.fullmatch(right, out)
+        jsonschema.validate(json.loads(out), SCHEMA)
+    schema = {"type": "object", "properties": {"absent": {"type": "integer"}}}
+    args = "--schema", json.dumps(schema), PROMPT
+    assert json.loads(run(*args)[1]).keys() <= {"absent"}
+    code, out, _ = run("--additional-properties", "schema", *args)
+    assert code == 0
+    assert json.loads(out).keys() - {"absent"}
+
+
 def test_watching_shows_the_canvas_on_stderr_only(run):
     code, out, err = run("--schema", INVOICE, "--watch", PROMPT)
     assert code == 0
@@ -170,6 +206,12 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
         (["--tools", "-", "-"], "prompt and --tools cannot both come from stdin"),
         (["--structural-tag", "-", "-"], "prompt and --structural-tag cannot both"),
         (["--unenforced", "ignore", "hi"], "invalid choice: 'ignore'"),
+        (["--temperature", "3", "hi"], "temperature is 3.0: it takes 0 to 2"),
+        (["--temperature", "nan", "hi"], "temperature is nan: it takes 0 to 2"),
+        (["--system", "Be brief.", " "], "prompt is empty"),
+        (["--whitespace", "compact", "hi"], "--whitespace without --schema"),
+        (["--additional-properties", "schema", "--regex", "a", "hi"], "without --schema"),
+        (["--schema", "{}", "--whitespace", "wide", "hi"], "invalid choice: 'wide'"),
         (["--frobnicate", "hi"], "unrecognized arguments: --frobnicate"),
     ],
 )
@@ -196,6 +238,17 @@ def test_it_runs_from_any_folder_as_a_process_of_its_own(tmp_path):
     assert done.returncode == 0, done.stderr
     jsonschema.validate(json.loads(done.stdout), SCHEMA)
     assert done.stderr == ""
+
+
+def test_commands_of_the_readme_are_complete(run, monkeypatch):
+    readme = (ROOT / "README.md").read_text()
+    commands = re.findall(r"^    .*python scripts/generate\.py .*", readme, re.MULTILINE)
+    assert len(commands) >= 4
+    assert not any("..." in command for command in commands)
+    monkeypatch.chdir(ROOT)
+    code, out, err = run(*shlex.split(commands[0].partition("generate.py")[2], comments=True))
+    assert code == 0, err
+    jsonschema.validate(json.loads(out), SCHEMA)
 
 
 LIST = {"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}

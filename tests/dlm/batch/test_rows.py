@@ -113,7 +113,11 @@ def test_a_file_of_which_no_row_can_be_read_has_no_column_of_texts(tmp_path):
         rows_of(written(tmp_path, "a.jsonl", "\n{\n")).text_column()
 
 
-def test_a_column_that_no_row_can_have_is_an_error_of_a_table_alone(tmp_path):
+def test_a_column_that_no_row_has_is_an_error(tmp_path):
     with pytest.raises(InputError, match="has no column 'b': it has a"):
         rows_of(written(tmp_path, "a.csv", "a\n")).need("b")
-    rows_of(written(tmp_path, "a.jsonl", '{"a": 1}\n')).need("b")
+    with pytest.raises(InputError, match="no column 'b': it has a"):
+        rows_of(written(tmp_path, "a.jsonl", '{"a": 1}\n')).need("b")
+    rows_of(written(tmp_path, "b.jsonl", '{"a": 1}\n[\n{"b": 1}\n')).need("b")
+    rows_of(written(tmp_path, "c.jsonl", "[\n")).need("b")  # what its rows are, each of them says
+    rows_of(written(tmp_path, "d.jsonl", "")).need("b")
