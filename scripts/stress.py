@@ -19,6 +19,7 @@ import lzma
 import random
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -185,6 +186,7 @@ def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> 
     try:
         tokens, stats = run(compiled, model, max_tokens, rng)
     except Exception as error:  # it is counted, and the next schema is decoded
+        traceback.print_exc()
         row.failed = repr(error)
         return row
     row.seconds = time.perf_counter() - started

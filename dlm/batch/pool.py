@@ -1,5 +1,6 @@
 """Rows on several processes, each with an engine of its own. One that ends costs no row."""
 
+import logging
 import pickle
 import signal
 from collections import deque
@@ -14,6 +15,8 @@ from threading import Thread
 from dlm.batch.batch import Batch, Ended, Form, take
 from dlm.batch.rows import Row
 from dlm.errors import DlmError
+
+_LOG = logging.getLogger("dlm")
 
 Start = Callable[[int], Batch]  # takes the worker's place, 0 up; it travels to its process
 _CHANCES = 3  # processes that a row may be on when they end, or that may end without one
@@ -162,6 +165,8 @@ def _work(pipe: connection.Connection, start: Start, place: int) -> None:
         batch = start(place)
     except Exception as error:
         name = "" if isinstance(error, DlmError) else f"{type(error).__name__}: "
+        if not isinstance(error, DlmError | OSError):
+            _LOG.error("a worker could not start", exc_info=error)
         pipe.send(f"{name}{error}")
         return
     rows: SimpleQueue[Row | None] = SimpleQueue()

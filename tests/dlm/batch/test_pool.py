@@ -44,6 +44,8 @@ def test_no_rows_start_no_process():
         (fragile.vanish, "3 workers ended before their models were loaded, the last one with -9"),
     ],
 )
-def test_a_worker_that_cannot_start_is_the_end(start, problem):
+def test_a_worker_that_cannot_start_is_the_end(start, problem, capfd):
     with pytest.raises(DlmError, match=problem):
         answered(["a"], start, count=1)
+    logged = "Traceback" in capfd.readouterr().err
+    assert logged == problem.startswith("ValueError")  # which is a bug, and not a user's mistake
