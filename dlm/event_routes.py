@@ -1,4 +1,4 @@
-"""Who reads the events of a step: the stream of a request, or whoever steps the engine."""
+"""Readers of the events of a step: streams of single requests, and whoever steps the engine."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ class EventRoutes:
         self._others: list[Event] = []
 
     def __bool__(self) -> bool:
-        """Some event waits for `step`."""
+        """Whether some event waits for `step`."""
         return bool(self._others)
 
     def step(self) -> list[Event]:
@@ -41,7 +41,7 @@ class EventRoutes:
             self._sort(self._step())
 
     def open(self, number: int) -> deque[Event]:
-        """From now on the events of request `number` go to the queue that is returned."""
+        """Return a queue that gets the events of request `number` from now on."""
         return self._streams.setdefault(number, deque())
 
     def close(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""What `models` raises on purpose."""
+"""Errors that `models` raises on purpose."""
 
 from dlm.root_error import DlmError
 
