@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import pty
 import re
 import shlex
 import signal
@@ -340,26 +338,6 @@ def test_what_is_no_utf_8_is_named(run, args, what):
     )
 
 
-COMMAND = [sys.executable, str(ROOT / "scripts" / "generate.py"), "--schema", INVOICE, PROMPT]
-
-
-def test_a_reader_that_has_gone_is_no_error():
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(COMMAND, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (1, "")
-
-
-def test_a_stdout_that_lacks_letters_is_told_of():
-    run = [*COMMAND[:2], "--choice", "é", PROMPT]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(run, capture_output=True, text=True, check=False, env=environment)
-    said = "cannot write the result: stdout is ascii, which has no '\\xe9': set PYTHONIOENCODING"
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"generate.py: {said}=utf-8\n"
-
-
 @pytest.mark.parametrize("written", ["[" * 5000, f"[{'1' * 5000}]", "["])
 def test_tools_that_are_no_json_are_one_clear_line(run, tmp_path, written):
     path = tmp_path / "tools.json"
@@ -367,74 +345,3 @@ def test_tools_that_are_no_json_are_one_clear_line(run, tmp_path, written):
     code, out, err = run("--tools", str(path), "hi")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("generate.py: tools")
-
-
-def test_a_full_disk_is_told_of():
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(COMMAND, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "generate.py: cannot write the result: No space left on device\n"
-
-
-def on_terminal(args, until=None, number=None):
-    """Run a command on a terminal of its own: exit code, and all that the terminal is sent.
-
-    With `until`, it gets the signal of this `number` once that has been shown.
-    """
-    master, slave = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
-    process = subprocess.Popen(args, stdin=slave, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(master, 4096)
-        except OSError:  # nobody writes to it any more
-            piece = b""
-        if not piece:
-            break
-        shown += piece
-        if until is not None and until in shown:
-            process.send_signal(number)
-            until = None
-    os.close(master)
-    return process.wait(), shown.decode()
-
-
-HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
-
-
-def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
-    code, shown = on_terminal(COMMAND)
-    assert code == 0
-    assert shown.index("loading the model") < shown.index("tokens, step") < shown.index('"paid"')
-    assert '{\r\n  "invoice_id": "AK-4071",\r\n' in shown
-    assert shown.rindex(SHOW) > shown.rindex(HIDE)
-
-
-@pytest.mark.parametrize("until", [b"loading the model", b"tokens, step"])
-@pytest.mark.parametrize(
-    ("number", "right", "told"),
-    [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")],
-)
-def test_a_stopped_command_leaves_the_terminal_as_it_was(until, number, right, told):
-    code, shown = on_terminal(COMMAND, until, number)
-    assert code == right
-    assert shown.rstrip().endswith(f"generate.py: {told}")
-    assert shown.rindex(SHOW) > shown.rindex(HIDE)
-
-
-def test_what_is_wrong_is_told_before_anything_slow_is_imported():
-    code = "import sys; sys.argv = ['', '--regex', '(a', 'hi']; import generate; generate.main()"
-    script = f"""if True:
-        import sys
-        sys.path.insert(0, {str(ROOT / "scripts")!r})
-        try:
-            {code}
-        finally:
-            print('torch' in sys.modules)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "False\n")
