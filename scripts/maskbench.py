@@ -7,8 +7,8 @@ A line of the file is one case: `{"id", "schema", "tests": [{"valid", "data"}]}`
 its schema compiles, all valid instances are accepted and all invalid ones rejected. An instance is
 written as `json.dumps(data, ensure_ascii=False)`. Without a tokenizer, instances are read byte by
 byte. With one, they are read token by token, and the first `--timed` cases that have valid
-instances are timed, in processor time on one thread: `cold` is the time of a mask and a commit where
-nothing of the schema was asked before, `warm` the same instances read a second time.
+instances are timed, in processor time on one thread: `cold` is the time of a mask and a commit
+where nothing of the schema was asked before, `warm` the same instances read a second time.
 """
 
 import argparse

@@ -158,6 +158,7 @@ class JsonSchema(Spec):
             registry=self._documents,
             closed=self.additional_properties == "closed",
             most_work=most_work,
+            whole=True,
         )
         rules.nodes[rules.root] = written.node
         rules.inexact = written.inexact

@@ -142,7 +142,8 @@ class Tools(Spec):
     def checked(self) -> bool:
         """Text that is JSON may hold a key twice, which nobody watches beside calls."""
         content = self._content
-        wide = content is not None and (content.checked or content.rules(None).free_keys)
+        inner = None if content is None or content.checked else content.rules(None)
+        wide = content is not None and (inner is None or inner.free_keys or bool(inner.distinct))
         return bool(wide or not self.calls or not self._exact)
 
     @cached_property

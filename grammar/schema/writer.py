@@ -72,6 +72,7 @@ def write(
     closed: bool = True,
     most_work: int = MOST_WORK,
     form: "Form | None" = None,
+    whole: bool = False,
 ) -> Written:
     """Adds the rules of `schema`, which is parsed JSON, to `rules`.
 
@@ -79,7 +80,8 @@ def write(
     is the newest draft. `formats` are asserted, by default where types are implied. `registry` has
     other documents, by URI. `where` is the JSON pointer of the schema in what the user wrote.
     `closed`: objects have the properties that the schema names, unless it speaks of others.
-    `form` writes the value as a whole, if `dialect` does not. Raises `InvalidGrammarError`.
+    `form` writes the value, if `dialect` does not. `whole`: the value is JSON and all of the text,
+    so that keys and items that may not come twice are watched. Raises `InvalidGrammarError`.
     """
     try:
         work = Work(most_work)
@@ -90,7 +92,7 @@ def write(
         keywords = Keywords(reader, languages)
         normal = NormalForm(keywords, languages, work, closed)
         listing = Listing(dialect, work, plain_integers=reader.root.draft == 4)
-        writer = Writer(normal, dialect, rules, implied_types, closed, listing)
+        writer = Writer(normal, dialect, rules, implied_types, closed, listing, whole)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root, form)
         culprit = blamed(root, normal, writer.alternatives) if node == NOTHING else ""
@@ -120,11 +122,12 @@ class Writer:
         implied_types: bool,
         closed: bool,
         listing: Listing,
+        whole: bool,
     ):
         self.inexact: dict[str, str] = {}
         self.free_keys = self.few_keys = False
         self._normal, self._dialect, self._rules = normal, dialect, rules
-        self._closed = closed
+        self._closed, self._whole = closed, whole
         self.alternatives = normal.narrowed if implied_types else normal.shapes
         self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
         self._alike: dict[tuple[Shape, ...], Node] = {}
