@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from command_line import Parser, fail, interruptible, open_streams, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source
-from engine_options import add_asking, add_engine_options, add_ray, loading_of, model_names
+from engine_options import (
+    CUTS,
+    add_asking,
+    add_engine_options,
+    add_ray,
+    cuts_of,
+    loading_of,
+    model_names,
+)
 
 if TYPE_CHECKING:
     from dlm.batch.batch import Batch, Ended, Form, Runner
@@ -32,7 +40,8 @@ if TYPE_CHECKING:
     Answered = Callable[[Rest], Iterator[Ended]]
 
 # Options that OpenAI's lines have no use for.
-_OWN = ("id", "max_tokens", "seed", "system", "temperature")
+_OWN = ("id", "max_tokens", "seed", "system", "temperature", *CUTS)
+_ASKED = ("temperature", *CUTS)  # as they are given: their defaults may depend on others
 # Answers depend on these, too.
 _ALIKE = (
     *("column", "template", "unenforced", "additional_properties", "whitespace"),
@@ -149,6 +158,7 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form
         max_tokens=256 if args.max_tokens is None else args.max_tokens,
         seed=args.seed or 0,
         system=args.system,
+        cuts=cuts_of(args),
         temperature=1.0 if args.temperature is None else args.temperature,
         id=args.id,
     )
@@ -181,8 +191,8 @@ def settings(
         "input": rows.digest(),
         "constraint": constraint,
         "model": str(Path(args.model).resolve()) if args.model else "tiny (built in)",
-        **{name: getattr(form, name, None) for name in _OWN if name != "temperature"},
-        "temperature": args.temperature,
+        **{name: getattr(form, name, None) for name in _OWN if name not in _ASKED},
+        **{name: getattr(args, name) for name in _ASKED},
         **{name: getattr(args, name) for name in _ALIKE},
     }
 

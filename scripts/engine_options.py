@@ -2,19 +2,22 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlm.loading import Loading
 
 POLICIES = {"none": False, "data": "data", "all": True}
 DECODINGS = ("canvas", "drafted", "left-to-right")
-LIMITS = {  # of the policy, and what its default is
-    "max_source_bytes": "names, values and patterns of a schema, or of all tools, or a text; 65536",
-    "max_depth": "levels of a schema, or brackets of a text; 64",
-    "max_options": "of a choice; 1000",
-    "max_tools": "of a request; 128",
+LIMITS = {  # of the policy
+    "max_source_bytes": "The most bytes of the names, values and patterns of a schema, or of all "
+    "tools together, or of a text. Default: 65536.",
+    "max_depth": "The most levels of a schema, or brackets of a text within one another. "
+    "Default: 64.",
+    "max_options": "The most options of a choice. Default: 1000.",
+    "max_tools": "The most tools of a request. Default: 128.",
 }
+CUTS = ("top_k", "top_p", "min_p")
 LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
 
 
@@ -70,6 +73,20 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
         "Default: 1 on canvases, which is the model's own schedule, and 0 left to right."
     )
     add("--temperature", type=float, metavar="T", help=purpose)
+    purpose = "Draw only from the K likeliest tokens at each position. Default: from all."
+    add("--top-k", type=int, metavar="K", help=purpose)
+    purpose = (
+        "Draw only from the likeliest tokens whose probabilities come to P. Default: from all."
+    )
+    add("--top-p", type=float, metavar="P", help=purpose)
+    purpose = "Draw only tokens that are at least P times as likely as the likeliest. Default: any."
+    add("--min-p", type=float, metavar="P", help=purpose)
+
+
+def cuts_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The cuts of distributions that are given, as arguments of a `Request`."""
+    given = {name: getattr(args, name) for name in CUTS}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def heat_of(args: argparse.Namespace) -> float:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from command_line import Parser, fail, interruptible, open_streams, stop_at
 from constraints import UsageError, add_options, constraint_of, kind_of, read_source, text_of
-from engine_options import add_asking, add_decoding, add_model, heat_of
+from engine_options import add_asking, add_decoding, add_model, cuts_of, heat_of
 
 if TYPE_CHECKING:
     import dlm
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
             seed=args.seed,
             temperature=1.0 if args.temperature is None else args.temperature,
             thinking=args.thinking,
+            **cuts_of(args),
         )
         started = time.perf_counter()
         with status("loading the model"):

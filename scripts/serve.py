@@ -32,8 +32,14 @@ CONNECTIONS = (
     "max_connections",
     "max_connections_per_address",
 )
-HOSTS = "that a request's Host may have; without a key this machine's, else any (*)"
-RESERVED = "of the slots, for clients that have none; a fourth where keys are as many"
+HOSTS = (
+    "The names that a request's Host may have; * is any. Default: this machine's own where there "
+    "is no key, any where there is one."
+)
+RESERVED = (
+    "How many slots are kept for clients that have none. Default: one for each key but the first, "
+    "at most a fourth of the slots."
+)
 KEYS = "DLM_API_KEYS"  # environment: keys that no list of processes shows, with spaces between
 
 

@@ -1,7 +1,7 @@
 """Rows to prompts, all under one constraint, and results to lines of values."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlm.batch.batch import Answer, Job
@@ -36,6 +36,7 @@ class Extraction:
     seed: int = 0  # of the first row
     system: str | None = None  # a message before each prompt
     temperature: float = 1.0
+    cuts: Mapping[str, Any] = field(default_factory=dict)  # top_k, top_p, min_p
     id: str | None = None  # the column of the rows' own names
 
     def __post_init__(self) -> None:
@@ -61,6 +62,7 @@ class Extraction:
             max_tokens=self.max_tokens,
             seed=(self.seed + number) % _SEEDS,
             temperature=self.temperature,
+            **self.cuts,
         )
 
     def _answer(self, row: Row, results: Sequence[Result]) -> Answer:

@@ -113,6 +113,15 @@ def test_a_temperature_makes_answers_differ_by_seed_left_to_right_too(run):
             assert heats["0"] == {run(*asked)[1]}
 
 
+def test_cuts_leave_what_is_likeliest(run):
+    asked = "--decoding", "left-to-right", "--regex", "[0-9]{8}", "Tell me something."
+    greedy = run(*asked)[1]
+    for cut in (["--top-k", "1"], ["--top-p", "0.000001"], ["--min-p", "1"]):
+        assert {run(*cut, "--temperature", "1", "--seed", seed, *asked)[1] for seed in "12"} == {
+            greedy
+        }
+
+
 def test_a_system_message_comes_before_the_prompt(run):
     code, out, err = run("--system", "Answer in JSON.", "--schema", INVOICE, "--json", PROMPT)
     assert (code, err) == (0, "")
@@ -192,7 +201,6 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
         (["--max-tokens", "0", "hi"], "max_tokens is 0: it takes at least 1"),
         (["--max-tokens", "many", "hi"], "argument --max-tokens: invalid int value: 'many'"),
         (["--max-tokens", "999999", "hi"], "prompt tokens leave"),
-        (["--seed", "-1", "hi"], "seed is -1"),
         (["--schema", "-", "-"], "cannot both come from stdin"),
         (["--no-constraint", "hi"], "--no-constraint without --schema"),
         (["--no-constraint", "--regex", "a", "hi"], "--no-constraint without --schema"),
@@ -205,6 +213,9 @@ def test_without_the_constraint_the_result_is_checked_all_the_same(run):
         (["--structural-tag", "-", "-"], "prompt and --structural-tag cannot both"),
         (["--unenforced", "ignore", "hi"], "invalid choice: 'ignore'"),
         (["--temperature", "3", "hi"], "temperature is 3.0: it takes 0 to 2"),
+        (["--top-k", "-2", "hi"], "top_k is -2"),
+        (["--top-p", "0", "hi"], "top_p is 0.0"),
+        (["--min-p", "2", "hi"], "min_p is 2.0"),
         (["--temperature", "nan", "hi"], "temperature is nan: it takes 0 to 2"),
         (["--system", "Be brief.", " "], "prompt is empty"),
         (["--whitespace", "compact", "hi"], "--whitespace without --schema"),
