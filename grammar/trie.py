@@ -5,6 +5,8 @@ as numbers, and no grammar.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Int32, UInt8
@@ -52,6 +54,26 @@ class Trie:
         self._bytes = self.byte.tobytes()
         self.first_bytes = dict(self.each_child(0))  # the root's children, by byte
 
+    @cached_property
+    def sizes(self) -> Int32[np.ndarray, " nodes"]:
+        """How many nodes each node has below it, itself included."""
+        sizes = np.ones(len(self), np.int32)
+        for begin, end in zip(self.levels[-2:0:-1], self.levels[:1:-1], strict=True):
+            np.add.at(sizes, self.parent[begin:end], sizes[begin:end])
+        return sizes
+
+    @cached_property
+    def places(self) -> Int32[np.ndarray, " nodes"]:
+        """The place of each node where all below a node come right after it: preorder."""
+        places = np.zeros(len(self), np.int32)
+        for begin, end in pairwise(self.levels[1:]):
+            sizes = self.sizes[begin:end]
+            before = np.cumsum(sizes) - sizes
+            parent = self.parent[begin:end]
+            first = np.maximum.accumulate(np.where(np.diff(parent, prepend=-1) != 0, before, 0))
+            places[begin:end] = places[parent] + 1 + before - first
+        return places
+
     def __len__(self) -> int:
         """Nodes."""
         return len(self.byte)
@@ -60,7 +82,7 @@ class Trie:
         self, nodes: Int32[np.ndarray, " n"]
     ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
         """All children of `nodes`, and for each which of `nodes` is its parent."""
-        return _ranges(self.first[nodes], self.children[nodes])
+        return ranges(self.first[nodes], self.children[nodes])
 
     def each_child(self, node: int) -> Iterator[tuple[int, int]]:
         """The children of one node: what is quicker for a few nodes. Bytes and numbers."""
@@ -84,11 +106,11 @@ class Trie:
     ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
         """The tokens that end at `nodes`, and for each at which of them."""
         held = np.flatnonzero(self.token_count[nodes]).astype(np.int32)
-        places, owner = _ranges(self.token_first[nodes[held]], self.token_count[nodes[held]])
+        places, owner = ranges(self.token_first[nodes[held]], self.token_count[nodes[held]])
         return self.tokens[places], held[owner]
 
 
-def _ranges(
+def ranges(
     first: Int32[np.ndarray, " n"], count: Int32[np.ndarray, " n"]
 ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
     """The numbers `first[i] .. first[i] + count[i] - 1` for each `i`, and their `i`."""

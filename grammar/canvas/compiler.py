@@ -37,6 +37,7 @@ class Compiler:
         self.vocabulary, self._seconds, self._max_bytes = vocabulary, seconds, max_bytes
         vocabulary.index()
         self._terminals = Terminals(vocabulary.trie, len(vocabulary))
+        self._terminals.share_any_text()
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
         self._known: OrderedDict[Hashable, Task] = OrderedDict()

@@ -41,14 +41,17 @@ class Following(NamedTuple):
         tokens = self.tokens if chosen is None else self.tokens[chosen]
         costs = self.costs if chosen is None else self.costs[chosen]
         places = self.places if chosen is None else self.places[chosen]
-        order = np.lexsort((places, costs))
+        order = np.lexsort((tokens, costs) if apart else (tokens, places, costs))
         tokens, costs, places = tokens[order], costs[order], places[order]
         new = np.ones(len(tokens), bool)
         if not apart:
             new[1:] = places[1:] != places[:-1]
-        begins = np.flatnonzero(new)
-        for begin, end in pairwise([*begins.tolist(), len(tokens)]):
-            yield tokens[begin:end], int(costs[begin])
+        cuts = [*np.flatnonzero(new).tolist(), len(tokens)]
+        found = [
+            (int(costs[begin]), int(tokens[begin]), begin, end) for begin, end in pairwise(cuts)
+        ]
+        for cost, _, begin, end in sorted(found):  # numbers of places depend on who came first
+            yield tokens[begin:end], cost
 
 
 def _scattered(numbers: np.ndarray) -> np.ndarray:

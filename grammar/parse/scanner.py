@@ -20,6 +20,8 @@ _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 12: "f", 10: "n", 13: "r", 9
 # UTF-8: bytes of a character, its first bytes from and to, their marks, the least code point.
 _LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0xF4, 0xF0, 1 << 16))
 
+_SCALARS = ((0, 0xD7FF), (0xE000, 0x10FFFF))
+
 Move = tuple[int, int, int]  # bytes from, to, and the state behind them
 
 
@@ -57,6 +59,18 @@ class Scanner:
     def counts(self, state: int, to: int) -> bool:
         """A move from `state` to `to` ends a character."""
         return self.boundary[to] and not (self.quoted and state == self.start)
+
+    def takes_any_text(self, state: int) -> bool:
+        """Between two characters, where any text at all may follow and nothing has to."""
+        kind, *more = self._keys[state]
+        if kind != "at" or more[0] not in self._accepts:
+            return False
+        return self._edges[more[0]] == tuple((*each, more[0]) for each in _SCALARS)
+
+    def like(self, other: "Scanner", state: int) -> list[int]:
+        """Its states that go on from `state` as those of `other`, which takes any text, do."""
+        q = self._keys[state][1]
+        return [self._state(_renamed(key, q)) for key in other._keys]
 
     def check(self, low: int, high: int | None) -> None:
         """Raises `InvalidGrammarError` where bounds are too hard to keep, now or further on."""
@@ -221,6 +235,24 @@ class Scanner:
         if self._escaped and (point < 0x20 or point in (_QUOTE, _BACKSLASH)):
             return b"\\" + (_SHORT[point].encode() if point in _SHORT else hex(point))
         return chr(point).encode()
+
+
+def _renamed(key: tuple, q: int) -> tuple:
+    """The key of a state where the automaton's only state is called `q`."""
+    match key:
+        case (("at" | "escape") as kind, _):
+            return kind, q
+        case (("utf8" | "hex") as kind, size, segments):
+            return kind, size, _led_to(segments, q)
+        case (("backslash" | "u") as kind, segments):
+            return kind, _led_to(segments, q)
+    return key
+
+
+def _led_to(segments: tuple, q: int) -> tuple:
+    return tuple(
+        (low, high, q if isinstance(to, int) else _led_to(to, q)) for low, high, to in segments
+    )
 
 
 def _merged(moves: Iterable[Move]) -> Iterator[Move]:

@@ -14,12 +14,14 @@ from jaxtyping import Int32, Int64, UInt32
 
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.masks.walk import Nodes, Reached, Table
+from dlm.grammar.parse.any_text import AnyText
 from dlm.grammar.parse.branch import Bounds, Branch, branches
 from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.scanner import Scanner
-from dlm.grammar.rules.nodes import Terminal
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.rules.nodes import Spelling, Terminal
 from dlm.grammar.trie import Trie
 
 _FEW = 1024  # tokens that are set one by one
@@ -87,9 +89,8 @@ class TerminalTokens:
 
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
-        self._table = Table(
-            lambda s: [(low, high, to, scanner.counts(s, to)) for low, high, to in scanner.moves(s)]
-        )
+        self._table = Table(self._moves)
+        self._stopping = Table(lambda s: [] if self._any_text(s) else self._moves(s))
         self.forget()
 
     def forget(self) -> None:
@@ -144,6 +145,22 @@ class TerminalTokens:
             self._all.hold(self._ends[key].nbytes)
         return self._ends[key]
 
+    def branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
+        """The branch of a child of the root that is within, read from before the text or from
+        between two of its characters, where the terminal takes any text."""
+        (_, _, inside), *_ = self._scanner.moves(self._scanner.start)
+        self._at(self._scanner.start if start else inside, (0, 0) if counting else (0, None), meter)
+        return self._branches[node, inside, counting]
+
+    def _moves(self, state: int) -> list[tuple[int, int, int, bool]]:
+        scanner = self._scanner
+        return [
+            (low, high, to, scanner.counts(state, to)) for low, high, to in scanner.moves(state)
+        ]
+
+    def _any_text(self, state: int) -> bool:
+        return isinstance(self._scanner, Scanner) and self._scanner.takes_any_text(state)
+
     def _at(self, state: int, bounds: Bounds, meter: Meter) -> Within:
         key = state, bounds != (0, None)
         if key not in self._within:
@@ -171,17 +188,42 @@ class TerminalTokens:
             for byte in range(low, high + 1)
             if byte in children
         ]
+        shared = self._shared(state, counting, meter)
         new = [root for root, _ in roots if (*root, counting) not in self._branches]
         for begin in range(0, len(new), _AT_ONCE):
             meter.spend(1)
             some = new[begin : begin + _AT_ONCE]
-            reached = self._table.walk(self._trie, some, counting)
+            if shared is None:
+                reached = self._table.walk(self._trie, some, counting)
+            else:
+                reached = self._stopping.walk(self._trie, some, counting)
+                reached = [
+                    shared.completed(scanner, each, state == scanner.start) for each in reached
+                ]
             meter.add(_GROUP)
             for root, branch in zip(some, branches(scanner, reached, self._trie), strict=True):
                 self._branches[*root, counting] = branch
                 meter.add(branch.size // _WALKED)
                 self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])
+
+    def _shared(self, state: int, counting: bool, meter: Meter) -> AnyText | None:
+        """What is known of all texts, where they are read from here on as from their beginning.
+
+        Branches of bytes after which any text is taken are theirs.
+        """
+        scanner, shared = self._scanner, self._all.any_text
+        if shared is None or shared.scanner is scanner or not isinstance(scanner, Scanner):
+            return None
+        if not scanner.quoted or not (scanner.boundary[state] or state == scanner.start):
+            return None
+        for low, high, to in scanner.moves(state):
+            if scanner.takes_any_text(to):
+                for byte in range(low, high + 1):
+                    if (node := self._trie.first_bytes.get(byte)) is not None:
+                        branch = self._all.any_branch(node, state == scanner.start, counting, meter)
+                        self._branches.setdefault((node, to, counting), branch)
+        return shared
 
 
 class Terminals:
@@ -194,6 +236,7 @@ class Terminals:
         self._scanners = WeakValueDictionary()
         self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
         self._tokens = WeakValueDictionary()
+        self.any_text: AnyText | None = None
 
     def scanner(self, terminal: Terminal | bytes) -> Scanner | LiteralScanner:
         scanner = self._scanners.get(terminal)
@@ -206,6 +249,30 @@ class Terminals:
         if known is None:
             known = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
         return known
+
+    def any_text(self, scanner: Scanner, meter: Meter) -> "AnyText | None":
+        """What the terminals of its spelling share; None where nothing is worth it."""
+        if scanner.spelling is Spelling.RAW or scanner is self._shared_scanner(scanner.spelling):
+            return None
+        if scanner.spelling not in self._any:
+            whole = self._shared_scanner(scanner.spelling)
+            self._any[scanner.spelling] = AnyText(self.tokens(whole), whole, self._trie, meter)
+        return self._any[scanner.spelling]
+
+    def share_any_text(self) -> None:
+        """Find what is common to all terminals that are JSON strings: .3 s at 262,144 tokens."""
+        terminal = Terminal(Automaton.ANY, 0, None, Spelling.QUOTED)
+        scanner = self.scanner(terminal)
+        if isinstance(scanner, Scanner):
+            self._any, self.any_text = self.tokens(scanner), AnyText(scanner, self._trie)
+            for bounded in (False, True):
+                self._any.explore(scanner.start, bounded, Meter())
+                for to in self._any.explore(scanner.start, bounded, Meter()):
+                    self._any.explore(to, bounded, Meter())
+
+    def any_branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
+        """The branch of any text for a child of the trie's root."""
+        return self._any.branch(node, start, counting, meter)
 
     def hold(self, count: int) -> None:
         """So many bytes more are remembered."""

@@ -1,0 +1,72 @@
+"""What all JSON strings have in common, over one vocabulary: where any text may follow.
+
+The keys that a schema does not name are all texts but a few, and so is much else. Once such a
+terminal has departed from what it does not take, it reads on as one that takes any text. What
+tokens lead to from there is found once, and cut out for others by the order of the trie.
+"""
+
+import numpy as np
+from jaxtyping import Int32
+
+from dlm.grammar.masks.walk import Nodes, Reached, Table
+from dlm.grammar.parse.scanner import Scanner
+from dlm.grammar.trie import Trie, ranges
+
+
+class AnyText:
+    """What is reached by reading tokens as any text, before its opening quote and after it."""
+
+    def __init__(self, scanner: Scanner, trie: Trie):
+        """`scanner` takes any text, in quotes."""
+        self.scanner, self._trie = scanner, trie
+        table = Table(lambda s: [(*move, scanner.counts(s, move[2])) for move in scanner.moves(s)])
+        (_, _, within), *_ = scanner.moves(scanner.start)
+        self._found = {True: _sorted(table, scanner, scanner.start, trie)}
+        self._found[False] = _sorted(table, scanner, within, trie)
+
+    def completed(self, scanner: Scanner, reached: Reached, start: bool) -> Reached:
+        """`reached`, with what follows the nodes at which `scanner` takes any text.
+
+        `start`: it was reached from before the opening quote.
+        """
+        nodes, states, counts = [reached.nodes], [reached.states], [reached.counts]
+        for state in np.flatnonzero(np.bincount(reached.states)).tolist():
+            if scanner.takes_any_text(state):
+                at = reached.states == state
+                so_far = reached.counts[at] if len(reached.counts) else reached.counts
+                below, like, more = self._below(reached.nodes[at], so_far, start)
+                nodes.append(below)
+                states.append(np.array(scanner.like(self.scanner, state), np.int32)[like])
+                counts.append(more)
+        return Reached(*map(np.concatenate, (nodes, states, counts)))
+
+    def _below(self, nodes: Nodes, counts: Nodes, start: bool) -> tuple[Nodes, Nodes, Nodes]:
+        """What is reached below `nodes`: nodes, states, and characters if `counts` has them."""
+        places, known = self._found[start]
+        first = self._trie.places[nodes]
+        at, end = np.searchsorted(places, (first, first + self._trie.sizes[nodes]))
+        found, owner = ranges((at + 1).astype(np.int32), (end - at - 1).astype(np.int32))
+        if len(counts):
+            counts = known.counts[found] + (counts - known.counts[at])[owner]
+        return known.nodes[found], known.states[found], counts
+
+
+def _sorted(
+    table: Table, scanner: Scanner, state: int, trie: Trie
+) -> tuple[Int32[np.ndarray, " n"], Reached]:
+    """All that is reached from a state, with its places in the trie, by these."""
+    roots = [
+        (node, to)
+        for low, high, to in scanner.moves(state)
+        for byte, node in trie.first_bytes.items()
+        if low <= byte <= high
+    ]
+    firsts = {to: scanner.counts(state, to) for _, to in roots}
+    found = table.walk(trie, roots, counting=True)
+    nodes, states = (np.concatenate([getattr(f, n) for f in found]) for n in ("nodes", "states"))
+    counts = np.concatenate(
+        [f.counts + np.int32(firsts[to]) for f, (_, to) in zip(found, roots, strict=True)]
+    )
+    places = trie.places[nodes]
+    order = np.argsort(places)
+    return places[order], Reached(nodes[order], states[order], counts[order])

@@ -1,0 +1,55 @@
+"""Terminals that come to take any text share what follows: masks are those of full walks."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from dlm.grammar import Compiler, JsonSchema, Matcher
+from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.network import Network
+from dlm.grammar.parse.within import Terminals
+
+NAMES = ["name", "na", "né", "日本", 'q"', "\n", "😀", "age of", ""]
+SCHEMAS = [
+    {"type": "object", "properties": dict.fromkeys(NAMES, True), "additionalProperties": True},
+    {"type": "object", "propertyNames": {"not": {"enum": NAMES}}, "additionalProperties": True},
+    {"type": "string", "not": {"enum": NAMES}},
+    {"type": "string", "not": {"enum": NAMES}, "minLength": 2, "maxLength": 9},
+    {"type": "string", "pattern": "^[a-c]"},
+    {"type": "string", "pattern": "na|é", "maxLength": 12},
+    {"type": "string", "not": {"pattern": "^x?y"}, "minLength": 3},
+]
+
+
+@pytest.fixture(scope="module")
+def sharing(vocabulary):
+    return Compiler(vocabulary)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_masks_are_those_of_full_walks(vocabulary, sharing, schema):
+    spec = JsonSchema(schema)
+    alone = Terminals(vocabulary.trie, len(vocabulary))
+    shared = sharing.compile(spec)
+    plain = Compiled(Network(spec.rules(None)), vocabulary, alone)
+    for seed in range(6):
+        rng, one, other = random.Random(seed), Matcher(shared), Matcher(plain)
+        for _ in range(16):
+            words = one.allowed()
+            assert np.array_equal(words, other.allowed())
+            tight = rng.randint(8, 20)
+            if one.closes_within(tight - 1):
+                assert np.array_equal(one.allowed(tight), other.allowed(tight))
+            tokens = [t for t in tokens_in(words).tolist() if t not in vocabulary.stops]
+            if not tokens:
+                break
+            wanted = vocabulary.encode(
+                json.dumps(rng.choice(NAMES), ensure_ascii=rng.random() < 0.5)
+            )
+            likely = [token for token in wanted if token in tokens]
+            token = rng.choice(likely if likely and rng.random() < 0.6 else tokens)
+            assert one.accept(token)
+            assert other.accept(token)
