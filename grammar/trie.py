@@ -91,6 +91,18 @@ class Trie:
             self._bytes[first : first + self._children[node]], range(first, len(self)), strict=False
         )
 
+    def child_count(self, node: int) -> int:
+        return self._children[node]
+
+    def children_by(self, node: int, bytes_: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The children of one node by some bytes."""
+        first = self._first[node]
+        end = first + self._children[node]
+        for byte in bytes_:
+            child = self._bytes.find(byte, first, end)
+            if child >= 0:
+                yield byte, child
+
     def along(self, text: bytes, start: int = 0) -> Iterator[int]:
         """The nodes that `text` leads to from `start` on, byte by byte."""
         node = 0

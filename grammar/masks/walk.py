@@ -3,7 +3,7 @@
 A machine says where a byte leads from a state. Knows neither terminals nor rules.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +15,8 @@ from dlm.grammar.trie import Trie
 Nodes = Int32[np.ndarray, " _"]
 _NOWHERE = -1
 _DENSE = 4  # a part of a level that is worth looking at all of it
-_FEW = 48  # nodes that are looked at one by one
+_FEW = 100  # nodes that are looked at one by one
+_SEVERAL = 24  # children of a node: of more, likely ones are looked up
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,20 @@ class Table:
         parts = [np.split(each, cuts) if len(each) else [each] * len(roots) for each in arrays]
         return [Reached(*each) for each in zip(*parts, strict=True)]
 
+    def walk_below(self, trie: Trie, nodes: Nodes, state: int) -> Reached:
+        """What is reached below some nodes of any depth, all of which are in one state."""
+        states = np.full(len(nodes), state, np.int32)
+        found = [(nodes[:0], states[:0])]
+        while len(nodes):
+            self._write(np.flatnonzero(np.bincount(states)).tolist())
+            children, parent = trie.children_of(nodes)
+            to = self._to.ravel().take((states[parent] << 8) + trie.byte[children])
+            kept = np.flatnonzero(to != _NOWHERE)
+            nodes, states = children[kept], to[kept]
+            found.append((nodes, states))
+        nodes, states = (np.concatenate(each) for each in zip(*found, strict=True))
+        return Reached(nodes, states, nodes[:0])
+
     def _write(self, states: list[int]) -> None:
         for state in states:
             if state in self._written:
@@ -115,20 +130,12 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
             states.append(state)
         return numbers[state]
 
-    nodes = np.concatenate([each for each, _ in begin] or [np.zeros(0, np.int32)])
-    ids = [np.full(len(each), number(state), np.int32) for each, state in begin]
-    at = np.concatenate(ids or [np.zeros(0, np.int32)])
-    found = [(nodes[:0], at[:0])]
+    few: list[tuple[int, int]] = []  # nodes and states that are found one by one
+    found = [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
+    level: list[tuple[int, int]] = []
+    nodes, at = _joined(begin, number)
     while len(nodes):
-        if len(nodes) <= _FEW:
-            pairs = [
-                (child, number(behind))
-                for node, state in zip(nodes.tolist(), at.tolist(), strict=True)
-                for byte, child in trie.each_child(node)
-                if (behind := machine.after(states[state], byte)) is not None
-            ]
-            nodes, at = np.array(pairs, np.int32).reshape(-1, 2).T
-        else:
+        if len(nodes) > _FEW:
             likely = np.stack([machine.likely(state) for state in states])
             children, before = _likely_children(trie, nodes, at, likely)
             moves, which = np.unique(before << 8 | trie.byte[children], return_inverse=True)
@@ -136,9 +143,36 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
             to = np.array([_NOWHERE if s is None else number(s) for s in behind], np.int32)[which]
             kept = np.flatnonzero(to != _NOWHERE)
             nodes, at = children[kept], to[kept]
-        found.append((nodes, at))
+            found.append((nodes, at))
+            continue
+        level = [*zip(nodes.tolist(), at.tolist(), strict=True)]
+        while level and len(level) <= _FEW:
+            level = [
+                (child, number(behind))
+                for node, which in level
+                for byte, child in _worth(trie, machine, node, states[which])
+                if (behind := machine.after(states[which], byte)) is not None
+            ]
+            few += level
+        nodes, at = np.array(level, np.int32).reshape(-1, 2).T
+    found.append(tuple(np.array(few, np.int32).reshape(-1, 2).T))
     nodes, at = (np.concatenate(each) for each in zip(*found, strict=True))
     return Reached(nodes, at, nodes[:0]), states
+
+
+def _joined(begin: list[tuple[Nodes, Any]], number: Callable[[Any], int]) -> tuple[Nodes, Nodes]:
+    """Nodes of several lists, with the numbers of their states."""
+    if not begin:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    at = [np.full(len(each), number(state), np.int32) for each, state in begin]
+    return np.concatenate([each for each, _ in begin]), np.concatenate(at)
+
+
+def _worth(trie: Trie, machine: Machine, node: int, state: Any) -> Iterator[tuple[int, int]]:
+    """Children of one node that are worth looking at: of many, those by likely bytes."""
+    if trie.child_count(node) <= _SEVERAL:
+        return trie.each_child(node)
+    return trie.children_by(node, np.flatnonzero(machine.likely(state)).tolist())
 
 
 def _likely_children(

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int64, UInt64
 
 from dlm.grammar.masks import bits
 from dlm.grammar.masks.table import Mask, Masks
-from dlm.grammar.masks.walk import Reached, walk
+from dlm.grammar.masks.walk import Nodes, Reached, walk
 from dlm.grammar.parse.branch import FAR
 from dlm.grammar.parse.made import Made
 from dlm.grammar.parse.meter import Meter
@@ -25,6 +25,7 @@ from dlm.grammar.vocabulary import Vocabulary
 _NEVER = FAR + 1  # there is no end
 _NODES = 20  # of the trie that a unit of work is spent on
 _MASK = 50  # units for a mask
+_SIDE_BY_SIDE = 16  # terminals that may come next: of more, bytes are looked at instead
 
 
 class Following(NamedTuple):
@@ -139,19 +140,47 @@ class Allowed:
     def _words(self, state: State) -> Words:
         """What can be cut short comes first, and is not done again."""
         self._terminals.trim()
-        within = [
-            self.tokens[thread.terminal].words(thread.at, self._bounds(thread), self._meter)
-            for thread in state.threads
-        ]
-        reached, _ = self._leaving(state)
+        words = np.zeros(-(-len(self._vocabulary) // 32), np.uint32)
+        for thread in state.threads:
+            known = self.tokens[thread.terminal]
+            words |= known.words(thread.at, self._bounds(thread), self._meter)
+        reached, _ = walk(self._vocabulary.trie, self, self._after_next(state, words))
+        self._meter.add(_MASK + len(reached.nodes) // _NODES)
         leaving = self._vocabulary.trie.tokens_at(reached.nodes)[0]
-        words = token_words(leaving, len(self._vocabulary))
-        for each in within:
-            words |= each
-        self._meter.add(_MASK)
+        if len(leaving):
+            words |= token_words(leaving, len(self._vocabulary))
         for token in self._control(state):
             bits.add(words, token)
         return words
+
+    def _after_next(self, state: State, words: Words) -> list[tuple[Nodes, State]]:
+        """The ends of the terminals that are read next, with the states that they lead to.
+
+        Tokens that stay within one of these are added to `words`: many grammars have the same
+        terminals after one another, so this is found once for all of them.
+        """
+        begin = []
+        for thread in state.threads:
+            ends = self.tokens[thread.terminal].ends(thread.at, self._bounds(thread), self._meter)
+            if not len(ends):
+                continue
+            onward = self._parser.behind_terminal(thread)
+            if len(onward.threads) > _SIDE_BY_SIDE:
+                begin.append((ends, onward))
+                continue
+            bounded = []
+            for following in onward.threads:
+                if (following.low, following.high) != (0, None):
+                    bounded.append(following)
+                    continue
+                known = self.tokens[following.terminal]
+                more, behind = known.below(ends, self._meter)
+                words |= more
+                if len(behind):
+                    begin.append((behind, self._parser.behind_terminal(following)))
+            if bounded:
+                begin.append((ends, self._parser.only(onward, bounded)))
+        return begin
 
     def _leaving(self, state: State) -> tuple[Reached, list[State]]:
         """Where tokens lead that leave the terminals of the state's threads."""

@@ -106,6 +106,10 @@ class Parser:
         """Where a text goes on once the terminal has ended."""
         return self._state([thread.behind])
 
+    def only(self, state: State, threads: list[Thread]) -> State:
+        """`state` without its other threads."""
+        return state if len(threads) == len(state.threads) else self._state(threads)
+
     def forced(self, state: State) -> str:
         """The text that every sentence goes on with from here; of a long one, its beginning."""
         if state.forced is None:

@@ -27,6 +27,7 @@ from dlm.grammar.trie import Trie
 _FEW = 1024  # tokens that are set one by one
 _WALKED, _LOOKED = 100, 1000  # nodes of the trie that a unit of work is spent on
 _AT_ONCE, _GROUP = 32, 20  # branches, and units for so many, however short they are
+_BELOW = 5  # units for what follows another terminal
 _NODE = 20  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
@@ -99,6 +100,7 @@ class TerminalTokens:
         self._within: dict[tuple[int, bool], Within] = {}
         self._words: dict[tuple[int, Bounds], Words] = {}
         self._ends: dict[tuple[int, Bounds], Nodes] = {}
+        self._below: dict[bytes, tuple[Words, Nodes]] = {}
 
     def clamped(self, state: int, bounds: Bounds, meter: Meter) -> Bounds:
         """Bounds with the same tokens: there is one mask for all of them."""
@@ -133,6 +135,28 @@ class TerminalTokens:
             self._words[key] = token_words(tokens, self._size)
             self._all.hold(self._words[key].nbytes)
         return self._words[key]
+
+    def below(self, nodes: Nodes, meter: Meter) -> tuple[Words, Nodes]:
+        """Where tokens lead that begin at `nodes` of the trie, and go on as the terminal begins.
+
+        The tokens that stay within it, as packed bits, and the nodes behind which a token goes on
+        outside of it, `nodes` themselves among them where its text may be empty.
+        """
+        key = nodes.tobytes()
+        if key not in self._below:
+            scanner, trie = self._scanner, self._trie
+            meter.spend(_BELOW)
+            table = self._table
+            reached = table.walk_below(trie, nodes, scanner.start)
+            meter.add(len(reached.nodes) // _WALKED)
+            words = token_words(trie.tokens_at(reached.nodes)[0], self._size)
+            final = np.array(scanner.final)[reached.states] & (trie.children[reached.nodes] > 0)
+            ends = reached.nodes[final]
+            if scanner.final[scanner.start]:
+                ends = np.concatenate([ends, nodes])
+            self._below[key] = words, ends
+            self._all.hold(words.nbytes + ends.nbytes)
+        return self._below[key]
 
     def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
         return self._at(state, bounds, meter).costs(bounds)
