@@ -129,6 +129,7 @@ class Objects:
     opened: bool = False  # the schema speaks of properties that it does not name
     named: bool = False  # it has `properties`, which may name none, or impossible ones
     evaluated: tuple[frozenset[str], frozenset[str], bool] = (frozenset(), frozenset(), False)
+    order: tuple[str, ...] = ()  # of the properties, where what `allOf` and `$ref` name is first
 
     def both(self, other: "Objects") -> "Objects":
         mine, its = self.evaluated, other.evaluated
@@ -142,7 +143,12 @@ class Objects:
             self.opened or other.opened,
             self.named or other.named,
             (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
+            self._order(other) if self.order or other.order else (),
         )
+
+    def _order(self, other: "Objects") -> tuple[str, ...]:
+        names = (*(self.order or self.all_names()), *(other.order or other.all_names()))
+        return tuple(dict.fromkeys(names))
 
     def all_names(self) -> dict[str, None]:
         """Names that it speaks of, in the schema's order."""

@@ -44,6 +44,7 @@ from dlm.grammar.schema.shapes import (
     Shapes,
     closed_names,
     disjoint,
+    last_named,
     merged,
     required_names,
     weight_of,
@@ -127,8 +128,10 @@ class NormalForm(Values):
         own = self._keywords.own(source, kind, noted)
         if own is None:
             return ()
-        combined = self._keywords.combined(source, kind, noted)
-        found = self._both((own,), self.shapes(combined, kind, noted), leaf)
+        combined = self.shapes(self._keywords.combined(source, kind, noted), kind, noted)
+        found = self._both((own,), combined, leaf)
+        if kind == "object" and not self._closed:
+            found = last_named(own, combined, found)
         if rest is None:
             return found
         return [replace(shape, facets=with_evaluated(shape.facets, rest)) for shape in found]

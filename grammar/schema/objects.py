@@ -3,11 +3,9 @@
 Knows neither what a property's value is nor how it is written.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import (
     NOTHING,
     Node,
@@ -19,138 +17,11 @@ from dlm.grammar.rules.nodes import (
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import MOST_STATES, TooManyError, Value
 from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.facets import Objects
-from dlm.grammar.schema.formula import FALSE, Formula, every, place
-from dlm.grammar.schema.normal import NormalForm
+from dlm.grammar.schema.formula import place
+from dlm.grammar.schema.members import Member, Members
 
-_MOST_KEYS = 16  # texts of a pattern up to which they are properties that the schema names
 _MOST_COUNTED = 1_000  # keys that are looked at one by one
 _LONGEST = 64  # parts of one rule
-_MOST_CLASSES = 64  # sets of keys that have the same schema
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A property, or, without a name, any with one of `keys`."""
-
-    value: Formula
-    name: str | None = None
-    required: bool = False
-    keys: Automaton = Automaton.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class Members:
-    """Of an object: `named` in this order, then `free` ones; of each of `needed`, one of these."""
-
-    named: tuple[Member, ...]
-    free: tuple[Member, ...]
-    needed: tuple[tuple[Member, ...], ...] = ()
-
-
-def members(
-    objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], Automaton]
-) -> list[Members]:
-    """The alternatives. Raises `TooManyError`, and `TooLargeError` for a set of keys.
-
-    `keys_of` has the strings that fit a condition.
-    """
-    named = {name: normal.value_of(objects, name) for name in objects.all_names()}
-    required = set(objects.required)
-    present = [name for name, value in named.items() if normal.possible(value)]
-    patterns = any(clause.patterns for clause in objects.clauses)
-    # It names properties, or none at all, says nothing of others, and needs no others.
-    speaks = objects.named or bool(present or patterns)
-    closed = speaks and not objects.opened and objects.low <= len(present)
-    free: list[Member] = []
-    for member in _classes(objects, list(named), normal, keys_of, closed):
-        words = member.keys.words_up_to(_MOST_KEYS)
-        if words is None:
-            free.append(member)
-        else:
-            named |= dict.fromkeys(words, member.value)
-    found = [Members((), tuple(free))]
-    found[0] = replace(
-        found[0],
-        named=tuple(Member(v, n, n in required) for n, v in named.items() if normal.possible(v)),
-    )
-    for keys, value in objects.some:
-        language = keys_of(keys) if isinstance(keys, Formula) else keys
-        rest = _classes(objects, list(named), normal, keys_of, False) if closed else free
-        found = [new for old in found for new in _with(old, language, value, rest)]
-        if len(found) > _MOST_CLASSES:
-            raise TooManyError
-    return found
-
-
-def _with(old: Members, keys: Automaton, value: Formula, free: list[Member]) -> Iterator[Members]:
-    """With a property that has one of `keys`, and such a value: one that is there, or a new one."""
-    for i, member in enumerate(old.named):
-        if keys.accepts(member.name or ""):
-            both = every(member.value, value)
-            if both != FALSE:
-                there = replace(member, value=both, required=True)
-                yield replace(old, named=(*old.named[:i], there, *old.named[i + 1 :]))
-    for i, needed in enumerate(old.needed):
-        if options := _among(needed, keys, value):
-            yield replace(old, needed=(*old.needed[:i], options, *old.needed[i + 1 :]))
-    if options := _among(free, keys, value):
-        yield replace(old, needed=(*old.needed, options))
-
-
-def _among(some: Iterable[Member], keys: Automaton, value: Formula) -> tuple[Member, ...]:
-    """Those of `some` that have one of `keys`, with such a value."""
-    both = (Member(every(m.value, value), keys=m.keys.intersection(keys)) for m in some)
-    return tuple(member for member in both if member.value != FALSE and not member.keys.is_empty)
-
-
-def _classes(
-    objects: Objects,
-    named: list[str],
-    normal: NormalForm,
-    keys_of: Callable[[Formula], Automaton],
-    closed: bool,
-) -> list[Member]:
-    """Keys that have no name in the schema, by what their values have to fit."""
-    rests = every(*(clause.rest for clause in objects.clauses if not clause.patterns))
-    if rests == FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
-        return []
-    normal.work.count(sum(map(len, named)) // 8, "")
-    keys = Automaton.words(named).complement() if named else Automaton.ANY
-    for names in objects.names:
-        keys = keys.intersection(keys_of(names))
-    found: list[tuple[Automaton, tuple[Formula, ...], bool]] = [(keys, (), False)]
-    for clause in objects.clauses:
-        if not clause.patterns:
-            found = [
-                (k, (*values, clause.rest), hit) for k, values, hit in found if clause.rest != FALSE
-            ]
-            continue
-        split = [(k, values, hit, False) for k, values, hit in found]
-        for pattern, value in clause.patterns:
-            normal.work.count(20 * len(split), "")
-            matching = normal.languages.of("pattern", pattern)
-            others = normal.languages.of("pattern", pattern, False)
-            split = [
-                part  # and no keys of which readers disagree whether they match
-                for k, values, hit, here in split
-                for part in (
-                    (k.intersection(matching), (*values, value), True, True),
-                    (k.intersection(others), values, hit, here),
-                )
-                if not part[0].is_empty and FALSE not in part[1]
-            ]
-            if len(split) > _MOST_CLASSES:
-                raise TooManyError
-        found = [
-            (k, values if here else (*values, clause.rest), hit) for k, values, hit, here in split
-        ]
-    joined: dict[Formula, Automaton] = {}
-    for k, values, hit in found:
-        value = every(*values)
-        if not k.is_empty and (hit or not closed) and normal.possible(value):
-            joined[value] = joined[value].union(k) if value in joined else k
-    return [Member(value, keys=k) for value, k in joined.items()]
 
 
 @dataclass
@@ -163,6 +34,7 @@ class ObjectWriter:
     value: Value
     dialect: Dialect
     rules: Rules
+    loose: bool = False  # properties without a name in the schema may come first, too
 
     def __post_init__(self) -> None:
         named = self.members.named
@@ -177,6 +49,7 @@ class ObjectWriter:
         self._comma = self.dialect.mark(",")
         self._known: dict[tuple[int, int, int], Node] = {}
         self._nodes: dict[Member, Node] = {}
+        self._free_member: Node | None = None
         self.repeats = bool(self.members.free) or len(self.members.needed) > 1
         self._unnamed = [*self.members.free, *(m for some in self.members.needed for m in some)]
         self.few_keys = self.repeats and any(member.keys.runs_out for member in self._unnamed)
@@ -197,6 +70,9 @@ class ObjectWriter:
         empty = self._ends(0, 0, everything)
         if content == NOTHING:
             return self.dialect.mark("{}") if empty else NOTHING
+        if self.loose and self.members.free and self.members.named and not self._cap:
+            free = concatenation(self._any_free(), self._comma)
+            content = concatenation(Repetition(free), *_parts(content))
         whole = concatenation(self.dialect.mark("{"), content, self.dialect.mark("}"))
         return alternation(self.dialect.mark("{}"), whole) if empty else whole
 
@@ -242,11 +118,16 @@ class ObjectWriter:
         more = concatenation(self._comma, *_parts(rest))
         return optional(more) if ends else more
 
+    def _any_free(self) -> Node:
+        if not self.members.free:
+            return NOTHING
+        if self._free_member is None:
+            free = alternation(*map(self._member, self.members.free))
+            self._free_member = self.rules.add(free, "free") if len(self.members.free) > 1 else free
+        return self._free_member
+
     def _free(self, count: int, needed: int) -> Node:
-        free = alternation(*map(self._member, self.members.free)) if self.members.free else NOTHING
-        if not needed and free != NOTHING:
-            if len(self.members.free) > 1:
-                free = self.rules.add(free, "free")
+        if not needed and (free := self._any_free()) != NOTHING:
             low = max(0, self.low - count - 1)
             high = None if self.high is None else self.high - count - 1
             if high is not None and high < low:

@@ -37,6 +37,26 @@ def closed_names(shape: Shape) -> set[str] | None:
     return names if names or facets.named else None
 
 
+def last_named(own: Shape, combined: Shapes, found: Sequence[Shape]) -> Sequence[Shape]:
+    """Return `found`, of both, with the order in which the `own` properties are the last ones."""
+    mine = own.facets.all_names() if isinstance(own.facets, Objects) else {}
+    others = [
+        name
+        for shape in combined
+        if isinstance(shape.facets, Objects)
+        for name in shape.facets.order or shape.facets.all_names()
+    ]
+    order = tuple(dict.fromkeys((*others, *mine)))
+    if not mine or not others or order == tuple(dict.fromkeys((*mine, *others))):
+        return found
+    return [
+        replace(shape, facets=replace(shape.facets, order=order))
+        if isinstance(shape.facets, Objects)
+        else shape
+        for shape in found
+    ]
+
+
 def required_names(shape: Shape) -> set[str]:
     return set(shape.facets.required) if isinstance(shape.facets, Objects) else set()
 

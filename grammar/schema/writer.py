@@ -27,9 +27,11 @@ from dlm.grammar.schema.formula import FALSE, Formula, place
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, most_characters, whole
 from dlm.grammar.schema.listing import Listing, either
+from dlm.grammar.schema.members import members
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.nulls import without_nulls
-from dlm.grammar.schema.objects import ObjectWriter, members
+from dlm.grammar.schema.objects import ObjectWriter
+from dlm.grammar.schema.orders import in_other_orders
 from dlm.grammar.schema.reader import Reader
 from dlm.grammar.schema.work import MOST_WORK, Work
 
@@ -265,8 +267,15 @@ class Writer:
         options = []
         if not self._closed:
             objects = replace(objects, opened=True)
-        for option in members(objects, self._normal, self._keys):
-            writer = ObjectWriter(option, objects.low, objects.high, value, dialect, self._rules)
+        found = members(objects, self._normal, self._keys)
+        if not self._closed:
+            orders = (objects.required, objects.order)
+            found = [each for one in found for each in in_other_orders(one, *orders)]
+        for option in found:
+            counts = objects.low, objects.high
+            writer = ObjectWriter(
+                option, *counts, value, dialect, self._rules, loose=not self._closed
+            )
             self.free_keys |= writer.repeats
             self.few_keys |= writer.few_keys
             options.append(writer.write())
