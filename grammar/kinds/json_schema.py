@@ -41,7 +41,8 @@ class JsonSchema(Spec):
     OpenAI's API has for it: `{"name": ..., "schema": ...}`, or that within `json_schema`.
     Properties come in the schema's order. With `additional_properties` "closed" there are only
     those that the schema names, unless it speaks of others; with "schema" there are others wherever
-    the specification allows them: objects that the schema does not close are open.
+    the specification allows them, and properties may also come in orders in which people write
+    them (docs/conformance.md).
 
     `whitespace` says what stands between the JSON's own tokens: "compact" nothing at all; "pretty"
     what `json.dumps(value, indent=2)` writes, but for the depth of a line, which is the model's

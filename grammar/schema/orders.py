@@ -1,8 +1,16 @@
-"""Orders in which the properties of an object may be written."""
+"""Orders in which the properties of an open object may be written: any, if they are few.
+
+Else the schema's own, and those in which people write them.
+"""
 
 from dataclasses import replace
 
+from dlm.grammar.rules.nodes import NOTHING, Node, alternation, concatenation, optional
+from dlm.grammar.schema.listing import either
 from dlm.grammar.schema.members import Members
+from dlm.grammar.schema.objects import ObjectWriter
+
+_MOST_IN_ANY_ORDER = 4  # named properties: each set of those that are there takes a rule
 
 
 def in_other_orders(members: Members, *orders: tuple[str, ...]) -> list[Members]:
@@ -13,3 +21,48 @@ def in_other_orders(members: Members, *orders: tuple[str, ...]) -> list[Members]
         named = sorted(members.named, key=lambda m: places.get(m.name or "", len(places)))
         found[tuple(named)] = replace(members, named=tuple(named))
     return list(found.values())
+
+
+class AnyOrderWriter(ObjectWriter):
+    """Writes the members of an object in any order."""
+
+    def applies(self) -> bool:
+        """Whether the object can be written so: it counts nothing, and names few properties."""
+        return len(self.members.named) <= _MOST_IN_ANY_ORDER and not (
+            self._cap or self.members.needed
+        )
+
+    def write(self) -> Node:
+        self._sets: dict[int, Node] = {}
+        self._required = sum(
+            1 << i for i, member in enumerate(self.members.named) if member.required
+        )
+        content, empty = self._from(0), not self._required
+        if content == NOTHING:
+            return self.dialect.mark("{}") if empty else NOTHING
+        whole = concatenation(self.dialect.mark("{"), content, self.dialect.mark("}"))
+        return alternation(self.dialect.mark("{}"), whole) if empty else whole
+
+    def _from(self, there: int) -> Node:
+        """At least one property, after those of the set `there`, one bit for each named one."""
+        if there in self._sets:
+            return self._sets[there]
+        free = self._any_free()
+        steps = [
+            (self._member(member), there | 1 << i)
+            for i, member in enumerate(self.members.named)
+            if not there >> i & 1
+        ]
+        if not steps and free == NOTHING:
+            return self._sets.setdefault(there, NOTHING)
+        reference = self.rules.new("members")
+        self._sets[there] = reference
+        steps += [(free, there)] if free != NOTHING else []
+        return self.rules.define(reference, either([self._followed(*step) for step in steps]))
+
+    def _followed(self, node: Node, there: int) -> Node:
+        rest, ends = self._from(there), not self._required & ~there
+        if rest == NOTHING:
+            return node if ends else NOTHING
+        more = concatenation(self._comma, rest)
+        return concatenation(node, optional(more) if ends else more)

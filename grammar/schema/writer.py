@@ -27,11 +27,11 @@ from dlm.grammar.schema.formula import FALSE, Formula, place
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, most_characters, whole
 from dlm.grammar.schema.listing import Listing, either
-from dlm.grammar.schema.members import members
+from dlm.grammar.schema.members import Members, members
 from dlm.grammar.schema.normal import NormalForm
 from dlm.grammar.schema.nulls import without_nulls
 from dlm.grammar.schema.objects import ObjectWriter
-from dlm.grammar.schema.orders import in_other_orders
+from dlm.grammar.schema.orders import AnyOrderWriter, in_other_orders
 from dlm.grammar.schema.reader import Reader
 from dlm.grammar.schema.work import MOST_WORK, Work
 
@@ -264,22 +264,29 @@ class Writer:
 
     def members(self, objects: Objects, value: Value, dialect: Dialect) -> Node:
         """Objects, with their values and all else in forms of their own."""
-        options = []
         if not self._closed:
             objects = replace(objects, opened=True)
-        found = members(objects, self._normal, self._keys)
-        if not self._closed:
-            orders = (objects.required, objects.order)
-            found = [each for one in found for each in in_other_orders(one, *orders)]
-        for option in found:
-            counts = objects.low, objects.high
-            writer = ObjectWriter(
-                option, *counts, value, dialect, self._rules, loose=not self._closed
-            )
-            self.free_keys |= writer.repeats
-            self.few_keys |= writer.few_keys
-            options.append(writer.write())
+        options = [
+            writer.write()
+            for found in members(objects, self._normal, self._keys)
+            for writer in self._writers(found, objects, value, dialect)
+        ]
         return either(options)
+
+    def _writers(
+        self, found: Members, objects: Objects, value: Value, dialect: Dialect
+    ) -> list[ObjectWriter]:
+        """One writer, or, for an open object with many properties, one for each order of them."""
+        rest = objects.low, objects.high, value, dialect, self._rules
+        first = AnyOrderWriter(found, *rest)
+        self.free_keys |= first.repeats
+        self.few_keys |= first.few_keys
+        if self._closed:
+            return [ObjectWriter(found, *rest)]
+        if first.applies():
+            return [first]
+        orders = in_other_orders(found, objects.required, objects.order)
+        return [ObjectWriter(each, *rest, loose=True) for each in orders]
 
     def _keys(self, formula: Formula) -> Automaton:
         found = Automaton.NONE

@@ -16,13 +16,29 @@ def orders(schema: Any, value: dict[str, Any], **options: Any) -> list[str]:
     return sorted("".join(way) for way in ways if recogniser.accepts(json.dumps(way)))
 
 
-NAMED = {"type": "object", "properties": {name: {"type": "integer"} for name in "abcd"}}
+NAMED = {"type": "object", "properties": {name: {"type": "integer"} for name in "abcde"}}
 VALUE = dict.fromkeys("abc", 1)
 
 
 def test_closed_objects_have_the_schema_s_order():
     assert orders(NAMED, VALUE) == ["abc"]
     assert orders(NAMED | {"required": ["c", "a"]}, VALUE) == ["abc"]
+
+
+@pytest.mark.parametrize("required", [[], ["a"], ["c", "a"]])
+def test_open_objects_with_few_properties_have_any_order(required: list[str]):
+    schema = {"properties": {name: {"type": "integer"} for name in "abc"}, "required": required}
+    every = sorted(map("".join, permutations("abc")))
+    assert orders(schema, VALUE, additional_properties="schema") == every
+    assert orders(schema | {"additionalProperties": False}, VALUE) == ["abc"]
+    closed = schema | {"additionalProperties": False}
+    assert orders(closed, VALUE, additional_properties="schema") == every
+    spec = JsonSchema(closed, additional_properties="schema")
+    recogniser = Recogniser(spec.rules(None))
+    for text in ('{"a": 1, "a": 1, "c": 1}', '{"b": 1, "b": 1}', '{"a": 1, "c": 1, "z": 1}'):
+        assert not recogniser.accepts(text)
+    assert recogniser.accepts("{}") == (not required)
+    assert recogniser.accepts('{"b": 1}') == (not required)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +50,7 @@ def test_closed_objects_have_the_schema_s_order():
         (
             {
                 "properties": {"a": {}},
-                "allOf": [{"properties": {"b": {}}}, {"properties": {"c": {}}}],
+                "allOf": [{"properties": {"b": {}, "d": {}}}, {"properties": {"c": {}, "e": {}}}],
             },
             ["abc", "bca"],
         ),
