@@ -1,7 +1,5 @@
 """What patterns match: whole texts, or, as JSON Schema means it, texts that they occur in."""
 
-from functools import lru_cache
-
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.ranges import EVERY
@@ -17,6 +15,7 @@ from dlm.grammar.rules.nodes import (
     Node,
     Repetition,
 )
+from dlm.grammar.shared_cache import RESULTS
 
 _ANYTHING = Repetition(Characters(EVERY))
 _FEW = 32  # of counted characters: more are counted, not unrolled
@@ -24,7 +23,7 @@ _FEW = 32  # of counted characters: more are counted, not unrolled
 Bounded = tuple[Automaton, int, int | None]  # texts of so many characters that it accepts
 
 
-@lru_cache(maxsize=1024)
+@RESULTS.remembered
 def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
     """Matches the `whole` text, or all texts in which the pattern matches a part.
 
@@ -36,13 +35,13 @@ def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
         raise InvalidGrammarError("pattern", "nested too deeply") from error
 
 
-@lru_cache(maxsize=1024)
+@RESULTS.remembered
 def automaton_of(pattern: str, whole: bool) -> Automaton:
     """Raises `InvalidGrammarError`, also for what is too large."""
     return _automaton(parse(pattern, whole))
 
 
-@lru_cache(maxsize=1024)
+@RESULTS.remembered
 def bounded(pattern: str, whole: bool, wide: bool = False) -> Bounded:
     """The automaton without a long count that comes down to the number of characters, and that.
 

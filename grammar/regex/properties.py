@@ -14,6 +14,7 @@ from itertools import groupby
 import regex
 
 from dlm.grammar.regex.ranges import EVERY, Ranges, inverted, union
+from dlm.grammar.shared_cache import RESULTS
 
 _CATEGORIES = {  # PropertyValueAliases.txt of Unicode
     name: short
@@ -56,7 +57,7 @@ _SURROGATE = (0xD800, 0xDFFF)
 _UNCHANGED = ((0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x17000, 0x18D8F), (0x20000, 0x2F7FF))
 
 
-@lru_cache(maxsize=128)
+@RESULTS.remembered
 def property_(text: str) -> Ranges | None:
     """Return the characters that `text` between the braces of `\\p{}` stands for; None if ECMA-262
     knows no such property. A script's name alone is its characters, as in Rust and PCRE.

@@ -44,10 +44,12 @@ def can_be_judged(pattern: str) -> bool:
     return _compiled(pattern) is not None
 
 
-@lru_cache(maxsize=64)
 def _compiled(pattern: str) -> regex.Pattern[str] | None:
-    if len(pattern) > _LONGEST:
-        return None
+    return _read(pattern) if len(pattern) <= _LONGEST else None
+
+
+@lru_cache(maxsize=64)
+def _read(pattern: str) -> regex.Pattern[str] | None:
     flags = regex.UNICODE if re.search(r"\\[pP]\{", pattern) else regex.ASCII
     try:
         return regex.compile(_as_ecmascript(pattern), flags)

@@ -161,10 +161,14 @@ _ANY_TEXT = frozenset(  # formats of texts that are not enforced
 )
 
 
-@lru_cache(maxsize=len(_PATTERNS))
 def format_automaton(name: str) -> Automaton | None:
     """None for a format that is not enforced. Its texts may be longer than `format_length` says."""
-    return automaton_of(_PATTERNS[name], whole=True) if name in _PATTERNS else None
+    return _enforced(name) if name in _PATTERNS else None
+
+
+@lru_cache(maxsize=len(_PATTERNS))
+def _enforced(name: str) -> Automaton:
+    return automaton_of(_PATTERNS[name], whole=True)
 
 
 def format_length(name: str) -> int | None:

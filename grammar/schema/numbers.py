@@ -5,13 +5,14 @@ They do not count digits: `MOST_CHARACTERS` keeps a number within what a double 
 
 from collections.abc import Iterable
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import reduce
 from math import floor, inf, nextafter
 
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.pattern import automaton_of
 from dlm.grammar.regex.table import explored, minimal
 from dlm.grammar.rules.nodes import Literal, Terminal, alternation, concatenation
+from dlm.grammar.shared_cache import RESULTS
 
 MOST_CHARACTERS = 308  # of any number: below 10 ** 308 without an exponent
 EXACT_CHARACTERS = 16  # of one with a point, of which multiples are asked: no digit is rounded away
@@ -26,7 +27,7 @@ _MOST_DIGITS = 40  # of what a number is a multiple of
 _UNSIGNED, _WHOLE = -2, -1  # in front of digits; in the integer part
 
 
-@lru_cache(maxsize=1024)
+@RESULTS.remembered
 def number_automaton(
     *,
     low: Bound | None = None,
@@ -69,7 +70,7 @@ def _double(bound: Bound, towards: float) -> Bound:
     return Fraction(nearest if nearest.is_integer() else repr(nearest)), True
 
 
-@lru_cache(maxsize=256)
+@RESULTS.remembered
 def _between(low: Bound | None, high: Bound | None) -> Automaton:
     below, above = ((-bound[0], bound[1]) if bound else None for bound in (high, low))
     return Automaton.of(
@@ -142,7 +143,7 @@ def _magnitudes(low: Bound | None, high: Bound | None) -> Automaton:
     return Automaton(*minimal(table)).intersection(automaton_of(_PLAIN, whole=True))
 
 
-@lru_cache(maxsize=256)
+@RESULTS.remembered
 def _multiples(unit: Fraction) -> Automaton:
     """Of `unit`, with any sign; a third has the same as one, since decimals are asked.
 

@@ -3,7 +3,6 @@
 A run never has an empty line in it, whatever the style.
 """
 
-from functools import lru_cache
 from typing import Literal as OneOf
 from typing import get_args
 
@@ -20,6 +19,7 @@ from dlm.grammar.rules.nodes import (
     concatenation,
     optional,
 )
+from dlm.grammar.shared_cache import RESULTS
 
 Whitespace = OneOf["any", "compact", "pretty"]
 STYLES: tuple[str, ...] = get_args(Whitespace)
@@ -30,7 +30,7 @@ _LEVEL = 4  # blanks: deep lines are indented by whole levels
 _DEEPEST = 32  # levels of indentation in the style "pretty"
 
 
-@lru_cache(256)
+@RESULTS.remembered
 def spaced(text: str, style: Whitespace, most: int) -> Node:
     """Return one of `{ } [ ] , :`, or an empty `{}` or `[]`, with the white space around it."""
     if style == "compact" or most == 0:
@@ -45,7 +45,7 @@ def spaced(text: str, style: Whitespace, most: int) -> Node:
     return Terminal(Automaton.of(Concatenation(tuple(parts))))
 
 
-@lru_cache(64)
+@RESULTS.remembered
 def run(style: Whitespace, most: int) -> Node:
     """Return a run of white space, or none, as it may stand around a whole value."""
     if style == "compact" or most == 0:

@@ -1,0 +1,148 @@
+"""What is remembered of clients' patterns stays within one budget of bytes."""
+
+import gc
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import pytest
+
+from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.pattern import automaton_of, bounded, parse
+from dlm.grammar.rules.nodes import Characters, Literal, Repetition
+from dlm.grammar.schema.numbers import number_automaton
+from dlm.grammar.schema.whitespace import run
+from dlm.grammar.shared_cache import RESULTS, SharedCache, size_of
+
+
+def texts(cache, calls):
+    """A function of two arguments whose calls are noted."""
+
+    @cache.remembered
+    def text(length, letter="x"):
+        calls.append((length, letter))
+        return letter * length
+
+    return text
+
+
+def test_a_result_is_computed_once_however_its_arguments_are_given():
+    calls = []
+    text = texts(SharedCache(1 << 20), calls)
+    assert text(3) is text(3)
+    assert text(3, letter="y") == text(3, letter="y") == "yyy"
+    assert calls == [(3, "x"), (3, "y")]
+
+
+def test_functions_share_the_budget_and_not_their_results():
+    cache = SharedCache(1 << 20)
+    one, other = texts(cache, []), texts(cache, [])
+    assert one(3) == other(3)
+    before = cache.nbytes
+    other(4)
+    assert one(4) == "xxxx"
+    assert cache.nbytes > before
+
+
+def test_what_was_used_last_stays_and_the_rest_fits():
+    calls = []
+    cache = SharedCache(10_000)
+    text = texts(cache, calls)
+    for length in range(2_000, 2_050):
+        text(1_000)
+        text(length)
+        assert 0 < cache.nbytes <= 10_000
+    assert calls.count((1_000, "x")) == 1
+    text(2_000)
+    assert calls.count((2_000, "x")) == 2
+
+
+def test_what_takes_half_of_the_budget_is_not_kept():
+    calls = []
+    cache = SharedCache(10_000)
+    text = texts(cache, calls)
+    text(100)
+    assert text(6_000) == text(6_000)
+    text(100)
+    assert calls.count((6_000, "x")) == 2
+    assert calls.count((100, "x")) == 1
+    text(1, "y" * 6_000)  # an argument, too
+    assert cache.nbytes < 1_000
+
+
+def test_an_error_is_not_remembered():
+    calls = []
+
+    @SharedCache(10_000).remembered
+    def fail(number):
+        calls.append(number)
+        raise ValueError(number)
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="3"):
+            fail(3)
+    assert calls == [3, 3]
+
+
+def test_several_threads_may_call_at_once():
+    cache = SharedCache(20_000)
+    text = texts(cache, [])
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: text(n % 97), range(4_000)))
+    assert found == ["x" * (n % 97) for n in range(4_000)]
+    assert 0 < cache.nbytes <= 20_000
+
+
+def test_nodes_are_counted_with_all_their_parts():
+    few, many = (
+        Repetition(Characters(tuple((3 * n + 10**4, 3 * n + 10**4 + 1) for n in range(count))))
+        for count in (10, 1_000)
+    )
+    assert size_of(many) > 100_000 > 50 * size_of(Literal("a"))
+    assert size_of(many) > 50 * size_of(few)
+    assert size_of(many, many) == size_of(many)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Automaton.of(parse(r"\p{L}{1,20}", True)),
+        lambda: Automaton.words(f"{n * n:x}-{n}" for n in range(2_000)),
+        lambda: Automaton.of(parse("(a|b)*a(a|b){9}", True)),
+        lambda: Automaton.words(f"{n * n:x}" for n in range(500)).complement(),
+    ],
+)
+def test_an_automaton_counts_about_what_it_takes(make):
+    make()
+    gc.collect()
+    tracemalloc.start()
+    automaton = make()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 0.5 * taken < automaton.nbytes < 2 * taken
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: automaton_of(f"[a-z]{{{n + 10}}}", True),
+        lambda n: bounded(f"x{n}[a-z]{{0,30}}", False),
+        lambda n: parse(f"{n}" + "x|y" * 20, False),
+        lambda n: automaton_of(f"{n}", True).complement(),
+        lambda n: automaton_of(f"{n}", True).union(automaton_of("[b-z]+", True)),
+        lambda n: Automaton.lengths(n, n + 10),
+        lambda n: number_automaton(low=(Fraction(n), True)),
+        lambda n: number_automaton(multiples=(Fraction(n + 2),), integer=True),
+        lambda n: run("any", n + 1),
+    ],
+)
+def test_all_that_clients_make_counts_in_the_same_budget(make):
+    """Where it is full by now, what is new takes the place of something else."""
+    first = make(5)
+    assert make(5) == first
+    RESULTS.clear()
+    for n in range(20):
+        before = RESULTS.nbytes
+        make(n)
+        assert RESULTS.nbytes > before
+    assert make(5) == first
