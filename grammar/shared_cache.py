@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from functools import wraps
 from sys import getsizeof
 from threading import Lock
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -68,14 +68,14 @@ class SharedCache:
 
 
 def size_of(*things: Any) -> int:
-    """Return the bytes of objects and of all that they refer to but classes and modules.
+    """Return the bytes of objects and of all that they refer to but code and modules.
 
     An object with an attribute `nbytes` says itself how many it takes.
     """
     total, seen, work = 0, set[int](), [*things]
     while work:
         thing = work.pop()
-        if id(thing) in seen or isinstance(thing, type | ModuleType):
+        if id(thing) in seen or isinstance(thing, type | ModuleType | FunctionType):
             continue
         seen.add(id(thing))
         known = getattr(thing, "nbytes", None)

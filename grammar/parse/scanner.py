@@ -29,10 +29,9 @@ class Scanner:
     """Reads the texts of one automaton in one spelling. They begin in the state `start`."""
 
     def __init__(self, automaton: Automaton, spelling: Spelling):
-        self._edges = [tuple(scalars(found)) for found in automaton.edges]
-        self._accepts = automaton.final
+        self._automaton, self._accepts = automaton, automaton.final
         self._escaped, self.quoted = spelling is not Spelling.RAW, spelling is Spelling.QUOTED
-        self._lengths = Lengths(automaton, self._weigh)
+        self._lengths = Lengths(automaton, _escaped_bytes if self._escaped else _raw_bytes)
         self._lock = Lock()
         self._keys: list[tuple] = []
         self._fewest: list[int] = []
@@ -99,7 +98,7 @@ class Scanner:
         if regular is not None and (excess := low - reach - regular[0]) > 0:
             excess -= excess % regular[1]
             low, high = low - excess, None if high is None else high - excess
-        if high is not None and high >= low + reach + len(self._edges):
+        if high is not None and high >= low + reach + len(self._automaton.edges):
             high = None  # where a text is long enough, one is that is not much longer
         return low, high
 
@@ -157,7 +156,7 @@ class Scanner:
                         for second, _, behind in to:
                             yield said + b"\\u%04x" % second, behind, 1
             case ("escape", q):
-                for low, high, to in self._edges[q]:
+                for low, high, to in self._edges(q):
                     short = (s for c, s in _SHORT.items() if low <= c <= high)
                     yield next((s.encode() for s in short), hex(low)), to, 1
             case ("backslash", segments):
@@ -187,11 +186,12 @@ class Scanner:
                         yield 87 + max(low, 10), 87 + high, to
                         yield 55 + max(low, 10), 55 + high, to
             case ("escape", q):
-                for low, high, to in self._edges[q]:
+                edges = self._edges(q)
+                for low, high, to in edges:
                     for c, short in _SHORT.items():
                         if low <= c <= high:
                             yield ord(short), ord(short), ("at", to)
-                yield ord("u"), ord("u"), ("hex", 4, utf16(self._edges[q]))
+                yield ord("u"), ord("u"), ("hex", 4, utf16(edges))
             case ("backslash", segments):
                 yield _BACKSLASH, _BACKSLASH, ("u", segments)
             case ("u", segments):
@@ -199,7 +199,7 @@ class Scanner:
 
     def _characters(self, q: int) -> Iterator[tuple[int, int, tuple]]:
         """First bytes of the next character."""
-        edges = self._edges[q]
+        edges = self._edges(q)
         for low, high, to in edges:
             for first, last in _PLAIN if self._escaped else ((0, 0x7F),):
                 if low <= last and high >= first:
@@ -228,13 +228,25 @@ class Scanner:
                 self._numbers[key] = len(self._keys) - 1
             return self._numbers[key]
 
-    def _weigh(self, point: int) -> int:
-        return len(self._spell(point))
+    def _edges(self, q: int) -> tuple[tuple[int, int, int], ...]:
+        return tuple(scalars(self._automaton.edges[q]))
 
     def _spell(self, point: int) -> bytes:
-        if self._escaped and (point < 0x20 or point in (_QUOTE, _BACKSLASH)):
-            return b"\\" + (_SHORT[point].encode() if point in _SHORT else hex(point))
-        return chr(point).encode()
+        return _escaped(point) if self._escaped else chr(point).encode()
+
+
+def _escaped(point: int) -> bytes:
+    if point < 0x20 or point in (_QUOTE, _BACKSLASH):
+        return b"\\" + (_SHORT[point].encode() if point in _SHORT else hex(point))
+    return chr(point).encode()
+
+
+def _escaped_bytes(point: int) -> int:
+    return len(_escaped(point))
+
+
+def _raw_bytes(point: int) -> int:
+    return len(chr(point).encode())
 
 
 def _renamed(key: tuple, q: int) -> tuple:

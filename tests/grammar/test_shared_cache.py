@@ -146,3 +146,7 @@ def test_all_that_clients_make_counts_in_the_same_budget(make):
         make(n)
         assert RESULTS.nbytes > before
     assert make(5) == first
+
+
+def test_a_function_that_is_an_argument_counts_nothing():
+    assert size_of(size_of, "x") == size_of("x")
