@@ -1,5 +1,10 @@
-"""Work for other processes: whatever it takes, this one goes on."""
+"""Work for other processes: whatever it takes, this one goes on.
 
+A task of a class that only this process knows, such as one of a script, runs in this process,
+without limits, and a warning says so. What comes over HTTP makes no such task.
+"""
+
+import logging
 import os
 import pickle
 import signal
@@ -29,6 +34,8 @@ _HEAD_START = 10.0  # seconds by the clock that what is urgent has before what i
 _PARTING = 1.0  # seconds to wait for a thread that is in the middle of something
 
 _MAIN = "import sys; sys.path[:] = {}; from dlm.grammar.canvas.worker import main; main({}, {})"
+
+_LOG = logging.getLogger(__name__)
 
 Then = Callable[[Any], Any]
 
@@ -146,13 +153,20 @@ class _Job:
     label: str
     then: Then
     future: Task
+    warned: set[str]  # labels of the tasks that run here
 
     def run(self, process: Process, seconds: float) -> bool:
-        """False: it takes longer than so many `seconds`, and has more of them."""
+        """False: it takes longer than so many `seconds`, and has more of them.
+
+        So does what no other process can load: it runs here, where nothing else waits for it long.
+        """
         try:
             try:
                 value = process.run(self.function, self.args, seconds)
-            except UnreadableError:  # of a class in a script, say: nobody else's
+            except UnreadableError as error:
+                if seconds < self.seconds:
+                    return False
+                self._warn(error)
                 value = self.function(*self.args)
             self.future.set_result(self.then(value))
         except TimeoutError:
@@ -163,6 +177,17 @@ class _Job:
         except BaseException as error:  # the future's to raise
             self.future.set_exception(error)
         return True
+
+    def _warn(self, error: UnreadableError) -> None:
+        if self.label in self.warned:
+            return
+        self.warned.add(self.label)
+        _LOG.warning(
+            "%s: it runs in this process, without limits of time and memory, since no other can "
+            "load it (%s). Classes of a module that can be imported have limits.",
+            self.label.format("..."),
+            error,
+        )
 
 
 Work = Callable[[Process], None]
@@ -215,6 +240,7 @@ class Workers:
 
     def __init__(self):
         self._quick, self._slow = _Lane(), _Lane()
+        self._warned: set[str] = set()
         self._end = weakref.finalize(self, _close, self._quick, self._slow)
 
     def submit(
@@ -230,11 +256,12 @@ class Workers:
         """`then` of what `function` returns, within so many `seconds` of processor time. What is
         `urgent` overtakes what is not, if that has not waited for long.
 
-        `function` is one that another process can import; `then` runs here, in a thread. The future
-        raises what they raise, `LimitError` where the time or the memory is over, its text put into
-        `label`, and `CrashError` where the process came to an end.
+        `function` and `args` are what another process can import; if it cannot, they run here, in a
+        thread, without limits, which is logged once for each `label`. `then` runs here, too. The
+        future raises what they raise, `LimitError` where the time or the memory is over, its text
+        put into `label`, and `CrashError` where the process came to an end.
         """
-        job = _Job(function, args, seconds, label, then, Task())
+        job = _Job(function, args, seconds, label, then, Task(), self._warned)
 
         def slow(process: Process) -> None:
             if job.future.give_up():

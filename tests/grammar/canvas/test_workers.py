@@ -5,6 +5,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import pytest
 import tasks
@@ -100,6 +101,34 @@ def test_what_another_process_cannot_import_is_done_here(workers):
         return os.getpid()
 
     assert workers.submit(local, (), seconds=5.0).result(PATIENCE) == os.getpid()
+
+
+def test_what_is_done_here_without_limits_is_logged_once_for_each_kind_of_task(workers, caplog):
+    for label in ("choice: {} to compile", "choice: {} to compile", "the result {} to check"):
+        workers.submit(lambda: 3, (), seconds=5.0, label=label).result(PATIENCE)
+    workers.submit(tasks.double, (4,), seconds=5.0).result(PATIENCE)
+    first, second = (record for record in caplog.records if record.name.startswith("dlm"))
+    assert (first.levelname, second.levelname) == ("WARNING", "WARNING")
+    assert first.getMessage().startswith("choice: ... to compile: it runs in this process")
+    assert "without limits" in first.getMessage()
+    assert "lambda" in first.getMessage()
+    assert second.getMessage().startswith("the result ... to check")
+
+
+def test_quick_tasks_do_not_wait_for_one_that_is_done_here(workers):
+    begun, end = Event(), Event()
+
+    def local():
+        begun.set()
+        return end.wait(PATIENCE)
+
+    here = workers.submit(local, (), seconds=5.0)
+    assert begun.wait(PATIENCE)
+    try:
+        assert workers.submit(tasks.double, (4,), seconds=5.0).result(PATIENCE) == 8
+    finally:
+        end.set()
+    assert here.result(PATIENCE)
 
 
 def test_tasks_that_take_long_do_not_hold_up_the_quick_ones():
