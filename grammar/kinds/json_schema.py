@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.plain import plain
+from dlm.grammar.regex.effort import TooMuchEffortError, at_most
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.check import UncheckableError, check, parsed
 from dlm.grammar.schema.dialect import Dialect
@@ -31,6 +32,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 _WRAPPING = {"name", "description", "strict", "schema"}
 _WRITTEN = "_rules"  # where rules wait in the spec until somebody asks for them
 _AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
+_EFFORT_AT_ONCE = 15_000  # steps of automata, likewise: 50 ms
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class JsonSchema(Spec):
             if (given := getattr(self, option)) not in known:
                 ways = " or ".join(map(repr, known))
                 raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {ways}")
-        with suppress(TooMuchWorkError):  # that is for `rules` to say
+        with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
             vars(self)[_WRITTEN] = self._write(_AT_ONCE)
 
     def __getstate__(self) -> dict[str, Any]:

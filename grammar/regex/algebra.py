@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from itertools import chain
 
+from dlm.grammar.regex.effort import spend
 from dlm.grammar.regex.ranges import EVERY, Ranges, alphabet, inverted
 from dlm.grammar.regex.table import (
     MOST_STATES,
@@ -34,6 +35,7 @@ def product(one: Machine, other: Machine, wanted: Callable[[bool, bool], bool]) 
 
     Of texts that neither accepts it must be false. Raises `TooLargeError`.
     """
+    spend(sum(len(edges) for machine in (one, other) for edges in machine[0]) / 2)
     groups = [[grouped(edges) for edges in machine[0]] for machine in (one, other)]
     classes, members = alphabet(ranges for group in chain(*groups) for ranges in group.values())
     ones, others = (
@@ -67,6 +69,7 @@ def product(one: Machine, other: Machine, wanted: Callable[[bool, bool], bool]) 
 def complement(machine: Machine) -> Machine:
     """Of all other texts: minimal as it is, but for the order of its states."""
     edges, final = machine
+    spend(sum(map(len, edges)) / 2)
     if not final:
         return ANYTHING
     sink = len(edges)
@@ -122,6 +125,7 @@ def words(texts: Iterable[str]) -> Machine:
             min(len(last), len(text)),
         )
         close(common)
+        spend(len(text) - common)
         last = text
         path += ({} for _ in text[common:])
         ends += [False] * len(text[common:])

@@ -8,6 +8,7 @@ Assertions are positions that read nothing: patterns with them are `lookaround.p
 from collections.abc import Iterable
 
 from dlm.grammar.regex.algebra import grouped, lengths, product, words
+from dlm.grammar.regex.effort import spend
 from dlm.grammar.regex.lookaround import Ahead, Before, Lookaround
 from dlm.grammar.regex.ranges import EVERY, Ranges, alphabet, bits
 from dlm.grammar.regex.table import (
@@ -33,6 +34,7 @@ from dlm.grammar.rules.nodes import (
 
 _MOST_POSITIONS = 4 * MOST_STATES
 _MOST_STEPS = 600_000  # of putting sets of positions together: about half a second
+_STEPS = 4  # that take as long as an edge
 _ANY = Repetition(Characters(EVERY))
 _MANY_WORDS = 16  # of an alternation: from here on they are merged first
 
@@ -121,6 +123,7 @@ class _Builder:
 
     def _work(self, steps: int) -> None:
         self._steps += steps
+        spend(steps / _STEPS)
         if self._steps > _MOST_STEPS:
             raise TooLargeError(f"its automaton takes over {_MOST_STEPS:,} steps to make")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlm.grammar.regex.algebra import grouped
+from dlm.grammar.regex.effort import spend
 from dlm.grammar.regex.ranges import EVERY, Ranges, alphabet, bits
 from dlm.grammar.regex.table import Machine, Table, TooLargeError, explored
 
@@ -163,5 +164,6 @@ class Lookaround:
 
     def _work(self) -> None:
         self._steps += 1
+        spend(1)
         if self._steps > _MOST_STEPS:
             raise TooLargeError(f"its assertions take over {_MOST_STEPS:,} steps to work out")

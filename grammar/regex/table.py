@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dlm.grammar.regex.effort import spend
 from dlm.grammar.regex.ranges import Ranges
 
 MOST_STATES = 4096
@@ -52,6 +53,7 @@ def explored(
             row[letter] = number
         rows.append(row)
         edges += len(row)
+        spend(1 + len(row))
         if len(work) > limit:
             raise TooLargeError(f"its automaton has over {limit:,} states")
         if edges > _MOST_EDGES:
@@ -91,7 +93,9 @@ def numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0
     edges: list[tuple[Edge, ...]] = []
     for state in work:  # it grows meanwhile
         found: list[Edge] = []
-        for low, high, to in sorted((*r, to) for to, ranges in rows[state].items() for r in ranges):
+        every = sorted((*r, to) for to, ranges in rows[state].items() for r in ranges)
+        spend(len(every) / 3)  # of one class of characters there may be 700 ranges
+        for low, high, to in every:
             number = numbers.setdefault(to, len(work))
             if number == len(work):
                 work.append(to)
