@@ -64,7 +64,7 @@ class Scanner:
         kind, *more = self._keys[state]
         if kind != "at" or more[0] not in self._accepts:
             return False
-        return self._edges[more[0]] == tuple((*each, more[0]) for each in _SCALARS)
+        return self._edges(more[0]) == tuple((*each, more[0]) for each in _SCALARS)
 
     def like(self, other: "Scanner", state: int) -> list[int]:
         """Its states that go on from `state` as those of `other`, which takes any text, do."""
