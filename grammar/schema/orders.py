@@ -10,7 +10,8 @@ from dlm.grammar.schema.listing import either
 from dlm.grammar.schema.members import Members
 from dlm.grammar.schema.objects import ObjectWriter
 
-_MOST_IN_ANY_ORDER = 4  # named properties: each set of those that are there takes a rule
+_MOST_NOTED = 4  # properties: each set of those that are there takes a rule
+_MOST_OPTIONS = 160  # properties of all these rules
 
 
 def in_other_orders(members: Members, *orders: tuple[str, ...]) -> list[Members]:
@@ -24,19 +25,23 @@ def in_other_orders(members: Members, *orders: tuple[str, ...]) -> list[Members]
 
 
 class AnyOrderWriter(ObjectWriter):
-    """Writes the members of an object in any order."""
+    """Writes the members of an object in any order.
+
+    A rule for each set of properties that are there: only of those that are required, if there are
+    other keys without end to go on with, since no key comes twice anyway (`parse/keys.py`).
+    """
 
     def applies(self) -> bool:
-        """Whether the object can be written so: it counts nothing, and names few properties."""
-        return len(self.members.named) <= _MOST_IN_ANY_ORDER and not (
-            self._cap or self.members.needed
-        )
+        """Whether the object can be written so: it counts nothing, and takes few rules."""
+        named = self.members.named
+        self._noted = [m for m in named if m.required or not self.members.free]
+        enough = len(self._noted) <= _MOST_NOTED and len(named) << len(self._noted) <= _MOST_OPTIONS
+        return enough and not (self._cap or self.members.needed or self.few_keys)
 
     def write(self) -> Node:
         self._sets: dict[int, Node] = {}
-        self._required = sum(
-            1 << i for i, member in enumerate(self.members.named) if member.required
-        )
+        self._bits = {member: 1 << i for i, member in enumerate(self._noted)}
+        self._required = sum(bit for member, bit in self._bits.items() if member.required)
         content, empty = self._from(0), not self._required
         if content == NOTHING:
             return self.dialect.mark("{}") if empty else NOTHING
@@ -44,20 +49,17 @@ class AnyOrderWriter(ObjectWriter):
         return alternation(self.dialect.mark("{}"), whole) if empty else whole
 
     def _from(self, there: int) -> Node:
-        """At least one property, after those of the set `there`, one bit for each named one."""
+        """At least one property, after those of the set `there`."""
         if there in self._sets:
             return self._sets[there]
-        free = self._any_free()
-        steps = [
-            (self._member(member), there | 1 << i)
-            for i, member in enumerate(self.members.named)
-            if not there >> i & 1
-        ]
-        if not steps and free == NOTHING:
+        bits = [(member, self._bits.get(member, 0)) for member in self.members.named]
+        steps = [(self._member(member), there | bit) for member, bit in bits if not there & bit]
+        if (free := self._any_free()) != NOTHING:
+            steps.append((free, there))
+        if not steps:
             return self._sets.setdefault(there, NOTHING)
         reference = self.rules.new("members")
         self._sets[there] = reference
-        steps += [(free, there)] if free != NOTHING else []
         return self.rules.define(reference, either([self._followed(*step) for step in steps]))
 
     def _followed(self, node: Node, there: int) -> Node:
