@@ -260,7 +260,7 @@ def test_commands_of_the_readme_are_complete(run, monkeypatch):
     jsonschema.validate(json.loads(out), SCHEMA)
 
 
-LIST = {"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}
+LIST = {"type": "array", "items": {"type": "string"}, "minItems": 2, "not": {"uniqueItems": True}}
 
 
 def test_what_no_grammar_enforces_is_checked_or_refused(run):

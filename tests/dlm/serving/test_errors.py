@@ -181,20 +181,21 @@ def test_a_body_that_is_too_large_is_a_413(engine_of, serve):
 
 def test_an_answer_that_could_not_be_made_valid_is_a_422(engine_of, tokens_of, serve):
     """Its schema asks for what only a check can tell, and the model never does it."""
-    engine = engine_of(Gated(tokens_of("[1, 1]<turn|>")), slots=1)
+    engine = engine_of(Gated(tokens_of("[1, 2]<turn|>")), slots=1)
     engine.model.open.set()
     schema = {
         "type": "array",
-        "items": {"const": 1},
-        "contains": {"const": 1},
+        "prefixItems": [{"const": 1}, {"const": 2}],
+        "items": False,
         "minItems": 2,
-        "maxItems": 2,
-        "uniqueItems": True,
+        "not": {"uniqueItems": True},
     }
     named = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     with serve(engine) as served, pytest.raises(openai.UnprocessableEntityError) as raised:
         served.client.chat.completions.create(**HI | {"response_format": named})
-    assert error_of(raised.value)["type"] == "UnprocessableEntityError"
+    error = error_of(raised.value)
+    assert error["type"] == "UnprocessableEntityError"
+    assert "the result is refused" in error["message"]
 
 
 def test_a_full_queue_is_a_429_that_says_when_to_come_again(engine_of, tokens_of, serve):

@@ -93,15 +93,32 @@ def test_a_spec_can_be_sent_to_another_process():
     assert pickle.loads(pickle.dumps(spec)).key == spec.key
 
 
-def test_unique_items_are_refused_or_checked():
+def test_unique_items_are_enforced_and_need_no_check():
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
-    with pytest.raises(InvalidGrammarError, match="may repeat"):
+    for unenforced in ("refuse", "check"):
+        spec = JsonSchema(schema, unenforced=unenforced)
+        assert not spec.checked
+        assert spec.value('["a", "b"]') == ["a", "b"]
+        with pytest.raises(InvalidValueError, match="twice"):
+            spec.value('["a", "a"]')
+
+
+def test_items_that_have_to_be_equal_are_refused_or_checked():
+    schema = {"type": "array", "items": {"type": "string"}, "not": {"uniqueItems": True}}
+    with pytest.raises(InvalidGrammarError, match="two items are equal cannot be enforced"):
         JsonSchema(schema)
     spec = JsonSchema(schema, unenforced="check")
     assert spec.checked
-    assert spec.value('["a", "b"]') == ["a", "b"]
-    with pytest.raises(InvalidValueError, match="twice"):
-        spec.value('["a", "a"]')
+    assert spec.value('["a", "a"]') == ["a", "a"]
+    with pytest.raises(InvalidValueError, match="does not fit"):
+        spec.value('["a", "b"]')
+
+
+def test_items_that_cannot_be_unique_are_refused():
+    schema = {"type": "array", "items": {"const": 7}, "minItems": 2, "uniqueItems": True}
+    for unenforced in ("refuse", "check"):
+        with pytest.raises(InvalidGrammarError, match="no finite value fits"):
+            JsonSchema(schema, unenforced=unenforced)
 
 
 def test_what_the_rules_say_exactly_is_not_checked_again_to_be_streamed():

@@ -298,8 +298,13 @@ def test_what_cannot_be_enforced_is_refused_by_its_pointer(schema: Any, where: s
 def test_what_cannot_be_enforced_is_told_where_it_is_to_be_checked():
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     recogniser, found = written(schema, unenforced="check")
-    assert found.inexact == (("/uniqueItems", "its items may repeat"),)
+    told = "uniqueItems cannot be enforced within other text: its items may repeat"
+    assert found.inexact == (("/uniqueItems", told),)
     assert recogniser.accepts('["a", "a"]')
+    recogniser, found = written({"not": schema}, unenforced="check")
+    told = "uniqueItems: that two items are equal cannot be enforced"
+    assert found.inexact == (("/uniqueItems", told),)
+    assert recogniser.accepts('["a", "b"]')
 
 
 def test_as_many_keys_as_there_are_may_be_asked_for():
@@ -369,8 +374,10 @@ def test_in_gemma_s_own_form_keys_are_bare_and_strings_stand_between_tokens():
         assert recogniser.accepts(good)
     for bad in ('{"a":|x|}', "{a:x}", "{a: |x|}", "{a:|x|,b:|xyz|}", "{a:|x|,a:1}"):
         assert not recogniser.accepts(bad)
-    with pytest.raises(InvalidGrammarError, match="without quotes"):
-        written({"properties": {"a b": {}}}, dialect=Dialect(quote=7))
+    spaced, _ = written({"properties": {"a b": {"type": "null"}}}, dialect=Dialect(quote=7))
+    assert spaced.accepts("{a b:null}")
+    with pytest.raises(InvalidGrammarError, match="where names have no quotes"):
+        written({"properties": {"a:[": {}}}, dialect=Dialect(quote=7))
 
 
 def test_whitespace_is_bounded():
