@@ -4,8 +4,11 @@ The parser knows the shortest text to the end, and no keys: where the grammar le
 would say `"":0` again and again. Here such keys are made longer until they differ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from sys import maxsize
+
+import numpy as np
+from jaxtyping import UInt32
 
 from dlm.grammar.errors import BudgetError, DeadEndError
 from dlm.grammar.parse.compiled import BEGUN, Compiled
@@ -40,6 +43,21 @@ class Completions:
             return told
         shortest = self.shortest(state, keys, tokens)
         return shortest is not None and len(shortest) <= tokens
+
+    def allowed(
+        self, state: State, keys: Keys | None, budget: int, fits: Callable[[int], bool]
+    ) -> UInt32[np.ndarray, " words"] | None:
+        """The tokens after which the text can be completed within `budget`, as packed bits.
+
+        The token and the stop count. None: all tokens. Where keys are free, `fits` says of a token
+        whether it does.
+        """
+        if keys is None:
+            return self._compiled.closing(state, budget - 2)
+        # as `most_tokens` bounds it, where nothing runs out
+        sure = -1 if self._compiled.runs_out else 2 * (budget - 4) // 3
+        in_key = keys.key is not None or keys.watched
+        return self._compiled.closing_apart(state, sure, fits, in_key)
 
     def shortest(self, state: State, keys: Keys | None, tokens: int) -> list[int] | None:
         """The tokens of a shortest text to the end; None: there is none.

@@ -230,16 +230,9 @@ class Matcher:
 
     def _tight_answer(self, budget: int) -> np.ndarray | None:
         """The same in front of the answer, or within it."""
-        keys = self._keys
-        if keys is None:
-            left = self._compiled.closing(self._state, budget - 2)
-        else:
-            # as `most_tokens` bounds it, where nothing runs out
-            sure = -1 if self._compiled.runs_out else 2 * (budget - 4) // 3
-            in_key = keys.key is not None or keys.watched
-            left = self._compiled.closing_apart(
-                self._state, sure, lambda token: self._fits(token, budget - 2), in_key
-            )
+        left = self._completions.allowed(
+            self._state, self._keys, budget, lambda token: self._fits(token, budget - 2)
+        )
         if left is not None:
             first = (self.completing(budget - 1) or [])[:1]
             left |= self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
