@@ -158,7 +158,7 @@ def test_files_are_short_and_annotations_are_evaluated(folder):
     """jaxtyping and beartype read annotations: as strings they would check nothing."""
     for path in sources(folder):
         source = path.read_text()
-        assert len(source.splitlines()) <= (300 if folder == "grammar" else MOST_LINES), path
+        assert len(source.splitlines()) <= MOST_LINES, path
         assert "__future__.annotations" not in imported(source), path
 
 

@@ -155,7 +155,8 @@ def walk(trie: Trie, machine: Machine, begin: list[tuple[Nodes, Any]]) -> tuple[
             ]
             few += level
         nodes, at = np.array(level, np.int32).reshape(-1, 2).T
-    found.append(tuple(np.array(few, np.int32).reshape(-1, 2).T))
+    nodes, at = np.array(few, np.int32).reshape(-1, 2).T
+    found.append((nodes, at))
     nodes, at = (np.concatenate(each) for each in zip(*found, strict=True))
     return Reached(nodes, at, nodes[:0]), states
 

@@ -221,15 +221,19 @@ class TerminalTokens:
                 reached = self._table.walk(self._trie, some, counting)
             else:
                 reached = self._stopping.walk(self._trie, some, counting)
-                reached = [
-                    shared.completed(scanner, each, state == scanner.start) for each in reached
-                ]
+                reached = self._completed(reached, shared, state == scanner.start)
             meter.add(_GROUP)
             for root, branch in zip(some, branches(scanner, reached, self._trie), strict=True):
                 self._branches[*root, counting] = branch
                 meter.add(branch.size // _WALKED)
                 self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])
+
+    def _completed(self, reached: list[Reached], shared: AnyText, start: bool) -> list[Reached]:
+        scanner = self._scanner
+        if not isinstance(scanner, Scanner):
+            return reached
+        return [shared.completed(scanner, each, start) for each in reached]
 
     def _shared(self, state: int, counting: bool, meter: Meter) -> AnyText | None:
         """What is known of all texts, where they are read from here on as from their beginning.
@@ -273,15 +277,6 @@ class Terminals:
         if known is None:
             known = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
         return known
-
-    def any_text(self, scanner: Scanner, meter: Meter) -> "AnyText | None":
-        """What the terminals of its spelling share; None where nothing is worth it."""
-        if scanner.spelling is Spelling.RAW or scanner is self._shared_scanner(scanner.spelling):
-            return None
-        if scanner.spelling not in self._any:
-            whole = self._shared_scanner(scanner.spelling)
-            self._any[scanner.spelling] = AnyText(self.tokens(whole), whole, self._trie, meter)
-        return self._any[scanner.spelling]
 
     def share_any_text(self) -> None:
         """Find what is common to all terminals that are JSON strings: .3 s at 262,144 tokens."""
