@@ -16,23 +16,21 @@ from itertools import islice, permutations, product
 from pathlib import Path
 from typing import Any
 
+from byte_vocabulary import of_bytes
+
+from dlm.grammar import JsonSchema, Matcher
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.parse.literal import LiteralScanner
-from dlm.grammar.parse.meter import Meter
+from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.parser import Parser
-from dlm.grammar.parse.scanner import Scanner
-from dlm.grammar.rules.nodes import Terminal
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.parse.within import Terminals
 from dlm.grammar.schema.numbers import MOST_CHARACTERS
-from dlm.grammar.schema.writer import write
 
 CLOSED = "closed objects"
 ORDER = "property order"
 SPELLING = "an integer's spelling"
 ROUNDING = "a number that no double is, next to a bound"
 READERS = "a pattern that Python's `re` reads otherwise"
+_BYTES = of_bytes()
 _MOST_ORDERS = 24  # of the keys of one instance that are tried
 _DRAFTS = {
     "4": "http://json-schema.org/draft-04/schema#",
@@ -45,31 +43,20 @@ _DRAFTS = {
 
 def grammar_of(schema: Any, formats: bool, closed: bool = True) -> Callable[[str], bool]:
     """Whether the grammar of a schema accepts a text."""
-    rules = Rules()
-    written = write(
+    spec = JsonSchema(
         schema,
-        dialect=Dialect(),
-        rules=rules,
         implied_types=False,
         formats=formats,
-        closed=closed,
+        additional_properties="closed" if closed else "schema",
     )
-    rules.nodes[rules.root] = written.node
-    parser = Parser(Network(rules), _scanner, Meter())
+    terminals = Terminals(_BYTES.trie, len(_BYTES))
+    compiled = Compiled(Network(spec.rules()), _BYTES, terminals)
 
     def accepts(text: str) -> bool:
-        state = parser.start
-        for byte in text.encode(errors="surrogatepass"):
-            state = state and parser.behind(state, byte)
-        return state is not None and state.cost == 0
+        tokens = [*_BYTES.encode(text), *_BYTES.stops]
+        return Matcher(compiled).accept_all(tokens) == len(tokens)
 
     return accepts
-
-
-def _scanner(terminal: Terminal | bytes) -> Scanner | LiteralScanner:
-    if isinstance(terminal, bytes):
-        return LiteralScanner(terminal)
-    return Scanner(terminal.automaton, terminal.spelling)
 
 
 def row(group: dict[str, Any], draft: str) -> dict[str, Any]:

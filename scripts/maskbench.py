@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from byte_vocabulary import of_bytes
 from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
 from rich.console import Console
@@ -152,19 +153,6 @@ def main() -> None:
         print(json.dumps(found))
     else:
         show(found)
-
-
-def of_bytes() -> Vocabulary:
-    """A vocabulary of all bytes, and a stop."""
-    pieces = [*(bytes([byte]) for byte in range(256)), b"", b""]
-    return Vocabulary(
-        pieces,
-        control=[256, 257],
-        stops=[256],
-        pad=257,
-        thought=None,
-        encode=lambda text: list(text.encode(errors="surrogatepass")),
-    )
 
 
 def measure(
