@@ -71,10 +71,9 @@ class Completions:
             (state, keys), lambda: self._spelled(self._apart(state, keys, maxsize))
         )
         if spelled is None or len(spelled) > tokens:
-            other = compiled.shortest_completion(state, tokens) or []
-            pieces = [self._vocabulary.pieces[token] for token in other]
-            if len(other) <= tokens and keys.after(b"".join(pieces)) is not None:
-                return other or spelled
+            other = compiled.shortest_completion(state, tokens)
+            if other and len(other) <= tokens and self._is_apart(state, keys, other):
+                return other
         return spelled
 
     def completing(
@@ -118,6 +117,17 @@ class Completions:
             )
         needed = first + len(shortest) + 1
         return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
+
+    def _is_apart(self, state: State, keys: Keys, tokens: list[int]) -> bool:
+        """Whether `tokens` can follow without a key or an item that is there already."""
+        compiled = self._compiled
+        for token in tokens:
+            after = compiled.apart.after(state, keys, self._vocabulary.pieces[token])
+            onward = compiled.after(state, token)
+            if onward is None or after is None:
+                return False
+            state, keys = onward, after
+        return True
 
     def _spelled(self, text: Text | None) -> list[int] | None:
         return None if text is None else self._vocabulary.fewest(text)

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 from jaxtyping import UInt32
 
+from dlm.grammar.parse.partial import Partial, hashable
 from dlm.grammar.quotes import QuotedTokens
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
@@ -167,6 +167,10 @@ class Keys:
                 found = [b'"' + rest for rest in found]
         for rest, items in self._begun_items():
             found += [text[len(rest) :] for text in items.texts if text.startswith(rest)]
+            if rest[:1] in (b"[", b"{"):
+                partial = Partial(rest)
+                for value in items.values:
+                    found += filter(None, partial.continuations(value))
         return found
 
     @property
@@ -208,7 +212,12 @@ class Keys:
             return False  # the item has ended, and was not there
         # an escape may spell any character, and a number many ways: they are known at their end
         sure = rest if self.string else rest.rstrip(_NUMBER)
-        return b"\\" in rest or any(text.startswith(sure) for text in items.texts)
+        if any(text.startswith(sure) for text in items.texts):
+            return True
+        if rest[:1] in (b"[", b"{"):
+            partial = Partial(rest)
+            return any(partial.may_become(value) for value in items.values)
+        return b"\\" in rest
 
     @property
     def doubtful(self) -> bool:
@@ -249,7 +258,7 @@ def _with_item(items: Items, text: bytearray) -> Items | None:
     raw = bytes(text[items.begun :])
     try:
         item = json.loads(raw, parse_float=Decimal, parse_int=Decimal)
-        value = _value(item)
+        value = hashable(item)
         spelled = json.dumps(json.loads(raw), ensure_ascii=False, separators=(",", ":")).encode()
     except (RecursionError, ArithmeticError, ValueError):  # nobody compares what nobody can hold
         value = spelled = raw
@@ -261,23 +270,6 @@ def _with_item(items: Items, text: bytearray) -> Items | None:
 
 def _begun(items: Items, begun: int) -> Items:
     return Items(begun, items.texts, items.values)
-
-
-def _value(item: Any) -> Hashable:
-    """What equal JSON values have in common, and no others."""
-    match item:
-        case Decimal():
-            sign, digits, exponent = item.as_tuple()
-            plain = "".join(map(str, digits)).rstrip("0")
-            zeros = len(digits) - len(plain)
-            return ("number", sign, plain, int(exponent) + zeros) if plain.strip("0") else "zero"
-        case list():
-            return ("array", *map(_value, item))
-        case dict():
-            return ("object", frozenset((key, _value(each)) for key, each in item.items()))
-        case str():
-            return ("string", item)
-    return ("literal", item)
 
 
 def _decoded(key: bytes) -> str:

@@ -1,0 +1,198 @@
+"""Arrays whose items have to be distinct, against a check of the whole text."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from dlm.grammar import JsonSchema, Matcher
+from dlm.grammar.masks.bits import tokens_in
+
+_POINT = {"type": "object", "properties": {"x": {"enum": [1, 2]}, "y": {"enum": [1, 2]}}}
+
+
+def unique(items: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, "uniqueItems": True, **more}
+
+
+def colours(count: int, **more: Any) -> dict[str, Any]:
+    return unique({"enum": [f"colour{i}" for i in range(count)]}, **more)
+
+
+SCHEMAS = {
+    "strings": unique({"type": "string"}, minItems=2),
+    "short": unique({"type": "string", "maxLength": 1}, minItems=3, maxItems=6),
+    "quotes": unique({"type": "string", "pattern": r'^["\\\n\u{1F600}]{1,2}$'}, minItems=4),
+    "integers": unique({"type": "integer"}, minItems=3),
+    "digits": unique({"type": "integer", "minimum": 0, "maximum": 30}, minItems=6),
+    "all digits": unique({"type": "integer", "minimum": 0, "maximum": 5}, minItems=6),
+    "numbers": unique({"type": "number", "minimum": 0, "maximum": 2}, minItems=3),
+    "mixed": unique({"enum": [1, True, 1.5, "1", None, 0, False, [], {}]}, minItems=9),
+    "closed": unique({**_POINT, "additionalProperties": False}, minItems=5),
+    "required": unique({**_POINT, "required": ["x", "y"]}, minItems=4),
+    "open": unique({"type": "object", "additionalProperties": {"const": 1}}, minItems=3),
+    "pairs": unique(
+        {"type": "object", "additionalProperties": {"const": 1}, "minProperties": 2}
+        | {"maxProperties": 2, "propertyNames": {"enum": ["a", "b", "c"]}},
+        minItems=3,
+    ),
+    "nested": unique(unique({"enum": [1, 2]}, maxItems=2), minItems=5),
+    "of numbers": unique({"type": "array", "items": {"enum": [1, 2]}, "minItems": 2}, minItems=4),
+    "9": colours(9, minItems=9),
+    "12": colours(12, minItems=12),
+    "20": colours(20, minItems=20),
+    "some of 20": colours(20, minItems=3),
+    "prefix": unique({"enum": [1, 2, 3]}, prefixItems=[{"type": "integer"}], minItems=3),
+    "within": {"type": "object", "properties": {"a": colours(9), "b": unique({"type": "string"})}}
+    | {"required": ["a", "b"], "additionalProperties": False},
+}
+
+
+@pytest.fixture(scope="module", params=SCHEMAS)
+def case(request, compiler):
+    schema = SCHEMAS[request.param]
+    spec = JsonSchema(schema, max_whitespace=1)
+    return schema, spec, compiler.compile(spec)
+
+
+def repeated(value: Any, schema: dict[str, Any]) -> bool:
+    return not Draft202012Validator(schema).is_valid(value)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_text_ends_with_items_that_differ(case, vocabulary, seed):
+    schema, spec, grammar = case
+    dice, matcher, tokens = random.Random(seed), Matcher(grammar), []
+    shortest = matcher.shortest_completion()
+    assert shortest is not None
+    budget = len(shortest) + 1 + dice.randint(0, 40)
+    while not matcher.ended:
+        token = dice.choice(tokens_in(matcher.allowed(budget - len(tokens))).tolist())
+        assert matcher.accept(token)
+        tokens.append(token)
+    assert len(tokens) <= budget
+    text = vocabulary.text(tokens)
+    assert Draft202012Validator(schema).is_valid(json.loads(text)), text
+    spec.value(text)
+
+
+def test_a_mask_has_the_tokens_that_are_accepted_and_each_can_be_completed(case, vocabulary):
+    _, _, grammar = case
+    dice, matcher = random.Random(1), Matcher(grammar)
+    shortest = matcher.shortest_completion()
+    assert shortest is not None
+    budget, checked = len(shortest) + 9, 0
+    while not matcher.ended:
+        if matcher.position % 4 == 3 and checked < 5:
+            checked += 1
+            mask = set(tokens_in(matcher.allowed()).tolist())
+            for token in range(len(vocabulary)):
+                taken = matcher.accept(token)
+                assert taken == (token in mask), vocabulary.pieces[token]
+                if taken:
+                    assert matcher.ended or matcher.shortest_completion() is not None
+                    matcher.rollback(1)
+        left = budget - matcher.position
+        assert matcher.accept(dice.choice(tokens_in(matcher.allowed(left)).tolist()))
+
+
+def instances(schema: dict[str, Any], dice: random.Random) -> list[Any]:
+    """Return arrays that `schema` may accept, drawn from a few values."""
+    keys = ["x", "y", "a", "b", "c"]
+    values: list[Any] = [1, 2, 0, 1.5, True, False, None, "1", "", 'q"', "\\", "😀", [], {}, 7, 30]
+    values += [[1], [2], [1, 2], [2, 1], [1, 1], "a", "b", "é"]
+    values += [{dice.choice(keys): dice.choice([1, 2]) for _ in range(2)} for _ in range(6)]
+    values += schema.get("items", {}).get("enum", [])
+    least = schema.get("minItems", 0)
+    fits = Draft202012Validator(schema.get("items", True))
+    fitting = [value for value in values if fits.is_valid(value)]
+    count = dice.randint(least, least + 2)
+    return [dice.sample(fitting, min(count, len(fitting))) for _ in range(20)]
+
+
+def test_every_valid_array_is_accepted_and_no_other(case, vocabulary):
+    schema, _, grammar = case
+    dice, valid = random.Random(2), 0
+    for value in instances(schema, dice):
+        is_valid = Draft202012Validator(schema).is_valid(value)
+        for ascii_ in (False, True):
+            text = json.dumps(value, ensure_ascii=ascii_)
+            tokens = [*vocabulary.encode(text), vocabulary.stops[0]]
+            accepted = Matcher(grammar).accept_all(tokens) == len(tokens)
+            if _in_order(value):
+                assert accepted == is_valid, text
+            else:
+                assert is_valid or not accepted, text
+        valid += is_valid
+    assert valid or schema["type"] == "object"
+
+
+def _in_order(value: Any) -> bool:
+    """Whether the keys of all objects come in the order in which closed schemas have them."""
+    if isinstance(value, dict):
+        return [*value] == sorted(value)
+    return not isinstance(value, list) or all(map(_in_order, value))
+
+
+EQUAL = [
+    ({"type": "number"}, "1", "1.0"),
+    ({"type": "number"}, "1", "1e0"),
+    ({"type": "number"}, "100", "1E+2"),
+    ({"type": "number"}, "0", "-0.0"),
+    ({"type": "number"}, "0.5", "50e-2"),
+    ({"type": "integer"}, "0", "-0"),
+    ({"type": "string"}, '"a"', r'"\u0061"'),
+    ({"type": "string"}, '"/"', r'"\/"'),
+    ({"type": "string"}, '"😀"', r'"\ud83d\uDE00"'),
+    ({"type": "object"}, '{"a":1,"b":2}', '{"b":2,"a":1}'),
+    ({"type": "object"}, '{"a":1,"b":2}', r'{"\u0062": 2.0, "a": 1e0}'),
+    ({"type": "object"}, '{"a":{"b":[1],"c":0}}', '{"a":{"c":0.0,"b":[1.0]}}'),
+    ({"type": "array"}, "[1,2]", "[ 1.0, 2]"),
+    ({"type": "array"}, '["a"]', r'["\u0061"]'),
+    (True, "[1]", "[1.0]"),
+]
+DIFFERENT = [
+    (True, "1", "true"),
+    (True, "0", "false"),
+    (True, '"1"', "1"),
+    (True, "null", '"null"'),
+    (True, "[]", "{}"),
+    (True, '["a"]', '{"a":0}'),
+    ({"type": "number"}, "1", "1.00000000000000000001"),
+    ({"type": "number"}, "1e400", "1e401"),
+    ({"type": "string"}, '"\\ud83d\\ude00"', '"\\ud83d\\ude01"'),
+    ({"type": "object"}, '{"a":1,"b":2}', '{"a":2,"b":1}'),
+    ({"type": "object"}, '{"a":1}', '{"a":true}'),
+    ({"type": "array"}, "[1,2]", "[2,1]"),
+    ({"type": "array"}, "[1]", "[1,1]"),
+]
+
+
+@pytest.mark.parametrize(("item", "one", "other"), [*EQUAL, *DIFFERENT])
+@pytest.mark.parametrize("between", [",", ", "])
+def test_items_are_compared_by_their_values(compiler, vocabulary, item, one, other, between):
+    spec = JsonSchema(unique(item), additional_properties="schema")
+    for first, second in ((one, other), (other, one)):
+        tokens = vocabulary.encode(f"[{first}{between}{second}]")
+        whole = Matcher(compiler.compile(spec)).accept_all(tokens) == len(tokens)
+        assert whole == ((item, one, other) in DIFFERENT)
+
+
+def test_an_item_that_is_equal_in_another_order_is_not_begun(compiler, vocabulary):
+    """Behind `"a":1,"b":1` an object of two properties could only end."""
+    names = {"propertyNames": {"enum": ["a", "b", "c"]}, "additionalProperties": {"const": 1}}
+    item = {"type": "object", "minProperties": 2, "maxProperties": 2, **names}
+    matcher = Matcher(compiler.compile(JsonSchema(unique(item, minItems=2), max_whitespace=1)))
+    for byte in '[{"b":1,"a":1},{"a":1,"':
+        assert matcher.accept_all(vocabulary.encode(byte)) == 1
+    mask = [vocabulary.pieces[token] for token in tokens_in(matcher.allowed())]
+    assert not any(piece.startswith(b"b") for piece in mask)
+    assert b"c" in mask
+
+
+def test_what_no_array_of_distinct_items_fits_is_a_dead_end_at_the_start(compiler):
+    for items in ({"type": "integer", "minimum": 6, "maximum": 6}, {"type": "array", "maxItems": 0}):
+        spec = JsonSchema(unique(items, prefixItems=[{"type": "string"}], minItems=3))
+        assert Matcher(compiler.compile(spec)).shortest_completion() is None
