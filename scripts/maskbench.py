@@ -84,14 +84,16 @@ class Ours:
 class Theirs:
     """Reads by llguidance's."""
 
-    def __init__(self, matcher: LLMatcher):
-        self._matcher = matcher
+    def __init__(self, matcher: LLMatcher, stop: int):
+        self._matcher, self._stop = matcher, stop
 
     def allows(self, token: int) -> bool:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         return bool(bits[token >> 5] >> (token & 31) & 1)
 
     def commit(self, token: int) -> bool:
+        if token == self._stop:
+            return self._matcher.is_accepting()
         return self._matcher.try_consume_tokens([token]) == 1
 
 
@@ -115,7 +117,7 @@ class TheirEngine:
     """Compiles schemas by llguidance, strict as it is by default."""
 
     def __init__(self, tokenizer: Any, stop: int):
-        self._tokenizer = from_tokenizer(tokenizer, eos_token=stop)
+        self._tokenizer, self._stop = from_tokenizer(tokenizer, eos_token=stop), stop
 
     def compile(self, schema: Any) -> Begin:
         source = LLMatcher.grammar_from_json_schema(schema)
@@ -123,7 +125,7 @@ class TheirEngine:
         if first.is_error():
             raise ValueError(first.get_error())
         first.compute_bitmask()
-        return lambda: Theirs(LLMatcher(self._tokenizer, source, log_level=0))
+        return lambda: Theirs(LLMatcher(self._tokenizer, source, log_level=0), self._stop)
 
 
 def main() -> None:

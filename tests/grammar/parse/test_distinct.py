@@ -193,6 +193,9 @@ def test_an_item_that_is_equal_in_another_order_is_not_begun(compiler, vocabular
 
 
 def test_what_no_array_of_distinct_items_fits_is_a_dead_end_at_the_start(compiler):
-    for items in ({"type": "integer", "minimum": 6, "maximum": 6}, {"type": "array", "maxItems": 0}):
+    for items in (
+        {"type": "integer", "minimum": 6, "maximum": 6},
+        {"type": "array", "maxItems": 0},
+    ):
         spec = JsonSchema(unique(items, prefixItems=[{"type": "string"}], minItems=3))
         assert Matcher(compiler.compile(spec)).shortest_completion() is None

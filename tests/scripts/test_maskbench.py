@@ -1,0 +1,57 @@
+"""The benchmark of masks and matcher, on a few cases and the built-in model's vocabulary."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import maskbench
+import pytest
+
+import dlm.models
+
+TOKENIZER = Path(dlm.models.__file__).parent / "tiny" / "tokenizer.json"
+CASES = [
+    {
+        "id": "right",
+        "schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        "tests": [{"valid": True, "data": {"a": 1, "b\u2028": 2}}, {"valid": False, "data": {}}],
+    },
+    {"id": "refused", "schema": {"type": "nothing"}, "tests": [{"valid": True, "data": 1}]},
+    {
+        "id": "closed",
+        "schema": {"properties": {"a": {}}, "additionalProperties": False},
+        "tests": [{"valid": True, "data": {"a": []}}, {"valid": True, "data": "not an object"}],
+    },
+]
+
+
+def run(path: Path, *options: str) -> dict:
+    command = [sys.executable, maskbench.__file__, "--data", str(path), "--json", *options]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "cases.jsonl"
+    path.write_text("\n".join(json.dumps(case, ensure_ascii=False) for case in CASES))
+    return path
+
+
+def test_cases_are_judged_by_their_instances(file):
+    found = run(file)
+    counts = ("cases", "passing", "refused", "valid_rejected", "invalid_accepted")
+    assert [found[name] for name in counts] == [3, 1, 1, 1, 0]
+    rows = {row["id"]: row for row in found["rows"]}
+    assert rows["refused"]["refused"]
+    assert rows["closed"]["valid_rejected"] == 1  # a keyword implies its type
+    assert found["compile_ms"].keys() >= {"p50", "p99", "max"}
+
+
+def test_tokens_are_timed_beside_another_engine(file):
+    found = run(file, "--tokenizer", str(TOKENIZER), "--beside", "llguidance")
+    theirs = found["beside"]["llguidance"]
+    assert found["mask_us"].keys() == theirs["mask_us"].keys() == {"cold", "warm"}
+    assert found["mask_us"]["cold"]["count"] > 10
+    assert theirs["passing"] == 2
+    assert run(file, "--additional-properties", "closed")["passing"] == 0
