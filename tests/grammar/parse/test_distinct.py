@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from sentences import BYTES
 
-from dlm.grammar import JsonSchema, Matcher
+from dlm.grammar import Compiler, JsonSchema, Matcher
 from dlm.grammar.masks.bits import tokens_in
 
+BYTE_COMPILER = Compiler(BYTES)
 _POINT = {"type": "object", "properties": {"x": {"enum": [1, 2]}, "y": {"enum": [1, 2]}}}
 
 
@@ -24,7 +26,7 @@ def colours(count: int, **more: Any) -> dict[str, Any]:
 SCHEMAS = {
     "strings": unique({"type": "string"}, minItems=2),
     "short": unique({"type": "string", "maxLength": 1}, minItems=3, maxItems=6),
-    "quotes": unique({"type": "string", "pattern": r'^["\\\n\u{1F600}]{1,2}$'}, minItems=4),
+    "quotes": unique({"type": "string", "pattern": r'^["\\\n😀]{1,2}$'}, minItems=4),
     "integers": unique({"type": "integer"}, minItems=3),
     "digits": unique({"type": "integer", "minimum": 0, "maximum": 30}, minItems=6),
     "all digits": unique({"type": "integer", "minimum": 0, "maximum": 5}, minItems=6),
@@ -35,7 +37,7 @@ SCHEMAS = {
     "open": unique({"type": "object", "additionalProperties": {"const": 1}}, minItems=3),
     "pairs": unique(
         {"type": "object", "additionalProperties": {"const": 1}, "minProperties": 2}
-        | {"maxProperties": 2, "propertyNames": {"enum": ["a", "b", "c"]}},
+        | {"maxProperties": 2, "propertyNames": {"pattern": "^[abc]$"}},
         minItems=3,
     ),
     "nested": unique(unique({"enum": [1, 2]}, maxItems=2), minItems=5),
@@ -57,13 +59,10 @@ def case(request, compiler):
     return schema, spec, compiler.compile(spec)
 
 
-def repeated(value: Any, schema: dict[str, Any]) -> bool:
-    return not Draft202012Validator(schema).is_valid(value)
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_text_ends_with_items_that_differ(case, vocabulary, seed):
-    schema, spec, grammar = case
+def test_a_random_text_ends_with_items_that_differ(case, seed):
+    schema, spec, _ = case
+    grammar, vocabulary = BYTE_COMPILER.compile(spec), BYTES
     dice, matcher, tokens = random.Random(seed), Matcher(grammar), []
     shortest = matcher.shortest_completion()
     assert shortest is not None
@@ -85,7 +84,7 @@ def test_a_mask_has_the_tokens_that_are_accepted_and_each_can_be_completed(case,
     assert shortest is not None
     budget, checked = len(shortest) + 9, 0
     while not matcher.ended:
-        if matcher.position % 4 == 3 and checked < 5:
+        if matcher.position % 4 == 3 and checked < 4:
             checked += 1
             mask = set(tokens_in(matcher.allowed()).tolist())
             for token in range(len(vocabulary)):
@@ -105,11 +104,19 @@ def instances(schema: dict[str, Any], dice: random.Random) -> list[Any]:
     values += [[1], [2], [1, 2], [2, 1], [1, 1], "a", "b", "é"]
     values += [{dice.choice(keys): dice.choice([1, 2]) for _ in range(2)} for _ in range(6)]
     values += schema.get("items", {}).get("enum", [])
+    values += [*range(6), "\n", 'a"', '""', "\\\\", "\\n", "\n\\"]
+    values += [{"a": 1, "b": 1}, {"a": 1, "c": 1}, {"b": 1, "c": 1}]
+    for x in (1, 2):
+        values += [{"x": x}, {"y": x}, {"x": x, "y": 1}, {"x": x, "y": 2}, [x, 1], [x, 2], {"a": 1}]
     least = schema.get("minItems", 0)
     fits = Draft202012Validator(schema.get("items", True))
     fitting = [value for value in values if fits.is_valid(value)]
-    count = dice.randint(least, least + 2)
-    return [dice.sample(fitting, min(count, len(fitting))) for _ in range(20)]
+    apart = [*{json.dumps(value): value for value in fitting}.values()]
+    drawn = []
+    for i in range(30):
+        among, count = (fitting, apart)[i % 2], dice.randint(least, least + 2)
+        drawn.append(dice.sample(among, min(count, len(among))))
+    return drawn
 
 
 def test_every_valid_array_is_accepted_and_no_other(case, vocabulary):
@@ -161,7 +168,7 @@ DIFFERENT = [
     (True, "[]", "{}"),
     (True, '["a"]', '{"a":0}'),
     ({"type": "number"}, "1", "1.00000000000000000001"),
-    ({"type": "number"}, "1e400", "1e401"),
+    ({"type": "number"}, "1e30", "1e31"),
     ({"type": "string"}, '"\\ud83d\\ude00"', '"\\ud83d\\ude01"'),
     ({"type": "object"}, '{"a":1,"b":2}', '{"a":2,"b":1}'),
     ({"type": "object"}, '{"a":1}', '{"a":true}'),
@@ -182,7 +189,7 @@ def test_items_are_compared_by_their_values(compiler, vocabulary, item, one, oth
 
 def test_an_item_that_is_equal_in_another_order_is_not_begun(compiler, vocabulary):
     """Behind `"a":1,"b":1` an object of two properties could only end."""
-    names = {"propertyNames": {"enum": ["a", "b", "c"]}, "additionalProperties": {"const": 1}}
+    names = {"propertyNames": {"pattern": "^[abc]$"}, "additionalProperties": {"const": 1}}
     item = {"type": "object", "minProperties": 2, "maxProperties": 2, **names}
     matcher = Matcher(compiler.compile(JsonSchema(unique(item, minItems=2), max_whitespace=1)))
     for byte in '[{"b":1,"a":1},{"a":1,"':

@@ -1,0 +1,109 @@
+"""Every walk through a grammar ends, whichever of the allowed tokens a model takes."""
+
+import random
+
+import pytest
+import torch
+from hostile_schemas import hostile_schema, walk
+from scores import scores_of
+from sentences import BYTES
+
+from dlm.grammar import (
+    Compiler,
+    Fixed,
+    Frontier,
+    InvalidGrammarError,
+    JsonSchema,
+    LeftToRight,
+    Matcher,
+    Regex,
+)
+from dlm.grammar.masks.bits import tokens_in
+
+SCHEMAS = 150  # that are walked through, in groups
+GROUPS = 10
+IMPOSSIBLE = "no finite value fits"
+COMPILER = Compiler(BYTES)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_a_model_that_prefers_escapes_always_comes_to_an_end(group):
+    """Each text is valid, fits its budget, and could be completed shortly at any time."""
+    walked, refused = 0, 0
+    for seed in range(group, SCHEMAS, GROUPS):
+        dice = random.Random(seed)
+        try:
+            spec = JsonSchema(hostile_schema(seed), max_whitespace=1)
+            matcher = Matcher(COMPILER.compile(spec))
+        except InvalidGrammarError as error:
+            assert IMPOSSIBLE in str(error)
+            refused += 1
+            continue
+        shortest = matcher.shortest_completion()
+        if shortest is None:  # more distinct items than there are
+            refused += 1
+            continue
+        budget = len(shortest) + 1 + dice.randint(0, 20)
+        tokens = walk(matcher, BYTES.pieces, budget, dice)
+        spec.value(BYTES.text(tokens))
+        walked += 1
+    assert walked > refused
+
+
+@pytest.mark.parametrize("pattern", ["^", "$", "(?:)", "a{0}", ""])
+def test_a_pattern_of_the_empty_text_can_only_stop(compiler, vocabulary, pattern):
+    grammar = compiler.compile(Regex(pattern))
+    stops = sorted(vocabulary.stops)
+    for budget in (1, 2, 9):
+        matcher = Matcher(grammar)
+        assert tokens_in(matcher.allowed(budget)).tolist() == stops
+        assert matcher.shortest_completion() == []
+        row = LeftToRight(grammar, budget).look(exact=True).rows[0]
+        assert tokens_in(row).tolist() == stops
+        frontier = Frontier(grammar, budget)
+        logits = torch.zeros(4, len(vocabulary))
+        guidance = frontier.guide(scores_of(logits, [300] * 4), Fixed(last=True))
+        assert guidance.stop == 0
+        assert guidance.guess[0] in stops
+
+
+NAMES = {
+    "a quote": {"pattern": '^"$'},
+    "a backslash": {"pattern": r"^\\+$"},
+    "line breaks": {"pattern": r"^\n{1,2}$"},
+    "control characters": {"pattern": r"^[\x00-\x03]$"},
+    "beyond the basic plane": {"pattern": "^[😀😁]{1,2}$"},
+}
+
+
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+@pytest.mark.parametrize("least", [1, 2])
+def test_keys_that_are_written_with_escapes_run_out_without_a_dead_end(names, least):
+    schema = {"type": "object", "propertyNames": names, "additionalProperties": {"const": 0}}
+    spec = JsonSchema(schema | {"minProperties": least}, max_whitespace=1)
+    try:
+        grammar = COMPILER.compile(spec)
+    except InvalidGrammarError as error:
+        assert IMPOSSIBLE in str(error)
+        return
+    shortest = Matcher(grammar).shortest_completion()
+    if shortest is None:
+        assert least == 2 and names == NAMES["a quote"]
+        return
+    for seed in range(4):
+        dice = random.Random(seed)
+        tokens = walk(Matcher(grammar), BYTES.pieces, len(shortest) + 1 + 5 * seed, dice)
+        assert len(spec.value(BYTES.text(tokens))) >= least
+
+
+@pytest.mark.parametrize("escape", [r"\uD83D\uDE00", r"\ud83d\ude01", r"\ud83d\ude02"])
+def test_a_begun_pair_of_surrogates_can_be_completed_at_each_place(escape):
+    grammar = COMPILER.compile(JsonSchema({"type": "string", "pattern": "^[😀-😂]+$"}))
+    matcher = Matcher(grammar)
+    for byte in b'"' + escape.encode():
+        assert matcher.accept(byte)
+        rest = matcher.shortest_completion()
+        assert rest is not None
+        assert rest[0] in tokens_in(matcher.allowed(len(rest) + 1))
+        assert matcher.accept_all(rest) == len(rest)
+        matcher.rollback(len(rest))
