@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 from hostile_schemas import hostile_schema, walk
+from maskbench import of_bytes
 from scores import scores_of
-from sentences import BYTES
 
 from dlm.grammar import (
     Compiler,
@@ -23,6 +23,7 @@ from dlm.grammar.masks.bits import tokens_in
 SCHEMAS = 150  # that are walked through, in groups
 GROUPS = 10
 IMPOSSIBLE = "no finite value fits"
+BYTES = of_bytes()
 COMPILER = Compiler(BYTES)
 
 
@@ -36,7 +37,8 @@ def test_a_model_that_prefers_escapes_always_comes_to_an_end(group):
             spec = JsonSchema(hostile_schema(seed), max_whitespace=1)
             matcher = Matcher(COMPILER.compile(spec))
         except InvalidGrammarError as error:
-            assert IMPOSSIBLE in str(error)
+            if IMPOSSIBLE not in str(error):
+                raise
             refused += 1
             continue
         shortest = matcher.shortest_completion()
@@ -50,7 +52,7 @@ def test_a_model_that_prefers_escapes_always_comes_to_an_end(group):
     assert walked > refused
 
 
-@pytest.mark.parametrize("pattern", ["^", "$", "(?:)", "a{0}", ""])
+@pytest.mark.parametrize("pattern", ["^", "$", "(?:)", "a{0}"])
 def test_a_pattern_of_the_empty_text_can_only_stop(compiler, vocabulary, pattern):
     grammar = compiler.compile(Regex(pattern))
     stops = sorted(vocabulary.stops)
@@ -80,16 +82,15 @@ NAMES = {
 @pytest.mark.parametrize("least", [1, 2])
 def test_keys_that_are_written_with_escapes_run_out_without_a_dead_end(names, least):
     schema = {"type": "object", "propertyNames": names, "additionalProperties": {"const": 0}}
-    spec = JsonSchema(schema | {"minProperties": least}, max_whitespace=1)
     try:
+        spec = JsonSchema(schema | {"minProperties": least}, max_whitespace=1)
         grammar = COMPILER.compile(spec)
     except InvalidGrammarError as error:
-        assert IMPOSSIBLE in str(error)
+        if (least, names) != (2, NAMES["a quote"]) or IMPOSSIBLE not in str(error):
+            raise
         return
     shortest = Matcher(grammar).shortest_completion()
-    if shortest is None:
-        assert least == 2 and names == NAMES["a quote"]
-        return
+    assert shortest is not None
     for seed in range(4):
         dice = random.Random(seed)
         tokens = walk(Matcher(grammar), BYTES.pieces, len(shortest) + 1 + 5 * seed, dice)

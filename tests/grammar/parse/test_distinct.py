@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from sentences import BYTES
+from maskbench import of_bytes
 
 from dlm.grammar import Compiler, JsonSchema, Matcher
 from dlm.grammar.masks.bits import tokens_in
 
+BYTES = of_bytes()
 BYTE_COMPILER = Compiler(BYTES)
 _POINT = {"type": "object", "properties": {"x": {"enum": [1, 2]}, "y": {"enum": [1, 2]}}}
 
@@ -59,7 +60,7 @@ def case(request, compiler):
     return schema, spec, compiler.compile(spec)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_random_text_ends_with_items_that_differ(case, seed):
     schema, spec, _ = case
     grammar, vocabulary = BYTE_COMPILER.compile(spec), BYTES
