@@ -190,14 +190,14 @@ def test_items_are_compared_by_their_values(compiler, vocabulary, item, one, oth
 
 def test_an_item_that_is_equal_in_another_order_is_not_begun(compiler, vocabulary):
     """Behind `"a":1,"b":1` an object of two properties could only end."""
-    names = {"propertyNames": {"pattern": "^[abc]$"}, "additionalProperties": {"const": 1}}
-    item = {"type": "object", "minProperties": 2, "maxProperties": 2, **names}
-    matcher = Matcher(compiler.compile(JsonSchema(unique(item, minItems=2), max_whitespace=1)))
-    for byte in '[{"b":1,"a":1},{"a":1,"':
-        assert matcher.accept_all(vocabulary.encode(byte)) == 1
-    mask = [vocabulary.pieces[token] for token in tokens_in(matcher.allowed())]
-    assert not any(piece.startswith(b"b") for piece in mask)
-    assert b"c" in mask
+    item = {"type": "object", "minProperties": 2, "maxProperties": 2}
+    item |= {"additionalProperties": {"const": 1}}
+    spec = JsonSchema(unique(item, minItems=2), max_whitespace=1)
+    matcher = Matcher(BYTE_COMPILER.compile(spec))
+    begun = b'[{"b":1,"a":1},{"a":1,"b'
+    assert matcher.accept_all(begun) == len(begun)
+    assert not matcher.accept(ord('"'))
+    assert matcher.accept(ord("b"))
 
 
 def test_what_no_array_of_distinct_items_fits_is_a_dead_end_at_the_start(compiler):
