@@ -32,7 +32,7 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
-from dlm.models import ModelError, checkpoint, plan
+from dlm.models import ModelError, checkpoint
 from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs
 from dlm.policy import Policy
@@ -40,8 +40,8 @@ from dlm.questions import Answer, Question
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
-from dlm.storage import check_device, device_of, stored_type
-from dlm.turn import CHUNK, Cache
+from dlm.storage import Storage
+from dlm.turn import Cache
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
 
@@ -159,19 +159,8 @@ class Engine:
         directory = Path(directory)
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
-        device = device_of(device)
-        if dtype is None:
-            dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-        if graphs not in get_args(Graphs):
-            raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
-        stored = stored_type(kv, dtype, device)
-        if cache_tokens is not None and cache_tokens < 1:
-            raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
-        check_device(device)
-        model = checkpoint.load(directory, dtype, device, kernels, activation_bits)
-        tokens = cache_tokens or plan.free_tokens(model, slots, stored)
-        cache = model.new_cache(slots, stored, tokens, CHUNK)
-        model.use_graphs(cache, graphs)
+        stored = Storage.of(device, dtype, kv, cache_tokens)
+        model, cache = stored.load(directory, slots, kernels, graphs, activation_bits)
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
         chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 
 _SKIP = " \t\r\n"
+_BLANK = _SKIP.encode()
 
 
 def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], turned: int | None) -> int:
@@ -35,21 +36,73 @@ def turn_within(first: int, last: int, turned: int | None) -> int:
     return last if turned is None else max(first, min(last, turned - 1))
 
 
-def alike_in(pieces: list[bytes], piece: bytes) -> set[int]:
-    """All tokens that spell `piece`: a byte has one, and so may its character."""
-    return {token for token, other in enumerate(pieces) if other == piece}
+def outside_strings(pieces: Sequence[bytes]) -> list[bool]:
+    """Whether each token begins outside of the strings of the JSON text that they spell: there,
+    white space changes nothing. False for all tokens of a text that is no JSON."""
+    text = b"".join(pieces)
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return [False] * len(pieces)
+    outside, within, escaped = list[bool](), False, False
+    for piece in pieces:
+        outside.append(not within)
+        within, escaped = _string_after(piece, within, escaped)
+    return outside
+
+
+def _string_after(piece: bytes, within: bool, escaped: bool) -> tuple[bool, bool]:
+    """Whether a string of JSON is open behind `piece`, and its next character escaped, by what held
+    in front of it."""
+    for byte in piece:
+        if byte == ord('"') and not escaped:
+            within = not within
+        escaped = byte == ord("\\") and not escaped
+    return within, escaped
+
+
+def is_blank(piece: bytes) -> bool:
+    """Whether a token spells white space of JSON and nothing else."""
+    return bool(piece) and not piece.strip(_BLANK)
+
+
+def alike_in(pieces: list[bytes], piece: bytes, outside: bool = False) -> set[int]:
+    """All tokens that spell `piece`: a byte has one, and so may its character.
+
+    `outside`: it begins outside of the strings of JSON, where white space changes nothing. Then
+    all that spell white space are alike too, and so are those that differ from it in white space
+    alone."""
+    if not outside:
+        return {token for token, other in enumerate(pieces) if other == piece}
+    ends_within = _string_after(piece, within=False, escaped=False)[0]
+    bare = bytes.lstrip if ends_within else bytes.strip
+    core = bare(piece, _BLANK)
+    found = {token for token, other in enumerate(pieces) if other.isspace() and is_blank(other)}
+    if core:
+        holding = (token for token, other in enumerate(pieces) if core in other)
+        found.update(token for token in holding if bare(pieces[token], _BLANK) == core)
+    return found
 
 
 def untried(
-    tokens: Sequence[int], at: int, begin: int, refused: Mapping[tuple[int, ...], Collection[int]]
+    tokens: Sequence[int],
+    at: int,
+    begin: int,
+    refused: Mapping[tuple[int, ...], Collection[int]],
+    idle: Collection[int] = (),
 ) -> int:
     """`at`, or the next token in front of it, or else the last one behind, that was not replaced.
 
     A token that was may come again where the grammar leaves no other: `refused` has those that
-    were, by all that led up to them. An answer is the `tokens` from `begin` on, and a stop.
+    were, by all that led up to them. An answer is the `tokens` from `begin` on, and a stop. `idle`
+    are the places of tokens that change nothing, which are not worth a try.
     """
+
+    def is_open(i: int) -> bool:
+        return i not in idle and tokens[i] not in refused.get(tuple(tokens[:i]), ())
+
     order = [*range(at, begin - 1, -1), *range(len(tokens) - 2, at, -1)]
-    return next((i for i in order if tokens[i] not in refused.get(tuple(tokens[:i]), ())), at)
+    return next(filter(is_open, order), at)
 
 
 def _span(text: str, path: Sequence[str | int]) -> tuple[int, int]:

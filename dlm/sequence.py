@@ -10,7 +10,7 @@ from dlm.asked import Asked
 from dlm.canvas import Canvas
 from dlm.grammar import Answer, Constraint, InvalidValueError, Task
 from dlm.request import FinishReason, Request, Result, Stats
-from dlm.retry import alike_in, turn_within, turning_point, untried
+from dlm.retry import alike_in, is_blank, outside_strings, turn_within, turning_point, untried
 from dlm.stream import Stream
 from dlm.writing import Writing
 
@@ -70,13 +70,15 @@ class Sequence:
         _, answer = self.answer(stopped=True)
         first = len(self.tokens) - 1 - len(answer)  # of the answer, after the reasoning
         turned = None if self.turned is None else self.turned - first
+        pieces = [self.stream.vocabulary.pieces[token] for token in answer]
         if error.span is not None:
             at = turn_within(*error.span, turned)
         else:
-            pieces = [self.stream.vocabulary.pieces[token] for token in answer]
             at = turning_point(pieces, error.path, turned)
         begin = self.stream.free_text(self.tokens).stop
-        return untried(self.tokens, first + at, begin, self.refused)
+        outside = outside_strings(pieces)
+        idle = {first + i for i, piece in enumerate(pieces) if outside[i] and is_blank(piece)}
+        return untried(self.tokens, first + at, begin, self.refused, idle)
 
     def turn_back(self, at: int, kept: int) -> set[int]:
         """The answer was refused: its token `at` becomes one that spells something else.
@@ -84,8 +86,11 @@ class Sequence:
         The first `kept` tokens stay committed. Returns what may not come at `at` again.
         """
         led = tuple(self.tokens[:at])
-        pieces = self.stream.vocabulary.pieces
-        alike = alike_in(pieces, pieces[self.tokens[at]]) if pieces[self.tokens[at]] else set()
+        pieces, answer = self.stream.vocabulary.pieces, self.answer(stopped=True)[1]
+        outside = outside_strings([pieces[token] for token in answer])
+        piece, place = pieces[self.tokens[at]], at - (len(self.tokens) - 1 - len(answer))
+        free = 0 <= place < len(outside) and outside[place]
+        alike = alike_in(pieces, piece, free) if piece else set()
         self.refused.setdefault(led, set()).update({self.tokens[at]}, alike)
         self.tokens = self.tokens[:kept]
         self.refusals, self.turned = self.refusals + 1, at

@@ -1,8 +1,17 @@
 """Where an engine computes, and what its keys and values are stored as."""
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
 import torch
 
 from dlm.errors import DlmError
+from dlm.models import DiffusionGemma, checkpoint, plan
+from dlm.models.backends import Kernels
+from dlm.models.cache import KVCache
+from dlm.models.graphs import Graphs
+from dlm.turn import CHUNK
 
 KV_TYPES = {
     "fp8": torch.float8_e4m3fn,
@@ -11,6 +20,48 @@ KV_TYPES = {
     "fp32": torch.float32,
 }
 """What keys and values may be stored as, by the name that it goes by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The device and the type of a model's weights, and the type and number of the tokens whose
+    keys and values it stores."""
+
+    device: torch.device
+    dtype: torch.dtype
+    kv: torch.dtype
+    cache_tokens: int | None  # None: as many as there is memory for
+
+    @classmethod
+    def of(
+        cls,
+        device: str | torch.device | None,
+        dtype: torch.dtype | None,
+        kv: str,
+        cache_tokens: int | None,
+    ) -> "Storage":
+        """Resolve what is left to choose. Raises `DlmError` for a value that nothing can be stored
+        as."""
+        device = device_of(device)
+        if dtype is None:
+            dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+        stored = stored_type(kv, dtype, device)
+        if cache_tokens is not None and cache_tokens < 1:
+            raise DlmError(f"cache_tokens is {cache_tokens}: it takes at least 1")
+        return cls(device, dtype, stored, cache_tokens)
+
+    def load(
+        self, directory: Path, slots: int, kernels: Kernels, graphs: Graphs, activation_bits: int
+    ) -> tuple[DiffusionGemma, KVCache]:
+        """Load a checkpoint, with a cache for `slots` requests. Raises what `Engine.load` does."""
+        if graphs not in get_args(Graphs):
+            raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
+        check_device(self.device)
+        model = checkpoint.load(directory, self.dtype, self.device, kernels, activation_bits)
+        tokens = self.cache_tokens or plan.free_tokens(model, slots, self.kv)
+        cache = model.new_cache(slots, self.kv, tokens, CHUNK)
+        model.use_graphs(cache, graphs)
+        return model, cache
 
 
 def device_of(name: str | torch.device | None) -> torch.device:

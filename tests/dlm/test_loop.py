@@ -14,7 +14,7 @@ from values import PROMPT, V
 from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Regex, Request, sampling
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
 from dlm.grammar.masks.bits import unpacked
-from dlm.retry import turning_point, untried
+from dlm.retry import alike_in, is_blank, outside_strings, turning_point, untried
 
 CONFIG = DecodeConfig(max_steps=7, confidence=0.5, patience=2, lost=0.2, entropy_bound=2.0)
 PERSON = {
@@ -124,13 +124,15 @@ def decoded(model, constraint, request, config, check=lambda tokens: None) -> De
                     return out
                 pieces = [model.pieces[token] for token in out.tokens[:-1]]
                 turned = turning_point(pieces, error.path, turned)
-                turned = untried(out.tokens, turned, 0, refused)
+                outside = outside_strings(pieces)
+                idle = [i for i, piece in enumerate(pieces) if outside[i] and is_blank(piece)]
+                turned = untried(out.tokens, turned, 0, refused, idle)
                 led, begin = tuple(out.tokens[:turned]), turned // L * L
                 wrong = model.pieces[out.tokens[turned]]
-                refused.setdefault(led, set()).update(
-                    token for token, piece in enumerate(model.pieces) if piece == wrong != b""
-                )
-                refused[led].add(out.tokens[turned])
+                if wrong:
+                    alike = alike_in(model.pieces, wrong, outside[turned])
+                    refused.setdefault(led, set()).update(alike)
+                refused.setdefault(led, set()).add(out.tokens[turned])
                 constraint.rollback(len(out.tokens) - begin)
                 cache.rewind(0, len(request.token_ids) + begin)
                 out.tokens = out.tokens[:begin]

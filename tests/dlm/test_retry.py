@@ -12,7 +12,7 @@ from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
-from dlm.retry import turning_point, untried
+from dlm.retry import alike_in, outside_strings, turning_point, untried
 
 engine_of = engine_of_each
 FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
@@ -90,6 +90,47 @@ def test_what_was_replaced_before_is_not_what_is_replaced_next():
     assert untried(tokens, 2, 0, {(5, 6): {7}, (5,): {6}, (): {5}}) == 3
     every = {tuple(tokens[:i]): {tokens[i]} for i in range(4)}
     assert untried(tokens, 2, 0, every) == 2
+
+
+def test_what_changes_nothing_is_not_worth_a_try():
+    tokens = [5, 6, 7, 8, 1]
+    assert untried(tokens, 2, 0, {}, idle={2}) == 1
+    assert untried(tokens, 2, 0, {(5,): {6}}, idle={2}) == 0
+    assert untried(tokens, 2, 2, {}, idle={2}) == 3
+    assert untried(tokens, 2, 0, {}, idle={0, 1, 2, 3}) == 2
+
+
+@pytest.mark.parametrize(
+    ("pieces", "outside"),
+    [
+        ([b"[", b'"a', b" ", b'b"', b" ", b"]"], [True, True, False, False, True, True]),
+        ([b'"', b"\\", b'"', b" ", b'"', b"\n"], [True, False, False, False, False, True]),
+        ([b'"\\', b'\\"', b" "], [True, False, True]),
+        ([b"<x>", b" ", b"[1]"], [False, False, False]),
+        ([b'"\xff', b'"'], [False, False]),
+    ],
+)
+def test_tokens_begin_within_strings_of_json_or_outside(pieces, outside):
+    assert outside_strings(pieces) == outside
+
+
+PIECES = [b"1", b" 1", b"1\n", b"11", b" ", b"\n\t", b"", b'"a', b' "a', b'"a ', b'"a"', b'"a" ']
+
+
+@pytest.mark.parametrize(
+    ("piece", "outside", "alike"),
+    [
+        (b"1", False, [b"1"]),
+        (b"1", True, [b"1", b" 1", b"1\n", b" ", b"\n\t"]),
+        (b" 1", True, [b"1", b" 1", b"1\n", b" ", b"\n\t"]),
+        (b" ", True, [b" ", b"\n\t"]),
+        (b'"a', True, [b'"a', b' "a', b" ", b"\n\t"]),
+        (b'"a"', True, [b'"a"', b'"a" ', b" ", b"\n\t"]),
+        (b" ", False, [b" "]),
+    ],
+)
+def test_tokens_are_alike_that_differ_in_white_space_which_changes_nothing(piece, outside, alike):
+    assert alike_in(PIECES, piece, outside) == {PIECES.index(one) for one in alike}
 
 
 JSON = st.recursive(
@@ -216,6 +257,17 @@ def test_a_model_that_insists_is_turned_back_until_it_is_right(
     assert isinstance(end, Finished), end
     jsonschema.validate(end.result.parsed, schema)
     assert 0 < end.result.stats.rollbacks <= engine.config.refusals
+
+
+@pytest.mark.parametrize("said", ["[1, 1]", "[ 1 ,\n1 ]", "[1\t, 1]"])
+@pytest.mark.parametrize("canvas_length", [3, 16])
+def test_no_try_is_wasted_on_white_space(engine_of, tokens_of, said, canvas_length):
+    model = Scripted(V, len(PROMPT), tokens_of(f"{said}<turn|>"), canvas_length=canvas_length)
+    engine = engine_of(model, DecodeConfig(max_steps=6, confidence=0.02, patience=3, refusals=8))
+    request = Request(token_ids=PROMPT, constraint=checked(WIDE[0]), max_tokens=60)
+    (end,) = ends_of(engine, [request])
+    assert isinstance(end, Finished), end
+    jsonschema.validate(end.result.parsed, WIDE[0])
 
 
 def test_an_answer_that_is_never_right_is_refused_after_so_many_tries(engine_of):
