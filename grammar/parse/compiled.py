@@ -30,7 +30,7 @@ _COMPLETIONS = 4096  # that are remembered
 _FARTHEST = 1 << 16  # states of which it is remembered how far a token may lead from the end
 _COUNTED = 1 << 18  # bytes of a completion whose tokens are counted
 BEGUN = 64  # bytes that are spelled of one that is known to fit
-_DOUBTFUL = 1024  # groups of tokens that are looked at one by one
+_DOUBTFUL, _ONE_BY_ONE = 1024, 256  # groups of tokens, or tokens, of which each is looked at
 _FEW = 32  # tokens of a text that is looked for where none is known
 
 
@@ -170,7 +170,7 @@ class Compiled:
             return None
         fitting = []
         doubtful = following.groups(None if sure is None else ~sure, apart=in_key)
-        for group, cost in islice(doubtful, _DOUBTFUL):
+        for group, cost in islice(doubtful, _ONE_BY_ONE if in_key else _DOUBTFUL):
             self.meter.spend(1)
             if self._counted(cost) and fits(int(group[0])):
                 fitting.append(group)

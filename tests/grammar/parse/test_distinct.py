@@ -60,16 +60,17 @@ def case(request, compiler):
     return schema, spec, compiler.compile(spec)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_random_text_ends_with_items_that_differ(case, seed):
+def test_a_random_text_ends_with_items_that_differ(case):
     schema, spec, _ = case
     grammar, vocabulary = BYTE_COMPILER.compile(spec), BYTES
-    dice, matcher, tokens = random.Random(seed), Matcher(grammar), []
+    dice, matcher, tokens = random.Random(0), Matcher(grammar), []
     shortest = matcher.shortest_completion()
     assert shortest is not None
     budget = len(shortest) + 1 + dice.randint(0, 40)
     while not matcher.ended:
-        token = dice.choice(tokens_in(matcher.allowed(budget - len(tokens))).tolist())
+        tight = len(tokens) % 5 == 0 or not matcher.closes_within(budget - len(tokens) - 40)
+        allowed = matcher.allowed(budget - len(tokens) if tight else None)
+        token = dice.choice(tokens_in(allowed).tolist())
         assert matcher.accept(token)
         tokens.append(token)
     assert len(tokens) <= budget
@@ -84,11 +85,12 @@ def test_a_mask_has_the_tokens_that_are_accepted_and_each_can_be_completed(case,
     shortest = matcher.shortest_completion()
     assert shortest is not None
     budget, checked = len(shortest) + 9, 0
-    while not matcher.ended:
-        if matcher.position % 4 == 3 and checked < 4:
+    while not matcher.ended and checked < 3:
+        if matcher.position % 4 == 3:
             checked += 1
             mask = set(tokens_in(matcher.allowed()).tolist())
-            for token in range(len(vocabulary)):
+            some = dice.sample(sorted(mask), min(40, len(mask)))
+            for token in [*some, *dice.sample(range(len(vocabulary)), 200)]:
                 taken = matcher.accept(token)
                 assert taken == (token in mask), vocabulary.pieces[token]
                 if taken:
