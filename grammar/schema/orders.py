@@ -36,7 +36,8 @@ class AnyOrderWriter(ObjectWriter):
         named = self.members.named
         self._noted = [m for m in named if m.required or not self.members.free]
         enough = len(self._noted) <= _MOST_NOTED and len(named) << len(self._noted) <= _MOST_OPTIONS
-        return enough and not (self._cap or self.members.needed or self.few_keys)
+        counted = self._cap or self.high is not None
+        return enough and not (counted or self.members.needed or self.few_keys)
 
     def write(self) -> Node:
         self._sets: dict[int, Node] = {}
