@@ -11,11 +11,22 @@ from full_rows import FullRows
 from specs import checked
 from values import PROMPT, V
 
-from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Regex, Request, sampling
+from dlm import (
+    DecodeConfig,
+    Draft,
+    Finished,
+    Grammar,
+    JsonSchema,
+    Policy,
+    Regex,
+    Request,
+    sampling,
+)
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
 from dlm.grammar.masks.bits import unpacked
 from dlm.retry import alike_in, is_blank, outside_strings, turning_point, untried
 
+UNHURRIED = Policy(step_work=1 << 40)  # no pass is made again since a grammar took too long
 CONFIG = DecodeConfig(max_steps=7, confidence=0.5, patience=2, lost=0.2, entropy_bound=2.0)
 PERSON = {
     "type": "object",
@@ -184,7 +195,7 @@ def test_the_engine_does_what_the_loop_does_whatever_runs_beside_it(engine_of, k
     ]
     for dream in range(2):
         model = Dreamer(V, dream, scale=12.0 + 30 * dream)
-        engine = engine_of(model, CONFIG, slots=slots)
+        engine = engine_of(model, CONFIG, slots=slots, policy=UNHURRIED)
         found = by_engine(engine, requests)
         for request, ours in zip(requests, found, strict=True):
             constraint = constraint_of(engine, spec, request.max_tokens)
@@ -198,7 +209,7 @@ def test_it_takes_back_what_the_loop_takes_back(engine_of):
     spec = checked(TWICE)
     for dream in range(4):
         model = Dreamer(V, dream, canvas_length=4)
-        engine = engine_of(model, CONFIG, slots=1)
+        engine = engine_of(model, CONFIG, slots=1, policy=UNHURRIED)
         model.pieces = engine.vocabulary.pieces
         request = Request(token_ids=PROMPT, constraint=spec, seed=dream, max_tokens=24)
 
