@@ -43,7 +43,12 @@ def error_of(problem: openai.APIStatusError):
         ({"temperature": 3}, "temperature", "temperature is 3: it takes 0 to 2"),
         ({"max_tokens": 5000}, "max_tokens", "leave .* for the answer, fewer than max_tokens 5000"),
         ({"extra_body": {"guided_json": {}}}, "guided_json", "use structured_outputs"),
-        ({"extra_body": {"top_k": 5}}, "top_k", "top_k is 5, which is not supported"),
+        ({"extra_body": {"top_k": -2}}, "top_k", "top_k is -2: it takes 1 or more tokens"),
+        (
+            {"extra_body": {"repetition_penalty": 1.5}},
+            "repetition_penalty",
+            r"repetition_penalty is 1\.5, which is not supported",
+        ),
         ({"extra_body": {"foo": 5}}, "foo", "foo is unknown here"),
         ({"functions": [{"name": "f"}]}, "functions", "functions is not supported: use tools"),
         ({"messages": [{"role": "x"}]}, "messages", r"messages\[0\].role is 'x'"),
