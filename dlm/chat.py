@@ -9,6 +9,7 @@ for control tokens in a message, to strip its reasoning say, finds none there.
 import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from dlm.errors import DlmError, RequestError
+from dlm.grammar.schema.nulls import without_nulls
 from dlm.request import Request
 
 _TURN = "<|turn>model\n"  # what a model's turn begins with
@@ -177,11 +179,14 @@ class Chat:
 
 
 def _declared(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool as templates take it: one without parameters has an empty schema of them."""
+    """A tool as templates take it: one without parameters has an empty schema of them, and no
+    keyword of it is null."""
     function = tool.get("function")
     if not isinstance(function, Mapping):
         return tool
     schema = function.get("parameters") or {"type": "object"}
+    with suppress(RecursionError):  # too deep to be served: that is for others to say
+        schema = without_nulls(schema)
     if isinstance(schema, Mapping):
         function = {**function, "parameters": {"properties": {}, **schema}}
     return {**tool, "function": function}

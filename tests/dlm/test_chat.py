@@ -225,3 +225,14 @@ def test_a_tokenizer_that_cannot_be_read_is_an_error_by_its_directory(tmp_path, 
     (directory / "tokenizer_config.json").write_text(damaged)
     with pytest.raises(DlmError, match="model holds no tokenizer that can be read"):
         Chat.load(directory)
+
+
+@pytest.mark.parametrize("parameters", [{"type": "object", "properties": None}, {"required": None}])
+def test_tools_whose_keywords_are_null_are_shown_without_them(built_in, parameters):
+    tool = {"type": "function", "function": {"name": "ping", "parameters": parameters}}
+    plain = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object"}}}
+    one, other = (
+        built_in.chat.prompt(Request(messages=[{"role": "user", "content": "hi"}], tools=[each]))
+        for each in (tool, plain)
+    )
+    assert one == other

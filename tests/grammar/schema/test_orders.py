@@ -113,10 +113,10 @@ def test_listed_keys_come_in_the_order_of_their_list():
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
-@pytest.mark.parametrize("properties", [{}, {"a": {}}, dict.fromkeys("abcde", {})])
+@pytest.mark.parametrize("properties", [{}, {"a": True}, dict.fromkeys("abcde", True)])
 def test_open_objects_have_no_more_properties_than_they_may(most: int, properties: dict[str, Any]):
     schema = {"type": "object", "properties": properties, "maxProperties": most}
     recogniser = Recogniser(JsonSchema(schema, additional_properties="schema").rules(None))
     for count in range(5):
-        value = {key: 1 for key in "abxyz"[:count]}
+        value = dict.fromkeys("abxyz"[:count], 1)
         assert recogniser.accepts(json.dumps(value)) == (count <= most), value
