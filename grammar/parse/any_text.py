@@ -61,6 +61,9 @@ def _sorted(
         for byte, node in trie.first_bytes.items()
         if low <= byte <= high
     ]
+    if not roots:
+        none = np.zeros(0, np.int32)
+        return none, Reached(none, none, none)
     firsts = {to: scanner.counts(state, to) for _, to in roots}
     found = table.walk(trie, roots, counting=True)
     nodes, states = (np.concatenate([getattr(f, n) for f in found]) for n in ("nodes", "states"))

