@@ -224,17 +224,6 @@ class Keys:
         """An object that is open has a key already, or an array an item."""
         return any(isinstance(each, Items) or bool(each) for each in self.open)
 
-    @property
-    def double(self) -> bool:
-        """What is being read must go on: as it is, the key is there already."""
-        held = self._held()
-        if self.key is None or self.escaped or not held:
-            return False
-        try:
-            return _decoded(self.key) in held
-        except ValueError:  # it ends within an escape
-            return False
-
     def _held(self) -> frozenset[str]:
         """The keys of the innermost object."""
         top = self.open[-1] if self.open else None
@@ -259,13 +248,15 @@ def _with_item(items: Items, text: bytearray) -> Items | None:
     try:
         item = json.loads(raw, parse_float=Decimal, parse_int=Decimal)
         value = hashable(item)
-        spelled = json.dumps(json.loads(raw), ensure_ascii=False, separators=(",", ":")).encode()
+        spelled = raw
+        if b"\\" in raw:  # in its plainest spelling
+            plain = json.dumps(json.loads(raw), ensure_ascii=False, separators=(",", ":"))
+            spelled = plain.encode()
     except (RecursionError, ArithmeticError, ValueError):  # nobody compares what nobody can hold
         value = spelled = raw
     if value in items.values:
         return None
-    texts = items.texts | {raw if b"\\" not in raw else spelled}
-    return Items(items.begun, texts, items.values | {value})
+    return Items(items.begun, items.texts | {spelled}, items.values | {value})
 
 
 def _begun(items: Items, begun: int) -> Items:
