@@ -1,7 +1,7 @@
-"""Completions of what a matcher has begun, in which no object of a JSON text holds a key twice.
+"""Completions of what a matcher has begun, in which no key and no distinct item comes twice.
 
 The parser knows the shortest text to the end, and no keys: where the grammar leaves keys free, it
-would say `"":0` again and again. Here such keys are made longer until they differ.
+would write `"":0` again and again. Here such keys and items become others (`apart.py`).
 """
 
 from collections.abc import Callable, Iterator
