@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = ("generate", "batch", "serve", "plan", "quantize")
 
 
+@cache
 def printed(command, flag):
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / f"{command}.py", flag],
