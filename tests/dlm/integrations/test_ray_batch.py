@@ -31,7 +31,7 @@ from dlm.policy import Policy
 ROOT = Path(__file__).parents[3]
 FORM = Extraction(template=Template.column("text"))
 ACTOR = "ray::MapWorker"
-ROWS = 40
+ROWS = 20
 
 
 @pytest.fixture(scope="module")
