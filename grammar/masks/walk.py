@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int32
+from jaxtyping import Bool, Int16, Int32
 
 from dlm.grammar.trie import Trie
 
 Nodes = Int32[np.ndarray, " _"]
+Owners = Int16[np.ndarray, " _"]  # which of some roots each node is reached from
 _NOWHERE = -1
 _DENSE = 4  # a part of a level that is worth looking at all of it
 _FEW = 100  # nodes that are looked at one by one
@@ -38,8 +39,10 @@ class Table:
         self._counts = np.zeros((16, 256), dtype=np.int32)
         self._written: set[int] = set()
 
-    def walk(self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool) -> list[Reached]:
-        """What is reached from each of some children of the root, in order, itself included.
+    def walk(
+        self, trie: Trie, roots: Sequence[tuple[int, int]], counting: bool
+    ) -> tuple[Reached, Owners]:
+        """What is reached from some children of the root, these included, and from which of them.
 
         With each of them, the state in which it is reached.
         """
@@ -68,11 +71,7 @@ class Table:
             nodes, states, owner = children[kept], behind[kept], owner[parent[kept]]
             found.append((nodes, states, counts if counting else nodes[:0], owner))
         nodes, states, counts, owner = map(np.concatenate, zip(*found, strict=True))
-        order = np.argsort(owner, kind="stable")
-        cuts = np.cumsum(np.bincount(owner))[:-1]
-        arrays = [each[order] if len(each) else each for each in (nodes, states, counts)]
-        parts = [np.split(each, cuts) if len(each) else [each] * len(roots) for each in arrays]
-        return [Reached(*each) for each in zip(*parts, strict=True)]
+        return Reached(nodes, states, counts), owner
 
     def walk_below(self, trie: Trie, nodes: Nodes, state: int) -> Reached:
         """What is reached below some nodes of any depth, all of which are in one state."""

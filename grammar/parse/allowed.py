@@ -95,7 +95,8 @@ class Allowed:
     def following(self, state: State) -> "tuple[Following, bool]":
         """The tokens that may follow, stops apart, with the fewest bytes to the end after each.
 
-        Tokens after which there is no end are left out; and whether there are none of these.
+        Tokens after which there is no end are left out; and whether there are none of these. Its
+        last part is not counted as work, or those who ask again could never go on.
         """
         size, all_end = len(self._vocabulary), True
         costs, places = np.full(size, _NEVER, np.int64), np.zeros(size, np.uint64)
@@ -190,9 +191,7 @@ class Allowed:
             ends = known.ends(thread.at, bounds, self._meter)
             if len(ends):
                 begin.append((ends, self._parser.behind_terminal(thread)))
-        reached, states = walk(self._vocabulary.trie, self, begin)
-        self._meter.add(len(reached.nodes) // _NODES)
-        return reached, states
+        return walk(self._vocabulary.trie, self, begin)
 
     def likely(self, state: State) -> Bool[np.ndarray, " 256"]:
         """The bytes that a thread may go on with, its bounds apart."""

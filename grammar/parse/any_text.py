@@ -8,7 +8,7 @@ tokens lead to from there is found once, and cut out for others by the order of 
 import numpy as np
 from jaxtyping import Int32
 
-from dlm.grammar.masks.walk import Nodes, Reached, Table
+from dlm.grammar.masks.walk import Nodes, Owners, Reached, Table
 from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.trie import Trie, ranges
 
@@ -24,31 +24,36 @@ class AnyText:
         self._found = {True: _sorted(table, scanner, scanner.start, trie)}
         self._found[False] = _sorted(table, scanner, within, trie)
 
-    def completed(self, scanner: Scanner, reached: Reached, start: bool) -> Reached:
-        """`reached`, with what follows the nodes at which `scanner` takes any text.
+    def completed(
+        self, scanner: Scanner, reached: Reached, owner: Owners, start: bool
+    ) -> tuple[Reached, Owners]:
+        """`reached` and its `owner`, with what follows the nodes at which `scanner` takes any text.
 
         `start`: it was reached from before the opening quote.
         """
-        nodes, states, counts = [reached.nodes], [reached.states], [reached.counts]
+        nodes, states, counts, owners = [reached.nodes], [reached.states], [reached.counts], [owner]
         for state in np.flatnonzero(np.bincount(reached.states)).tolist():
             if scanner.takes_any_text(state):
-                at = reached.states == state
+                at = np.flatnonzero(reached.states == state)
                 so_far = reached.counts[at] if len(reached.counts) else reached.counts
-                below, like, more = self._below(reached.nodes[at], so_far, start)
+                below, like, more, which = self._below(reached.nodes[at], so_far, start)
                 nodes.append(below)
                 states.append(np.array(scanner.like(self.scanner, state), np.int32)[like])
                 counts.append(more)
-        return Reached(*map(np.concatenate, (nodes, states, counts)))
+                owners.append(owner[at[which]])
+        nodes, states, counts, owner = map(np.concatenate, (nodes, states, counts, owners))
+        return Reached(nodes, states, counts), owner
 
-    def _below(self, nodes: Nodes, counts: Nodes, start: bool) -> tuple[Nodes, Nodes, Nodes]:
-        """What is reached below `nodes`: nodes, states, and characters if `counts` has them."""
+    def _below(self, nodes: Nodes, counts: Nodes, start: bool) -> tuple[Nodes, Nodes, Nodes, Nodes]:
+        """What is reached below `nodes`: nodes, states, characters if `counts` has them, and which
+        of `nodes` it is below."""
         places, known = self._found[start]
         first = self._trie.places[nodes]
         at, end = np.searchsorted(places, (first, first + self._trie.sizes[nodes]))
         found, owner = ranges((at + 1).astype(np.int32), (end - at - 1).astype(np.int32))
         if len(counts):
             counts = known.counts[found] + (counts - known.counts[at])[owner]
-        return known.nodes[found], known.states[found], counts
+        return known.nodes[found], known.states[found], counts, owner
 
 
 def _sorted(
@@ -64,12 +69,9 @@ def _sorted(
     if not roots:
         none = np.zeros(0, np.int32)
         return none, Reached(none, none, none)
-    firsts = {to: scanner.counts(state, to) for _, to in roots}
-    found = table.walk(trie, roots, counting=True)
-    nodes, states = (np.concatenate([getattr(f, n) for f in found]) for n in ("nodes", "states"))
-    counts = np.concatenate(
-        [f.counts + np.int32(firsts[to]) for f, (_, to) in zip(found, roots, strict=True)]
-    )
-    places = trie.places[nodes]
+    firsts = np.array([scanner.counts(state, to) for _, to in roots], np.int32)
+    reached, owner = table.walk(trie, roots, True)
+    places = trie.places[reached.nodes]
     order = np.argsort(places)
-    return places[order], Reached(nodes[order], states[order], counts[order])
+    counts = (reached.counts + firsts[owner])[order]
+    return places[order], Reached(reached.nodes[order], reached.states[order], counts)

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from dlm.grammar.masks.walk import Nodes, Reached
+from dlm.grammar.masks.walk import Nodes, Owners, Reached
 from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.scanner import Scanner
 from dlm.grammar.trie import Trie
@@ -117,18 +118,22 @@ class Branch:
 
 
 def branches(
-    scanner: Scanner | LiteralScanner, reached: list[Reached], trie: Trie
+    scanner: Scanner | LiteralScanner, reached: Reached, owner: Owners, count: int, trie: Trie
 ) -> Iterator[Branch]:
-    """A branch for each of some walks, of which most are short: what all need is found at once."""
-    nodes, states = (
-        np.concatenate([getattr(each, name) for each in reached]) for name in ("nodes", "states")
-    )
+    """A branch for each of the `count` roots of a walk, which most reach little: what all need is
+    found at once."""
+    order = np.argsort(owner, kind="stable")
+    nodes, states = reached.nodes[order], reached.states[order]
+    counts = reached.counts[order] if len(reached.counts) else reached.counts
     tokens, at = trie.tokens_at(nodes)
     final = np.flatnonzero(np.array(scanner.final)[states] & (trie.children[nodes] > 0))
-    begins = np.cumsum([0, *(len(each.nodes) for each in reached)])
+    begins = np.cumsum([0, *np.bincount(owner, minlength=count)])
     cuts, ends = np.searchsorted(at, begins).tolist(), np.searchsorted(final, begins).tolist()
-    for i, (each, begin) in enumerate(zip(reached, begins.tolist(), strict=False)):
-        own = slice(cuts[i], cuts[i + 1])
+    for i, (begin, end) in enumerate(pairwise(begins.tolist())):
+        here, own = slice(begin, end), slice(cuts[i], cuts[i + 1])
         yield Branch(
-            scanner, each, final[ends[i] : ends[i + 1]] - begin, (tokens[own], at[own] - begin)
+            scanner,
+            Reached(nodes[here], states[here], counts[here]),
+            final[ends[i] : ends[i + 1]] - begin,
+            (tokens[own], at[own] - begin),
         )

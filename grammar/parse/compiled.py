@@ -14,9 +14,11 @@ from dlm.grammar.masks.bits import packed, tokens_in
 from dlm.grammar.masks.table import Mask, Masks
 from dlm.grammar.parse.allowed import Allowed, Following
 from dlm.grammar.parse.apart import Apart, Way
+from dlm.grammar.parse.apart_text import ApartText
 from dlm.grammar.parse.exploration import Exploration
 from dlm.grammar.parse.fewest import fewest
 from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse.made import Limited
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.parser import Parser
@@ -31,6 +33,9 @@ _FARTHEST = 1 << 16  # states of which it is remembered how far a token may lead
 _COUNTED = 1 << 18  # bytes of a completion whose tokens are counted
 BEGUN = 64  # bytes that are spelled of one that is known to fit
 _DOUBTFUL, _ONE_BY_ONE = 1024, 256  # groups of tokens, or tokens, of which each is looked at
+_TEXTS = 64  # completions that are begun, and gone on with
+_FOLLOWINGS = 4  # states of which it is kept what follows: of 262,144 tokens, 6 MB
+_CLOSINGS = 256  # sets of tokens: of 262,144, 8 MB
 _FEW = 32  # tokens of a text that is looked for where none is known
 
 
@@ -60,17 +65,23 @@ class Compiled:
         self.runs_out = (
             self.few_keys or self.apart.distinct
         )  # of keys or items there may be no more
-        self._ways: dict[tuple[State, Keys], Way | None] = {}
+        self._ways = Limited[tuple[State, Keys], Way | None](_COMPLETIONS)
         self.remainders = Remainders(self.parser, vocabulary, self.meter)
-        self._completions: dict[tuple[State, Keys], list[int] | None] = {}
-        self._farthest: dict[State, int] = {}  # tokens to the end after any token that may follow
-        self._near: dict[State, int] = {}  # bytes, likewise
+        self._completions = Limited[tuple[State, Keys], list[int] | None](_COMPLETIONS)
+        self._texts = Limited[tuple[State, Keys], ApartText](_TEXTS)  # that are begun
+        self._followings = Limited[State, tuple[Following, bool]](_FOLLOWINGS)
+        # By state, object keys and budget: the tokens that leave room for the rest.
+        self.closings = Limited[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
+        # To the end after any token that may follow, by state: tokens, and bytes.
+        self._farthest, self._near = Limited[State, int](_FARTHEST), Limited[State, int](_FARTHEST)
 
     @property
     def nbytes(self) -> int:
         """About what it takes in memory by now."""
         learnt = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.remainders.nbytes
-        return _EDGE_BYTES * len(self._network.edges) + learnt + self.extra_bytes
+        kept = sum(words.nbytes for words in self.closings.values() if words is not None)
+        kept += sum(array.nbytes for found, _ in self._followings.values() for array in found)
+        return _EDGE_BYTES * len(self._network.edges) + learnt + kept + self.extra_bytes
 
     def after(self, state: State, token: int) -> State | None:
         """The state behind a token that is no stop; None where the grammar refuses it."""
@@ -90,8 +101,6 @@ class Compiled:
         """A way to a key or an item that is not there yet; None: none is found."""
         key = state, keys
         if key not in self._ways:
-            if len(self._ways) >= _COMPLETIONS:
-                self._ways.clear()
             self._ways[key] = self.apart.way(state, keys)
         return self._ways[key]
 
@@ -134,19 +143,18 @@ class Compiled:
         """
         if self._farthest.get(state, maxsize) <= tokens:
             return None
-        following, all_end = self._allowed.following(state)
+        following, all_end = self._following(state)
         sure = following.costs <= tokens if self.vocabulary.spells_every_byte else None
         farthest, fitting = 0, []
-        for group, cost in following.groups(None if sure is None else ~sure):
-            self.meter.spend(1)
+        groups = [*following.groups(None if sure is None else ~sure)]
+        for group, cost in groups:
             onward = self.after(state, int(group[0]))
             needed = NEVER if onward is None or not self._counted(cost) else self.least(onward)
             farthest = max(farthest, needed)
             if needed <= tokens:
                 fitting.append(group)
+        self.meter.add(len(groups))
         if all_end:
-            if len(self._farthest) >= _FARTHEST:
-                self._farthest.clear()
             known = 0 if sure is None else int(following.costs[sure].max(initial=0))
             self._farthest[state] = max(farthest, known)
             if farthest <= tokens:
@@ -161,20 +169,22 @@ class Compiled:
         """
         if self._near.get(state, maxsize) <= sure_bytes:
             return None
-        following, all_end = self._allowed.following(state)
+        following, all_end = self._following(state)
         sure = following.costs <= sure_bytes if self.vocabulary.spells_every_byte else None
         if all_end and sure is not None and sure.all():
-            if len(self._near) >= _FARTHEST:
-                self._near.clear()
             self._near[state] = int(following.costs.max(initial=0))
             return None
-        fitting = []
         doubtful = following.groups(None if sure is None else ~sure, apart=in_key)
-        for group, cost in islice(doubtful, _ONE_BY_ONE if in_key else _DOUBTFUL):
-            self.meter.spend(1)
-            if self._counted(cost) and fits(int(group[0])):
-                fitting.append(group)
+        groups = [*islice(doubtful, _ONE_BY_ONE if in_key else _DOUBTFUL)]
+        fitting = [group for group, cost in groups if self._counted(cost) and fits(int(group[0]))]
+        self.meter.add(len(groups))
         return self._members(following, sure, fitting)
+
+    def _following(self, state: State) -> tuple[Following, bool]:
+        """`Allowed.following`, kept for a look that is cut short and goes on."""
+        if state not in self._followings:
+            self._followings[state] = self._allowed.following(state)
+        return self._followings[state]
 
     def _members(
         self, following: Following, sure: np.ndarray | None, fitting: list[np.ndarray]
@@ -234,15 +244,28 @@ class Compiled:
         """No completion takes fewer tokens: each is at most as long as the longest one."""
         return -(-(state.cost or 0) // max(1, self.vocabulary.longest))
 
-    def remembered(
-        self, key: tuple[State, Keys], spell: Callable[[], list[int] | None]
-    ) -> list[int] | None:
-        """A completion, spelled when it is first asked for: a look that is cut short goes on."""
+    def spelled_apart(self, state: State, keys: Keys) -> list[int] | None:
+        """The tokens of a short text to the end where an object has `keys`, or an array items.
+
+        No key and no distinct item comes twice in it. None: there is none.
+        """
+        key = state, keys
         if key not in self._completions:
-            if len(self._completions) >= _COMPLETIONS:
-                self._completions.clear()
-            self._completions[key] = spell()
+            found = self._text(state, keys).written(maxsize)
+            self._completions[key] = None if found is None else self.vocabulary.fewest(found)
+            self._texts.pop(key, None)
         return self._completions[key]
+
+    def begun_apart(self, state: State, keys: Keys) -> list[int] | None:
+        """The first tokens of that text, spelled apart from what comes after them."""
+        found = self._text(state, keys).written(BEGUN)
+        return None if found is None else self.vocabulary.fewest(found)
+
+    def _text(self, state: State, keys: Keys) -> ApartText:
+        key = state, keys
+        if key not in self._texts:
+            self._texts[key] = ApartText(self.parser, self.apart, self.way, self.meter, key)
+        return self._texts[key]
 
     def _counted(self, cost: int) -> bool:
         return cost <= _COUNTED

@@ -1,25 +1,20 @@
 """Completions of what a matcher has begun, in which no key and no distinct item comes twice.
 
 The parser knows the shortest text to the end, and no keys: where the grammar leaves keys free, it
-would write `"":0` again and again. Here such keys and items become others (`apart.py`).
+would write `"":0` again and again. Here such keys and items become others (`apart_text.py`).
 """
 
-from collections.abc import Callable, Iterator
-from sys import maxsize
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import UInt32
 
 from dlm.grammar.errors import BudgetError, DeadEndError
-from dlm.grammar.parse.compiled import BEGUN, Compiled
+from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.state import State
 
-_MOST_REPEATED = 512  # keys and items of one text that have to become others
-_AT_ONCE = 256  # bytes that are read before the shortest text from there is asked for again
 _TOLD = 1 << 15  # bytes of a completion that is counted just to say how long it is
-
-Text = list[bytes | int]  # bytes, and control tokens by their ids
 
 
 def most_tokens(cost: int) -> int:
@@ -52,6 +47,14 @@ class Completions:
         The token and the stop count. None: all tokens. Where keys are free, `fits` says of a token
         whether it does.
         """
+        known, key = self._compiled.closings, (state, keys, budget)
+        if key not in known:
+            known[key] = self._closing(state, keys, budget, fits)
+        return known[key]
+
+    def _closing(
+        self, state: State, keys: Keys | None, budget: int, fits: Callable[[int], bool]
+    ) -> UInt32[np.ndarray, " words"] | None:
         if keys is None:
             return self._compiled.closing(state, budget - 2)
         # as `most_tokens` bounds it, where nothing runs out
@@ -67,9 +70,7 @@ class Completions:
         compiled = self._compiled
         if keys is None:
             return compiled.shortest_completion(state, tokens)
-        spelled = compiled.remembered(
-            (state, keys), lambda: self._spelled(self._apart(state, keys, maxsize))
-        )
+        spelled = compiled.spelled_apart(state, keys)
         if spelled is None or len(spelled) > tokens:
             other = compiled.shortest_completion(state, tokens)
             if other and len(other) <= tokens and self._is_apart(state, keys, other):
@@ -91,7 +92,7 @@ class Completions:
             return self.shortest(state, keys, tokens), True
         if keys is None:
             return self._compiled.begun(state), False
-        return self._spelled(self._apart(state, keys, BEGUN)), False
+        return self._compiled.begun_apart(state, keys), False
 
     def too_long(
         self, state: State, keys: Keys | None, first: int, budget: int
@@ -128,51 +129,3 @@ class Completions:
                 return False
             state, keys = onward, after
         return True
-
-    def _spelled(self, text: Text | None) -> list[int] | None:
-        return None if text is None else self._vocabulary.fewest(text)
-
-    def _apart(self, state: State, keys: Keys, most: int) -> Text | None:
-        """A short text to the end, or its first `most` bytes at least; None: none is found.
-
-        It is the grammar's shortest. Where that repeats a key or an item, it goes back to where
-        this was begun, and takes a way to another one.
-        """
-        compiled, parser = self._compiled, self._compiled.parser
-        said, text, repeated = Text(), bytearray(), 0
-        begun = 0, state, keys  # where a key or an item was begun that may be there already
-        while state.cost and len(text) < most:
-            compiled.meter.spend(1 + min(most, state.cost, _AT_ONCE) // 4)
-            for symbol in _symbols(parser.completion(state, _AT_ONCE)):
-                if isinstance(symbol, int):
-                    said += [bytes(text), symbol]
-                    text.clear()
-                    onward, after = parser.after(state, symbol, b""), keys
-                else:
-                    onward = parser.behind(state, symbol[0])
-                    after = compiled.apart.after(state, keys, symbol)
-                if onward is None or onward.cost is None:
-                    return None
-                if after is None:
-                    break
-                text += symbol if isinstance(symbol, bytes) else b""
-                if not keys.at_risk or not text:
-                    begun = len(text), onward, after
-                state, keys = onward, after
-            else:
-                continue
-            place, before, held = begun
-            way = compiled.way(before, held)
-            repeated += 1
-            if way is None or repeated > _MOST_REPEATED:
-                return None
-            text[place:] = way.text
-            state, keys = way.state, way.keys
-            begun = len(text), state, keys
-        return [*said, bytes(text)]
-
-
-def _symbols(parts: Text) -> Iterator[bytes | int]:
-    """The bytes of a text, one by one, and its control tokens."""
-    for part in parts:
-        yield from (part,) if isinstance(part, int) else (bytes([byte]) for byte in part)

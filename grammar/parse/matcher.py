@@ -235,9 +235,9 @@ class Matcher:
         )
         if left is not None:
             first = (self.completing(budget - 1) or [])[:1]
-            left |= self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
+            left = left | self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
         if left is not None and self._state.cost == 0:
-            left |= self._compiled.masks.words(
+            left = left | self._compiled.masks.words(
                 self._compiled.masks.changed(None, add=self._compiled.vocabulary.stops)
             )
         return left

@@ -10,7 +10,7 @@ from sys import maxsize
 from threading import Lock
 
 from dlm.grammar.parse.lengths import Lengths
-from dlm.grammar.parse.spelling import clipped, hex, scalars, split, utf16, within
+from dlm.grammar.parse.spelling import Segments, clipped, hex, scalars, split, utf16, within
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import Spelling
 
@@ -37,6 +37,7 @@ class Scanner:
         self._fewest: list[int] = []
         self._numbers: dict[tuple, int] = {}
         self._moves: list[tuple[Move, ...] | None] = []
+        self._led: dict[tuple, list[Move]] = {}  # by edges from U+0080 on
         self._endings: list[list[tuple[bytes, int, int]] | None] = []
         self.final: list[bool] = []
         self.boundary: list[bool] = []  # entering the state ends a character
@@ -50,9 +51,11 @@ class Scanner:
         """Bytes that may follow, and where they lead: sorted and apart."""
         moves = self._moves[state]
         if moves is None:
-            found = self._out(self._keys[state])
-            numbered = sorted((low, high, self._state(key)) for low, high, key in found)
-            moves = self._moves[state] = tuple(_merged(numbered))
+            key = self._keys[state]
+            found = [(low, high, self._state(to)) for low, high, to in self._out(key)]
+            if key[0] == "at":
+                found += self._leads(key[1])
+            moves = self._moves[state] = tuple(_merged(sorted(found)))
         return moves
 
     def counts(self, state: int, to: int) -> bool:
@@ -198,7 +201,7 @@ class Scanner:
                 yield ord("u"), ord("u"), ("hex", 4, segments)
 
     def _characters(self, q: int) -> Iterator[tuple[int, int, tuple]]:
-        """First bytes of the next character."""
+        """First bytes of the next character if it is of ASCII, or an escape."""
         edges = self._edges(q)
         for low, high, to in edges:
             for first, last in _PLAIN if self._escaped else ((0, 0x7F),):
@@ -206,14 +209,18 @@ class Scanner:
                     yield max(low, first), min(high, last), ("at", to)
         if self._escaped and edges:
             yield _BACKSLASH, _BACKSLASH, ("escape", q)
-        if edges and edges[-1][1] >= 0x80:
-            for size, first, last, mark, least in _LEADS:
-                width = 64 ** (size - 1)
-                for lead in range(first, last + 1):
-                    begin = (lead - mark) * width
-                    segments = clipped(edges, begin, begin + width - 1, least)
-                    if segments:
-                        yield lead, lead, ("utf8", size - 1, segments)
+
+    def _leads(self, q: int) -> list[Move]:
+        """First bytes of the next character if it takes several. Most states share theirs."""
+        edges = tuple((max(low, 0x80), high, to) for low, high, to in self._edges(q) if high > 0x7F)
+        if edges not in self._led:
+            self._led[edges] = [
+                (lead, lead, self._state(("utf8", size - 1, segments)))
+                for size, first, last, mark, least in _LEADS
+                for lead in range(first, last + 1)
+                if (segments := _after_lead(edges, size, lead - mark, least))
+            ]
+        return self._led[edges]
 
     def _state(self, key: tuple) -> int:
         with self._lock:  # grammars that share it may be made in another thread
@@ -233,6 +240,12 @@ class Scanner:
 
     def _spell(self, point: int) -> bytes:
         return _escaped(point) if self._escaped else chr(point).encode()
+
+
+def _after_lead(edges: tuple, size: int, lead: int, least: int) -> Segments:
+    """The characters of `size` bytes, from `least` on, whose first byte holds the bits `lead`."""
+    width = 64 ** (size - 1)
+    return clipped(edges, lead * width, (lead + 1) * width - 1, least)
 
 
 def _escaped(point: int) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt32
 
 from dlm.grammar.masks.bits import packed
-from dlm.grammar.masks.walk import Nodes, Reached, Table
+from dlm.grammar.masks.walk import Nodes, Owners, Reached, Table
 from dlm.grammar.parse.any_text import AnyText
 from dlm.grammar.parse.branch import Bounds, Branch, branches
 from dlm.grammar.parse.literal import LiteralScanner
@@ -192,7 +192,9 @@ class TerminalTokens:
         if not len(nodes):
             return Within([])
         reached = Reached(nodes, states, nodes[:0])
-        return Within([(each, 0) for each in branches(self._scanner, [reached], self._trie)])
+        owner = np.zeros(len(nodes), np.int16)
+        (branch,) = branches(self._scanner, reached, owner, 1, self._trie)
+        return Within([(branch, 0)])
 
     def _walked(self, state: int, counting: bool, meter: Meter) -> Within:
         """Some branches after the other: of a look that is cut short, those that were made stay."""
@@ -209,22 +211,24 @@ class TerminalTokens:
             meter.spend(1)
             some = new[begin : begin + _AT_ONCE]
             if shared is None:
-                reached = self._table.walk(self._trie, some, counting)
+                reached, owner = self._table.walk(self._trie, some, counting)
             else:
-                reached = self._stopping.walk(self._trie, some, counting)
-                reached = self._completed(reached, shared, state == scanner.start)
+                found = self._stopping.walk(self._trie, some, counting)
+                reached, owner = self._completed(*found, shared, state == scanner.start)
             meter.add(_GROUP)
-            for root, branch in zip(some, branches(scanner, reached, self._trie), strict=True):
+            new_branches = branches(scanner, reached, owner, len(some), self._trie)
+            for root, branch in zip(some, new_branches, strict=True):
                 self._branches[*root, counting] = branch
                 meter.add(branch.size // _WALKED)
                 self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])
 
-    def _completed(self, reached: list[Reached], shared: AnyText, start: bool) -> list[Reached]:
-        scanner = self._scanner
-        if not isinstance(scanner, Scanner):
-            return reached
-        return [shared.completed(scanner, each, start) for each in reached]
+    def _completed(
+        self, reached: Reached, owner: Owners, shared: AnyText, start: bool
+    ) -> tuple[Reached, Owners]:
+        if not isinstance(self._scanner, Scanner):
+            return reached, owner
+        return shared.completed(self._scanner, reached, owner, start)
 
     def _shared(self, state: int, counting: bool, meter: Meter) -> AnyText | None:
         """What is known of all texts, where they are read from here on as from their beginning.

@@ -35,7 +35,7 @@ def product(one: Machine, other: Machine, wanted: Callable[[bool, bool], bool]) 
 
     Of texts that neither accepts it must be false. Raises `TooLargeError`.
     """
-    spend(sum(len(edges) for machine in (one, other) for edges in machine[0]) / 2)
+    spend(sum(len(edges) for machine in (one, other) for edges in machine[0]) // 2)
     groups = [[grouped(edges) for edges in machine[0]] for machine in (one, other)]
     classes, members = alphabet(ranges for group in chain(*groups) for ranges in group.values())
     ones, others = (
@@ -69,7 +69,7 @@ def product(one: Machine, other: Machine, wanted: Callable[[bool, bool], bool]) 
 def complement(machine: Machine) -> Machine:
     """Of all other texts: minimal as it is, but for the order of its states."""
     edges, final = machine
-    spend(sum(map(len, edges)) / 2)
+    spend(sum(map(len, edges)) // 2)
     if not final:
         return ANYTHING
     sink = len(edges)

@@ -123,7 +123,7 @@ class _Builder:
 
     def _work(self, steps: int) -> None:
         self._steps += steps
-        spend(steps / _STEPS)
+        spend(steps // _STEPS)
         if self._steps > _MOST_STEPS:
             raise TooLargeError(f"its automaton takes over {_MOST_STEPS:,} steps to make")
 

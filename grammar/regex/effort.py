@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_left: ContextVar[list[float] | None] = ContextVar("left", default=None)
+_left: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
 class TooMuchEffortError(Exception):
@@ -16,7 +16,7 @@ class TooMuchEffortError(Exception):
 
 
 @contextmanager
-def at_most(steps: float) -> Iterator[None]:
+def at_most(steps: int) -> Iterator[None]:
     """Let automata be made in this thread for `steps` steps of about 3 us.
 
     Then a construction raises `TooMuchEffortError`. What is remembered takes no step.
@@ -28,7 +28,7 @@ def at_most(steps: float) -> Iterator[None]:
         _left.reset(token)
 
 
-def spend(steps: float) -> None:
+def spend(steps: int) -> None:
     """Count steps of a construction."""
     left = _left.get()
     if left is not None:

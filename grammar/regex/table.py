@@ -94,7 +94,7 @@ def numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0
     for state in work:  # it grows meanwhile
         found: list[Edge] = []
         every = sorted((*r, to) for to, ranges in rows[state].items() for r in ranges)
-        spend(len(every) / 3)  # of one class of characters there may be 700 ranges
+        spend(len(every) // 3)  # of one class of characters there may be 700 ranges
         for low, high, to in every:
             number = numbers.setdefault(to, len(work))
             if number == len(work):

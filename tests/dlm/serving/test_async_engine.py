@@ -181,14 +181,14 @@ def test_draining_waits_for_what_is_being_prepared(serving, gate, monkeypatch):
             gate.open.set()
             prepare, begun, goes_on = served.engine.prepare, asyncio.Event(), threading.Event()
 
-            def slow(request):
+            def slow(request, like):
                 served._loop.call_soon_threadsafe(begun.set)
                 assert goes_on.wait(PATIENCE)
-                return prepare(request)
+                return prepare(request, like)
 
             monkeypatch.setattr(served.engine, "prepare", slow)
             opening = asyncio.ensure_future(served.open([REQUEST]))
-            await begun.wait()
+            await asyncio.wait_for(begun.wait(), PATIENCE)
             draining = asyncio.ensure_future(served.drain(PATIENCE))
             await asyncio.sleep(0)
             goes_on.set()
@@ -279,15 +279,16 @@ def test_who_leaves_before_a_request_is_open_waits_for_no_grammar(
             prepare, asked, goes_on = served.engine.prepare, [], threading.Event()
             held = Task()
 
-            def slow(request):
+            def slow(request, like):
                 asked.append(request)
                 assert goes_on.wait(PATIENCE)
-                return replace(prepare(request), compiling=held)
+                return replace(prepare(request, like), compiling=held)
 
             monkeypatch.setattr(served.engine, "prepare", slow)
             others = [asyncio.ensure_future(served.open([REQUEST])) for _ in range(3)]
-            while len(asked) < 3:  # all threads are busy
-                await asyncio.sleep(0.001)
+            async with asyncio.timeout(PATIENCE):
+                while len(asked) < 3:  # all threads are busy
+                    await asyncio.sleep(0.001)
             left = others.pop() if begun else asyncio.ensure_future(served.open([REQUEST]))
             await asyncio.sleep(0.01)
             for _ in others:
