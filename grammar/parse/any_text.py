@@ -1,8 +1,8 @@
-"""What all JSON strings have in common, over one vocabulary: where any text may follow.
+"""What many JSON strings have in common, over one vocabulary: where any text may follow.
 
 The keys that a schema does not name are all texts but a few, and so is much else. Once such a
-terminal has departed from what it does not take, it reads on as one that takes any text. What
-tokens lead to from there is found once, and cut out for others by the order of the trie.
+terminal has departed from what it does not take, it reads on as one that takes any text, or any
+line. What tokens lead to from there is found once, and cut out for others by the order of the trie.
 """
 
 import numpy as np
@@ -14,26 +14,28 @@ from dlm.grammar.trie import Trie, ranges
 
 
 class AnyText:
-    """What is reached by reading tokens as any text, before its opening quote and after it."""
+    """What is reached by reading tokens as any text of some characters, before its opening quote
+    and after it."""
 
     def __init__(self, scanner: Scanner, trie: Trie):
-        """`scanner` takes any text, in quotes."""
+        """`scanner` takes any number of some characters, in quotes."""
         self.scanner, self._trie = scanner, trie
         table = Table(lambda s: [(*move, scanner.counts(s, move[2])) for move in scanner.moves(s)])
         (_, _, within), *_ = scanner.moves(scanner.start)
+        self.characters = scanner.repeated(within)
         self._found = {True: _sorted(table, scanner, scanner.start, trie)}
         self._found[False] = _sorted(table, scanner, within, trie)
 
     def completed(
         self, scanner: Scanner, reached: Reached, owner: Owners, start: bool
     ) -> tuple[Reached, Owners]:
-        """`reached` and its `owner`, with what follows the nodes at which `scanner` takes any text.
+        """`reached` and its `owner`, with what follows where `scanner` takes such text.
 
         `start`: it was reached from before the opening quote.
         """
         nodes, states, counts, owners = [reached.nodes], [reached.states], [reached.counts], [owner]
         for state in np.flatnonzero(np.bincount(reached.states)).tolist():
-            if scanner.takes_any_text(state):
+            if scanner.repeated(state) == self.characters:
                 at = np.flatnonzero(reached.states == state)
                 so_far = reached.counts[at] if len(reached.counts) else reached.counts
                 below, like, more, which = self._below(reached.nodes[at], so_far, start)

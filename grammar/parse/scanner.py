@@ -10,6 +10,7 @@ from sys import maxsize
 from threading import Lock
 
 from dlm.grammar.parse.lengths import Lengths
+from dlm.grammar.parse.made import Limited
 from dlm.grammar.parse.spelling import Segments, clipped, hex, scalars, split, utf16, within
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.rules.nodes import Spelling
@@ -20,8 +21,9 @@ _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 12: "f", 10: "n", 13: "r", 9
 # UTF-8: bytes of a character, its first bytes from and to, their marks, the least code point.
 _LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0xF4, 0xF0, 1 << 16))
 
-_SCALARS = ((0, 0xD7FF), (0xE000, 0x10FFFF))
+_COSTS = 1 << 14  # that are remembered
 
+Characters = tuple[tuple[int, int], ...]  # code points from, to
 Move = tuple[int, int, int]  # bytes from, to, and the state behind them
 
 
@@ -37,6 +39,7 @@ class Scanner:
         self._fewest: list[int] = []
         self._numbers: dict[tuple, int] = {}
         self._moves: list[tuple[Move, ...] | None] = []
+        self._costs = Limited[tuple[int, int, int | None], int | None](_COSTS)
         self._led: dict[tuple, list[Move]] = {}  # by edges from U+0080 on
         self._endings: list[list[tuple[bytes, int, int]] | None] = []
         self.final: list[bool] = []
@@ -62,15 +65,22 @@ class Scanner:
         """A move from `state` to `to` ends a character."""
         return self.boundary[to] and not (self.quoted and state == self.start)
 
-    def takes_any_text(self, state: int) -> bool:
-        """Between two characters, where any text at all may follow and nothing has to."""
+    def repeated(self, state: int) -> Characters | None:
+        """The characters of which any number may follow and nothing else, between two characters.
+
+        None where another may, or the text may not end.
+        """
         kind, *more = self._keys[state]
         if kind != "at" or more[0] not in self._accepts:
-            return False
-        return self._edges(more[0]) == tuple((*each, more[0]) for each in _SCALARS)
+            return None
+        edges = self._edges(more[0])
+        if any(to != more[0] for _, _, to in edges):
+            return None
+        return tuple((low, high) for low, high, _ in edges)
 
     def like(self, other: "Scanner", state: int) -> list[int]:
-        """Its states that go on from `state` as those of `other`, which takes any text, do."""
+        """Its states that go on from `state` as those of `other`, all of whose text is repeated
+        characters, which are those of `state`, do."""
         q = self._keys[state][1]
         return [self._state(_renamed(key, q)) for key in other._keys]
 
@@ -80,7 +90,10 @@ class Scanner:
 
     def cost(self, state: int, low: int = 0, high: int | None = None) -> int | None:
         """The fewest bytes to the end, with `low` to `high` characters more; None: no way."""
-        return min((each[0] for each in self._ways(state, low, high)), default=None)
+        key = state, low, high
+        if key not in self._costs:
+            self._costs[key] = min((each[0] for each in self._ways(*key)), default=None)
+        return self._costs[key]
 
     def fewest_characters(self) -> list[int]:
         """From each state, the fewest characters to the end, one that is begun among them."""

@@ -19,8 +19,9 @@ from dlm.grammar.parse.branch import Bounds, Branch, branches
 from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.network import scanner_of
-from dlm.grammar.parse.scanner import Scanner
+from dlm.grammar.parse.scanner import Characters, Scanner
 from dlm.grammar.regex.automaton import Automaton
+from dlm.grammar.regex.pattern import automaton_of
 from dlm.grammar.rules.nodes import Spelling, Terminal
 from dlm.grammar.trie import Trie
 
@@ -91,7 +92,9 @@ class TerminalTokens:
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
         self._table = Table(lambda s: _moves(scanner, s))  # no circle: freed with its last user
-        self._stopping = Table(lambda s: [] if _any_text(scanner, s) else _moves(scanner, s))
+        self._stopping = Table(
+            lambda s: [] if all.reads_any_text(scanner, s) else _moves(scanner, s)
+        )
         self.forget()
 
     def forget(self) -> None:
@@ -210,11 +213,10 @@ class TerminalTokens:
         for begin in range(0, len(new), _AT_ONCE):
             meter.spend(1)
             some = new[begin : begin + _AT_ONCE]
-            if shared is None:
-                reached, owner = self._table.walk(self._trie, some, counting)
-            else:
-                found = self._stopping.walk(self._trie, some, counting)
-                reached, owner = self._completed(*found, shared, state == scanner.start)
+            table = self._stopping if shared else self._table
+            reached, owner = table.walk(self._trie, some, counting)
+            for any_text in shared:
+                reached, owner = self._completed(reached, owner, any_text, state == scanner.start)
             meter.add(_GROUP)
             new_branches = branches(scanner, reached, owner, len(some), self._trie)
             for root, branch in zip(some, new_branches, strict=True):
@@ -230,31 +232,32 @@ class TerminalTokens:
             return reached, owner
         return shared.completed(self._scanner, reached, owner, start)
 
-    def _shared(self, state: int, counting: bool, meter: Meter) -> AnyText | None:
-        """What is known of all texts, where they are read from here on as from their beginning.
+    def _shared(self, state: int, counting: bool, meter: Meter) -> list[AnyText]:
+        """What is known of texts of any characters, where they are read from here on as from their
+        beginning.
 
-        Branches of bytes after which any text is taken are theirs.
+        Branches of bytes after which any such text is taken are theirs.
         """
-        scanner, shared = self._scanner, self._all.any_text
-        if shared is None or shared.scanner is scanner or not isinstance(scanner, Scanner):
-            return None
-        if not scanner.quoted or not (scanner.boundary[state] or state == scanner.start):
-            return None
+        scanner = self._scanner
+        if not isinstance(scanner, Scanner) or not scanner.quoted:
+            return []
+        if not (scanner.boundary[state] or state == scanner.start):
+            return []
+        shared = self._all.any_text
+        if any(each.scanner is scanner for each in shared.values()):
+            return []
         for low, high, to in scanner.moves(state):
-            if scanner.takes_any_text(to):
+            if (any_text := shared.get(scanner.repeated(to))) is not None:
+                known = self._all.tokens(any_text.scanner)
                 for byte in range(low, high + 1):
                     if (node := self._trie.first_bytes.get(byte)) is not None:
-                        branch = self._all.any_branch(node, state == scanner.start, counting, meter)
+                        branch = known.branch(node, state == scanner.start, counting, meter)
                         self._branches.setdefault((node, to, counting), branch)
-        return shared
+        return [*shared.values()]
 
 
 def _moves(scanner: Scanner | LiteralScanner, state: int) -> list[tuple[int, int, int, bool]]:
     return [(low, high, to, scanner.counts(state, to)) for low, high, to in scanner.moves(state)]
-
-
-def _any_text(scanner: Scanner | LiteralScanner, state: int) -> bool:
-    return isinstance(scanner, Scanner) and scanner.takes_any_text(state)
 
 
 class Terminals:
@@ -267,7 +270,8 @@ class Terminals:
         self._scanners = WeakValueDictionary()
         self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
         self._tokens = WeakValueDictionary()
-        self.any_text: AnyText | None = None
+        self.any_text: dict[Characters | None, AnyText] = {}
+        self._any: list[TerminalTokens] = []  # kept, since they are shared
 
     def scanner(self, terminal: Terminal | bytes) -> Scanner | LiteralScanner:
         scanner = self._scanners.get(terminal)
@@ -282,19 +286,20 @@ class Terminals:
         return known
 
     def share_any_text(self) -> None:
-        """Find what is common to all terminals that are JSON strings: .3 s at 262,144 tokens."""
-        terminal = Terminal(Automaton.ANY, 0, None, Spelling.QUOTED)
-        scanner = self.scanner(terminal)
-        if isinstance(scanner, Scanner):
-            self._any, self.any_text = self.tokens(scanner), AnyText(scanner, self._trie)
-            for bounded in (False, True):
-                self._any.explore(scanner.start, bounded, Meter())
-                for to in self._any.explore(scanner.start, bounded, Meter()):
-                    self._any.explore(to, bounded, Meter())
+        """Find what many JSON strings have in common: .5 s at 262,144 tokens."""
+        for automaton in (Automaton.ANY, automaton_of(".*", True)):
+            scanner = self.scanner(Terminal(automaton, 0, None, Spelling.QUOTED))
+            if isinstance(scanner, Scanner):
+                any_text, known = AnyText(scanner, self._trie), self.tokens(scanner)
+                self.any_text[any_text.characters] = any_text
+                self._any.append(known)
+                for bounded in (False, True):
+                    for to in known.explore(scanner.start, bounded, Meter()):
+                        known.explore(to, bounded, Meter())
 
-    def any_branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
-        """The branch of any text for a child of the trie's root."""
-        return self._any.branch(node, start, counting, meter)
+    def reads_any_text(self, scanner: Scanner | LiteralScanner, state: int) -> bool:
+        """From `state` on, `scanner` takes text that many take."""
+        return isinstance(scanner, Scanner) and scanner.repeated(state) in self.any_text
 
     def hold(self, count: int) -> None:
         """So many bytes more are remembered."""

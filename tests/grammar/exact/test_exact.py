@@ -117,7 +117,7 @@ def test_draws_are_those_of_the_joint_posterior():
     """A chi-squared test over whole texts; their tokens are drawn in classes, as told."""
     language, exact, scores, p, _ = made(seed=11, states=5, L=4, budget=7, scale=1.0)
     weighted = weights(language, p, 7)
-    rng, n = np.random.default_rng(0), 4000
+    rng, n = np.random.default_rng(0), 1500
     seen: Counter[tuple[int, ...]] = Counter()
     logp = np.log(p)
     for _ in range(n):

@@ -21,6 +21,8 @@ SCHEMAS = [
     {"type": "string", "pattern": "^[a-c]"},
     {"type": "string", "pattern": "na|é", "maxLength": 12},
     {"type": "string", "not": {"pattern": "^x?y"}, "minLength": 3},
+    {"type": "object", "properties": {"na": True}, "patternProperties": {"^.+$": {"type": "null"}}},
+    {"type": "string", "pattern": "^.{2,}$", "maxLength": 9},
 ]
 
 
