@@ -16,6 +16,7 @@ from dlm.grammar.parse.within import Terminals
 from dlm.grammar.vocabulary import Vocabulary
 
 _REMEMBERED = 1024  # grammars and failures
+_LOOKED = 16  # uses after which all are measured again: they grow
 
 
 class Compiler:
@@ -41,6 +42,8 @@ class Compiler:
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
         self._known: OrderedDict[Hashable, Task] = OrderedDict()
+        self._sizes: dict[Hashable, int] = {}  # bytes when they were last looked at
+        self._uses = 0
         self._cold: dict[int, Warmup] = {}  # by the grammar's `id`; several threads change it
 
     def submit(self, spec: Spec) -> Task:
@@ -114,14 +117,16 @@ class Compiler:
     def _used(self, key: Hashable) -> Task:
         """What is known; what was not used for the longest time is dropped, until the rest fits."""
         self._known.move_to_end(key)
-        sizes = {key: _size(future) for key, future in self._known.items() if future.done()}
-        total = sum(sizes.values())
-        for old, size in list(sizes.items())[:-1]:
+        self._uses += 1
+        for each in [*self._known] if self._uses % _LOOKED == 0 else (key,):
+            self._sizes[each] = _size(self._known[each])
+        total = sum(self._sizes.values())
+        for old in [*self._known][:-1]:
             if total <= self._max_bytes and len(self._known) <= _REMEMBERED:
                 break
-            if old != key:
+            if self._known[old].done():
+                total -= self._sizes.pop(old, 0)
                 self._forget(self._known.pop(old))
-                total -= size
         return self._known[key]
 
     def _forget(self, dropped: Task) -> None:
@@ -138,4 +143,6 @@ def _crashed(future: Task) -> bool:
 
 
 def _size(future: Task) -> int:
+    if not future.done():
+        return 0
     return 0 if _crashed(future) or future.exception() else future.result().nbytes

@@ -267,7 +267,7 @@ def test_a_grammar_is_freed_with_its_last_user(vocabulary, spec):
     try:
         before = kept()
         used()
-        shared = 1  # the scanner of any text, which stays with the terminals
+        shared = 2  # the scanners of any text and of lines, which stay with the terminals
         assert kept() == before + shared
         assert len(terminals[0]._tokens) == shared
     finally:
