@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm import Choice, DlmError, Grammar, JsonSchema, Regex, RequestError
+from dlm.grammar import Compiler, Matcher
 from dlm.grammar.kinds.json_object import JsonObject
 from dlm.grammar.kinds.structural_tag import StructuralTag
 from dlm.grammar.kinds.tools import Tools
+from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
 
 PATTERN = {"type": "string", "pattern": "a+"}
@@ -83,6 +85,23 @@ def described(count, **more):
         {"type": "function", "function": {"name": f"server_{i % 6}__do_thing_{i}", **function}}
         for i in range(count)
     ]
+
+
+def test_an_agent_s_hundred_tools_are_served_whatever_some_of_them_ask_for(chat):
+    """Five hold what no rules say, one a pattern and one distinct items: they are checked, or kept,
+    and refuse nobody else's."""
+    many = described(100)
+    for place, more in [
+        *((i, {"not": {"required": ["p1", "p2"]}, "if": {"minProperties": 2}}) for i in range(5)),
+        (7, {"properties": {"p0": {"type": "string", "pattern": "^[A-Z]{2}-\\d{4}$"}}}),
+        (8, {"properties": {"p0": {"type": "array", "uniqueItems": True}}}),
+    ]:
+        many[place]["function"]["parameters"] |= more
+    body = {"messages": [{"role": "user", "content": "Go on."}], "tools": many}
+    spec = constraint_of(body, Policy.server("data"))
+    grammar = Compiler(chat.vocabulary).compile(spec)
+    assert grammar.checked
+    assert Matcher(grammar).shortest_completion() is not None
 
 
 @pytest.mark.parametrize("count", [60, 80, 100, 128])
