@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from doubles import Random
 from hypothesis import given
 from hypothesis import strategies as st
+from values import V
 
 from dlm import Choice, DlmError, Grammar, JsonSchema, Regex, RequestError
-from dlm.grammar import Compiler, Matcher
+from dlm.grammar import Matcher
 from dlm.grammar.kinds.json_object import JsonObject
 from dlm.grammar.kinds.structural_tag import StructuralTag
 from dlm.grammar.kinds.tools import Tools
@@ -87,7 +89,7 @@ def described(count, **more):
     ]
 
 
-def test_an_agent_s_hundred_tools_are_served_whatever_some_of_them_ask_for(chat):
+def test_an_agent_s_hundred_tools_are_served_whatever_some_of_them_ask_for(engine_of):
     """Five hold what no rules say, one a pattern and one distinct items: they are checked, or kept,
     and refuse nobody else's."""
     many = described(100)
@@ -99,7 +101,7 @@ def test_an_agent_s_hundred_tools_are_served_whatever_some_of_them_ask_for(chat)
         many[place]["function"]["parameters"] |= more
     body = {"messages": [{"role": "user", "content": "Go on."}], "tools": many}
     spec = constraint_of(body, Policy.server("data"))
-    grammar = Compiler(chat.vocabulary).compile(spec)
+    grammar = engine_of(Random(V, seed=1)).compile(spec).result()
     assert grammar.checked
     assert Matcher(grammar).shortest_completion() is not None
 
