@@ -9,6 +9,7 @@ from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.shared_cache import RESULTS
 
 _NICE = " a0"  # what a shortest text is spelled with, if there is a choice
+_SHORTER = b'\b\t\n\f\r"\\'  # whose escapes in JSON are shorter than those of others
 _EDGE_BYTES, _STATE_BYTES = 150, 400  # of memory, roughly
 
 Weigh = Callable[[int], int]  # the fewest bytes that a code point is written in
@@ -98,5 +99,5 @@ def _candidates(low: int, high: int) -> list[tuple[int, int]]:
     """Code points of a range among which one is written in the fewest bytes, by how they read."""
     nice = [(rank, ord(c)) for rank, c in enumerate(_NICE) if low <= ord(c) <= high]
     plain = [p for p in range(max(low, 0x20), min(high, 0x7E) + 1) if p not in (0x22, 0x5C)][:1]
-    edges = [p for p in (low, 0x0A, 0x22, 0x5C, 0x80, 0x800, 0x10000) if low <= p <= high]
+    edges = [p for p in (low, *_SHORTER, 0x80, 0x800, 0x10000) if low <= p <= high]
     return nice + [(3, p) for p in plain] + [(4, p) for p in edges]

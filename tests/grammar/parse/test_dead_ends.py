@@ -52,6 +52,16 @@ def test_a_model_that_prefers_escapes_always_comes_to_an_end(group):
     assert walked > refused
 
 
+@pytest.mark.parametrize(
+    ("pattern", "shortest"),
+    [("[\\x00-\\x09]", "\\b"), ("[\\x00-\\x07\\x0b-\\x0c]", "\\f"), ("[\\x01-\\x07]", "\\u0001")],
+)
+def test_control_characters_take_their_shortest_escapes(compiler, vocabulary, pattern, shortest):
+    grammar = compiler.compile(JsonSchema({"type": "string", "pattern": f"^{pattern}$"}))
+    assert vocabulary.text(Matcher(grammar).shortest_completion()) == f'"{shortest}"'
+    assert grammar.parser.start.cost == len(shortest) + 2
+
+
 @pytest.mark.parametrize("pattern", ["^", "$", "(?:)", "a{0}"])
 def test_a_pattern_of_the_empty_text_can_only_stop(compiler, vocabulary, pattern):
     grammar = compiler.compile(Regex(pattern))
