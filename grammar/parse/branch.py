@@ -30,8 +30,9 @@ class Branch:
         ends: Int64[np.ndarray, " ends"],
         tokens: TokensAt,
     ):
-        """`ends` are those of the nodes where the terminal may have ended, and tokens go on."""
-        self._scanner, self._reached, self._ends, self._tokens = scanner, reached, ends, tokens
+        """`scanner` numbers the states. `ends` are those of the nodes where the terminal may have
+        ended, and tokens go on."""
+        self.scanner, self._reached, self._ends, self._tokens = scanner, reached, ends, tokens
 
     @property
     def size(self) -> int:
@@ -82,7 +83,7 @@ class Branch:
     @cached_property
     def _needs(self) -> Nodes:
         """Characters to the nearest end, by way of each node."""
-        scanner, reached = self._scanner, self._reached
+        scanner, reached = self.scanner, self._reached
         fewest = np.array(scanner.fewest_characters(), np.int32)
         return (reached.counts if len(reached.counts) else 0) + fewest[reached.states]
 
@@ -112,7 +113,7 @@ class Branch:
         for place in found.tolist():
             state, count = divmod(place, most)
             rest = None if high is None else high - count
-            cost = self._scanner.cost(state, low - count, rest)
+            cost = self.scanner.cost(state, low - count, rest)
             costs[place] = -1 if cost is None else min(cost, FAR)
         return costs[at]
 

@@ -29,6 +29,7 @@ _FEW = 1024  # tokens that are set one by one
 _WALKED, _LOOKED = 100, 1000  # nodes of the trie that a unit of work is spent on
 _AT_ONCE, _GROUP = 32, 20  # branches, and units for so many, however short they are
 _BELOW = 5  # units for what follows another terminal
+_SCANNER = 44  # bits of a place that a scanner tells apart
 _NODE = 20  # bytes of a node that is remembered
 _MOST = 256 << 20  # bytes that are remembered of all terminals
 
@@ -63,12 +64,12 @@ class Within:
 
     def costs(self, bounds: Bounds) -> Costs:
         """The nodes that leave a way to the end, the fewest bytes of one, and where each is."""
-        found = [
-            branch.costs(behind, first)
-            for (branch, first), (_, behind) in zip(
-                self._branches, self._behind(bounds), strict=True
-            )
-        ]
+        found: list[Costs] = []
+        numbers: dict[Scanner | LiteralScanner, int] = {}  # shared branches have states of others
+        for (branch, first), (_, behind) in zip(self._branches, self._behind(bounds), strict=True):
+            nodes, costs, places = branch.costs(behind, first)
+            other = numbers.setdefault(branch.scanner, len(numbers))
+            found.append((nodes, costs, places + (other << _SCANNER)))
         nodes, costs, places = zip(*found, strict=True) if found else ((), (), ())
         return (
             _joined([*nodes]),

@@ -85,6 +85,7 @@ def without_endless(rules: Rules, root: Node, first: int = 0) -> Node:
             rules.nodes[name] = reached[name]
         else:
             del rules.nodes[name]
+            rules.distinct.discard(name)
     return root
 
 

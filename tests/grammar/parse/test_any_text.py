@@ -55,3 +55,20 @@ def test_masks_are_those_of_full_walks(vocabulary, sharing, schema):
             token = rng.choice(likely if likely and rng.random() < 0.6 else tokens)
             assert one.accept(token)
             assert other.accept(token)
+
+
+def test_tokens_that_lead_to_the_same_place_are_as_far_from_the_end(vocabulary, sharing):
+    """Shared walks number their states as others do: `a` ends what asks for it, `%` does not."""
+    schema = {"type": "object", "additionalProperties": {"type": "string", "pattern": "[ab]"}}
+    grammar = sharing.compile(JsonSchema(schema))
+    matcher = Matcher(grammar)
+    for token in vocabulary.encode('{"x": "%'):
+        assert matcher.accept(token)
+    following, _ = grammar._following(matcher._state)
+    assert len(following.tokens) > 500
+    known: dict[int, int | None] = {}
+    for token, place in zip(following.tokens.tolist(), following.places.tolist(), strict=True):
+        onward = grammar.after(matcher._state, token)
+        assert onward is not None
+        assert known.setdefault(place, onward.cost) == onward.cost
+    assert len({*known.values()}) > 1

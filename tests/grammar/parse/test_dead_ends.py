@@ -22,6 +22,7 @@ from dlm.grammar.masks.bits import tokens_in
 
 SCHEMAS = 150  # that are walked through, in groups
 GROUPS = 10
+FOUND = [505, 1572, 1781, 1927, 1967]  # seeds at which some version had a dead end
 IMPOSSIBLE = "no finite value fits"
 BYTES = of_bytes()
 COMPILER = Compiler(BYTES)
@@ -31,7 +32,7 @@ COMPILER = Compiler(BYTES)
 def test_a_model_that_prefers_escapes_always_comes_to_an_end(group):
     """Each text is valid, fits its budget, and could be completed shortly at any time."""
     walked, refused = 0, 0
-    for seed in range(group, SCHEMAS, GROUPS):
+    for seed in [*range(group, SCHEMAS, GROUPS), *FOUND[group::GROUPS]]:
         dice = random.Random(seed)
         try:
             spec = JsonSchema(hostile_schema(seed), max_whitespace=1)
