@@ -68,7 +68,7 @@ def hf_config() -> dict[str, Any]:
             "bos_token_id": 2,
             "eos_token_id": tokenizer.STOPS,
         },
-        vision_config=vision_config().to_dict(),
+        vision_config=vision_config().to_dict() | {"default_output_length": 4},  # vLLM asks for it
         canvas_length=CANVAS,
         image_token_id=5,
         boi_token_id=6,
