@@ -27,13 +27,20 @@ class Link:
     def to_device(self, *tensors: Tensor) -> list[Tensor]:
         """One copy for all of them."""
         self.copies += 1
-        flat = [tensor.contiguous().flatten().view(torch.uint8) for tensor in tensors]
+        flat = [_bytes(tensor) for tensor in tensors]
         sizes = [-(-len(each) // _ALIGNED) * _ALIGNED for each in flat]
         pinned = self.device.type == "cuda"  # or the host would wait for what the device has to do
         joined = torch.zeros(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
         for each, piece in zip(flat, joined.split(sizes), strict=True):
             piece[: len(each)] = each
         return _views(joined.to(self.device, non_blocking=True), sizes, tensors)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes of `tensor`; of an empty one from numpy, whose stride is 0, none."""
+    if not tensor.numel():
+        return torch.empty(0, dtype=torch.uint8)
+    return tensor.contiguous().flatten().view(torch.uint8)
 
 
 def _views(joined: Tensor, sizes: list[int], tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -29,8 +29,7 @@ from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD, Logits
 from dlm.mask_table import MaskTable
 from dlm.posterior import CanvasRows, Reweighted
-
-_UNMOVED = 1e-6  # probability that a mask may forbid unnoticed: at most 3e-5 nats of entropy
+from dlm.row_masks import checked_rows, moved
 
 
 class Marginals:
@@ -127,19 +126,18 @@ class Marginals:
             if cut is not None:
                 self._cut.append((free, cut))
             return
-        bitmask, masks = read.bitmask, np.asarray(read.rows, dtype=np.int64)
-        self._check(bitmask, masks)
+        bitmask, masks = read.bitmask, checked_rows(read, self._L, self._V)
         rows = first + np.arange(len(masks))
         named = masks < 0
         self._named.append((rows[named], ~masks[named]))
         rows, masks = rows[~named], masks[~named]
         if cut is not None:
             self._cut.append((np.concatenate((rows, free[free >= first + len(named)])), cut))
-            moved = np.ones(len(rows), dtype=bool)
+            changed = np.ones(len(rows), dtype=bool)
         else:
-            moved = self._moves(rows, bitmask.numpy().view(np.uint32), masks)
-        if moved.any():
-            self._moved.append((rows[moved], bitmask, masks[moved]))
+            changed = moved(self._found, rows, bitmask.numpy().view(np.uint32), masks)
+        if changed.any():
+            self._moved.append((rows[changed], bitmask, masks[changed]))
 
     def leave_out(self, i: int) -> None:
         """Nobody asks what is expected of canvas `i`: it is not looked for."""
@@ -160,8 +158,8 @@ class Marginals:
             return
         if self._moved:
             wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._moved]
-            moved = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
-            self._masks[moved] = torch.tensor(self._table.place(wanted, self.link))
+            changed = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
+            self._masks[changed] = torch.tensor(self._table.place(wanted, self.link))
             self._bitmask = self._table.bitmask
         if self._cut:
             self._make_cuts()
@@ -255,30 +253,3 @@ class Marginals:
     def _replace(self, rows: Tensor, found: VocabPass) -> None:
         for column, new in zip(self._found, found, strict=True):
             column[rows] = new
-
-    def _check(self, bitmask: Tensor, masks: np.ndarray) -> None:
-        (M, words), least = bitmask.shape, -(-self._V // 32)
-        if bitmask.dtype != torch.int32 or words < least:
-            raise ValueError(
-                f"a bitmask has {least} words of int32 for {self._V} tokens; "
-                f"got {words} of {bitmask.dtype}"
-            )
-        if len(masks) > self._L:
-            raise ValueError(f"{len(masks)} masks for {self._L} positions")
-        if len(masks) and not (masks.min() >= -self._V and masks.max() < M):
-            raise ValueError(
-                f"rows are 0 to {M - 1}, or ~token down to {-self._V}, "
-                f"got {masks.min()} to {masks.max()}"
-            )
-
-    def _moves(self, rows: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        """Which rows change under their masks: what was drawn or is listed is forbidden, or too
-        much is not listed."""
-        found = self._found
-        above, tail, draw = (one.numpy()[rows] for one in (found.above, found.tail, found.draw))
-        few = above <= CANDIDATES
-        most = int(above[few].max(initial=0))
-        tokens = np.concatenate((draw[:, None], found.ids.numpy()[rows, :most]), axis=1)
-        allowed = words[masks[:, None], tokens >> 5] >> (tokens & 31).astype(np.uint32) & 1
-        there = np.arange(most + 1) <= above[:, None]
-        return ~few | (tail > _UNMOVED) | ((allowed == 0) & there).any(1)

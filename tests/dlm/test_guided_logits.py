@@ -1,0 +1,216 @@
+"""Logits rewritten in place for another engine's sampler, against what guidance means."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from masked import tokens_in
+from values import V
+
+from dlm import JsonSchema, Regex
+from dlm.cuts import Cut
+from dlm.grammar import Compiler, Fixed, Free, Frontier, Guidance, Unfinished, Vocabulary
+from dlm.guided_logits import GuidedCanvas, LogitsGuide
+
+SIZE, WORDS = 300, 10
+
+
+class Told:
+    """A constraint that says what it was told."""
+
+    def __init__(self, read: Guidance | Exception):
+        self.work, self._read = 0, read
+
+    def guide(self, scores, fixed):
+        if isinstance(self._read, Exception):
+            raise self._read
+        return self._read
+
+    def commit(self, tokens):
+        raise AssertionError("a step commits nothing")
+
+    rollback = commit
+
+
+def random_guidance(rng: np.random.Generator, logits: torch.Tensor) -> Guidance:
+    """Guidance of a canvas: masks, named tokens, a suspect position, repairs among the guess."""
+    L = len(logits)
+    bitmask = torch.from_numpy(rng.integers(-(2**31), 2**31, (3, WORDS)).astype(np.int32))
+    suspect = int(rng.integers(0, L + 1))
+    rows, guess = [], logits.argmax(-1).tolist()
+    for position in range(suspect):
+        if rng.random() < 0.3:
+            guess[position] = int(rng.integers(SIZE))
+            rows.append(~guess[position])
+            continue
+        rows.append(int(rng.integers(3)))
+        allowed = sorted(tokens_in(bitmask[rows[-1]], SIZE))
+        if guess[position] not in allowed or rng.random() < 0.2:
+            guess[position] = int(rng.choice(allowed))
+    return Guidance(
+        guess=guess, bitmask=bitmask, rows=rows, suspect=suspect, repaired=True, stop=L, scored=L
+    )
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    scale=st.sampled_from([0.1, 3.0, 30.0]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_rows_say_what_the_guidance_says_and_others_are_left_alone(seed, scale, dtype, lengths):
+    rng = np.random.default_rng(seed)
+    logits = torch.tensor(scale * rng.normal(size=(sum(lengths) + 5, SIZE))).to(dtype)
+    before, first, canvases, readings = logits.clone(), 2, [], []
+    for length in lengths:
+        read = random_guidance(rng, logits[first : first + length])
+        canvases.append(GuidedCanvas(constraint=Told(read), first=first, length=length))
+        readings.append(read)
+        first += length
+
+    assert LogitsGuide(SIZE).guide_(logits, canvases) == readings
+
+    assert torch.equal(logits[:2], before[:2])
+    assert torch.equal(logits[first:], before[first:])
+    for canvas, read in zip(canvases, readings, strict=True):
+        for position in range(canvas.length):
+            row, old = logits[canvas.first + position], before[canvas.first + position]
+            probabilities = row.double().softmax(-1)
+            assert int(row.argmax()) == read.guess[position]
+            if position >= read.suspect:
+                assert probabilities.max() < 5 / SIZE
+                continue
+            mask = read.rows[position]
+            allowed = {~mask} if mask < 0 else tokens_in(read.bitmask[mask], SIZE)
+            assert probabilities[sorted(allowed)].sum() > 1 - 2e-6
+            others = sorted(allowed - {read.guess[position]})
+            if mask >= 0:
+                assert torch.equal(row[others], old[others])
+
+
+def canvas_of(read: Guidance, **more) -> GuidedCanvas:
+    return GuidedCanvas(constraint=Told(read), first=0, length=len(read.guess), **more)
+
+
+def allowing(*tokens: int) -> torch.Tensor:
+    words = np.zeros(WORDS, dtype=np.uint32)
+    for token in tokens:
+        words[token >> 5] |= np.uint32(1 << (token & 31))
+    return torch.from_numpy(words.view(np.int32)[None].copy())
+
+
+def test_cuts_are_made_among_what_is_allowed_and_leave_suspect_rows_flat():
+    """A top-k of 1 made afterwards would have them pass for sure."""
+    logits = torch.arange(SIZE).float().repeat(2, 1) / 100
+    read = Guidance(
+        guess=[9, 4],
+        bitmask=allowing(7, 8, 9),
+        rows=[0],
+        suspect=1,
+        repaired=False,
+        stop=2,
+        scored=2,
+    )
+    LogitsGuide(SIZE).guide_(logits, [canvas_of(read, cut=Cut(temperature=1.0, top_k=2))])
+    assert (~logits[0].isneginf()).nonzero()[:, 0].tolist() == [8, 9]
+    assert logits[1].softmax(-1).max() < 5 / SIZE
+
+
+def test_free_canvases_are_cut_as_well():
+    logits = torch.arange(SIZE).float().repeat(3, 1)
+    cut = Cut(temperature=1.0, top_k=1)
+    canvas = GuidedCanvas(constraint=Free([1]), first=0, length=3, cut=cut)
+    LogitsGuide(SIZE).guide_(logits, [canvas])
+    assert (~logits.isneginf()).sum(-1).tolist() == [1, 1, 1]
+
+
+def test_a_row_of_which_nothing_is_left_takes_its_guess():
+    logits = torch.full((1, SIZE), -torch.inf)
+    logits[0, 3] = 5.0
+    read = Guidance(
+        guess=[8], bitmask=allowing(7, 8), rows=[0], suspect=1, repaired=True, stop=1, scored=1
+    )
+    LogitsGuide(SIZE).guide_(logits, [canvas_of(read)])
+    assert logits[0].softmax(-1)[8] == 1
+
+
+def test_what_one_constraint_raises_is_its_own_result_and_its_rows_stay():
+    logits = torch.randn(6, SIZE)
+    before, told = logits.clone(), random_guidance(np.random.default_rng(0), logits[:3])
+    wrong = replace(told, guess=[0])
+    for failing in (Told(Unfinished("more time")), Told(wrong)):
+        rows = logits.clone()
+        canvases = [
+            GuidedCanvas(constraint=Told(told), first=0, length=3),
+            GuidedCanvas(constraint=failing, first=3, length=3),
+        ]
+        good, bad = LogitsGuide(SIZE).guide_(rows, canvases)
+        assert good is told
+        assert isinstance(bad, Exception)
+        assert torch.equal(rows[3:], before[3:])
+        assert not torch.equal(rows[:3], before[:3])
+
+
+def test_logits_of_another_vocabulary_are_refused():
+    with pytest.raises(ValueError, match="299 logits for 300 tokens"):
+        LogitsGuide(SIZE).guide_(torch.zeros(1, SIZE - 1), [])
+
+
+@pytest.fixture(scope="module")
+def vocabulary(chat):
+    return Vocabulary.from_tokenizer(chat.tokenizer, V, (1, 106, 50), 0)
+
+
+@pytest.fixture(scope="module")
+def compiler(vocabulary):
+    return Compiler(vocabulary)
+
+
+def answered(compiler, guide, spec, seed, budget=40, L=16, passes=6):
+    """The tokens of an answer, from random logits that nothing but the constraint makes sense of:
+    each canvas is committed after its last pass."""
+    rng, constraint = torch.Generator().manual_seed(seed), Frontier(compiler.compile(spec), budget)
+    tokens: list[int] = []
+    while True:
+        for step in range(passes):
+            logits = 20 * torch.randn(L, V, generator=rng)
+            fixed = Fixed(last=step == passes - 1)
+            canvas = GuidedCanvas(constraint=constraint, first=0, length=L, fixed=fixed)
+            (read,) = guide.guide_(logits, [canvas])
+            assert isinstance(read, Guidance)
+        canvas_tokens = logits.argmax(-1).tolist()
+        assert canvas_tokens == read.guess
+        tokens += canvas_tokens[: read.stop + 1]
+        constraint.commit(canvas_tokens[: read.stop + 1])
+        if read.stop < L:
+            return tokens
+
+
+def test_what_is_committed_of_any_logits_is_valid_and_two_ranks_decide_alike(compiler, vocabulary):
+    """Work is counted, not timed: two engines that see the same logits say the same."""
+    specs = [Regex("[a-f]{3,30}"), JsonSchema({"type": "array", "items": {"type": "integer"}})]
+    for i, spec in enumerate(specs):
+        ranks = [answered(compiler, LogitsGuide(V), spec, seed=i) for _ in range(2)]
+        assert ranks[0] == ranks[1]
+        spec.value(vocabulary.text(ranks[0]))
+
+
+def test_a_step_takes_few_copies_however_many_canvases_there_are(compiler, vocabulary):
+    """Numbers to read by, what was read, new masks, and the rows to rewrite."""
+    guide, spec = LogitsGuide(V, work=10**6), Regex("[a-f]{3,30}")
+    compiled = compiler.compile(spec)
+    logits = torch.zeros(8 * 16, V)
+    (likely,), (forbidden,) = vocabulary.encode("a"), vocabulary.encode("z")
+    logits[:, likely], logits[:, forbidden] = 30.0, 29.0
+    canvases = [
+        GuidedCanvas(constraint=Frontier(compiled, 40), first=16 * i, length=16) for i in range(8)
+    ]
+    guide.guide_(logits, canvases)
+    assert guide.copies == 4
+    assert logits[:, forbidden].isneginf().all()
+    guide.guide_(logits, canvases)
+    assert guide.copies == 7
