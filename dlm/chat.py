@@ -69,8 +69,12 @@ class Chat:
         else:
             messages = request.messages or [{"role": "user", "content": request.prompt}]
             tokens = self._render(messages, request.tools, request.thinking)
-        opened = tokens[-len(self._turn) :] == self._turn
-        return tokens + self._no_thought if opened and not request.thinking else tokens
+        return tokens if request.thinking else tokens + self.no_thought_after(tokens)
+
+    def no_thought_after(self, prompt: Sequence[int]) -> list[int]:
+        """An empty thought channel, if `prompt` ends where the model's turn begins."""
+        opened = list(prompt[-len(self._turn) :]) == self._turn
+        return list(self._no_thought) if opened else []
 
     def raw(self, text: str) -> list[int]:
         """A text by itself, in which the names of control tokens mean them."""

@@ -1,7 +1,9 @@
 """From what a user wrote to a compiled grammar. One compiler per vocabulary."""
 
+import pickle
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from hashlib import sha256
 from threading import Lock
 
 from dlm.grammar.canvas.tasks import build, read
@@ -67,19 +69,27 @@ class Compiler:
 
     def compile(self, spec: Spec) -> Compiled:
         """Compile here and now, however long it takes. Raises `InvalidGrammarError`."""
+        return self._made(spec.key, lambda: build(spec, self.vocabulary.call))
+
+    def unpack(self, packed: bytes) -> Compiled:
+        """Make a grammar of what `Compiled.packed` returned in another process; equal bytes are one
+        grammar. They are unpickled: they must come from a process that is trusted."""
+        return self._made(sha256(packed).digest(), lambda: pickle.loads(packed))
+
+    def _made(self, key: Hashable, make: Callable[[], tuple[Network, bool]]) -> Compiled:
         with self._lock:
-            known = self._known.get(spec.key)
+            known = self._known.get(key)
             usable = known is not None and known.join() and not _crashed(known)
         if not usable:
             future = Task()
             try:
-                future.set_result(self._finish(build(spec, self.vocabulary.call)))
+                future.set_result(self._finish(make()))
             except Exception as error:
                 future.set_exception(error)
             with self._lock:
-                self._known[spec.key] = future
+                self._known[key] = future
         with self._lock:
-            future = self._used(spec.key)
+            future = self._used(key)
         return future.result()
 
     def check(self, spec: Spec, tokens: Sequence[int], seconds: float) -> Task:

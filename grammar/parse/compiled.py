@@ -3,6 +3,7 @@
 It is shared by the requests that use the grammar. Knows tokens, but no request and no canvas.
 """
 
+import pickle
 from collections.abc import Callable
 from functools import cached_property
 from itertools import islice
@@ -82,6 +83,12 @@ class Compiled:
         kept = sum(words.nbytes for words in self.closings.values() if words is not None)
         kept += sum(array.nbytes for found, _ in self._followings.values() for array in found)
         return _EDGE_BYTES * len(self._network.edges) + learnt + kept + self.extra_bytes
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The grammar without what was learnt of it, for a `Compiler` of another process that has
+        the same vocabulary: its `unpack` takes a moment where a compile may take seconds."""
+        return pickle.dumps((self._network, self.checked))
 
     def after(self, state: State, token: int) -> State | None:
         """The state behind a token that is no stop; None where the grammar refuses it."""

@@ -87,6 +87,18 @@ def test_a_grammar_that_was_left_is_compiled_when_it_is_asked_for_again(compiler
     held.result(PATIENCE)
 
 
+def test_a_grammar_travels_to_another_process_as_bytes_and_equal_bytes_are_one(
+    compiler, vocabulary
+):
+    packed = compiler.compile(Choice(["left", "right"])).packed
+    other = Compiler(vocabulary)
+    compiled = other.unpack(packed)
+    assert other.unpack(bytes(packed)) is compiled
+    for text, taken in (("left", True), ("lefty", False)):
+        tokens = [*vocabulary.encode(text), vocabulary.stops[0]]
+        assert (Matcher(compiled).accept_all(tokens) == len(tokens)) is taken
+
+
 def test_grammars_that_are_dropped_are_not_kept_to_be_warmed_up(vocabulary):
     compiler = Compiler(vocabulary, max_bytes=1)
     found = [weakref.ref(compiler.compile(Choice([f"{i}a", f"{i}b"]))) for i in range(20)]

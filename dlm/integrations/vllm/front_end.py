@@ -1,0 +1,233 @@
+"""Where vLLM takes requests in: constrained ones are checked, compiled, and told to the worker.
+
+A request is compiled before vLLM's event loop hands it on: the loop awaits other processes, and
+other requests go their way meanwhile.
+"""
+
+import asyncio
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from dlm.errors import DlmError, RequestError, failure
+from dlm.grammar import CrashError, GrammarError, Task
+from dlm.integrations.vllm.admission import Admission, Admitted
+from dlm.integrations.vllm.asked import check_options, is_asked
+from dlm.integrations.vllm.payload import KEY, TOOLS, ToolsText
+from dlm.integrations.vllm.vocabulary import vocabulary_of
+from dlm.policy import Policy
+
+_ATTRIBUTE = "_dlm_front_end"  # of an InputProcessor
+_OWN = (KEY, TOOLS)
+
+
+class FrontEnd:
+    """The admission of one InputProcessor, made in the background while the model loads."""
+
+    def __init__(self, vllm_config: Any, tokenizer: Any):
+        self._vllm_config, self._model_config = vllm_config, vllm_config.model_config
+        self._threads = ThreadPoolExecutor(2, "dlm-admission")
+        self._made: Future[Admission] = self._threads.submit(self._make, tokenizer)
+
+    def _make(self, tokenizer: Any) -> Admission:
+        parallel = self._vllm_config.parallel_config
+        if getattr(parallel, "enable_batch_sharded_sampling", False):
+            raise RequestError("constraints are not served with batch-sharded sampling")
+        if tokenizer is None:
+            raise RequestError("constraints are not served without a tokenizer")
+        policy = Policy.server(allow_client_grammars=True)
+        return Admission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
+
+    def asked(self, params: Any) -> bool:
+        """Whether `params` ask for a constraint. Raises `RequestError` for what is refused."""
+        extra = params.extra_args or {}
+        if KEY in extra and not isinstance(extra[KEY], Admitted):
+            raise RequestError(f"{KEY} among extra_args is not a client's to send")
+        if KEY in extra:
+            return True
+        if not is_asked(params):
+            return False
+        check_options(params)
+        return True
+
+    def admit(self, params: Any, prompt: Sequence[int] | None) -> Admitted | None:
+        """Compile and check here, and wait for it; None: nothing is constrained after all."""
+        if prompt is None:
+            raise RequestError("a constraint beside prompt_embeds is not supported")
+        admission = self._made.result()
+        spec = admission.spec(params)
+        if spec is None:
+            return None
+        compiled = admission.compile(spec).result()
+        return admission.admit(compiled, params, prompt, self._model_config.max_model_len)
+
+    async def admit_later(self, params: Any, prompt: Sequence[int]) -> Admitted | None:
+        """The same, while the event loop goes on."""
+        run = functools.partial(asyncio.get_running_loop().run_in_executor, self._threads)
+        admission = await asyncio.wrap_future(self._made)
+        spec = await run(admission.spec, params)
+        if spec is None:
+            return None
+        compiled = await _waited(admission.compile(spec))
+        most = self._model_config.max_model_len
+        return await run(admission.admit, compiled, params, prompt, most)
+
+
+async def _waited(task: Task) -> Any:
+    """What `task` returns. Whoever is cancelled meanwhile no more waits for it: others may."""
+    done = asyncio.get_running_loop().create_future()
+
+    def tell(_: object) -> None:
+        if not done.done():
+            done.set_result(None)
+
+    loop = asyncio.get_running_loop()
+    task.add_done_callback(lambda _: loop.call_soon_threadsafe(tell, None))
+    try:
+        await done
+    except asyncio.CancelledError:
+        task.leave()
+        raise
+    return task.result()
+
+
+def install() -> None:
+    """Wrap the ways into vLLM of this process. Calling it again changes nothing."""
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    if hasattr(InputProcessor.process_inputs, "__wrapped__"):
+        return
+    _install_processor(InputProcessor)
+    _install_async()
+    _install_tools()
+
+
+def _install_processor(processor: Any) -> None:
+    from vllm.sampling_params import SamplingParams
+
+    made, processed = processor.__init__, processor.process_inputs
+
+    @functools.wraps(made)
+    def init(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, vllm_config, *args, **kwargs)
+        if self.model_config.is_diffusion:
+            setattr(self, _ATTRIBUTE, FrontEnd(vllm_config, self.tokenizer))
+
+    @functools.wraps(processed)
+    def process_inputs(
+        self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        front_end = getattr(self, _ATTRIBUTE, None)
+        if not isinstance(params, SamplingParams):
+            return processed(self, request_id, prompt, params, *args, **kwargs)
+        if front_end is None:
+            return processed(self, request_id, prompt, _without_tools(params), *args, **kwargs)
+        with _told():
+            asked = front_end.asked(params)
+        if not asked:
+            return processed(self, request_id, prompt, params, *args, **kwargs)
+        request = processed(self, request_id, prompt, _stripped(params), *args, **kwargs)
+        admitted = (params.extra_args or {}).get(KEY)
+        if admitted is None:
+            with _told():
+                admitted = front_end.admit(params, request.prompt_token_ids)
+        return request if admitted is None else _constrained(request, admitted)
+
+    processor.__init__, processor.process_inputs = init, process_inputs
+
+
+def _install_async() -> None:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    added = AsyncLLM.add_request
+
+    @functools.wraps(added)
+    async def add_request(
+        self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        front_end = getattr(self.input_processor, _ATTRIBUTE, None)
+        # Raw prompts are tokenized, and then admitted, in a thread of vLLM's.
+        rendered = isinstance(prompt, dict) and "type" in prompt
+        tokens = prompt.get("prompt_token_ids") if rendered else None
+        if front_end is not None and tokens is not None and isinstance(params, SamplingParams):
+            with _told():
+                asked = front_end.asked(params)
+                admitted = await front_end.admit_later(params, tokens) if asked else None
+            if admitted is not None:
+                params = _stripped(params, top=False)
+                params.extra_args = {**(params.extra_args or {}), KEY: admitted}
+        return await added(self, request_id, prompt, params, *args, **kwargs)
+
+    AsyncLLM.add_request = add_request
+
+
+def _install_tools() -> None:
+    """Have tools go along: vLLM's parser of Gemma's calls asks for no structure at all."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
+
+    adjusted = Gemma4EngineToolParser.adjust_request
+
+    @functools.wraps(adjusted)
+    def adjust_request(self: Any, request: Any) -> Any:
+        request = adjusted(self, request)
+        given = isinstance(request, ChatCompletionRequest) and request.tools
+        if given and request.tool_choice != "none":
+            fields = {"tools", "tool_choice", "parallel_tool_calls"}
+            body = request.model_dump(mode="json", include=fields, exclude_none=True)
+            extra: dict[str, Any] = dict(request.vllm_xargs or {})
+            with _told():
+                if TOOLS in extra:
+                    raise RequestError(f"vllm_xargs.{TOOLS} is not a client's to send: use tools")
+            request.vllm_xargs = {**extra, TOOLS: ToolsText(json.dumps(body))}
+        return request
+
+    Gemma4EngineToolParser.adjust_request = adjust_request
+
+
+def _without_tools(params: Any) -> Any:
+    """`params` for a model that is no diffusion model: as vLLM itself would have them."""
+    if not isinstance((params.extra_args or {}).get(TOOLS), ToolsText):
+        return params
+    params = params.clone()
+    params.extra_args = {k: v for k, v in params.extra_args.items() if k != TOOLS} or None
+    return params
+
+
+def _stripped(params: Any, top: bool = True) -> Any:
+    """`params` without the constraint, so that vLLM neither refuses nor compiles it; with `top`
+    also without top-k and top-p, which are cut under the constraint's masks."""
+    params = params.clone()
+    params.structured_outputs = None
+    extra = {k: v for k, v in (params.extra_args or {}).items() if k not in _OWN}
+    params.extra_args = extra or None
+    if top:
+        params.top_k, params.top_p = 0, 1.0
+    return params
+
+
+def _constrained(request: Any, admitted: Admitted) -> Any:
+    """`request` as the worker is to have it."""
+    request.prompt_token_ids = [*request.prompt_token_ids, *admitted.suffix]
+    params = request.sampling_params
+    params.extra_args = {**(params.extra_args or {}), KEY: admitted.payload.data()}
+    return request
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What a user can mend is vLLM's 400; a bug of ours is logged, and its 500."""
+    from vllm.exceptions import VLLMValidationError
+
+    try:
+        yield
+    except CrashError as error:
+        raise failure(error) from error
+    except (RequestError, GrammarError) as error:
+        raise VLLMValidationError(str(error)) from error
+    except DlmError as error:
+        raise VLLMValidationError(f"constraints are not served here: {error}") from error

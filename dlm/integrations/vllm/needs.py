@@ -1,0 +1,179 @@
+"""What the plugin needs of vLLM, looked for in vLLM's source: by name, not by version.
+
+The source is read, not imported: some of it would claim a GPU. Knows no module of vLLM's as such.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_MODEL = "model_executor/models/diffusion_gemma.py"
+_OUTPUTS = "json regex choice grammar json_object structural_tag".split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """A class, with methods by the names of their first parameters, and attributes."""
+
+    file: str  # below vLLM's package
+    name: str
+    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    attributes: tuple[str, ...] = ()
+
+
+NEEDS = (
+    Need(
+        file=_MODEL,
+        name="DiffusionGemmaForConditionalGeneration",
+        methods={"get_model_state_cls": ()},
+    ),
+    Need(
+        file=_MODEL,
+        name="DiffusionGemmaModelState",
+        methods={
+            "custom_sampler": ("sampler",),
+            "add_request": ("req_index", "new_req_data"),
+            "remove_request": ("req_id",),
+        },
+        attributes=("diffusion_states", "_req_id_to_index"),
+    ),
+    Need(
+        file=_MODEL,
+        name="DiffusionSampler",
+        methods={"__call__": ("logits", "input_batch")},
+        attributes=("req_states",),
+    ),
+    Need(
+        file=_MODEL,
+        name="DiffusionGemmaRequestStates",
+        attributes=(
+            "canvas",
+            "argmax_canvas",
+            "step",
+            "max_steps",
+            "is_encoder_phase",
+            "confident",
+            "accepted_canvas_history",
+            "accepted_canvas_history_len",
+            "self_conditioning_embeds",
+        ),
+    ),
+    Need(
+        file="v1/worker/gpu/input_batch.py",
+        name="InputBatch",
+        attributes=("num_reqs", "num_draft_tokens", "idx_mapping_np", "cu_num_logits_np"),
+    ),
+    Need(
+        file="v1/core/sched/output.py",
+        name="NewRequestData",
+        attributes=("req_id", "prompt_token_ids", "prefill_token_ids", "sampling_params"),
+    ),
+    Need(
+        file="v1/engine/input_processor.py",
+        name="InputProcessor",
+        methods={"process_inputs": ("request_id", "prompt", "params"), "tokenizer": ()},
+        attributes=("vllm_config", "model_config"),
+    ),
+    Need(
+        file="v1/engine/async_llm.py",
+        name="AsyncLLM",
+        methods={"add_request": ("request_id", "prompt", "params")},
+        attributes=("input_processor",),
+    ),
+    Need(
+        file="v1/engine/__init__.py",
+        name="EngineCoreRequest",
+        attributes=("prompt_token_ids", "sampling_params"),
+    ),
+    Need(
+        file="v1/structured_output/__init__.py",
+        name="StructuredOutputManager",
+        methods={"accept_tokens": ("request", "new_token_ids")},
+    ),
+    Need(
+        file="sampling_params.py",
+        name="SamplingParams",
+        methods={"clone": ()},
+        attributes=(
+            "structured_outputs",
+            "extra_args",
+            "max_tokens",
+            "top_k",
+            "top_p",
+            "stop",
+            "stop_token_ids",
+            "ignore_eos",
+            "thinking_token_budget",
+        ),
+    ),
+    Need(file="sampling_params.py", name="StructuredOutputsParams", attributes=(*_OUTPUTS,)),
+    Need(
+        file="tool_parsers/gemma4_engine_tool_parser.py",
+        name="Gemma4EngineToolParser",
+        methods={"adjust_request": ("request",)},
+    ),
+    Need(file="exceptions.py", name="VLLMValidationError"),
+)
+_REFUSAL = "sampling_params.py", "_validate_structured_outputs", "is_diffusion"
+
+
+def missing(root: Path) -> list[str]:
+    """Return what the package of vLLM at `root` lacks, in words; empty: the plugin can work."""
+    trees = {file: _parsed(root / file) for file in sorted({need.file for need in NEEDS})}
+    found = [f"{file} cannot be read" for file, tree in trees.items() if tree is None]
+    for need in NEEDS:
+        if (tree := trees[need.file]) is not None:
+            found += _lacking(need, tree)
+    file, method, flag = _REFUSAL
+    if (tree := trees[file]) is not None and not _refuses(tree, method, flag):
+        found.append("a refusal of constraints for diffusion models: it may have its own by now")
+    return found
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    try:
+        return ast.parse(path.read_text())
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+
+
+def _lacking(need: Need, tree: ast.Module) -> Iterator[str]:
+    made = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == need.name), None)
+    if made is None:
+        yield f"{need.name} in {need.file}"
+        return
+    methods = {node.name: node for node in made.body if isinstance(node, _FUNCTIONS)}
+    for name, parameters in need.methods.items():
+        method = methods.get(name)
+        if method is None:
+            yield f"{need.name}.{name}"
+            continue
+        given = tuple(argument.arg for argument in method.args.args if argument.arg != "self")
+        if given[: len(parameters)] != parameters:
+            yield f"{need.name}.{name}({', '.join(parameters)}), which takes {', '.join(given)}"
+    known = _attributes(made)
+    yield from (f"{need.name}.{name}" for name in need.attributes if name not in known)
+
+
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _attributes(made: ast.ClassDef) -> set[str]:
+    """Fields of a class, and what its methods assign to `self`."""
+    found = set()
+    for node in made.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    for node in ast.walk(made):
+        targets = node.targets if isinstance(node, ast.Assign) else ()
+        targets = (node.target,) if isinstance(node, ast.AnnAssign) else targets
+        for target in targets:
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                found |= {target.attr} if target.value.id == "self" else set()
+    return found
+
+
+def _refuses(tree: ast.Module, method: str, flag: str) -> bool:
+    made = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == method]
+    return any(isinstance(n, ast.Attribute) and n.attr == flag for m in made for n in ast.walk(m))

@@ -1,0 +1,126 @@
+"""The constraints of the requests that a worker holds, by vLLM's slots.
+
+Knows grammars and rows of logits; no tensor of vLLM's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dlm.cuts import Cut
+from dlm.errors import DlmError, failure
+from dlm.grammar import (
+    NOTHING,
+    Compiled,
+    Compiler,
+    Fixed,
+    Frontier,
+    Guidance,
+    LimitError,
+    Reasoning,
+    ScoresByClass,
+    Unfinished,
+)
+from dlm.integrations.vllm.payload import Payload
+from dlm.policy import Policy
+
+
+@dataclass(slots=True)
+class Slot:
+    """One request's constraint. It is made within a step's work, as it is asked for the first time;
+    what it raises fails the request, but for `Unfinished`, after which the canvas is held."""
+
+    payload: Payload
+    budget: int  # tokens of the whole answer, the stop among them
+    stops: frozenset[int]
+    looks: int  # steps in a row that may be `Unfinished`
+    compiled: Compiled | None = None
+    reasoning: Reasoning | None = None
+    written: list[int] = field(default_factory=list)  # tokens of the answer before a preemption
+    error: DlmError | None = None  # why the request failed
+    ended: bool = False  # its stop token is committed
+    work: int = 0  # units that the next look may take
+    _constraint: Frontier | None = None
+    _unfinished: int = 0
+
+    def guide(self, scores: ScoresByClass, fixed: Fixed = NOTHING) -> Guidance:
+        try:
+            constraint = self._made()
+            constraint.work = self.work
+            read = constraint.guide(scores, fixed)
+        except Unfinished as error:
+            self._unfinished += 1
+            if self._unfinished < self.looks:
+                raise
+            raise LimitError("the constraint takes too much work") from error
+        self._unfinished = 0
+        return read
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Move past a canvas of tokens, up to its stop."""
+        end = next((at for at, token in enumerate(tokens, 1) if token in self.stops), None)
+        self._made().commit(tokens[:end])
+        self.ended = end is not None
+
+    def rollback(self, count: int) -> None:
+        self._made().rollback(count)
+
+    def fail(self, error: Exception) -> None:
+        """Remember why it cannot go on; a bug is logged."""
+        self.error = self.error or failure(error)
+
+    @property
+    def cut(self) -> Cut | None:
+        """The request's top-k and top-p."""
+        cut = Cut(temperature=1.0, top_k=self.payload.top_k, top_p=self.payload.top_p)
+        return None if (cut.top_k, cut.top_p) == (0, 1.0) else cut
+
+    def _made(self) -> Frontier:
+        if self._constraint is None:
+            if self.compiled is None:
+                raise DlmError("a constraint without a grammar")
+            made = Frontier(self.compiled, self.budget, self.reasoning, self.work)
+            if self.written:
+                made.commit(self.written)
+            self._constraint = made
+        return self._constraint
+
+
+class Slots:
+    """All constraints of one worker, and the grammars that it knows."""
+
+    def __init__(self, compiler: Compiler, policy: Policy):
+        self.policy, self._compiler = policy, compiler
+        self._vocabulary = compiler.vocabulary
+        self._slots: dict[int, Slot] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def get(self, index: int) -> Slot | None:
+        """The constraint of the request in a slot; None: its text is free, or has ended."""
+        slot = self._slots.get(index)
+        return None if slot is None or slot.ended else slot
+
+    def add(self, index: int, payload: Payload, budget: int, written: Sequence[int]) -> None:
+        """Take a request in; `written` are the tokens of its answer, if it was preempted.
+
+        Raises nothing: a request that cannot be served fails in its first step.
+        """
+        slot = Slot(
+            payload,
+            budget,
+            stops=frozenset(self._vocabulary.stops),
+            looks=self.policy.looks,
+            written=list(written),
+        )
+        self._slots[index] = slot
+        try:
+            slot.compiled = self._compiler.unpack(payload.rules)
+            if payload.thinking:
+                slot.reasoning = Reasoning.of(self._vocabulary, payload.thinking_budget)
+        except Exception as error:
+            slot.fail(error)
+
+    def remove(self, index: int) -> None:
+        """Drop the constraint of a slot, if it has one."""
+        self._slots.pop(index, None)
