@@ -13,6 +13,7 @@ from vllm.model_executor.models.diffusion_gemma import (
 )
 from vllm.tokenizers import cached_tokenizer_from_config
 
+from dlm.config import DecodeConfig
 from dlm.grammar import Compiler
 from dlm.guided_logits import LogitsGuide
 from dlm.integrations.vllm.payload import Payload
@@ -38,7 +39,8 @@ class ConstrainedModelState(DiffusionGemmaModelState):
         except Exception:
             _LOG.exception("dlm: constraints are not served")  # the front end refuses them, too
         else:
-            self._slots = Slots(compiler, Policy())
+            most = self.diffusion_states.max_denoising_steps
+            self._slots = Slots(compiler, Policy(), DecodeConfig(max_steps=most))
 
     def custom_sampler(self, sampler: Any) -> tuple[Any, Any] | None:
         made = super().custom_sampler(sampler)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dlm.errors import failure
-from dlm.grammar import Fixed, Unfinished
+from dlm.grammar import Unfinished
 from dlm.guided_logits import GuidedCanvas, LogitsGuide
 from dlm.guided_rows import name_rows_
 from dlm.integrations.vllm.slots import Slot, Slots
@@ -95,13 +95,13 @@ class ConstrainedSampler:
         columns = [states.is_encoder_phase, states.step, states.max_steps]
         numbers = torch.stack([column[where].long() for column in columns], dim=1)
         read = torch.cat((numbers, states.argmax_canvas[where]), dim=1).tolist()
-        denoised: list[tuple[Canvas, Fixed]] = []
+        denoised: list[tuple[Canvas, bool]] = []
         failed: list[Canvas] = []
         for canvas, (committing, step, most, *tokens) in zip(canvases, read, strict=True):
             if canvas.slot.error is not None:
                 failed.append(canvas)
             elif not committing:
-                denoised.append((canvas, Fixed(last=step + 1 >= most)))
+                denoised.append((canvas, step + 1 >= most))
             else:
                 try:
                     canvas.slot.commit(tokens[: canvas.length])
@@ -115,10 +115,10 @@ class ConstrainedSampler:
                     constraint=canvas.slot,
                     first=canvas.first,
                     length=canvas.length,
-                    fixed=fixed,
+                    fixed=canvas.slot.fixed(last),
                     cut=canvas.slot.cut,
                 )
-                for canvas, fixed in denoised
+                for canvas, last in denoised
             ],
         )
         held = []
@@ -128,6 +128,8 @@ class ConstrainedSampler:
             elif isinstance(reading, Exception):
                 canvas.slot.fail(reading)
                 failed.append(canvas)
+            else:
+                canvas.slot.note(reading, self._slots.config)
         self._give_up(logits, failed)
         return held
 

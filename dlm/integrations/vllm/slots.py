@@ -5,7 +5,9 @@ Knows grammars and rows of logits; no tensor of vLLM's.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
+from dlm.config import DecodeConfig
 from dlm.cuts import Cut
 from dlm.errors import DlmError, failure
 from dlm.grammar import (
@@ -22,6 +24,8 @@ from dlm.grammar import (
 )
 from dlm.integrations.vllm.payload import Payload
 from dlm.policy import Policy
+from dlm.progress import Progress
+from dlm.request import Stats
 
 
 @dataclass(slots=True)
@@ -41,6 +45,7 @@ class Slot:
     work: int = 0  # units that the next look may take
     _constraint: Frontier | None = None
     _unfinished: int = 0
+    _progress: Progress = field(default_factory=lambda: Progress(stats=Stats()))
 
     def guide(self, scores: ScoresByClass, fixed: Fixed = NOTHING) -> Guidance:
         try:
@@ -55,10 +60,21 @@ class Slot:
         self._unfinished = 0
         return read
 
+    def fixed(self, last: bool) -> Fixed:
+        """What the next pass may not change, `last` if it is the canvas's last."""
+        banned = {} if last else self._progress.banned
+        return Fixed(pinned=self._progress.pinned, banned=banned, last=last)
+
+    def note(self, read: Guidance, config: DecodeConfig) -> None:
+        """Count a pass over the canvas: what is stuck is pinned, or taken back, as in our engine.
+        When it is settled is vLLM's to say."""
+        self._progress.settle(read, inf, config)
+
     def commit(self, tokens: Sequence[int]) -> None:
         """Move past a canvas of tokens, up to its stop."""
         end = next((at for at, token in enumerate(tokens, 1) if token in self.stops), None)
         self._made().commit(tokens[:end])
+        self._progress = Progress(stats=Stats())
         self.ended = end is not None
 
     def rollback(self, count: int) -> None:
@@ -88,8 +104,9 @@ class Slot:
 class Slots:
     """All constraints of one worker, and the grammars that it knows."""
 
-    def __init__(self, compiler: Compiler, policy: Policy):
-        self.policy, self._compiler = policy, compiler
+    def __init__(self, compiler: Compiler, policy: Policy, config: DecodeConfig):
+        """`config` says when a canvas is stuck."""
+        self.policy, self.config, self._compiler = policy, config, compiler
         self._vocabulary = compiler.vocabulary
         self._slots: dict[int, Slot] = {}
 
