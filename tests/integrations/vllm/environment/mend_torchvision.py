@@ -7,15 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _MARK = "# without its library"
-_LINES = f'''
+_LINES = f"""
 
 {_MARK}: schemas alone, so that the rest of torchvision can be imported
 if not _has_ops():
-    torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
-    torch.library.define(
-        "torchvision::qnms", "(Tensor dets, Tensor scores, float threshold) -> Tensor"
-    )
-'''
+    for _name in ("nms", "qnms"):
+        torch.library.define(
+            f"torchvision::{{_name}}", "(Tensor dets, Tensor scores, float threshold) -> Tensor"
+        )
+"""
 
 
 def main() -> None:

@@ -1,0 +1,163 @@
+"""What vLLM's front end is told of constrained requests, with its parameters as a double."""
+
+import json
+import pickle
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+from values import V
+
+from dlm.errors import DlmError, RequestError
+from dlm.grammar import BudgetError, Vocabulary
+from dlm.integrations.vllm.admission import Admission
+from dlm.integrations.vllm.asked import check_options, is_asked, spec_of
+from dlm.integrations.vllm.payload import TOOLS, Payload, ToolsText
+from dlm.integrations.vllm.scheduler import has_failed
+from dlm.integrations.vllm.vocabulary import vocabulary_of
+from dlm.policy import Policy
+
+POLICY = Policy.server(allow_client_grammars=True)
+STOPS = (1, 106, 50)
+TOOL = {"type": "function", "function": {"name": "book", "parameters": {"type": "object"}}}
+
+
+@dataclass
+class Outputs:
+    json: object = None
+    regex: str | None = None
+    choice: list | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: object = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+
+
+@dataclass
+class Params:
+    structured_outputs: Outputs | None = None
+    extra_args: dict | None = None
+    max_tokens: int | None = 64
+    top_k: int = 0
+    top_p: float = 1.0
+    stop: tuple = ()
+    stop_token_ids: tuple = ()
+    ignore_eos: bool = False
+    thinking_token_budget: int | None = None
+
+
+def tools_text(**more):
+    return {TOOLS: ToolsText(json.dumps({"tools": [TOOL]} | more))}
+
+
+@pytest.fixture(scope="module")
+def admission(chat):
+    vocabulary = Vocabulary.from_tokenizer(chat.tokenizer, V, STOPS, 0)
+    made = Admission(vocabulary, chat.tokenizer, POLICY)
+    yield made
+    made.close()
+
+
+def admitted(admission, params, prompt=(2, 5), most=1024):
+    compiled = admission.compile(admission.spec(params)).result()
+    return admission.admit(compiled, params, list(prompt), most)
+
+
+def test_every_kind_of_structured_output_is_a_spec():
+    for outputs, kind in (
+        (Outputs(json={"type": "string"}), "JSON schema"),
+        (Outputs(json='{"type": "string"}'), "JSON schema"),
+        (Outputs(regex="a+"), "regex"),
+        (Outputs(choice=["a", "b"]), "choice"),
+        (Outputs(grammar='root ::= "a"'), "grammar"),
+        (Outputs(json_object=True), "JSON object"),
+    ):
+        spec = spec_of(Params(outputs), POLICY)
+        assert spec is not None
+        assert spec.kind.lower().replace("_", " ") == kind.lower()
+    assert spec_of(Params(), POLICY) is None
+
+
+def test_tools_are_a_spec_and_none_that_may_not_be_called():
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "book"}}):
+        spec = spec_of(Params(extra_args=tools_text(tool_choice=choice)), POLICY)
+        assert spec is not None
+        assert spec.calls
+    assert spec_of(Params(extra_args=tools_text(tool_choice="none")), POLICY) is None
+
+
+def test_tools_that_a_client_made_up_are_refused():
+    assert is_asked(Params(extra_args=tools_text()))
+    assert not is_asked(Params(extra_args={"other": 1}))
+    with pytest.raises(RequestError, match="not a client's to send"):
+        is_asked(Params(extra_args={TOOLS: "{}"}))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"stop": ["x"]}, "stop beside"),
+        ({"stop_token_ids": [7]}, "stop_token_ids"),
+        ({"extra_args": {"diffusion_seed_canvas": [1]}}, "diffusion_seed_canvas"),
+    ],
+)
+def test_options_that_would_cut_an_answer_off_are_refused(more, said):
+    with pytest.raises(RequestError, match=said):
+        check_options(Params(**more))
+    check_options(Params(extra_args={"diffusion_max_steps": 3}))
+
+
+def test_an_admitted_request_carries_its_rules_as_plain_data(admission, chat):
+    prompt = chat.tokenizer.encode("<|turn>model\n", add_special_tokens=False)
+    found = admitted(admission, Params(Outputs(regex="[a-f]{3}"), top_k=5), prompt)
+    assert found.suffix == chat.no_thought_after(prompt) != []
+    payload = Payload.of({"dlm": pickle.loads(pickle.dumps(found.payload.data()))})
+    assert payload == found.payload
+    assert payload.top_k == 5
+    assert not payload.thinking
+
+
+def test_a_prompt_that_thinks_is_left_as_it_is(admission, chat):
+    think = chat.tokenizer.get_vocab()["<|think|>"]
+    prompt = [think, *chat.tokenizer.encode("<|turn>model\n", add_special_tokens=False)]
+    params = Params(Outputs(regex="[a-f]{3}"), thinking_token_budget=20)
+    found = admitted(admission, params, prompt)
+    assert found.suffix == []
+    assert found.payload.thinking
+    assert found.payload.thinking_budget == 20
+
+
+def test_budgets_that_no_answer_fits_are_refused(admission):
+    params = Params(Outputs(regex="[a-f]{9}"), max_tokens=2)
+    with pytest.raises(BudgetError, match="more than 2"):
+        admitted(admission, params)
+    with pytest.raises(BudgetError):
+        admitted(admission, Params(Outputs(regex="[a-f]{9}"), max_tokens=None), most=4)
+    with pytest.raises(RequestError, match="no room"):
+        admitted(admission, Params(Outputs(regex="a")), most=2)
+
+
+def test_the_scheduler_hears_of_failures_and_of_nothing_else(admission):
+    payload = admitted(admission, Params(Outputs(regex="[a-f]{3}"))).payload
+    bound = SimpleNamespace(sampling_params=Params(extra_args={"dlm": payload.data()}))
+    free = SimpleNamespace(sampling_params=Params())
+    pooled = SimpleNamespace(sampling_params=None)
+    assert has_failed(bound, [payload.failed] * 4)
+    assert not has_failed(bound, [700, payload.failed])
+    assert not has_failed(bound, [])
+    assert not has_failed(free, [payload.failed])
+    assert not has_failed(pooled, [payload.failed])
+
+
+def test_a_vocabulary_needs_stops_and_a_pad_token(chat):
+    def config(**settings):
+        return SimpleNamespace(try_get_generation_config=lambda: settings, get_vocab_size=lambda: V)
+
+    assert vocabulary_of(config(eos_token_id=[1, 106]), chat.tokenizer).stops == (1, 106)
+    with pytest.raises(DlmError, match="no eos_token_id"):
+        vocabulary_of(config(eos_token_id=None), chat.tokenizer)
+    with pytest.raises(DlmError, match="pad token"):
+        vocabulary_of(config(eos_token_id=0), chat.tokenizer)

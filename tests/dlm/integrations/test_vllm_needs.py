@@ -1,0 +1,78 @@
+"""What the plugin looks for in vLLM's source, without a vLLM."""
+
+import pytest
+
+from dlm.integrations.vllm.needs import NEEDS, missing
+
+
+def source_of(needs):
+    """A file that has all of `needs`, and no more."""
+    lines = []
+    for need in needs:
+        lines.append(f"class {need.name}:")
+        for name, parameters in need.methods.items():
+            lines.append(f"    def {name}({', '.join(('self', *parameters, 'more'))}): ...")
+        lines.append("    def __init__(self):")
+        lines += [f"        self.{name} = None" for name in need.attributes]
+        lines.append("        pass")
+        if need.name == "SamplingParams":
+            lines.append("    def _validate_structured_outputs(self, config):")
+            lines.append("        assert not config.is_diffusion")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def package(tmp_path):
+    for file in {need.file for need in NEEDS}:
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source_of([need for need in NEEDS if need.file == file]))
+    return tmp_path
+
+
+def replaced(package, file, old, new):
+    path = package / file
+    source = path.read_text()
+    assert old in source
+    path.write_text(source.replace(old, new))
+
+
+def test_a_vllm_that_has_everything_lacks_nothing(package):
+    assert missing(package) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("v1/engine/async_llm.py", "class AsyncLLM", "class Other", "AsyncLLM in v1/engine"),
+        (
+            "v1/structured_output/__init__.py",
+            "def accept_tokens(self, request, new_token_ids, more)",
+            "def accept_tokens(self, tokens)",
+            "StructuredOutputManager.accept_tokens(request, new_token_ids), which takes tokens",
+        ),
+        (
+            "model_executor/models/diffusion_gemma.py",
+            "def remove_request",
+            "def drop",
+            "DiffusionGemmaModelState.remove_request",
+        ),
+        (
+            "model_executor/models/diffusion_gemma.py",
+            "self.max_steps",
+            "self.steps",
+            "DiffusionGemmaRequestStates.max_steps",
+        ),
+        ("sampling_params.py", "config.is_diffusion", "config", "it may have its own by now"),
+        ("exceptions.py", "class", "clas", "exceptions.py cannot be read"),
+    ],
+)
+def test_what_is_missing_is_named(package, file, old, new, said):
+    replaced(package, file, old, new)
+    found = missing(package)
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_a_vllm_without_the_model_is_told_by_its_file(tmp_path):
+    assert "model_executor/models/diffusion_gemma.py cannot be read" in missing(tmp_path)

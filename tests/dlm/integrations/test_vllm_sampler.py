@@ -1,0 +1,208 @@
+"""The plugin's sampler around a double of vLLM's: what is emitted is valid, and nothing raises."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from values import V
+from vllm_double import Sampler, States, batch_of
+
+from dlm import JsonSchema, Regex
+from dlm.config import DecodeConfig
+from dlm.grammar import Compiler, Frontier, Unfinished, Vocabulary
+from dlm.guided_logits import LogitsGuide
+from dlm.integrations.vllm.payload import Payload
+from dlm.integrations.vllm.sampler import ConstrainedSampler
+from dlm.integrations.vllm.slots import Slots
+from dlm.policy import Policy
+
+L, STEPS, STOPS, PAD = 16, 6, (1, 106, 50), 0
+PAIRS = JsonSchema(
+    {
+        "type": "array",
+        "items": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        "minItems": 2,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(chat):
+    return Vocabulary.from_tokenizer(chat.tokenizer, V, STOPS, PAD)
+
+
+@pytest.fixture(scope="module")
+def compiler(vocabulary):
+    return Compiler(vocabulary)
+
+
+class Worker:
+    """Slots, a sampler, and a model whose logits are random."""
+
+    def __init__(self, compiler, seed=0, work=10**6, slots=4):
+        self.compiler, self.rng = compiler, torch.Generator().manual_seed(seed)
+        self.slots = Slots(
+            Compiler(compiler.vocabulary), Policy(looks=50), DecodeConfig(max_steps=STEPS)
+        )
+        self.states = States(slots, L, STEPS)
+        self.inner = Sampler(self.states)
+        guide = LogitsGuide(V, work)
+        self.sampler = ConstrainedSampler(self.inner, self.states, self.slots, guide)
+
+    def payload(self, spec, **more):
+        payload = Payload(
+            rules=self.compiler.compile(spec).packed,
+            thinking=False,
+            thinking_budget=None,
+            top_k=0,
+            top_p=1.0,
+            failed=PAD,
+        )
+        return replace(payload, **more)
+
+    def add(self, slot, spec, budget=60, written=(), **more):
+        self.slots.add(slot, self.payload(spec, **more), budget, written)
+
+    def step(self, lengths):
+        rows = sum(lengths.values())
+        logits = 20 * torch.randn(rows, V, generator=self.rng)
+        self.sampler(logits, batch_of(lengths))
+        return logits
+
+    def run(self, lengths, passes=200):
+        """Step until every constrained answer has ended."""
+        for _ in range(passes):
+            self.step(lengths)
+            if all(self.ended(slot) or self.slots.get(slot) is None for slot in lengths):
+                return
+        raise AssertionError("an answer does not end")
+
+    def ended(self, slot):
+        emitted = self.inner.emitted.get(slot, [])
+        return bool({*STOPS, PAD} & {*emitted})
+
+    def answer(self, slot):
+        """Tokens up to the stop, as a scheduler would have it."""
+        emitted = self.inner.emitted[slot]
+        return emitted[: next(i for i, token in enumerate(emitted) if token in STOPS) + 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("cuts", [{}, {"top_k": 1}, {"top_p": 0.4}])
+def test_answers_are_valid_whatever_the_model_says(compiler, vocabulary, seed, cuts):
+    worker = Worker(compiler, seed)
+    specs = {0: PAIRS, 2: Regex("[a-f]{3,40}")}
+    for slot, spec in specs.items():
+        worker.add(slot, spec, **cuts)
+    worker.run({0: L, 1: L, 2: L})
+    for slot, spec in specs.items():
+        tokens = worker.answer(slot)
+        assert len(tokens) <= 60
+        spec.value(vocabulary.text(tokens))
+
+
+def test_steps_without_constraints_are_vllm_s_own(compiler):
+    worker = Worker(compiler)
+    logits = worker.step({1: L, 3: L})
+    assert worker.inner.seen[-1] is logits
+    worker.add(0, Regex("a"))
+    before = worker.rng.get_state()
+    logits = worker.step({0: 0, 1: L})
+    worker.rng.set_state(before)
+    assert torch.equal(logits, 20 * torch.randn(L, V, generator=worker.rng))
+
+
+def test_a_preempted_request_goes_on_behind_what_it_had_said(compiler, vocabulary):
+    worker = Worker(compiler)
+    written = vocabulary.encode('[{"a":')
+    worker.add(0, PAIRS, written=written)
+    worker.run({0: L})
+    PAIRS.value(vocabulary.text([*written, *worker.answer(0)]))
+
+
+def test_a_canvas_whose_constraint_is_not_finished_is_put_back_as_it_was(compiler, vocabulary):
+    worker = Worker(compiler, work=20)
+    worker.add(0, PAIRS)
+    held, before = 0, worker.states.canvas.clone()
+    while worker.states.step[0] == 0:
+        worker.step({0: L, 1: L})
+        held += 1
+        assert held < 200
+        if worker.states.step[0] == 0:
+            assert torch.equal(worker.states.canvas[0], before[0])
+            assert worker.inner.req_states.draft_tokens[0].sum() == 0
+    assert held > 1
+    assert worker.states.step[1] != 0
+
+
+def test_one_that_never_finishes_fails_alone(compiler, vocabulary, monkeypatch):
+    worker = Worker(compiler)
+    worker.add(0, PAIRS)
+    worker.add(1, Regex("[a-f]{3,40}"))
+    guide = Frontier.guide
+
+    def never(self, scores, fixed):
+        if self._budget == 60:
+            raise Unfinished("more time")
+        return guide(self, scores, fixed)
+
+    worker.slots.add(1, worker.payload(Regex("[a-f]{3,40}")), 50, ())
+    monkeypatch.setattr(Frontier, "guide", never)
+    slot = worker.slots.get(0)
+    worker.run({0: L, 1: L})
+    assert worker.inner.emitted[0][:1] == [PAD]
+    assert "too much work" in str(slot.error)
+    Regex("[a-f]{3,40}").value(vocabulary.text(worker.answer(1)))
+
+
+def test_rules_that_cannot_be_read_fail_their_request_alone(compiler, vocabulary, caplog):
+    worker = Worker(compiler)
+    worker.add(0, PAIRS, rules=b"no pickle")
+    worker.add(1, Regex("[a-f]{3,40}"))
+    worker.run({0: L, 1: L})
+    assert set(worker.inner.emitted[0][:L]) == {PAD}
+    assert "failed by a bug" in caplog.text
+    Regex("[a-f]{3,40}").value(vocabulary.text(worker.answer(1)))
+
+
+def test_a_budget_that_the_worker_finds_too_small_fails_the_request(compiler):
+    worker = Worker(compiler)
+    worker.add(0, Regex("[a-f]{9}"), budget=2)
+    worker.run({0: L})
+    assert worker.inner.emitted[0][0] == PAD
+
+
+def test_a_commit_that_the_constraint_refuses_is_not_emitted(compiler):
+    worker = Worker(compiler)
+    worker.add(0, Regex("[a-f]{3,40}"))
+    while not worker.states.is_encoder_phase[0]:
+        worker.step({0: L})
+    worker.states.argmax_canvas[0, 0] = 700
+    worker.step({0: L})
+    assert set(worker.inner.emitted[0]) == {PAD}
+
+
+def test_a_bug_in_the_step_fails_all_constrained_requests_and_no_other(compiler, caplog):
+    worker = Worker(compiler)
+    worker.add(0, PAIRS)
+
+    class Broken:
+        def guide_(self, *_):
+            raise RuntimeError("a bug")
+
+    broken = ConstrainedSampler(worker.inner, worker.states, worker.slots, Broken())
+    worker.sampler = broken
+    worker.run({0: L, 1: L})
+    assert set(worker.inner.emitted[0]) == {PAD}
+    assert "a bug" in caplog.text
+    assert worker.states.step[1] != 0
+
+
+def test_slots_are_empty_again_once_requests_are_gone(compiler):
+    worker = Worker(compiler)
+    for slot in range(3):
+        worker.add(slot, Regex("a"))
+    for slot in (0, 1, 2, 3, 0):
+        worker.slots.remove(slot)
+    assert len(worker.slots) == 0
+    assert worker.slots.get(0) is None

@@ -1,0 +1,154 @@
+"""vLLM on the CPU, with the built-in model: in processes of its own, with the plugin or without."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from socket import socket
+from typing import Any
+
+import openai
+import pytest
+import wild
+from training.extraction import extract
+
+HERE = Path(__file__).parent
+TINY = HERE.parents[2] / "models" / "tiny"
+_READY = 600  # seconds until a server answers: it imports vLLM in three processes
+ENVIRONMENT = {
+    "TRITON_INTERPRET": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",  # threads that spin take the cores from each other
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--held-out", type=int, default=200, metavar="N", help="prompts")
+    parser.addoption("--mixed", type=int, default=300, metavar="N", help="requests, some aborted")
+    parser.addoption("--schemas", metavar="FILE", help="real schemas, as xz of JSON lines")
+
+
+def environment(plugin: bool, **more: str) -> dict[str, str]:
+    plugins = {} if plugin else {"VLLM_PLUGINS": ""}
+    return os.environ | ENVIRONMENT | plugins | more
+
+
+Jobs = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Runs jobs through `LLM`, in a process of their own."""
+
+    def run(
+        together: Jobs,
+        alone: Jobs = (),
+        *,
+        model: Path = TINY,
+        plugin: bool = True,
+        environ: dict[str, str] | None = None,
+        **engine: Any,
+    ) -> dict[str, Any]:
+        folder = tmp_path_factory.mktemp("answers")
+        jobs, results = folder / "jobs.json", folder / "results.json"
+        jobs.write_text(json.dumps({"together": list(together), "alone": list(alone)}))
+        command = [sys.executable, HERE / "answers.py", model, jobs, results, json.dumps(engine)]
+        own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | (environ or {})
+        done = subprocess.run(
+            command, env=environment(plugin, **own), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(results.read_text()) | {"log": done.stdout + done.stderr}
+
+    return run
+
+
+class Server:
+    """vLLM's OpenAI server, and a client of it."""
+
+    def __init__(self, model: Path, log: Path, plugin: bool = True, args: tuple[str, ...] = ()):
+        with closing(socket()) as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url, self.log = f"http://127.0.0.1:{port}", log
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+        command += ["--served-model-name", "tiny", "--port", str(port), "--dtype", "float32"]
+        command += ["--enforce-eager", "--limit-mm-per-prompt", '{"image": 0, "video": 0}']
+        command += ["--tool-call-parser", "gemma4", "--enable-auto-tool-choice"]
+        command += ["--reasoning-parser", "gemma4", *args]
+        with log.open("w") as file:
+            self._process = subprocess.Popen(
+                command,
+                env=environment(plugin),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.client = openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=600
+        )
+
+    def wait(self) -> None:
+        until = time.monotonic() + _READY
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.5)
+        raise RuntimeError(self.log.read_text()[-4000:])
+
+    def close(self) -> None:
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def chat(self, content: str, **more: Any) -> Any:
+        messages = [{"role": "user", "content": content}]
+        return self.client.chat.completions.create(
+            model="tiny", **({"messages": messages, "max_tokens": 128} | more)
+        )
+
+
+def served(folder: Path, **how: Any) -> Iterator[Server]:
+    server = Server(log=folder / "server.log", **how)
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    args = ("--max-model-len", "1024", "--max-num-seqs", "8")
+    yield from served(tmp_path_factory.mktemp("server"), model=TINY, args=args)
+
+
+@pytest.fixture(scope="session")
+def wild_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wild.write(TINY, tmp_path_factory.mktemp("wild"))
+
+
+@pytest.fixture(scope="session")
+def held_out(request: pytest.FixtureRequest) -> list[Any]:
+    """Prompts that the model was not trained on, with their schemas and right answers."""
+    count = request.config.getoption("--held-out")
+    return [extract(Random(f"built in/{i}"), "heldout") for i in range(count)]
