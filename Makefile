@@ -3,6 +3,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/installed
+VLLM := .venv-vllm
+IN_VLLM := tests/integrations/vllm
 
 demo: $(STAMP)
 	$(BIN)/python scripts/generate.py --stats --schema examples/invoice.json \
@@ -19,6 +21,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
+# vLLM has versions of its own: an environment apart, on the CPU. SCHEMAS=FILE adds real schemas.
+vllm: $(VLLM)/installed
+	$(VLLM)/bin/python -m pytest -c $(IN_VLLM)/pytest.ini --rootdir $(IN_VLLM) $(IN_VLLM) \
+	  $(if $(SCHEMAS),--schemas $(SCHEMAS)) -s
+
 install: $(STAMP)
 
 # torch first: whatever asks for torch later must find this one. The links give type checkers
@@ -30,7 +37,15 @@ $(STAMP): pyproject.toml constraints.txt
 	for folder in kernels grammar models; do ln -sfn ../$$folder dlm/$$folder; done
 	touch $(STAMP)
 
-clean:
-	rm -rf .venv dlm/kernels dlm/grammar dlm/models
+$(VLLM)/installed: pyproject.toml $(IN_VLLM)/environment/requirements.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --constraint $(IN_VLLM)/environment/requirements.txt torch
+	$(VLLM)/bin/pip install --quiet --no-deps --requirement $(IN_VLLM)/environment/requirements.txt
+	$(VLLM)/bin/pip install --quiet --no-deps ./$(IN_VLLM)/environment/triton_cpu --editable .
+	$(VLLM)/bin/python $(IN_VLLM)/environment/mend_torchvision.py
+	touch $(VLLM)/installed
 
-.PHONY: demo test suite lint install clean
+clean:
+	rm -rf .venv $(VLLM) dlm/kernels dlm/grammar dlm/models
+
+.PHONY: demo test suite lint vllm install clean

@@ -26,6 +26,8 @@ elif os.environ.get("TRITON_INTERPRET") != "1":
 
     on_device.install()
 
+collect_ignore = ["integrations"]  # it takes an environment of its own: `make vllm`
+
 jaxtyping.install_import_hook(shapes.hooked(), "beartype.beartype")
 
 settings.register_profile("dlm", deadline=None, derandomize=True)  # machines are noisy

@@ -38,7 +38,9 @@ class Sampler:
     def __call__(self, logits: Tensor, batch: SimpleNamespace) -> None:
         self.seen.append(logits)
         states, starts = self.states, batch.cu_num_logits_np.tolist()
-        for slot, first, end in zip(batch.idx_mapping_np.tolist(), starts, starts[1:], strict=False):
+        for slot, first, end in zip(
+            batch.idx_mapping_np.tolist(), starts, starts[1:], strict=False
+        ):
             if first == end:
                 continue
             if states.is_encoder_phase[slot]:

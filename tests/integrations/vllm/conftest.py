@@ -120,6 +120,13 @@ class Server:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
+    def metrics(self) -> dict[str, float]:
+        """What vLLM counts, by name; labels are left out."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = [line.rsplit(" ", 1) for line in lines if line and line[0] != "#"]
+        return {name.split("{")[0]: float(value) for name, value in pairs}
+
     def chat(self, content: str, **more: Any) -> Any:
         messages = [{"role": "user", "content": content}]
         return self.client.chat.completions.create(

@@ -1,0 +1,133 @@
+"""What is hard: a model that wants nothing, real schemas, aborts, a full cache, hostile schemas."""
+
+import json
+import lzma
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from time import perf_counter
+
+import jsonschema
+import openai
+import pytest
+from conftest import TINY, served
+
+INVOICE = {
+    "type": "object",
+    "properties": {"invoice_id": {"type": "string"}, "paid": {"type": "boolean"}},
+    "required": ["invoice_id", "paid"],
+    "additionalProperties": False,
+}
+MANY = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "n": {"type": "integer"}},
+        "required": ["name", "n"],
+        "additionalProperties": False,
+    },
+    "minItems": 6,
+    "maxItems": 8,
+}
+HOSTILE = {"type": "string", "pattern": "^(a?){200}(b|a){1,300}(ab?a){20,200}$"}
+
+
+def needed(refusal):
+    """The tokens of the shortest answer, from what a budget of one token is refused with."""
+    return int(refusal.split("the shortest answer takes ")[1].split()[0])
+
+
+def real_schemas(path, count):
+    with lzma.open(path, "rt") as file:
+        rows = [json.loads(line) for line in file]
+    return [row["schema"] for row in Random(0).sample(rows, count)]
+
+
+def test_real_schemas_are_kept_by_a_model_that_wants_nothing_in_budgets_tight_and_loose(
+    answers, wild_model, request
+):
+    path = request.config.getoption("--schemas")
+    if path is None:
+        pytest.skip("needs --schemas FILE")
+    schemas = real_schemas(path, 90)
+    jobs = [{"prompt": "x", "structured_outputs": {"json": schema}} for schema in schemas]
+    found = answers([], [job | {"max_tokens": 1} for job in jobs], max_model_len=2048)
+    refusals = zip(jobs, found["refused"], strict=True)
+    served = [(job, needed(said)) for job, said in refusals if said and "shortest" in said]
+    served = [(job, tokens) for job, tokens in served if tokens <= 300][:60]
+    print(f"{len(served)} of {len(jobs)} schemas can be enforced, in at most 300 tokens")
+    tight = [job | {"max_tokens": tokens} for job, tokens in served]
+    loose = [job | {"max_tokens": tokens + 60} for job, tokens in served]
+    found = answers(tight + loose, model=wild_model, max_model_len=2048)
+    for job, answer in zip(tight + loose, found["answers"], strict=True):
+        schema = job["structured_outputs"]["json"]
+        assert answer["finish_reason"] == "stop", schema
+        validator = jsonschema.validators.validator_for(schema)
+        validator(schema).validate(json.loads(answer["text"]))
+    print(f"{len(found['answers'])} answers valid and complete in {found['seconds']:.0f} s")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A server of the model that wants nothing, with a cache that few answers fit."""
+    args = ("--max-model-len", "512", "--max-num-seqs", "8", "--num-gpu-blocks-override", "12")
+    folder = tmp_path_factory.mktemp("small")
+    yield from served(folder, model=TINY, args=args)
+
+
+def test_of_mixed_requests_with_aborts_and_preemptions_nothing_is_lost(small, request):
+    count = request.config.getoption("--mixed")
+    form = {"type": "json_schema", "json_schema": {"name": "many", "schema": MANY}}
+
+    def ask(i):
+        dice = Random(i)
+        bound = {"response_format": form} if i % 3 else {}
+        prompt = f"List {dice.randint(3, 9)} names and numbers as JSON."
+        stream = small.chat(prompt, max_tokens=200, stream=True, **bound)
+        text, reason, most = "", None, dice.randint(0, 3) if i % 5 == 0 else None
+        for number, chunk in enumerate(stream):
+            if number == most:
+                stream.close()
+                return None
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                reason = choice.finish_reason or reason
+        if not bound:
+            return reason in ("stop", "length")
+        jsonschema.validate(json.loads(text), MANY)
+        return reason == "stop"
+
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(ask, range(count)))
+    metrics = small.metrics()
+    preempted = int(metrics["vllm:num_preemptions_total"])
+    print(f"{found.count(True)} answered, {found.count(None)} aborted, {preempted} preemptions")
+    assert False not in found
+    assert preempted > 0
+    assert metrics["vllm:num_requests_running"] == 0
+    assert "Traceback" not in small.log.read_text()
+
+
+def test_a_hostile_schema_does_not_hold_up_the_others(server):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": INVOICE}}
+
+    def seconds(count=10):
+        begun = perf_counter()
+        for _ in range(count):
+            json.loads(server.chat("x", response_format=form).choices[0].message.content)
+        return (perf_counter() - begun) / count
+
+    def hostile(_):
+        asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": HOSTILE}}
+        try:
+            server.chat("x", response_format=asked, max_tokens=400)
+        except openai.BadRequestError:
+            return False
+        return True
+
+    seconds(2)
+    alone = seconds()
+    with ThreadPoolExecutor(1) as threads:
+        other = threads.submit(hostile, 0)
+        beside = seconds()
+        answered = other.result()
+    print(f"{alone:.2f} s alone, {beside:.2f} s beside a hostile schema (answered: {answered})")
