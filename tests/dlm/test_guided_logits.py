@@ -1,6 +1,8 @@
 """Logits rewritten in place for another engine's sampler, against what guidance means."""
 
 from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from dlm.grammar import Compiler, Fixed, Free, Frontier, Guidance, Unfinished, V
 from dlm.guided_logits import GuidedCanvas, LogitsGuide
 
 SIZE, WORDS = 300, 10
+STOPS = 1, 106, 50
 
 
 class Told:
@@ -162,7 +165,7 @@ def test_logits_of_another_vocabulary_are_refused():
 
 @pytest.fixture(scope="module")
 def vocabulary(chat):
-    return Vocabulary.from_tokenizer(chat.tokenizer, V, (1, 106, 50), 0)
+    return Vocabulary.from_tokenizer(chat.tokenizer, V, STOPS, 0)
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +217,35 @@ def test_a_step_takes_few_copies_however_many_canvases_there_are(compiler, vocab
     assert logits[:, forbidden].isneginf().all()
     guide.guide_(logits, canvases)
     assert guide.copies == 7
+
+
+def test_the_example_of_the_docs_answers(chat, vocabulary):
+    """Two requests of three are constrained; each canvas is committed after its last pass."""
+    page = (Path(__file__).parents[2] / "docs" / "serving_stacks.md").read_text()
+    code = page[page.index("    from dlm.grammar") : page.index("\n`last` says")]
+    names: dict = {}
+    exec(compile(dedent(code), "docs/serving_stacks.md", "exec"), names)
+    engine = names["Grammars"](chat.tokenizer, V, STOPS, 0)
+    schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+    rng, said = torch.Generator().manual_seed(0), {"a": [], "free": [], "b": []}
+    engine.admit("a", schema, 30)
+    engine.admit("b", schema, 12)
+    L, step = 16, 0
+    while engine.running:
+        logits = 20 * torch.randn(3, L, V, generator=rng)
+        step += 1
+        failed, again = engine.before_sampling([*said], logits, [step % 4 == 0] * 3)
+        assert not failed
+        if step % 4 or again:
+            continue
+        for name, tokens in zip(said, logits.argmax(-1).tolist(), strict=True):
+            if name not in engine.running:
+                continue
+            engine.committed(name, tokens)
+            said[name] += tokens
+            if {*STOPS} & {*tokens}:
+                engine.ended(name)
+    for name in ("a", "b"):
+        end = next(i for i, token in enumerate(said[name]) if token in STOPS)
+        assert JsonSchema(schema).value(vocabulary.text(said[name][:end])) is not None
+    engine.compiler.close()
