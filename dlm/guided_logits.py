@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dlm.class_table import ClassTable
 from dlm.cuts import Cut, columns
-from dlm.grammar import NOTHING, Constraint, Fixed, Guidance
+from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance
 from dlm.guided_rows import flatten_rows_, mask_rows_, name_rows_
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
@@ -65,6 +65,12 @@ class LogitsGuide:
         self._vocab_size, self._work, self._by_kernel = vocab_size, work, by_kernel
         self._table, self._classes = MaskTable(-(-vocab_size // 32)), ClassTable()
         self.copies = 0  # between host and device so far, both ways
+
+    def warm_up(self, device: torch.device) -> None:
+        """Have kernels compiled before the first step needs them, where there are any."""
+        logits = torch.zeros(2, self._vocab_size, device=device)
+        cut = Cut(temperature=1.0, top_k=1)
+        self.guide_(logits, [GuidedCanvas(constraint=Free(()), first=0, length=2, cut=cut)])
 
     @torch.no_grad()
     def guide_(

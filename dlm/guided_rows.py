@@ -13,7 +13,7 @@ from dlm.kernels.vocab_rows import Masks
 
 _AHEAD = 1.0  # logits between the guess and the next token
 _STEPS = 2.0**-6  # of a logit: what rounding to bf16 leaves of a difference
-_BLOCK = 1 << 26  # logits that are copied at a time
+_BLOCK = 1 << 24  # logits that are copied at a time
 
 
 def mask_rows_(

@@ -1,4 +1,4 @@
-"""dlm inside other libraries: transformers' `generate`, causal models of transformers, Ray.
+"""dlm inside other libraries: transformers' `generate`, causal models of transformers, Ray, vLLM.
 
 Modules are imported when they are first asked for: each needs a library that takes seconds.
 """
@@ -6,7 +6,7 @@ Modules are imported when they are first asked for: each needs a library that ta
 from importlib import import_module
 from types import ModuleType
 
-_MODULES = ("causal_lm", "ray", "transformers")
+_MODULES = ("causal_lm", "ray", "transformers", "vllm")
 
 
 def __getattr__(name: str) -> ModuleType:

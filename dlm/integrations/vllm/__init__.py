@@ -11,6 +11,7 @@ line says so. `VLLM_PLUGINS=` turns the plugin off.
 
 import logging
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,20 +28,17 @@ def register() -> None:
     lacking = missing(Path(spec.origin).parent)
     if os.environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0"):
         lacking.append("a front end in Python (VLLM_USE_RUST_FRONTEND is set)")
+    vllm = import_module("vllm")
     if lacking:
-        import vllm
-
         _LOG.warning(
             "dlm: vLLM %s is left as it is, without grammars for diffusion models; missing: %s",
             vllm.__version__,
             "; ".join(lacking),
         )
         return
-    from vllm import ModelRegistry
-
     from dlm.integrations.vllm import front_end, scheduler
 
-    ModelRegistry.register_model(
+    vllm.ModelRegistry.register_model(
         "DiffusionGemmaForBlockDiffusion", "dlm.integrations.vllm.model:ConstrainedDiffusionGemma"
     )
     front_end.install()

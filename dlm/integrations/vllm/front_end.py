@@ -4,6 +4,8 @@ A request is compiled before vLLM's event loop hands it on: the loop awaits othe
 other requests go their way meanwhile.
 """
 
+# pyright: reportMissingImports=false
+
 import asyncio
 import functools
 import json
@@ -18,6 +20,7 @@ from dlm.integrations.vllm.admission import Admission, Admitted
 from dlm.integrations.vllm.asked import check_options, is_asked
 from dlm.integrations.vllm.payload import KEY, TOOLS, ToolsText
 from dlm.integrations.vllm.vocabulary import vocabulary_of
+from dlm.integrations.vllm.wrapping import Function, wrap
 from dlm.policy import Policy
 
 _ATTRIBUTE = "_dlm_front_end"  # of an InputProcessor
@@ -96,56 +99,55 @@ async def _waited(task: Task) -> Any:
 
 def install() -> None:
     """Wrap the ways into vLLM of this process. Calling it again changes nothing."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.sampling_params import SamplingParams
+    from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
+    from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.input_processor import InputProcessor
 
-    if hasattr(InputProcessor.process_inputs, "__wrapped__"):
-        return
-    _install_processor(InputProcessor)
-    _install_async()
-    _install_tools()
+    wrap(InputProcessor, "__init__", _made)
+    wrap(InputProcessor, "process_inputs", functools.partial(_processed, SamplingParams))
+    wrap(AsyncLLM, "add_request", functools.partial(_added, SamplingParams))
+    wrap(
+        Gemma4EngineToolParser,
+        "adjust_request",
+        functools.partial(_adjusted, ChatCompletionRequest),
+    )
 
 
-def _install_processor(processor: Any) -> None:
-    from vllm.sampling_params import SamplingParams
-
-    made, processed = processor.__init__, processor.process_inputs
-
-    @functools.wraps(made)
+def _made(original: Function) -> Function:
     def init(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, vllm_config, *args, **kwargs)
+        original(self, vllm_config, *args, **kwargs)
         if self.model_config.is_diffusion:
             setattr(self, _ATTRIBUTE, FrontEnd(vllm_config, self.tokenizer))
 
-    @functools.wraps(processed)
+    return init
+
+
+def _processed(sampling: type, original: Function) -> Function:
     def process_inputs(
         self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
     ) -> Any:
         front_end = getattr(self, _ATTRIBUTE, None)
-        if not isinstance(params, SamplingParams):
-            return processed(self, request_id, prompt, params, *args, **kwargs)
+        if not isinstance(params, sampling):
+            return original(self, request_id, prompt, params, *args, **kwargs)
         if front_end is None:
-            return processed(self, request_id, prompt, _without_tools(params), *args, **kwargs)
+            return original(self, request_id, prompt, _without_tools(params), *args, **kwargs)
         with _told():
             asked = front_end.asked(params)
         if not asked:
-            return processed(self, request_id, prompt, params, *args, **kwargs)
-        request = processed(self, request_id, prompt, _stripped(params), *args, **kwargs)
+            return original(self, request_id, prompt, params, *args, **kwargs)
         admitted = (params.extra_args or {}).get(KEY)
+        request = original(self, request_id, prompt, _stripped(params), *args, **kwargs)
         if admitted is None:
             with _told():
                 admitted = front_end.admit(params, request.prompt_token_ids)
-        return request if admitted is None else _constrained(request, admitted)
+        return _constrained(request, admitted)
 
-    processor.__init__, processor.process_inputs = init, process_inputs
+    return process_inputs
 
 
-def _install_async() -> None:
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    added = AsyncLLM.add_request
-
-    @functools.wraps(added)
+def _added(sampling: type, original: Function) -> Function:
     async def add_request(
         self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -153,30 +155,24 @@ def _install_async() -> None:
         # Raw prompts are tokenized, and then admitted, in a thread of vLLM's.
         rendered = isinstance(prompt, dict) and "type" in prompt
         tokens = prompt.get("prompt_token_ids") if rendered else None
-        if front_end is not None and tokens is not None and isinstance(params, SamplingParams):
+        if front_end is not None and tokens is not None and isinstance(params, sampling):
             with _told():
                 asked = front_end.asked(params)
                 admitted = await front_end.admit_later(params, tokens) if asked else None
             if admitted is not None:
-                params = _stripped(params, top=False)
+                params = _stripped(params)
                 params.extra_args = {**(params.extra_args or {}), KEY: admitted}
-        return await added(self, request_id, prompt, params, *args, **kwargs)
+        return await original(self, request_id, prompt, params, *args, **kwargs)
 
-    AsyncLLM.add_request = add_request
+    return add_request
 
 
-def _install_tools() -> None:
+def _adjusted(chat: type, original: Function) -> Function:
     """Have tools go along: vLLM's parser of Gemma's calls asks for no structure at all."""
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
 
-    adjusted = Gemma4EngineToolParser.adjust_request
-
-    @functools.wraps(adjusted)
     def adjust_request(self: Any, request: Any) -> Any:
-        request = adjusted(self, request)
-        given = isinstance(request, ChatCompletionRequest) and request.tools
-        if given and request.tool_choice != "none":
+        request = original(self, request)
+        if isinstance(request, chat) and request.tools and request.tool_choice != "none":
             fields = {"tools", "tool_choice", "parallel_tool_calls"}
             body = request.model_dump(mode="json", include=fields, exclude_none=True)
             extra: dict[str, Any] = dict(request.vllm_xargs or {})
@@ -186,7 +182,7 @@ def _install_tools() -> None:
             request.vllm_xargs = {**extra, TOOLS: ToolsText(json.dumps(body))}
         return request
 
-    Gemma4EngineToolParser.adjust_request = adjust_request
+    return adjust_request
 
 
 def _without_tools(params: Any) -> Any:
@@ -198,23 +194,25 @@ def _without_tools(params: Any) -> Any:
     return params
 
 
-def _stripped(params: Any, top: bool = True) -> Any:
-    """`params` without the constraint, so that vLLM neither refuses nor compiles it; with `top`
-    also without top-k and top-p, which are cut under the constraint's masks."""
+def _stripped(params: Any) -> Any:
+    """`params` without the constraint, so that vLLM neither refuses nor compiles it."""
     params = params.clone()
     params.structured_outputs = None
     extra = {k: v for k, v in (params.extra_args or {}).items() if k not in _OWN}
     params.extra_args = extra or None
-    if top:
-        params.top_k, params.top_p = 0, 1.0
     return params
 
 
-def _constrained(request: Any, admitted: Admitted) -> Any:
-    """`request` as the worker is to have it."""
-    request.prompt_token_ids = [*request.prompt_token_ids, *admitted.suffix]
-    params = request.sampling_params
-    params.extra_args = {**(params.extra_args or {}), KEY: admitted.payload.data()}
+def _constrained(request: Any, admitted: Admitted | None) -> Any:
+    """`request` as the worker is to have it; None: nothing is constrained after all.
+
+    Top-k and top-p are in the payload: they are cut under the constraint's masks.
+    """
+    if admitted is not None:
+        request.prompt_token_ids = [*request.prompt_token_ids, *admitted.suffix]
+        params = request.sampling_params
+        params.extra_args = {**(params.extra_args or {}), KEY: admitted.payload.data()}
+        params.top_k, params.top_p = 0, 1.0
     return request
 
 

@@ -3,6 +3,8 @@
 Only vLLM's own processes import this.
 """
 
+# pyright: reportMissingImports=false
+
 import logging
 from typing import Any
 
@@ -47,6 +49,7 @@ class ConstrainedModelState(DiffusionGemmaModelState):
         if made is None or self._slots is None:
             return made
         guide = LogitsGuide(self.model_config.get_vocab_size(), self._slots.policy.step_work)
+        guide.warm_up(self.device)
         inner, rejection = made
         return ConstrainedSampler(inner, self.diffusion_states, self._slots, guide), rejection
 

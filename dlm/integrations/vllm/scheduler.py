@@ -4,25 +4,25 @@ The worker can only emit tokens. So it emits a canvas of a token that no answer 
 vLLM's scheduler, which asks whether a grammar takes what was emitted, hears that none does.
 """
 
-import functools
+# pyright: reportMissingImports=false
+
 from typing import Any
 
 from dlm.integrations.vllm.payload import Payload
+from dlm.integrations.vllm.wrapping import Function, wrap
 
 
 def install() -> None:
     """Have the structured output manager of this process refuse canvases of failed requests."""
     from vllm.v1.structured_output import StructuredOutputManager
 
-    original = StructuredOutputManager.accept_tokens
-    if hasattr(original, "__wrapped__"):
-        return
+    def make(original: Function) -> Function:
+        def accept_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
+            return not has_failed(request, new_token_ids) and original(self, request, new_token_ids)
 
-    @functools.wraps(original)
-    def accept_tokens(self: Any, request: Any, new_token_ids: list[int]) -> bool:
-        return not has_failed(request, new_token_ids) and original(self, request, new_token_ids)
+        return accept_tokens
 
-    StructuredOutputManager.accept_tokens = accept_tokens
+    wrap(StructuredOutputManager, "accept_tokens", make)
 
 
 def has_failed(request: Any, tokens: list[int]) -> bool:

@@ -51,9 +51,26 @@ def refused(llm: LLM, job: dict[str, Any]) -> str | None:
     return None
 
 
+def fail_at(budget: int) -> None:
+    """Have constraints of this budget raise, as a bug of ours would: in this process, so that the
+    engine must be in it as well."""
+    from dlm.grammar import Frontier
+
+    guide = Frontier.guide
+
+    def broken(self: Any, *args: Any) -> Any:
+        if self._budget == budget:
+            raise RuntimeError("a bug, by the test")
+        return guide(self, *args)
+
+    Frontier.guide = broken
+
+
 def main(model: str, jobs_file: str, results_file: str, engine: str = "{}") -> None:
     with open(jobs_file) as file:
         jobs = json.load(file)
+    if "fail_at" in jobs:
+        fail_at(jobs["fail_at"])
     llm = LLM(model, **(ENGINE | json.loads(engine)))
     begun = perf_counter()
     results = {

@@ -58,17 +58,17 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str,
         *,
         model: Path = TINY,
         plugin: bool = True,
-        environ: dict[str, str] | None = None,
+        fail_at: int | None = None,
         **engine: Any,
     ) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp("answers")
         jobs, results = folder / "jobs.json", folder / "results.json"
-        jobs.write_text(json.dumps({"together": list(together), "alone": list(alone)}))
+        asked: dict[str, Any] = {"together": list(together), "alone": list(alone)}
+        asked |= {} if fail_at is None else {"fail_at": fail_at}
+        jobs.write_text(json.dumps(asked))
         command = [sys.executable, HERE / "answers.py", model, jobs, results, json.dumps(engine)]
-        own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | (environ or {})
-        done = subprocess.run(
-            command, env=environment(plugin, **own), capture_output=True, text=True, check=False
-        )
+        own = environment(plugin, VLLM_ENABLE_V1_MULTIPROCESSING="0")
+        done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads(results.read_text()) | {"log": done.stdout + done.stderr}
 

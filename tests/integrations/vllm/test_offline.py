@@ -80,3 +80,18 @@ def test_budgets_down_to_the_shortest_answer_are_kept_and_what_cannot_be_served_
             jsonschema.validate(json.loads(one["text"]), outputs["json"])
         else:
             assert one["text"] in outputs["choice"]
+
+
+def test_a_request_whose_constraint_breaks_ends_with_an_error_and_the_others_go_on(
+    answers, held_out
+):
+    together = [job(item) for item in held_out[:4]] + [job(held_out[4], max_tokens=77)]
+    together.append(job(held_out[5], bound=False))
+    found = answers(together, fail_at=77)
+    *others, broken, free = found["answers"]
+    assert broken["finish_reason"] == "error"
+    assert free["finish_reason"] in ("stop", "length")
+    assert "a bug, by the test" in found["log"]
+    for item, one in zip(held_out[:4], others, strict=True):
+        assert one["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(one["text"]), item.schema)
