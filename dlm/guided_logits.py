@@ -127,38 +127,35 @@ class LogitsGuide:
             yield canvas, VocabPass.unpacked(part)
 
     def _write(self, logits: Float[Tensor, "N V"], changes: "_Changes", link: Link) -> None:
-        masked, named, suspect = (
+        """Rewrite rows. Nothing here waits for the device: where each row goes is known before."""
+        (rows, guess), named, suspect = (
             _joined(pairs) for pairs in (changes.masked, changes.named, changes.suspect)
         )
-        masks = torch.full_like(masked[0], -1)
+        masks = torch.full((len(rows),), -1)
         if changes.wanted:
             under = torch.from_numpy(np.concatenate(changes.under_mask))
             masks[under] = torch.tensor(self._table.place(changes.wanted, link))
-        at = torch.tensor(changes.cut_at, dtype=torch.int64)
+        cut = torch.zeros(len(rows), dtype=torch.bool)
+        cut[torch.tensor(changes.cut_at, dtype=torch.int64)] = True
+        masked = [part[~cut] for part in (rows, guess, masks)]
+        to_cut = [part[cut] for part in (rows, guess, masks)]
         heat, cuts = columns(changes.cuts)
-        *sent, masks, at, heat, top_k, top_p, min_p = link.to_device(
-            *masked, *named, *suspect, masks, at, heat, *cuts
-        )
-        rows, guess, named_rows, tokens, suspect_rows, suspect_guess = sent
+        sent = link.to_device(*masked, *to_cut, *named, *suspect, heat, *cuts)
+        rows, guess, masks, cut_rows, cut_guess, cut_under, *sent = sent
+        named_rows, tokens, suspect_rows, suspect_guess, heat, top_k, top_p, min_p = sent
         bitmask = self._table.bitmask
-        if len(at):
-            known = Masks(bitmask, masks[at]) if changes.wanted else None
+        if len(rows):
+            mask_rows_(logits, rows, Masks(bitmask, masks), guess)
+        if len(cut_rows):
             left = cut_masks(
                 logits,
                 heat,
                 Cuts(top_k, top_p, min_p),
-                known,
-                rows[at],
+                Masks(bitmask, cut_under) if changes.wanted else None,
+                cut_rows,
                 by_kernel=self._by_kernel,
-            ).bitmask
-            mask_rows_(
-                logits, rows[at], Masks(left, torch.arange(len(at), device=left.device)), guess[at]
             )
-            kept = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-            kept[at] = False
-            rows, masks, guess = rows[kept], masks[kept], guess[kept]
-        if len(rows):
-            mask_rows_(logits, rows, Masks(bitmask, masks), guess)
+            mask_rows_(logits, cut_rows, left, cut_guess)
         name_rows_(logits, named_rows, tokens)
         flatten_rows_(logits, suspect_rows, suspect_guess)
 

@@ -22,6 +22,7 @@ from dlm.grammar import Unfinished
 from dlm.guided_logits import GuidedCanvas, LogitsGuide
 from dlm.guided_rows import name_rows_
 from dlm.integrations.vllm.slots import Slot, Slots
+from dlm.link import Link
 
 _MOVED = (  # attributes of vLLM's request states that a step of a canvas moves
     "canvas",
@@ -67,7 +68,7 @@ class ConstrainedSampler:
                 self._give_up(logits, canvases)
         if not held:
             return self._inner(logits, input_batch, *args, **kwargs)
-        where = torch.tensor(held, device=logits.device)
+        (where,) = Link(logits.device).to_device(torch.tensor(held))
         places = [getattr(self._states, name) for name in _MOVED]
         places.append(self._inner.req_states.draft_tokens)
         before = [place[where].clone() for place in places]
@@ -91,7 +92,8 @@ class ConstrainedSampler:
     def _prepare(self, logits: Tensor, canvases: Sequence[Canvas]) -> list[int]:
         """Commit what was taken, rewrite the rows of the rest; return the slots that are held."""
         states = self._states
-        where = torch.tensor([canvas.index for canvas in canvases], device=logits.device)
+        indices = torch.tensor([canvas.index for canvas in canvases])
+        (where,) = Link(logits.device).to_device(indices)
         columns = [states.is_encoder_phase, states.step, states.max_steps]
         numbers = torch.stack([column[where].long() for column in columns], dim=1)
         read = torch.cat((numbers, states.argmax_canvas[where]), dim=1).tolist()
