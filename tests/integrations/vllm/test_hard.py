@@ -25,8 +25,8 @@ MANY = {
         "required": ["name", "n"],
         "additionalProperties": False,
     },
-    "minItems": 6,
-    "maxItems": 8,
+    "minItems": 3,
+    "maxItems": 5,
 }
 HOSTILE = {"type": "string", "pattern": "^(a?){200}(b|a){1,300}(ab?a){20,200}$"}
 
@@ -69,7 +69,7 @@ def test_real_schemas_are_kept_by_a_model_that_wants_nothing_in_budgets_tight_an
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A server of the model that wants nothing, with a cache that few answers fit."""
-    args = ("--max-model-len", "512", "--max-num-seqs", "8", "--num-gpu-blocks-override", "12")
+    args = ("--max-model-len", "512", "--max-num-seqs", "8", "--num-gpu-blocks-override", "20")
     folder = tmp_path_factory.mktemp("small")
     yield from served(folder, model=TINY, args=args)
 
@@ -81,8 +81,11 @@ def test_of_mixed_requests_with_aborts_and_preemptions_nothing_is_lost(small, re
     def ask(i):
         dice = Random(i)
         bound = {"response_format": form} if i % 3 else {}
-        prompt = f"List {dice.randint(3, 9)} names and numbers as JSON."
-        stream = small.chat(prompt, max_tokens=200, stream=True, **bound)
+        prompt = (
+            f"List {dice.randint(3, 5)} names and numbers as JSON."
+            + " Please." * dice.randint(0, 20)
+        )
+        stream = small.chat(prompt, max_tokens=120, stream=True, **bound)
         text, reason, most = "", None, dice.randint(0, 3) if i % 5 == 0 else None
         for number, chunk in enumerate(stream):
             if number == most:
