@@ -7,6 +7,7 @@ other requests go their way meanwhile.
 # pyright: reportMissingImports=false
 
 import asyncio
+import copy
 import functools
 import json
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,9 @@ class FrontEnd:
     def __init__(self, vllm_config: Any, tokenizer: Any):
         self._vllm_config, self._model_config = vllm_config, vllm_config.model_config
         self._threads = ThreadPoolExecutor(2, "dlm-admission")
-        self._made: Future[Admission] = self._threads.submit(self._make, tokenizer)
+        # vLLM's own is changed by each call of it, which no other thread may see.
+        own = copy.deepcopy(tokenizer)
+        self._made: Future[Admission] = self._threads.submit(self._make, own)
 
     def _make(self, tokenizer: Any) -> Admission:
         parallel = self._vllm_config.parallel_config
@@ -70,7 +73,7 @@ class FrontEnd:
     async def admit_later(self, params: Any, prompt: Sequence[int]) -> Admitted | None:
         """The same, while the event loop goes on."""
         run = functools.partial(asyncio.get_running_loop().run_in_executor, self._threads)
-        admission = await asyncio.wrap_future(self._made)
+        admission = await asyncio.shield(asyncio.wrap_future(self._made))
         spec = await run(admission.spec, params)
         if spec is None:
             return None
