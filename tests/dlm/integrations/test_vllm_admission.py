@@ -1,55 +1,23 @@
 """What vLLM's front end is told of constrained requests, with its parameters as a double."""
 
-import json
 import pickle
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 from values import V
+from vllm_params import Outputs, Params, tools_text
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
 from dlm.integrations.vllm.admission import Admission
 from dlm.integrations.vllm.asked import check_options, is_asked, spec_of
-from dlm.integrations.vllm.payload import TOOLS, Payload, ToolsText
+from dlm.integrations.vllm.payload import TOOLS, Payload
 from dlm.integrations.vllm.scheduler import has_failed
 from dlm.integrations.vllm.vocabulary import vocabulary_of
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)
 STOPS = (1, 106, 50)
-TOOL = {"type": "function", "function": {"name": "book", "parameters": {"type": "object"}}}
-
-
-@dataclass
-class Outputs:
-    json: object = None
-    regex: str | None = None
-    choice: list | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: object = None
-    whitespace_pattern: str | None = None
-    disable_any_whitespace: bool = False
-    disable_additional_properties: bool = False
-
-
-@dataclass
-class Params:
-    structured_outputs: Outputs | None = None
-    extra_args: dict | None = None
-    max_tokens: int | None = 64
-    top_k: int = 0
-    top_p: float = 1.0
-    stop: tuple = ()
-    stop_token_ids: tuple = ()
-    ignore_eos: bool = False
-    thinking_token_budget: int | None = None
-
-
-def tools_text(**more):
-    return {TOOLS: ToolsText(json.dumps({"tools": [TOOL]} | more))}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,113 @@
+"""The front end as vLLM asks it: at once, or while an event loop goes on."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from values import V
+from vllm_params import Outputs, Params, tools_text
+
+from dlm.errors import RequestError
+from dlm.grammar import BudgetError, InvalidGrammarError
+from dlm.integrations.vllm.front_end import FrontEnd
+from dlm.integrations.vllm.payload import KEY
+
+
+def config(**parallel):
+    model = SimpleNamespace(
+        try_get_generation_config=lambda: {"eos_token_id": [1, 106, 50]},
+        get_vocab_size=lambda: V,
+        max_model_len=512,
+    )
+    return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace(**parallel))
+
+
+@pytest.fixture(scope="module")
+def front_end(chat):
+    return FrontEnd(config(), chat.tokenizer)
+
+
+def test_a_free_request_asks_for_nothing(front_end):
+    assert not front_end.asked(Params())
+    assert not front_end.asked(Params(extra_args={"other": 1}, stop=["x"], ignore_eos=True))
+
+
+def test_what_a_client_may_not_send_is_refused(front_end):
+    for params in (
+        Params(extra_args={KEY: {"rules": b""}}),
+        Params(extra_args={KEY: "x"}),
+        Params(Outputs(regex="a"), extra_args={"dlm_tools": "{}"}),
+        Params(Outputs(regex="a"), stop=["x"]),
+    ):
+        with pytest.raises(RequestError):
+            front_end.asked(params)
+
+
+def test_at_once_and_later_admit_the_same(front_end):
+    params = Params(Outputs(regex="[a-f]{3}"))
+    assert front_end.asked(params)
+    now = front_end.admit(params, [2, 5])
+    later = asyncio.run(front_end.admit_later(params, [2, 5]))
+    assert now is not None
+    assert now == later
+    assert front_end.asked(Params(extra_args={KEY: now}))
+
+
+def test_tools_that_may_not_be_called_constrain_nothing(front_end):
+    params = Params(extra_args=tools_text(tool_choice="none"))
+    assert front_end.admit(params, [2]) is None
+    assert asyncio.run(front_end.admit_later(params, [2])) is None
+
+
+def test_errors_come_to_whoever_waits(front_end):
+    bad = Params(Outputs(json={"type": "string", "pattern": "(?<=a)b(?=c)\\1"}))
+    small = Params(Outputs(regex="[a-f]{9}"), max_tokens=2)
+    for params, error in ((bad, (InvalidGrammarError, RequestError)), (small, BudgetError)):
+        with pytest.raises(error):
+            front_end.admit(params, [2])
+        with pytest.raises(error):
+            asyncio.run(front_end.admit_later(params, [2]))
+    with pytest.raises(RequestError, match="prompt_embeds"):
+        front_end.admit(small, None)
+
+
+def test_other_tasks_run_while_a_grammar_is_compiled(front_end):
+    schema = {"type": "object", "properties": {f"k{i}": {"type": "number"} for i in range(60)}}
+
+    async def both():
+        ticks = 0
+        waiting = asyncio.ensure_future(
+            front_end.admit_later(Params(Outputs(json=schema), max_tokens=None), [2])
+        )
+        while not waiting.done():
+            await asyncio.sleep(0.001)
+            ticks += 1
+        return ticks, await waiting
+
+    ticks, admitted = asyncio.run(both())
+    assert ticks > 3
+    assert admitted is not None
+
+
+def test_who_gives_up_costs_others_nothing(front_end):
+    params = Params(Outputs(json={"type": "array", "items": {"enum": list(range(40))}}))
+
+    async def two():
+        first = asyncio.ensure_future(front_end.admit_later(params, [2]))
+        second = asyncio.ensure_future(front_end.admit_later(params, [2]))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        return await second
+
+    assert asyncio.run(two()) is not None
+
+
+def test_sharded_sampling_and_no_tokenizer_are_refused(chat):
+    for one in (
+        FrontEnd(config(enable_batch_sharded_sampling=True), chat.tokenizer),
+        FrontEnd(config(), None),
+    ):
+        with pytest.raises(RequestError, match="not served"):
+            one.admit(Params(Outputs(regex="a")), [2])

@@ -1,0 +1,38 @@
+"""vLLM's sampling parameters, as far as the plugin reads them."""
+
+import json
+from dataclasses import dataclass
+
+from dlm.integrations.vllm.payload import TOOLS, ToolsText
+
+TOOL = {"type": "function", "function": {"name": "book", "parameters": {"type": "object"}}}
+
+
+@dataclass
+class Outputs:
+    json: object = None
+    regex: str | None = None
+    choice: list | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: object = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+
+
+@dataclass
+class Params:
+    structured_outputs: Outputs | None = None
+    extra_args: dict | None = None
+    max_tokens: int | None = 64
+    top_k: int = 0
+    top_p: float = 1.0
+    stop: tuple = ()
+    stop_token_ids: tuple = ()
+    ignore_eos: bool = False
+    thinking_token_budget: int | None = None
+
+
+def tools_text(**more):
+    return {TOOLS: ToolsText(json.dumps({"tools": [TOOL]} | more))}
