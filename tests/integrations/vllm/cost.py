@@ -1,6 +1,6 @@
 """What constraints cost a step of vLLM: its sampler's time, with all requests constrained and none.
 
-    python tests/integrations/vllm/cost.py [MODEL]
+    PYTHONPATH=scripts python tests/integrations/vllm/cost.py [MODEL]
 
 In an environment as `make vllm` makes it, with the variables of `conftest.ENVIRONMENT`. Both are
 measured in one run, turn by turn, since machines are noisy.
@@ -16,7 +16,7 @@ from typing import Any
 from conftest import ENVIRONMENT, TINY
 from training.extraction import extract
 
-REQUESTS, TURNS = (1, 8, 16), 3
+REQUESTS, TURNS = (1, 8, 16), 1
 
 
 def main(model: str = str(TINY)) -> None:
