@@ -92,6 +92,20 @@ def test_the_rule_itself_tells_up_from_down(folder, line, allowed):
     assert (forbidden(folder, source) == []) == allowed
 
 
+def test_vllm_is_imported_by_its_integration_alone_and_only_its_model_needs_it_at_once():
+    """The rest is tested without vLLM, and a process of vLLM's imports no model to register one."""
+    for path in sources("dlm", "grammar", "kernels", "models", "scripts"):
+        source = path.read_text()
+        tops = {name.split(".")[0] for name in imported(source)}
+        assert "vllm" not in tops or path.parent == ROOT / "dlm" / "integrations" / "vllm", path
+        first = [node for node in ast.parse(source).body if isinstance(node, _IMPORTS)]
+        body = "\n".join(map(ast.unparse, first))
+        at_once = {name.split(".")[0] for name in imported(body)}
+        assert "vllm" not in at_once or path.name == "model.py", path
+
+
+_IMPORTS = ast.Import | ast.ImportFrom
+
 ROOMS = {  # of grammar/, and those that each may import
     "masks": set(),
     "rules": {"regex"},  # what is regular in a grammar is an automaton
