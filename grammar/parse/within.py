@@ -96,12 +96,18 @@ class TerminalTokens:
         self._stopping = Table(
             lambda s: [] if all.reads_any_text(scanner, s) else _moves(scanner, s)
         )
-        self.forget()
+        self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
+        self._within: dict[tuple[int, bool], Within] = {}
+        self.forget_sets()
 
     def forget(self) -> None:
         """All but the table: it is small."""
-        self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
-        self._within: dict[tuple[int, bool], Within] = {}
+        self._branches.clear()
+        self._within.clear()
+        self.forget_sets()
+
+    def forget_sets(self) -> None:
+        """What was made of walks; where they lead is still known."""
         self._words: dict[tuple[int, Bounds], Words] = {}
         self._ends: dict[tuple[int, Bounds], Nodes] = {}
         self._below: dict[bytes, tuple[Words, Nodes]] = {}
@@ -307,10 +313,10 @@ class Terminals:
         self._held += count
 
     def trim(self) -> None:
-        """Between two masks: forget everything if it has become too much."""
+        """Between two masks: forget everything but what is shared if it has become too much."""
         if self._held > _MOST:
             for known in self._tokens.values():
-                known.forget()
+                known.forget_sets() if known in self._any else known.forget()
             self._held = 0
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from dlm.grammar import Compiler, JsonSchema, Matcher
 from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks.walk import Table
+from dlm.grammar.parse import within
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.within import Terminals
@@ -72,3 +74,16 @@ def test_tokens_that_lead_to_the_same_place_are_as_far_from_the_end(vocabulary, 
         assert onward is not None
         assert known.setdefault(place, onward.cost) == onward.cost
     assert len({*known.values()}) > 1
+
+
+def test_what_is_shared_is_kept_where_all_else_is_forgotten(vocabulary, sharing, monkeypatch):
+    grammar = sharing.compile(JsonSchema({"type": "string"}))
+    before = Matcher(grammar).allowed().copy()
+    walks, walk = [], Table.walk
+    monkeypatch.setattr(Table, "walk", lambda *args: walks.append(args) or walk(*args))
+    for most in (1 << 40, 0):
+        monkeypatch.setattr(within, "_MOST", most)
+        grammar.masks.clear()
+        sharing._terminals.trim()
+        assert np.array_equal(Matcher(grammar).allowed(), before)
+    assert not walks
