@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-K, T, V = TypeVar("K"), TypeVar("T"), TypeVar("V")
+K = TypeVar("K")
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Made(dict[int, T]):
