@@ -18,7 +18,7 @@ from dlm.grammar.parse.within import Terminals
 from dlm.grammar.vocabulary import Vocabulary
 
 _REMEMBERED = 1024  # grammars and failures
-_LOOKED = 16  # uses after which all are measured again: they grow
+_LOOKED = 16  # uses after which all are measured again, since they grow; always from half full on
 
 
 class Compiler:
@@ -128,7 +128,8 @@ class Compiler:
         """What is known; what was not used for the longest time is dropped, until the rest fits."""
         self._known.move_to_end(key)
         self._uses += 1
-        for each in [*self._known] if self._uses % _LOOKED == 0 else (key,):
+        near = 2 * sum(self._sizes.values()) > self._max_bytes
+        for each in [*self._known] if near or self._uses % _LOOKED == 0 else (key,):
             self._sizes[each] = _size(self._known[each])
         total = sum(self._sizes.values())
         for old in [*self._known][:-1]:
