@@ -71,18 +71,28 @@ class Lengths:
             count += 1
         return None if best == inf else int(best)
 
-    def way(self, q: int, low: int, high: int | None) -> Iterator[int]:
-        """The code points of the way that `within` has measured."""
+    def way(self, q: int, low: int, high: int | None) -> Iterator[tuple[int, int]]:
+        """The code points of the way that `within` has measured, and how often each comes."""
         total = self.within(q, low, high)
         while total:
             low, high = low - 1, None if high is None else high - 1
             for weight, to, point in self._edges[q]:
                 if self.within(to, low, high) == total - weight:
-                    yield point
-                    q, total = to, total - weight
+                    more = self._again(q, weight, low, high, total - weight) if to == q else 0
+                    yield point, 1 + more
+                    low, high = low - more, None if high is None else high - more
+                    q, total = to, total - weight * (1 + more)
                     break
             else:
                 raise InvalidGrammarError("terminal", "it has no completion")
+
+    def _again(self, q: int, weight: int, low: int, high: int | None, total: int) -> int:
+        """How often a character that leads back to `q` can come again at once on a shortest way."""
+        more = low - len(self._edges)
+        if more <= 0:
+            return 0
+        rest = self.within(q, low - more, None if high is None else high - more)
+        return more if rest == total - weight * more else 0
 
     def _row(self, count: int) -> tuple[list[float], float]:
         """Bytes by state for exactly `count` characters, and what to add to them."""

@@ -127,10 +127,10 @@ class Scanner:
         _, said, q, characters = min(self._ways(state, low, high))
         low, high = low - characters, None if high is None else high - characters
         text = bytearray(said)
-        for point in self._lengths.way(q, low, high):
+        for point, times in self._lengths.way(q, low, high):
             if len(text) >= most:
                 return bytes(text)
-            text += self._spell(point)
+            text += self._spell(point) * min(times, most - len(text))
         return bytes(text) + b'"' * self.quoted
 
     def _ways(
