@@ -1,4 +1,4 @@
-"""What lives as long as a canvas: what the model looks at, and how far it has come."""
+"""The state of one canvas: what the model looks at, and how far it has come."""
 
 from dataclasses import dataclass
 

@@ -51,6 +51,68 @@ class GuidedCanvas:
     cut: Cut | None = None  # made among the tokens that the constraint allows
 
 
+_Pairs = list[tuple[np.ndarray, np.ndarray]]  # rows of the logits, and a token for each
+
+
+class _Changes:
+    """Rows that are rewritten once all constraints have been asked."""
+
+    def __init__(self):
+        self.masked: _Pairs = []
+        self.named: _Pairs = []
+        self.suspect: _Pairs = []
+        self.wanted: list[tuple[Tensor, list[int]]] = []  # bitmasks, and rows of them
+        self.under_mask: list[np.ndarray] = []  # places in `masked` that those masks are of
+        self.cut_at: list[int] = []  # places in `masked` that are cut
+        self.cuts: list[Cut] = []  # theirs
+        self._count = 0  # of `masked`
+
+    def add(self, canvas: GuidedCanvas, read: Guidance, found: VocabPass, vocab_size: int) -> None:
+        """Note what `read` makes of a canvas. Raises `ValueError`, and notes nothing, for guidance
+        that does not fit it."""
+        L, guess = canvas.length, np.asarray(read.guess, dtype=np.int64)
+        if len(guess) != L:
+            raise ValueError(f"a guess of {len(guess)} tokens for {L} positions")
+        if not 0 <= read.suspect <= L:
+            raise ValueError(f"position {read.suspect} of {L} is suspect")
+        if read.posterior is not None:
+            raise ValueError("guidance is a posterior: logits are rewritten under masks alone")
+        masks = checked_rows(read, L, vocab_size)[: read.suspect]
+        positions = np.arange(len(masks))
+        named, masked = positions[masks < 0], positions[masks >= 0]
+        named = named[~certain(found, named, ~masks[named])]
+        changed = np.ones(len(masked), dtype=bool)
+        if canvas.cut is None and read.bitmask is not None:
+            words = read.bitmask.numpy().view(np.uint32)
+            changed = moved(found, masked, words, masks[masked])
+            changed |= found.argmax.numpy()[masked] != guess[masked]
+        masked = masked[changed]
+        free = np.arange(len(masks), read.suspect if canvas.cut is not None else len(masks))
+        suspect = np.arange(read.suspect, L)
+        self.named.append((canvas.first + named, ~masks[named]))
+        self.suspect.append((canvas.first + suspect, guess[suspect]))
+        self._mask(canvas, masked, free, guess)
+        if len(masked) and read.bitmask is not None:
+            self.wanted.append((read.bitmask, masks[masked].tolist()))
+
+    def _mask(
+        self, canvas: GuidedCanvas, masked: np.ndarray, free: np.ndarray, guess: np.ndarray
+    ) -> None:
+        both = np.concatenate((masked, free))
+        self.masked.append((canvas.first + both, guess[both]))
+        self.under_mask.append(self._count + np.arange(len(masked)))
+        if canvas.cut is not None:
+            self.cut_at += range(self._count, self._count + len(both))
+            self.cuts += [canvas.cut] * len(both)
+        self._count += len(both)
+
+
+def _joined(pairs: _Pairs) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+    rows = [row for row, _ in pairs] or [np.empty(0, dtype=np.int64)]
+    tokens = [token for _, token in pairs] or [np.empty(0, dtype=np.int64)]
+    return torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(tokens))
+
+
 class LogitsGuide:
     """One for an engine: it keeps the masks of all grammars where the logits are."""
 
@@ -126,7 +188,7 @@ class LogitsGuide:
         for canvas, part in zip(canvases, parts, strict=True):
             yield canvas, VocabPass.unpacked(part)
 
-    def _write(self, logits: Float[Tensor, "N V"], changes: "_Changes", link: Link) -> None:
+    def _write(self, logits: Float[Tensor, "N V"], changes: _Changes, link: Link) -> None:
         """Rewrite rows. Nothing here waits for the device: where each row goes is known before."""
         (rows, guess), named, suspect = (
             _joined(pairs) for pairs in (changes.masked, changes.named, changes.suspect)
@@ -158,65 +220,3 @@ class LogitsGuide:
             mask_rows_(logits, cut_rows, left, cut_guess)
         name_rows_(logits, named_rows, tokens)
         flatten_rows_(logits, suspect_rows, suspect_guess)
-
-
-_Pairs = list[tuple[np.ndarray, np.ndarray]]  # rows of the logits, and a token for each
-
-
-class _Changes:
-    """Rows that are rewritten once all constraints have been asked."""
-
-    def __init__(self):
-        self.masked: _Pairs = []
-        self.named: _Pairs = []
-        self.suspect: _Pairs = []
-        self.wanted: list[tuple[Tensor, list[int]]] = []  # bitmasks, and rows of them
-        self.under_mask: list[np.ndarray] = []  # places in `masked` that those masks are of
-        self.cut_at: list[int] = []  # places in `masked` that are cut
-        self.cuts: list[Cut] = []  # theirs
-        self._count = 0  # of `masked`
-
-    def add(self, canvas: GuidedCanvas, read: Guidance, found: VocabPass, vocab_size: int) -> None:
-        """Note what `read` makes of a canvas. Raises `ValueError`, and notes nothing, for guidance
-        that does not fit it."""
-        L, guess = canvas.length, np.asarray(read.guess, dtype=np.int64)
-        if len(guess) != L:
-            raise ValueError(f"a guess of {len(guess)} tokens for {L} positions")
-        if not 0 <= read.suspect <= L:
-            raise ValueError(f"position {read.suspect} of {L} is suspect")
-        if read.posterior is not None:
-            raise ValueError("guidance is a posterior: logits are rewritten under masks alone")
-        masks = checked_rows(read, L, vocab_size)[: read.suspect]
-        positions = np.arange(len(masks))
-        named, masked = positions[masks < 0], positions[masks >= 0]
-        named = named[~certain(found, named, ~masks[named])]
-        changed = np.ones(len(masked), dtype=bool)
-        if canvas.cut is None and read.bitmask is not None:
-            words = read.bitmask.numpy().view(np.uint32)
-            changed = moved(found, masked, words, masks[masked])
-            changed |= found.argmax.numpy()[masked] != guess[masked]
-        masked = masked[changed]
-        free = np.arange(len(masks), read.suspect if canvas.cut is not None else len(masks))
-        suspect = np.arange(read.suspect, L)
-        self.named.append((canvas.first + named, ~masks[named]))
-        self.suspect.append((canvas.first + suspect, guess[suspect]))
-        self._mask(canvas, masked, free, guess)
-        if len(masked) and read.bitmask is not None:
-            self.wanted.append((read.bitmask, masks[masked].tolist()))
-
-    def _mask(
-        self, canvas: GuidedCanvas, masked: np.ndarray, free: np.ndarray, guess: np.ndarray
-    ) -> None:
-        both = np.concatenate((masked, free))
-        self.masked.append((canvas.first + both, guess[both]))
-        self.under_mask.append(self._count + np.arange(len(masked)))
-        if canvas.cut is not None:
-            self.cut_at += range(self._count, self._count + len(both))
-            self.cuts += [canvas.cut] * len(both)
-        self._count += len(both)
-
-
-def _joined(pairs: _Pairs) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
-    rows = [row for row, _ in pairs] or [np.empty(0, dtype=np.int64)]
-    tokens = [token for _, token in pairs] or [np.empty(0, dtype=np.int64)]
-    return torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(tokens))

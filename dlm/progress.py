@@ -1,4 +1,4 @@
-"""How far a canvas has come: its guess, its pins and bans, and when it is settled.
+"""The progress of a canvas: its guess, its pins and bans, and when it is settled.
 
 Knows no tensor: whoever denoises canvases elsewhere can tell by it, too, what is stuck.
 """
@@ -73,7 +73,7 @@ class Progress:
         self.stats.pins += 1
 
     def _take_back(self, position: int, token: int) -> None:
-        """`token` at `position` led nowhere: what is in front of it stays, and it comes no more."""
+        """Ban `token` at `position`, which led nowhere; what comes before it stays."""
         kept = {at: tokens for at, tokens in self.banned.items() if at < position}
         self.banned = kept | {position: self.banned.get(position, set()) | {token}}
         self.frontier, self.waited = position, 0

@@ -92,7 +92,7 @@ class Allowed:
             self._meter.add(1)
         return known
 
-    def following(self, state: State) -> "tuple[Following, bool]":
+    def following(self, state: State) -> tuple[Following, bool]:
         """The tokens that may follow, stops apart, with the fewest bytes to the end after each.
 
         Tokens after which there is no end are left out; and whether there are none of these. Its

@@ -5,17 +5,19 @@ terminal has departed from what it does not take, it reads on as one that takes 
 line. What tokens lead to from there is found once, and cut out for others by the order of the trie.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Int32
 
-from dlm.grammar.masks.walk import Nodes, Owners, Reached, Table
-from dlm.grammar.parse.scanner import Scanner
+from dlm.grammar.masks.walk import Owners, Reached, Table
+from dlm.grammar.parse.scanner import Characters, Scanner
 from dlm.grammar.trie import Trie, ranges
 
 
 class AnyText:
-    """What is reached by reading tokens as any text of some characters, before its opening quote
-    and after it."""
+    """The nodes reached by reading tokens as any text of some characters, from before its opening
+    quote and from after it."""
 
     def __init__(self, scanner: Scanner, trie: Trie):
         """`scanner` takes any number of some characters, in quotes."""
@@ -26,36 +28,43 @@ class AnyText:
         self._found = {True: _sorted(table, scanner, scanner.start, trie)}
         self._found[False] = _sorted(table, scanner, within, trie)
 
-    def completed(
-        self, scanner: Scanner, reached: Reached, owner: Owners, start: bool
+    def below(
+        self, scanner: Scanner, state: int, reached: Reached, owner: Owners, start: bool
     ) -> tuple[Reached, Owners]:
-        """`reached` and its `owner`, with what follows where `scanner` takes such text.
+        """Return what follows the nodes reached in `state`, from which `scanner` takes such text.
 
-        `start`: it was reached from before the opening quote.
+        `start`: they were reached from before the opening quote.
         """
-        nodes, states, counts, owners = [reached.nodes], [reached.states], [reached.counts], [owner]
-        for state in np.flatnonzero(np.bincount(reached.states)).tolist():
-            if scanner.repeated(state) == self.characters:
-                at = np.flatnonzero(reached.states == state)
-                so_far = reached.counts[at] if len(reached.counts) else reached.counts
-                below, like, more, which = self._below(reached.nodes[at], so_far, start)
-                nodes.append(below)
-                states.append(np.array(scanner.like(self.scanner, state), np.int32)[like])
-                counts.append(more)
-                owners.append(owner[at[which]])
-        nodes, states, counts, owner = map(np.concatenate, (nodes, states, counts, owners))
-        return Reached(nodes, states, counts), owner
-
-    def _below(self, nodes: Nodes, counts: Nodes, start: bool) -> tuple[Nodes, Nodes, Nodes, Nodes]:
-        """What is reached below `nodes`: nodes, states, characters if `counts` has them, and which
-        of `nodes` it is below."""
-        places, known = self._found[start]
+        at = np.flatnonzero(reached.states == state)
+        nodes, (places, known) = reached.nodes[at], self._found[start]
         first = self._trie.places[nodes]
-        at, end = np.searchsorted(places, (first, first + self._trie.sizes[nodes]))
-        found, owner = ranges((at + 1).astype(np.int32), (end - at - 1).astype(np.int32))
+        begin, end = np.searchsorted(places, (first, first + self._trie.sizes[nodes]))
+        found, which = ranges((begin + 1).astype(np.int32), (end - begin - 1).astype(np.int32))
+        like, counts = np.array(scanner.like(self.scanner, state), np.int32), reached.counts
         if len(counts):
-            counts = known.counts[found] + (counts - known.counts[at])[owner]
-        return known.nodes[found], known.states[found], counts, owner
+            counts = known.counts[found] + (counts[at] - known.counts[begin])[which]
+        return Reached(known.nodes[found], like[known.states[found]], counts), owner[at[which]]
+
+
+def completed(
+    any_text: Mapping[Characters | None, AnyText],
+    scanner: Scanner,
+    reached: Reached,
+    owner: Owners,
+    start: bool,
+) -> tuple[Reached, Owners]:
+    """Return `reached` and its `owner` with what follows where `scanner` takes text of `any_text`,
+    which is by its characters. `start` is that of `AnyText.below`."""
+    parts = [(reached, owner)]
+    for state in np.flatnonzero(np.bincount(reached.states)).tolist():
+        if (shared := any_text.get(scanner.repeated(state))) is not None:
+            parts.append(shared.below(scanner, state, reached, owner, start))
+    found, owners = zip(*parts, strict=True)
+    nodes, states, counts = (
+        np.concatenate([getattr(each, name) for each in found])
+        for name in ("nodes", "states", "counts")
+    )
+    return Reached(nodes, states, counts), np.concatenate(owners)
 
 
 def _sorted(

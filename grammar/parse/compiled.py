@@ -188,7 +188,7 @@ class Compiled:
         return self._members(following, sure, fitting)
 
     def _following(self, state: State) -> tuple[Following, bool]:
-        """`Allowed.following`, kept for a look that is cut short and goes on."""
+        """Return `Allowed.following`, kept for a look that is cut short and goes on."""
         if state not in self._followings:
             self._followings[state] = self._allowed.following(state)
         return self._followings[state]

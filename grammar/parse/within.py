@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt32
 
 from dlm.grammar.masks.bits import packed
-from dlm.grammar.masks.walk import Nodes, Owners, Reached, Table
-from dlm.grammar.parse.any_text import AnyText
+from dlm.grammar.masks.walk import Nodes, Reached, Table
+from dlm.grammar.parse.any_text import AnyText, completed
 from dlm.grammar.parse.branch import Bounds, Branch, branches
 from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.meter import Meter
@@ -101,13 +101,13 @@ class TerminalTokens:
         self.forget_sets()
 
     def forget(self) -> None:
-        """All but the table: it is small."""
+        """Forget all but the tables, which are small."""
         self._branches.clear()
         self._within.clear()
         self.forget_sets()
 
     def forget_sets(self) -> None:
-        """What was made of walks; where they lead is still known."""
+        """Forget the sets of tokens that were made of walks, and keep the walks."""
         self._words: dict[tuple[int, Bounds], Words] = {}
         self._ends: dict[tuple[int, Bounds], Nodes] = {}
         self._below: dict[bytes, tuple[Words, Nodes]] = {}
@@ -215,15 +215,16 @@ class TerminalTokens:
             for byte in range(low, high + 1)
             if byte in children
         ]
-        shared = self._shared(state, counting, meter)
+        sharing = self._sharing(state, counting, meter)
         new = [root for root, _ in roots if (*root, counting) not in self._branches]
         for begin in range(0, len(new), _AT_ONCE):
             meter.spend(1)
             some = new[begin : begin + _AT_ONCE]
-            table = self._stopping if shared else self._table
+            table = self._table if sharing is None else self._stopping
             reached, owner = table.walk(self._trie, some, counting)
-            for any_text in shared:
-                reached, owner = self._completed(reached, owner, any_text, state == scanner.start)
+            if sharing is not None:
+                start = state == scanner.start
+                reached, owner = completed(self._all.any_text, sharing, reached, owner, start)
             meter.add(_GROUP)
             new_branches = branches(scanner, reached, owner, len(some), self._trie)
             for root, branch in zip(some, new_branches, strict=True):
@@ -232,27 +233,20 @@ class TerminalTokens:
                 self._all.hold(_NODE * branch.size)
         return Within([(self._branches[*root, counting], first) for root, first in roots])
 
-    def _completed(
-        self, reached: Reached, owner: Owners, shared: AnyText, start: bool
-    ) -> tuple[Reached, Owners]:
-        if not isinstance(self._scanner, Scanner):
-            return reached, owner
-        return shared.completed(self._scanner, reached, owner, start)
+    def _sharing(self, state: int, counting: bool, meter: Meter) -> Scanner | None:
+        """Take branches of bytes after which any text follows from the terminals of any text.
 
-    def _shared(self, state: int, counting: bool, meter: Meter) -> list[AnyText]:
-        """What is known of texts of any characters, where they are read from here on as from their
-        beginning.
-
-        Branches of bytes after which any such text is taken are theirs.
+        Returns the scanner; None where `state` is not read as those terminals are from their
+        beginning, or the scanner is one of theirs.
         """
         scanner = self._scanner
         if not isinstance(scanner, Scanner) or not scanner.quoted:
-            return []
+            return None
         if not (scanner.boundary[state] or state == scanner.start):
-            return []
+            return None
         shared = self._all.any_text
         if any(each.scanner is scanner for each in shared.values()):
-            return []
+            return None
         for low, high, to in scanner.moves(state):
             if (any_text := shared.get(scanner.repeated(to))) is not None:
                 known = self._all.tokens(any_text.scanner)
@@ -260,7 +254,7 @@ class TerminalTokens:
                     if (node := self._trie.first_bytes.get(byte)) is not None:
                         branch = known.branch(node, state == scanner.start, counting, meter)
                         self._branches.setdefault((node, to, counting), branch)
-        return [*shared.values()]
+        return scanner
 
 
 def _moves(scanner: Scanner | LiteralScanner, state: int) -> list[tuple[int, int, int, bool]]:

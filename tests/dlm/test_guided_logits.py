@@ -143,16 +143,16 @@ def test_a_row_of_which_nothing_is_left_takes_its_guess():
 
 def test_what_one_constraint_raises_is_its_own_result_and_its_rows_stay():
     logits = torch.randn(6, SIZE)
-    before, told = logits.clone(), random_guidance(np.random.default_rng(0), logits[:3])
-    wrong = replace(told, guess=[0])
+    before, right = logits.clone(), random_guidance(np.random.default_rng(0), logits[:3])
+    wrong = replace(right, guess=[0])
     for failing in (Told(Unfinished("more time")), Told(wrong)):
         rows = logits.clone()
         canvases = [
-            GuidedCanvas(constraint=Told(told), first=0, length=3),
+            GuidedCanvas(constraint=Told(right), first=0, length=3),
             GuidedCanvas(constraint=failing, first=3, length=3),
         ]
         good, bad = LogitsGuide(SIZE).guide_(rows, canvases)
-        assert good is told
+        assert good is right
         assert isinstance(bad, Exception)
         assert torch.equal(rows[3:], before[3:])
         assert not torch.equal(rows[:3], before[:3])

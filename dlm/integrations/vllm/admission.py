@@ -31,7 +31,7 @@ _LOOKS = 100  # steps' work that may be done to know whether an answer fits its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """What is added to a request."""
+    """Additions to a request that is admitted."""
 
     payload: Payload
     suffix: list[int]  # tokens that its prompt ends with, so that the answer begins behind it

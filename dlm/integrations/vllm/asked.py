@@ -1,15 +1,16 @@
-"""What a request asks of its answer, from vLLM's sampling parameters to a spec."""
+"""The spec of a request's answer, read from vLLM's sampling parameters."""
 
 import json
 from typing import Any
 
 from dlm.errors import RequestError
 from dlm.grammar import Spec
+from dlm.integrations.vllm.needs import OUTPUTS
 from dlm.integrations.vllm.payload import TOOLS, ToolsText
 from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
 
-_FIELDS = "json regex choice grammar json_object structural_tag whitespace_pattern".split()
+_FIELDS = (*OUTPUTS, "whitespace_pattern")
 _FLAGS = "disable_any_whitespace disable_additional_properties".split()
 _UNDERSTOOD = frozenset(("diffusion_max_steps",))  # of vLLM's own `diffusion_` options
 
@@ -30,8 +31,13 @@ def is_asked(params: Any) -> bool:
     """Whether `params` ask for anything. Raises `RequestError` for tools that a client forged."""
     tools = (params.extra_args or {}).get(TOOLS)
     if tools is not None and not isinstance(tools, ToolsText):
-        raise RequestError(f"vllm_xargs.{TOOLS} is not a client's to send: use tools")
+        raise forged_tools()
     return tools is not None or params.structured_outputs is not None
+
+
+def forged_tools() -> RequestError:
+    """Return what to raise where a client sends the key that the plugin has tools under."""
+    return RequestError(f"vllm_xargs.{TOOLS} is not a client's to send: use tools")
 
 
 def check_options(params: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where vLLM takes requests in: constrained ones are checked, compiled, and told to the worker.
+"""The front end of vLLM: constrained requests are checked, compiled, and passed to the worker.
 
 A request is compiled before vLLM's event loop hands it on: the loop awaits other processes, and
 other requests go their way meanwhile.
@@ -18,14 +18,13 @@ from typing import Any
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError, Task
 from dlm.integrations.vllm.admission import Admission, Admitted
-from dlm.integrations.vllm.asked import check_options, is_asked
+from dlm.integrations.vllm.asked import check_options, forged_tools, is_asked
 from dlm.integrations.vllm.payload import KEY, TOOLS, ToolsText
 from dlm.integrations.vllm.vocabulary import vocabulary_of
 from dlm.integrations.vllm.wrapping import Function, wrap
 from dlm.policy import Policy
 
 _ATTRIBUTE = "_dlm_front_end"  # of an InputProcessor
-_OWN = (KEY, TOOLS)
 
 
 class FrontEnd:
@@ -71,7 +70,7 @@ class FrontEnd:
         return admission.admit(compiled, params, prompt, self._model_config.max_model_len)
 
     async def admit_later(self, params: Any, prompt: Sequence[int]) -> Admitted | None:
-        """The same, while the event loop goes on."""
+        """Admit as `admit` does, while the event loop goes on."""
         run = functools.partial(asyncio.get_running_loop().run_in_executor, self._threads)
         admission = await asyncio.shield(asyncio.wrap_future(self._made))
         spec = await run(admission.spec, params)
@@ -83,21 +82,12 @@ class FrontEnd:
 
 
 async def _waited(task: Task) -> Any:
-    """What `task` returns. Whoever is cancelled meanwhile no more waits for it: others may."""
-    done = asyncio.get_running_loop().create_future()
-
-    def tell(_: object) -> None:
-        if not done.done():
-            done.set_result(None)
-
-    loop = asyncio.get_running_loop()
-    task.add_done_callback(lambda _: loop.call_soon_threadsafe(tell, None))
+    """Return the result of `task`. A waiter that is cancelled leaves it to others who wait."""
     try:
-        await done
+        return await asyncio.shield(asyncio.wrap_future(task))
     except asyncio.CancelledError:
         task.leave()
         raise
-    return task.result()
 
 
 def install() -> None:
@@ -181,7 +171,7 @@ def _adjusted(chat: type, original: Function) -> Function:
             extra: dict[str, Any] = dict(request.vllm_xargs or {})
             with _told():
                 if TOOLS in extra:
-                    raise RequestError(f"vllm_xargs.{TOOLS} is not a client's to send: use tools")
+                    raise forged_tools()
             request.vllm_xargs = {**extra, TOOLS: ToolsText(json.dumps(body))}
         return request
 
@@ -192,17 +182,22 @@ def _without_tools(params: Any) -> Any:
     """`params` for a model that is no diffusion model: as vLLM itself would have them."""
     if not isinstance((params.extra_args or {}).get(TOOLS), ToolsText):
         return params
-    params = params.clone()
-    params.extra_args = {k: v for k, v in params.extra_args.items() if k != TOOLS} or None
-    return params
+    return _without_extra(params, (TOOLS,))
 
 
 def _stripped(params: Any) -> Any:
     """`params` without the constraint, so that vLLM neither refuses nor compiles it."""
-    params = params.clone()
+    params = _without_extra(params, (KEY, TOOLS))
     params.structured_outputs = None
-    extra = {k: v for k, v in (params.extra_args or {}).items() if k not in _OWN}
-    params.extra_args = extra or None
+    return params
+
+
+def _without_extra(params: Any, keys: Sequence[str]) -> Any:
+    """Return a copy of `params` without `keys` among its `extra_args`."""
+    params = params.clone()
+    params.extra_args = {
+        k: v for k, v in (params.extra_args or {}).items() if k not in keys
+    } or None
     return params
 
 
@@ -221,7 +216,7 @@ def _constrained(request: Any, admitted: Admitted | None) -> Any:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What a user can mend is vLLM's 400; a bug of ours is logged, and its 500."""
+    """Turn what a user can mend into vLLM's 400; log a bug of ours, which is its 500."""
     from vllm.exceptions import VLLMValidationError
 
     try:

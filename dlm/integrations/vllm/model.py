@@ -75,7 +75,7 @@ class ConstrainedModelState(DiffusionGemmaModelState):
 
 
 class ConstrainedDiffusionGemma(DiffusionGemmaForConditionalGeneration):
-    """What the registry has in the model's place."""
+    """The model that is registered in the place of vLLM's own."""
 
     @staticmethod
     def get_model_state_cls() -> type[ConstrainedModelState]:

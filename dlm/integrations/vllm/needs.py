@@ -1,4 +1,4 @@
-"""What the plugin needs of vLLM, looked for in vLLM's source: by name, not by version.
+"""Names that the plugin needs of vLLM, looked up in its source rather than by its version.
 
 The source is read, not imported: some of it would claim a GPU. Knows no module of vLLM's as such.
 """
@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _MODEL = "model_executor/models/diffusion_gemma.py"
-_OUTPUTS = "json regex choice grammar json_object structural_tag".split()
+OUTPUTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+MOVED = (  # attributes of vLLM's request states that a step of a canvas moves
+    "canvas",
+    "argmax_canvas",
+    "step",
+    "is_encoder_phase",
+    "confident",
+    "accepted_canvas_history",
+    "accepted_canvas_history_len",
+    "self_conditioning_embeds",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +57,7 @@ NEEDS = (
     Need(
         file=_MODEL,
         name="DiffusionGemmaRequestStates",
-        attributes=(
-            "canvas",
-            "argmax_canvas",
-            "step",
-            "max_steps",
-            "is_encoder_phase",
-            "confident",
-            "accepted_canvas_history",
-            "accepted_canvas_history_len",
-            "self_conditioning_embeds",
-        ),
+        attributes=(*MOVED, "max_steps"),
     ),
     Need(
         file="v1/worker/gpu/input_batch.py",
@@ -107,7 +107,7 @@ NEEDS = (
             "thinking_token_budget",
         ),
     ),
-    Need(file="sampling_params.py", name="StructuredOutputsParams", attributes=(*_OUTPUTS,)),
+    Need(file="sampling_params.py", name="StructuredOutputsParams", attributes=OUTPUTS),
     Need(
         file="tool_parsers/gemma4_engine_tool_parser.py",
         name="Gemma4EngineToolParser",

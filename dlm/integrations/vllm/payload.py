@@ -1,8 +1,8 @@
-"""What the front end tells the worker of a constrained request, within vLLM's `extra_args`."""
+"""Data of a constrained request, passed from the front end to the worker in `extra_args`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 KEY = "dlm"  # in `extra_args`; a client's own is refused
 TOOLS = "dlm_tools"  # in `vllm_xargs`, on the way from the tool parser; likewise
@@ -14,7 +14,7 @@ class Payload:
 
     rules: bytes  # `Compiled.packed`
     thinking: bool  # reasoning may come first
-    thinking_budget: int | None  # tokens of it; None: as many as leave room for the answer
+    thinking_budget: int | None  # tokens of reasoning; None: as many as leave room for the answer
     top_k: int  # 0: all tokens
     top_p: float
     failed: int  # a token that no answer begins with: a canvas of it says that the worker failed
@@ -23,7 +23,7 @@ class Payload:
         return asdict(self)
 
     @classmethod
-    def of(cls, extra_args: Mapping[str, Any] | None) -> "Payload | None":
+    def of(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
         """The payload among a request's `extra_args`, if there is one."""
         found = (extra_args or {}).get(KEY)
         return None if found is None else cls(**found)

@@ -21,19 +21,9 @@ from dlm.errors import failure
 from dlm.grammar import Unfinished
 from dlm.guided_logits import GuidedCanvas, LogitsGuide
 from dlm.guided_rows import name_rows_
+from dlm.integrations.vllm.needs import MOVED
 from dlm.integrations.vllm.slots import Slot, Slots
 from dlm.link import Link
-
-_MOVED = (  # attributes of vLLM's request states that a step of a canvas moves
-    "canvas",
-    "argmax_canvas",
-    "step",
-    "is_encoder_phase",
-    "confident",
-    "accepted_canvas_history",
-    "accepted_canvas_history_len",
-    "self_conditioning_embeds",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +59,7 @@ class ConstrainedSampler:
         if not held:
             return self._inner(logits, input_batch, *args, **kwargs)
         (where,) = Link(logits.device).to_device(torch.tensor(held))
-        places = [getattr(self._states, name) for name in _MOVED]
+        places = [getattr(self._states, name) for name in MOVED]
         places.append(self._inner.req_states.draft_tokens)
         before = [place[where].clone() for place in places]
         output = self._inner(logits, input_batch, *args, **kwargs)

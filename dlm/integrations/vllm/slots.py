@@ -61,7 +61,7 @@ class Slot:
         return read
 
     def fixed(self, last: bool) -> Fixed:
-        """What the next pass may not change, `last` if it is the canvas's last."""
+        """Return what the next pass may not change; `last`: it is the canvas's last."""
         banned = {} if last else self._progress.banned
         return Fixed(pinned=self._progress.pinned, banned=banned, last=last)
 

@@ -1,4 +1,4 @@
-"""What vLLM's front end is told of constrained requests, with its parameters as a double."""
+"""Admission of constrained requests in vLLM's front end, with doubles of its parameters."""
 
 import pickle
 from types import SimpleNamespace
