@@ -6,13 +6,14 @@ rows from where each expert's slots begin, so no number is waited for and empty 
 programs that end at once. Each slot's result is written to a place of its own and a token's are
 added in the order of its choices: the same input gives the same output.
 
-Weights are bf16 or fp16, or NVFP4 decoded in registers (W4A16). How experts are chosen is not known
-here. The kernels are tested in Triton's interpreter and compiled for GPUs; no GPU has run them yet.
+Weights are bf16 or fp16, or NVFP4 decoded in registers (W4A16): in tiles for the kernels, see
+`tiles.py`, and as files have them for torch. How experts are chosen is not known here.
 
 Shapes: `N` tokens of `H` numbers, `k` experts each of `E`; experts of `I` numbers inside; `S` = N k
 slots. H and I are multiples of 64.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,20 +22,37 @@ import triton
 import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
+from triton import knobs
 
-from dlm.kernels.nvfp4 import NVFP4, decoded, dequantize
+from dlm.kernels.nvfp4 import NVFP4, dequantize
+from dlm.kernels.tiles import Tiles, column, decoded_words, joined, ordered, untiled
 
-Stack = Tensor | NVFP4
+Stack = Tensor | NVFP4 | Tiles
 """Matrices [E, R, C] of all experts. An NVFP4 has `packed` [E, R, C / 2], `scale` [E, R, C / 16]
-and `scale_2` [E, parts]: gate and up, the two parts of one matrix, have one each."""
+and `scale_2` [E, parts]: gate and up, the two parts of one matrix, have one each. Tiles hold the
+same in the order of kernels."""
 
 # BLOCK_N slots by BLOCK_M rows of weights; the first that holds an average expert's slots, or the
 # last. 16 is the least that tensor cores take: 256 tokens that choose 8 of 128 experts fill it.
-TILES: tuple[dict[str, Any], ...] = (
+GATE_UP_TILES: tuple[dict[str, Any], ...] = (
     {"BLOCK_N": 16, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
-    {"BLOCK_N": 32, "BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
-    {"BLOCK_N": 64, "BLOCK_M": 64, "num_warps": 8, "num_stages": 3},
+    {"BLOCK_N": 32, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 64, "BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
 )
+DOWN_TILES: tuple[dict[str, Any], ...] = (
+    {"BLOCK_N": 16, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 32, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
+)
+# By the major of the SM: how a product is laid out so that what is decoded stays where it is. On
+# SM 9.0 a warp group multiplies registers by shared memory, 64 columns at a time. Before it and on
+# SM 12.0 a warp's instruction takes 16; on SM 10.0 weights in registers are the second operand.
+BY_SM: dict[int, dict[str, bool]] = {
+    8: {"SPLIT": True, "WEIGHTS_FIRST": True},
+    9: {"SPLIT": False, "WEIGHTS_FIRST": True},
+    10: {"SPLIT": False, "WEIGHTS_FIRST": False},
+    12: {"SPLIT": True, "WEIGHTS_FIRST": True},
+}
 
 
 class Route(NamedTuple):
@@ -62,9 +80,12 @@ def moe_reference(
 
 
 def matrix(stack: Stack, e: int) -> Float[Tensor, "R C"]:
-    """Expert e's of a stack, in the stack's own type; of an NVFP4, its numbers in fp32."""
+    """Return expert e's matrix, in the stack's own type; of NVFP4, its numbers in fp32."""
     if isinstance(stack, Tensor):
         return stack[e]
+    if isinstance(stack, Tiles):
+        stack = untiled(Tiles(*(part[e : e + 1] for part in stack)))
+        e = 0
     packed, scale, scale_2 = (part[e] for part in stack)
     return dequantize(
         NVFP4(packed, scale, scale_2.repeat_interleave(len(packed) // len(scale_2))[:, None])
@@ -96,6 +117,8 @@ def moe(
     _check(x, weight, expert, gate_up, down)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
         return moe_reference(x, weight, expert, gate_up, down)
+    if isinstance(gate_up, NVFP4) or isinstance(down, NVFP4):
+        raise ValueError("kernels take NVFP4 in tiles: `tiled` makes them of a stack, once")
     stacks = _tensors(gate_up), _tensors(down)
     return _moe(x, weight, *route(expert, len(stacks[0][0])), *stacks)
 
@@ -110,25 +133,27 @@ def _moe(
     down: list[Tensor],
 ) -> Tensor:
     """One operator, so that tracers see through it what they cannot see in a launch."""
-    E, H, I = len(down[0]), x.shape[1], gate_up[0].shape[1] // 2  # noqa: E741  # the inner size
-    (N, k), S, device = weight.shape, weight.numel(), x.device
-    twice = 2 * S  # an expert of twice the mean takes one tile: for each, its weights are decoded
-    tile = next(each for each in TILES if each["BLOCK_N"] * E >= twice or each is TILES[-1])
-    tiles = triton.cdiv(S, tile["BLOCK_N"]) + min(E, S)  # no fewer than there can be
-    inner = torch.empty(S, I, dtype=x.dtype, device=device)
+    (N, k), H, S, device = weight.shape, x.shape[1], weight.numel(), x.device
+    E, inner = len(starts) - 1, _rows(gate_up) // 2
+    h = torch.empty(S, inner, dtype=x.dtype, device=device)
     y = torch.empty(S, H, dtype=torch.float32, device=device)
-    options: dict[str, Any] = {**tile, "EXPERTS": triton.next_power_of_2(E)}
-
-    weights, four_bit = _pointers(gate_up)
-    sizes = x.stride(0), E, k, I, H // 64
+    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+    common: dict[str, Any] = {**BY_SM.get(major, BY_SM[9]), "ASSEMBLY": not knobs.runtime.interpret}
+    common["EXPERTS"] = triton.next_power_of_2(E)
     with torch.cuda.device_of(x):
-        _gate_up_kernel[triton.cdiv(I, tile["BLOCK_M"]), tiles](
-            x, *weights, order, starts, inner, *sizes, FOUR_BIT=four_bit, **options
+        weights, four_bit = _pointers(gate_up)
+        x, (tile, tiles) = ordered(x) if four_bit else x, _tiles(GATE_UP_TILES, S, E)
+        options = {**common, **tile, "FOUR_BIT": four_bit, "ORDERED": len(down) > 1}
+        sizes = x.stride(0), E, k, inner, H // 64
+        _gate_up_kernel[triton.cdiv(inner, tile["BLOCK_M"]), tiles](
+            x, *weights, order, starts, h, *sizes, **(options if four_bit else _whole(options))
         )
         weights, four_bit = _pointers(down)
-        inputs = inner, *weights, weight.contiguous(), order, starts
+        tile, tiles = _tiles(DOWN_TILES, S, E)
+        options = {**common, **tile, "FOUR_BIT": four_bit}
+        inputs = h, *weights, weight.contiguous(), order, starts
         _down_kernel[triton.cdiv(H, tile["BLOCK_M"]), tiles](
-            *inputs, y, E, H, I // 64, FOUR_BIT=four_bit, **options
+            *inputs, y, E, H, inner // 64, **(options if four_bit else _whole(options))
         )
     return y.view(N, k, H).sum(1).to(x.dtype)
 
@@ -138,16 +163,37 @@ def _(x: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x)
 
 
+def _tiles(
+    candidates: Sequence[dict[str, Any]], slots: int, experts: int
+) -> tuple[dict[str, Any], int]:
+    """Return the tile for so many slots, and how many tiles there are at the most.
+
+    An expert of twice the mean takes one tile: for each, its weights are decoded.
+    """
+    fits = (each for each in candidates if each["BLOCK_N"] * experts >= 2 * slots)
+    tile = next(fits, candidates[-1])
+    return tile, triton.cdiv(slots, tile["BLOCK_N"]) + min(experts, slots)
+
+
+def _whole(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options for weights that are not decoded: nothing is gained by quarters of them."""
+    return {**options, "SPLIT": False}
+
+
 def _tensors(stack: Stack) -> list[Tensor]:
     return [stack] if isinstance(stack, Tensor) else [*stack]
 
 
-def _pointers(stack: list[Tensor]) -> tuple[tuple[Tensor, Tensor, Tensor], Any]:
-    """Weights, words of four scales and tensor scales; and whether the latter two are any."""
+def _rows(stack: list[Tensor]) -> int:
+    return stack[0].shape[1] * (64 if len(stack) > 1 else 1)
+
+
+def _pointers(stack: list[Tensor]) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
+    """Return weights, scales and tensor scales, and whether the latter two are any."""
     if len(stack) == 1:
         return (stack[0], stack[0], stack[0]), False
-    packed, scale, scale_2 = stack
-    return (packed, scale.view(torch.int32), scale_2), True
+    words, scale, scale_2 = stack
+    return (words, scale, scale_2), True
 
 
 def _check(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> None:
@@ -164,18 +210,8 @@ def _check(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stac
         )
     shapes = []
     for name, stack, parts in (("gate_up", gate_up, 2), ("down", down, 1)):
-        shape = [*(stack if isinstance(stack, Tensor) else stack.packed).shape]
-        if isinstance(stack, Tensor):
-            good = len(shape) == 3 and stack.dtype == x.dtype
-        else:
-            good = len(shape) == 3 and stack.packed.dtype == torch.uint8
-            good &= stack.scale.dtype == torch.float8_e4m3fn
-            good &= [*stack.scale.shape] == [*shape[:-1], shape[-1] // 8]
-            good &= stack.scale_2.dtype == torch.float32
-            good &= [*stack.scale_2.shape] == [shape[0], parts]
-            shape[-1] *= 2
-        tensors = [stack] if isinstance(stack, Tensor) else [*stack]
-        if not good or not all(tensor.is_contiguous() for tensor in tensors):
+        shape, tensors = _shape(stack, parts, x.dtype), _tensors(stack)
+        if shape is None or not all(tensor.is_contiguous() for tensor in tensors):
             kinds = [(*tensor.shape, tensor.dtype) for tensor in tensors]
             raise ValueError(
                 f"{name} is a contiguous stack [E, R, C] of {x.dtype}, or one of NVFP4 with "
@@ -184,11 +220,29 @@ def _check(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stac
         if any(tensor.device != x.device for tensor in (*tensors, weight, expert)):
             raise ValueError(f"x is on {x.device}, and not all else")
         shapes.append(shape)
-    E, inner = len(gate_up if isinstance(gate_up, Tensor) else gate_up.packed), shapes[1][2]
+    E, inner = shapes[0][0], shapes[1][2]
     if shapes != [[E, 2 * inner, H], [E, H, inner]] or inner % 64:
         raise ValueError(
             f"gate_up is [E, 2 I, {H}] and down [E, {H}, I], I % 64 == 0, got {shapes}"
         )
+
+
+def _shape(stack: Stack, parts: int, dtype: torch.dtype) -> list[int] | None:
+    """Return E, R and C of a stack; None if its tensors do not fit each other."""
+    types, shapes = zip(*((each.dtype, [*each.shape]) for each in _tensors(stack)), strict=True)
+    if isinstance(stack, Tensor):
+        return shapes[0] if types == (dtype,) and stack.ndim == 3 else None
+    if isinstance(stack, Tiles):
+        E, R, C = [*shapes[0], 0, 0, 0][:3]
+        R, C = 64 * R, 64 * C
+        expected = [[E, R // 64, C // 64, 64, 16], [E, R // 64, C // 64, 64, 4], [E, parts]]
+        needed = torch.int16, torch.uint8, torch.float32
+    else:
+        E, R, C = [*shapes[0], 0, 0, 0][:3]
+        C *= 2
+        expected = [[E, R, C // 2], [E, R, C // 16], [E, parts]]
+        needed = torch.uint8, torch.float8_e4m3fn, torch.float32
+    return [E, R, C] if [*shapes] == expected and types == needed else None
 
 
 @triton.jit
@@ -209,23 +263,74 @@ def _tile(starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr, BLO
 
 
 @triton.jit
-def _block(w_ptr, words_ptr, row, group, groups, FOUR_BIT: tl.constexpr, ROWS: tl.constexpr):
-    """Numbers 64 * group to 64 * group + 63 of some rows."""
+def _weights(w_ptr, scale_ptr, row, groups, FOUR_BIT: tl.constexpr):
+    """Return pointers to the first group of columns of some rows, and to its scales."""
     if FOUR_BIT:
-        byte = group * 32 + tl.arange(0, 32)
-        packed = tl.load(w_ptr + (row * (groups * 32))[:, None] + byte[None, :])
-        w = decoded(packed, tl.load(words_ptr + row * groups + group), ROWS)
+        at = row // 64 * (groups * 64) + row % 64  # of 16 words and four scales each
+        w_at = w_ptr + (at * 16)[:, None] + tl.arange(0, 16)[None, :]
+        scale_at = scale_ptr + (at * 4)[:, None] + tl.arange(0, 4)[None, :]
     else:
-        at = group * 64 + tl.arange(0, 64)
-        w = tl.load(w_ptr + (row * (groups * 64))[:, None] + at[None, :])
-    return w
+        w_at = w_ptr + (row * (groups * 64))[:, None] + tl.arange(0, 64)[None, :]
+        scale_at = scale_ptr
+    return w_at, scale_at
+
+
+@triton.jit
+def _activations(x_ptr, SPLIT: tl.constexpr):
+    """Load a group of 64 columns at once, four times the same, or its quarters."""
+    a = tl.load(x_ptr)
+    b, c, d = a, a, a
+    if SPLIT:
+        b, c, d = tl.load(x_ptr + 16), tl.load(x_ptr + 32), tl.load(x_ptr + 48)
+    return a, b, c, d
+
+
+@triton.jit
+def _dot(w, x, acc, WEIGHTS_FIRST: tl.constexpr):
+    """Add `w x` to `acc`, or to the transposed `acc`."""
+    if WEIGHTS_FIRST:
+        acc = tl.dot(w, x, acc)
+    else:
+        acc = tl.dot(tl.trans(x), tl.trans(w), acc)
+    return acc
+
+
+@triton.jit
+def _added(
+    acc, w_ptr, scale_ptr, x, FOUR_BIT: tl.constexpr, SPLIT: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr, ASSEMBLY: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Add to `acc` the product of a group of columns of weights with `x`, of `_activations`."""
+    if FOUR_BIT:
+        a, b, c, d = decoded_words(tl.load(w_ptr), tl.load(scale_ptr), BLOCK_M, ASSEMBLY)
+        dtype: tl.constexpr = x[0].dtype
+        a, b, c, d = a.to(dtype), b.to(dtype), c.to(dtype), d.to(dtype)
+        if SPLIT:
+            acc = _dot(a, x[0], acc, WEIGHTS_FIRST)
+            acc = _dot(b, x[1], acc, WEIGHTS_FIRST)
+            acc = _dot(c, x[2], acc, WEIGHTS_FIRST)
+            acc = _dot(d, x[3], acc, WEIGHTS_FIRST)
+        else:
+            acc = _dot(joined(a, b, c, d, BLOCK_M), x[0], acc, WEIGHTS_FIRST)
+    else:
+        acc = _dot(tl.load(w_ptr), x[0], acc, WEIGHTS_FIRST)
+    return acc
+
+
+@triton.jit
+def _zeros(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WEIGHTS_FIRST: tl.constexpr):
+    if WEIGHTS_FIRST:
+        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    else:
+        acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    return acc
 
 
 @triton.jit
 def _gate_up_kernel(
-    x_ptr,  # [N, 64 * groups] bf16 or fp16
-    w_ptr,  # [E, 2 * inner, 64 * groups] as x, or half as many uint8
-    words_ptr,  # [E, 2 * inner, groups] int32: four e4m3 scales each
+    x_ptr,  # [N, 64 * groups] bf16 or fp16; for weights of four bits, `ordered`
+    w_ptr,  # [E, 2 * inner, 64 * groups] as x, or the words of tiles
+    scale_ptr,  # those of tiles
     scale_2_ptr,  # [E, 2] fp32
     order_ptr,  # [S] int64
     starts_ptr,  # [E + 1] int64
@@ -235,7 +340,11 @@ def _gate_up_kernel(
     k,
     inner,
     groups,
+    ORDERED: tl.constexpr,  # so are the columns of h to be
     FOUR_BIT: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
     EXPERTS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -244,32 +353,45 @@ def _gate_up_kernel(
     expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     if expert < experts:
         token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # past the end, the last again
-        gate_row = expert.to(tl.int64) * 2 * inner + tl.minimum(m, inner - 1)
-        up_row = gate_row + inner
-        gate = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        for g in range(groups):
-            at = g * 64 + tl.arange(0, 64)
-            x = tl.load(x_ptr + (token * x_stride)[:, None] + at[None, :])
-            w = _block(w_ptr, words_ptr, gate_row, g, groups, FOUR_BIT, BLOCK_M)
-            gate = tl.dot(x, tl.trans(w.to(x.dtype)), gate)
-            w = _block(w_ptr, words_ptr, up_row, g, groups, FOUR_BIT, BLOCK_M)
-            up = tl.dot(x, tl.trans(w.to(x.dtype)), up)
+        row = tl.minimum(m, inner - 1)
+        if ORDERED:
+            row = column(row)
+        row = expert.to(tl.int64) * 2 * inner + row
+        gate_at, gate_scale_at = _weights(w_ptr, scale_ptr, row, groups, FOUR_BIT)
+        up_at, up_scale_at = _weights(w_ptr, scale_ptr, row + inner, groups, FOUR_BIT)
+        x_at = x_ptr + (token * x_stride)[None, :] + tl.arange(0, 16 if SPLIT else 64)[:, None]
+        gate = _zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+        up = _zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+        for _ in range(groups):
+            x = _activations(x_at, SPLIT)
+            gate = _added(
+                gate, gate_at, gate_scale_at, x, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M
+            )
+            up = _added(
+                up, up_at, up_scale_at, x, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M
+            )
+            x_at += 64
+            gate_at += 1024 if FOUR_BIT else 64
+            up_at += 1024 if FOUR_BIT else 64
+            gate_scale_at += 256
+            up_scale_at += 256
         if FOUR_BIT:
-            gate *= tl.load(scale_2_ptr + expert * 2)
-            up *= tl.load(scale_2_ptr + expert * 2 + 1)
+            gate *= tl.load(scale_2_ptr + expert * 2) * 512  # 1 / UNIT
+            up *= tl.load(scale_2_ptr + expert * 2 + 1) * 512
         # gelu_tanh(g) = g * (1 + tanh(z)) / 2 = g * sigmoid(2 z), z = sqrt(2 / pi) (g + c g^3)
         z2 = 1.5957691216057308 * gate * (1 + 0.044715 * gate * gate)
         h = (gate * tl.sigmoid(z2) * up).to(h_ptr.dtype.element_ty)
-        at = h_ptr + n.to(tl.int64)[:, None] * inner + m[None, :]
-        tl.store(at, h, (n < end)[:, None] & (m < inner)[None, :])
+        if not WEIGHTS_FIRST:
+            h = tl.trans(h)
+        at = h_ptr + n.to(tl.int64)[None, :] * inner + m[:, None]
+        tl.store(at, h, (n < end)[None, :] & (m < inner)[:, None])
 
 
 @triton.jit
 def _down_kernel(
-    h_ptr,  # [S, 64 * groups] bf16 or fp16
-    w_ptr,  # [E, hidden, 64 * groups] as h, or half as many uint8
-    words_ptr,  # [E, hidden, groups] int32
+    h_ptr,  # [S, 64 * groups] bf16 or fp16; for weights of four bits, `ordered`
+    w_ptr,  # [E, hidden, 64 * groups] as h, or the words of tiles
+    scale_ptr,  # those of tiles
     scale_2_ptr,  # [E, 1] fp32
     weight_ptr,  # [S] fp32
     order_ptr,  # [S] int64
@@ -279,6 +401,9 @@ def _down_kernel(
     hidden,
     groups,
     FOUR_BIT: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
     EXPERTS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -288,15 +413,23 @@ def _down_kernel(
     if expert < experts:
         place = tl.minimum(n, end - 1).to(tl.int64)
         row = expert.to(tl.int64) * hidden + tl.minimum(m, hidden - 1)
-        acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-        for g in range(groups):
-            at = g * 64 + tl.arange(0, 64)
-            h = tl.load(h_ptr + (place * (groups * 64))[:, None] + at[None, :])
-            w = _block(w_ptr, words_ptr, row, g, groups, FOUR_BIT, BLOCK_M)
-            acc = tl.dot(h, tl.trans(w.to(h.dtype)), acc)
+        w_at, scale_at = _weights(w_ptr, scale_ptr, row, groups, FOUR_BIT)
+        column_in_h = tl.arange(0, 16 if SPLIT else 64)
+        h_at = h_ptr + (place * (groups * 64))[None, :] + column_in_h[:, None]
+        acc = _zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+        for _ in range(groups):
+            h = _activations(h_at, SPLIT)
+            acc = _added(
+                acc, w_at, scale_at, h, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M
+            )
+            h_at += 64
+            w_at += 1024 if FOUR_BIT else 64
+            scale_at += 256
+        if not WEIGHTS_FIRST:
+            acc = tl.trans(acc)
         slot = tl.load(order_ptr + place)
         factor = tl.load(weight_ptr + slot)
         if FOUR_BIT:
-            factor *= tl.load(scale_2_ptr + expert)
-        at = y_ptr + (slot * hidden)[:, None] + m[None, :]
-        tl.store(at, acc * factor[:, None], (n < end)[:, None] & (m < hidden)[None, :])
+            factor *= tl.load(scale_2_ptr + expert) * 512  # 1 / UNIT
+        at = y_ptr + (slot * hidden)[None, :] + m[:, None]
+        tl.store(at, acc * factor[None, :], (n < end)[None, :] & (m < hidden)[:, None])

@@ -23,20 +23,26 @@ BLOCK_SCALED = {
     100: "tcgen05.mma.*kind::mxf4nvf4.block_scale",
     120: "mma.*kind::mxf4nvf4.block_scale",
 }
-GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 {} 128 "
-DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *fp32:16 i32:16 i32:16 i32 {} 128 "
+GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 True {} True 128 "
+DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *fp32:16 i32:16 i32:16 i32 {} True 128 "
 ATTENTION = (
     "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
     " i32 i32 i32 i32 {2} {3[DV]} 16 {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
     " num_warps={3[num_warps]} num_stages={5}"
 )
 APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
-STACKS = {True: "*u8:16 *i32:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
+STACKS = {True: "*i16:16 *u8:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
 
 
 def tile(options: dict[str, int]) -> str:
     """A launcher's, as the end of a signature."""
     return "{BLOCK_N} {BLOCK_M} num_warps={num_warps} num_stages={num_stages}".format(**options)
+
+
+def experts_layout(four_bit: bool, sm: int) -> str:
+    """Return FOUR_BIT, SPLIT and WEIGHTS_FIRST as an SM has them."""
+    layout = moe.BY_SM[sm // 10]
+    return f"{four_bit} {four_bit and layout['SPLIT']} {layout['WEIGHTS_FIRST']}"
 
 
 # Signatures as offline.py reads them; GPUs, and what instruction there must be.
@@ -71,12 +77,16 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
     *(
         (
             f"moe.{kernel}",
-            signature.format(stack, four_bit) + tile(options),
-            dict.fromkeys(SHARED, "mma"),
+            signature.format(stack, experts_layout(four_bit, sm)) + tile(options),
+            {sm: "mma"},
         )
-        for kernel, signature in (("_gate_up_kernel", GATE_UP), ("_down_kernel", DOWN))
+        for kernel, signature, tiles in (
+            ("_gate_up_kernel", GATE_UP, moe.GATE_UP_TILES),
+            ("_down_kernel", DOWN, moe.DOWN_TILES),
+        )
         for four_bit, stack in STACKS.items()
-        for options in moe.TILES
+        for options in tiles
+        for sm in SHARED
     ),
 ]
 for (D, size), options in attention.TILES.items():

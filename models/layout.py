@@ -144,12 +144,20 @@ def blank(
 
 
 def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:
-    """Let a model without data hold `tensors`, which are all of its own; ready to run."""
+    """Let a model without data hold `tensors`, which are all of its own; ready to run.
+
+    `tensors` is empty afterwards."""
     kept = model.state_dict().keys()
     model.load_state_dict({name: tensors[name] for name in kept}, assign=True)
     for name in tensors.keys() - kept:  # buffers that no file of ours has
         module, _, buffer = name.rpartition(".")
         setattr(model.get_submodule(module), buffer, tensors[name])
+    tensors.clear()  # a stack in tiles takes the memory of the one before it
+    for module in model.modules():
+        if isinstance(module, Experts) and module.backend == "triton":
+            for stack in (module.gate_up_proj, module.down_proj):
+                if isinstance(stack, NVFP4Weight):
+                    stack.tile()
     return model.requires_grad_(False).eval()
 
 

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import NVFP4, dequantize, matmul_w4a4, matmul_w4a16, quantize_reference
+from dlm.kernels.tiles import Tiles, tiled
 from dlm.models.backends import Backend
 from dlm.models.errors import CheckpointError
 
@@ -25,10 +26,19 @@ class NVFP4Weight(nn.Module):
         self.packed = nn.Buffer(torch.empty(*stack, R, C // 2, dtype=torch.uint8))
         self.scale = nn.Buffer(torch.empty(*stack, R, C // 16, dtype=torch.float8_e4m3fn))
         self.scale_2 = nn.Buffer(torch.empty(scales, dtype=torch.float32))
+        self._tiled = False
 
     @property
-    def value(self) -> NVFP4:
-        return NVFP4(self.packed, self.scale, self.scale_2)
+    def value(self) -> NVFP4 | Tiles:
+        """The numbers, in the order that they are kept in."""
+        kind = Tiles if self._tiled else NVFP4
+        return kind(self.packed, self.scale, self.scale_2)
+
+    def tile(self) -> None:
+        """Keep a stack in tiles from now on, as kernels of experts take it; in no more memory."""
+        if not self._tiled:
+            self.packed, self.scale, self.scale_2 = tiled(NVFP4(*self.value))
+            self._tiled = True
 
 
 class NVFP4Linear(nn.Module):
@@ -49,7 +59,7 @@ class NVFP4Linear(nn.Module):
         self.activation_bits = 16  # or 4
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, w = x.flatten(0, -2), self.weight.value
+        rows, w = x.flatten(0, -2), NVFP4(*self.weight.value)
         if self.backend == "triton" and self.activation_bits == 4:
             y = matmul_w4a4(rows, w, self.input_scale, by_kernel=True)
         elif self.backend == "triton":

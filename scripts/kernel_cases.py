@@ -25,6 +25,7 @@ from dlm.kernels.nvfp4 import (
     quantize_reference,
 )
 from dlm.kernels.paging import Pages, Paging, Segment
+from dlm.kernels.tiles import tiled
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
 from dlm.kernels.vocab_rows import Masks
 
@@ -207,11 +208,13 @@ def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> Case:
         gate_up = (_normal(rng, E, 2 * I, H) * H**-0.5).bfloat16()
         down = (_normal(rng, E, H, I) * I**-0.5).bfloat16()
     args = x, weight, expert, gate_up, down
+    stacks = [tiled(stack) if isinstance(stack, NVFP4) else stack for stack in (gate_up, down)]
+    prepared = (*args[:3], *(stacks if x.is_cuda else (gate_up, down)))  # as a model has them
     hit = len(expert.unique()) / E
     return Case(
         name=f"experts, {'NVFP4' if four_bit else 'bf16'}",
         shape=f"{N} x {H}, {k} of {E} of {I}",
-        run=lambda: moe(*args),
+        run=lambda: moe(*prepared),
         reference=lambda: moe_reference(*args),
         composed=lambda: _looped(*args),
         moved=hit * (_size(gate_up) + _size(down)) + 2 * x.nbytes,

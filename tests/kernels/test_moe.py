@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dlm.kernels.moe import Stack, moe, moe_reference, route
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize
+from dlm.kernels.tiles import tiled
 
 U = 2.0**-24
 DTYPES = [torch.bfloat16, torch.float16]
@@ -45,6 +46,15 @@ class Case:
     @property
     def args(self) -> tuple:
         return self.x, self.weight, self.expert, self.gate_up, self.down
+
+    @property
+    def args_of_kernels(self) -> tuple:
+        return *self.args[:3], *(prepared(stack) for stack in self.args[3:])
+
+
+def prepared(stack: Stack) -> Stack:
+    """As kernels take it."""
+    return tiled(stack) if isinstance(stack, NVFP4) else stack
 
 
 def quantized(stack: Tensor, parts: int) -> NVFP4:
@@ -88,7 +98,8 @@ def exact(case: Case) -> tuple[Tensor, Tensor]:
 def test_each_token_is_the_sum_of_what_its_experts_say(name, by_kernel, dtype, four_bit, rng):
     case = Case(name, dtype, four_bit, rng)
 
-    y = moe(*case.args, by_kernel=by_kernel)
+    args = case.args_of_kernels if by_kernel else case.args
+    y = moe(*args, by_kernel=by_kernel)
 
     expected, off = exact(case)
     assert y.dtype == dtype
@@ -112,7 +123,8 @@ def test_the_bound_is_no_wider_than_a_wrong_result(rng):
 def test_the_kernels_say_the_same_twice(rng):
     case = Case("spread", torch.bfloat16, True, rng)
 
-    assert torch.equal(moe(*case.args, by_kernel=True), moe(*case.args, by_kernel=True))
+    args = case.args_of_kernels
+    assert torch.equal(moe(*args, by_kernel=True), moe(*args, by_kernel=True))
 
 
 def test_a_token_is_served_alike_whoever_is_beside_it(rng):
@@ -137,7 +149,8 @@ def test_a_route_sorts_slots_by_expert_and_keeps_the_order_of_tokens():
 def test_no_tokens_are_no_error(by_kernel, four_bit, rng):
     case = Case("spread", torch.bfloat16, four_bit, rng)
 
-    y = moe(*(part[:0] for part in case.args[:3]), case.gate_up, case.down, by_kernel=by_kernel)
+    stacks = (case.args_of_kernels if by_kernel else case.args)[3:]
+    y = moe(*(part[:0] for part in case.args[:3]), *stacks, by_kernel=by_kernel)
 
     assert y.shape == (0, 128)
 
@@ -176,8 +189,8 @@ def test_what_does_not_fit_is_refused(name, change, message, rng):
 def test_a_gpu_says_what_the_formula_says(name, four_bit, rng):
     case = Case(name, torch.bfloat16, four_bit, rng)
     sent = [
-        part.cuda() if isinstance(part, Tensor) else NVFP4(*(each.cuda() for each in part))
-        for part in case.args
+        part.cuda() if isinstance(part, Tensor) else type(part)(*(each.cuda() for each in part))
+        for part in case.args_of_kernels
     ]
 
     expected, off = exact(case)

@@ -1,0 +1,181 @@
+"""NVFP4 stacks in the order in which tensor cores take them, and how kernels decode them.
+
+A checkpoint has rows. A product that reads them takes 32 bytes of each of 64 rows at a time, from
+as many places, and then moves numbers between lanes. In tiles, what a product reads at a time is
+adjacent, and each lane of a warp finds the codes and the one scale of its own numbers, so that
+nothing passes through shared memory but what was copied there.
+
+A tile is 64 rows of a group of 64 columns. Column c = 16 b + 4 p + 2 i + l of a group is code p of
+word e = 8 i + 2 b + l of its row: a lane holds words 2 b, 2 b + 1, 2 b + 8 and 2 b + 9, which are
+all of block b. Activations are ordered alike, column c at 16 p + e (`ordered`): where the columns
+of a group are is the same to a product, as long as both have them in one order.
+
+A word of 16 bits holds four codes, whose bits are where a shift and a mask make bf16 numbers of
+them. The sign and the three others of a code, at bit 15 and at bits 8 to 6 of a bf16, are its number
+times 2^-126, subnormal ones included; a scale is given times 2^117, so that both stay in the range
+of a bf16. What is decoded is therefore 2^-9 times the number; it is exact.
+
+Shapes: stacks `[E, R, C]`, R and C multiples of 64, of G = C / 64 groups.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Float32, Int16, UInt8
+from torch import Tensor
+
+from dlm.kernels.nvfp4 import NVFP4, e4m3
+
+UNIT = 2.0**-9
+"""What kernels decode is this times the number: a factor of 1 / `UNIT` makes that good."""
+
+# Where the bits of codes 0 to 3 of a word are: sign first, then the three of e2m1 from the highest.
+_BITS = ((15, 8, 7, 6), (12, 5, 4, 3), (9, 2, 1, 0), (14, 13, 11, 10))
+
+
+class Tiles(NamedTuple):
+    """A stack [E, R, C] of NVFP4 in tiles."""
+
+    words: Int16[Tensor, "E R/64 G 64 16"]
+    scale: UInt8[Tensor, "E R/64 G 64 4"]  # bytes of e4m3: of each row, one for each block
+    scale_2: Float32[Tensor, "E parts"]
+
+
+def tiled(stack: NVFP4) -> Tiles:
+    """Return a stack `[E, R, C]` in tiles. Raises `ValueError` if R or C is no multiple of 64.
+
+    An expert at a time: what it takes on the way is of one expert, not of a stack.
+    """
+    E, R, C = *stack.packed.shape[:2], 2 * stack.packed.shape[2]
+    if R % 64 or C % 64:
+        raise ValueError(f"tiles are 64 rows of 64 columns, got experts of {R} x {C}")
+    device = stack.packed.device
+    words = torch.empty(E, R // 64, C // 64, 64, 16, dtype=torch.int16, device=device)
+    scale = torch.empty(E, R // 64, C // 64, 64, 4, dtype=torch.uint8, device=device)
+    for e in range(E):
+        packed, scales = stack.packed[e], stack.scale[e].view(torch.uint8)
+        codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1).short()
+        codes = codes.view(R // 64, 64, C // 64, 4, 4, 2, 2).permute(0, 2, 1, 5, 3, 6, 4)
+        words[e] = _word(codes.reshape(R // 64, C // 64, 64, 16, 4))
+        scale[e] = scales.view(R // 64, 64, C // 64, 4).transpose(1, 2)
+    return Tiles(words, scale, stack.scale_2)
+
+
+def untiled(tiles: Tiles) -> NVFP4:
+    """Return the stack that `tiled` was given."""
+    words, scale, scale_2 = tiles
+    E, r, G = words.shape[:3]
+    codes = torch.stack([_code(words, p) for p in range(4)], -1)  # [..., 64, 16 words, 4]
+    codes = codes.view(E, r, G, 64, 2, 4, 2, 4).permute(0, 1, 3, 2, 5, 7, 4, 6).reshape(E, 64 * r, -1)
+    packed = codes[..., ::2] | codes[..., 1::2] << 4
+    scales = scale.transpose(2, 3).reshape(E, 64 * r, 4 * G)
+    return NVFP4(packed, scales.view(torch.float8_e4m3fn), scale_2)
+
+
+def ordered(x: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
+    """Order columns as those of tiles are. One copy."""
+    return x.unflatten(1, (-1, 4, 4, 2, 2)).permute(0, 1, 3, 4, 2, 5).reshape(x.shape)
+
+
+def _word(codes: Int16[Tensor, "*words 4"]) -> Int16[Tensor, "*words"]:
+    word = torch.zeros_like(codes[..., 0], dtype=torch.int32)
+    for code, bits in zip(codes.int().unbind(-1), _BITS, strict=True):
+        for i, bit in enumerate(bits):
+            word |= (code >> (3 - i) & 1) << bit
+    return word.short()  # wraps: the highest bit is a sign
+
+
+def _code(words: Int16[Tensor, "*words"], p: int) -> UInt8[Tensor, "*words"]:
+    code = torch.zeros_like(words, dtype=torch.uint8)
+    for i, bit in enumerate(_BITS[p]):
+        code |= (words.int() >> bit & 1).to(torch.uint8) << (3 - i)
+    return code
+
+
+@triton.jit
+def column(place):
+    """Return which columns of their groups are at some places of ordered ones."""
+    p, e = place % 64 // 16, place % 16
+    return place // 64 * 64 + e % 8 // 2 * 16 + p * 4 + e // 8 * 2 + e % 2
+
+
+_CODES = tl.constexpr("""
+{
+.reg .b32 a, b;
+and.b32 $0, $4, 0x81C081C0;
+shl.b32 a, $4, 3;
+and.b32 $1, a, 0x81C081C0;
+shl.b32 a, $4, 6;
+and.b32 $2, a, 0x81C081C0;
+shl.b32 a, $4, 1;
+and.b32 a, a, 0x80008000;
+shr.b32 b, $4, 5;
+lop3.b32 a, b, 0x01000100, a, 0xEA;
+shr.b32 b, $4, 4;
+lop3.b32 $3, b, 0x00C000C0, a, 0xEA;
+}
+""")
+_TIMES = tl.constexpr("{ .reg .b32 n; mov.b32 n, 0x80008000; fma.rn.bf16x2 $0, $1, $2, n; }")
+
+
+@triton.jit
+def codes(words, ASSEMBLY: tl.constexpr):
+    """Return four bf16 `[M, 16]` of int16 `[M, 16]`: codes 0 to 3, times 2^-126.
+
+    With `ASSEMBLY` two words at a time. The interpreter has none; both are equal bit for bit.
+    """
+    if ASSEMBLY:
+        a, b, c, d = tl.inline_asm_elementwise(
+            _CODES,
+            "=&r,=&r,=&r,=&r,r",
+            [words],
+            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=2,
+        )
+    else:
+        w = words.to(tl.int32) & 0xFFFF
+        last = ((w << 1) & 0x8000) | ((w >> 5) & 0x0100) | ((w >> 4) & 0x00C0)
+        a = (w & 0x81C0).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+        b = ((w << 3) & 0x81C0).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+        c = ((w << 6) & 0x81C0).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+        d = last.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    return a, b, c, d
+
+
+@triton.jit
+def times(a, b, ASSEMBLY: tl.constexpr):
+    """Return the product of two bf16, two at a time with `ASSEMBLY`."""
+    if ASSEMBLY:
+        y = tl.inline_asm_elementwise(
+            _TIMES, "=r,r,r", [a, b], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+    else:
+        y = (a.to(tl.float32) * b.to(tl.float32)).to(tl.bfloat16)
+    return y
+
+
+@triton.jit
+def decoded_words(words, scale, M: tl.constexpr, ASSEMBLY: tl.constexpr):
+    """Return codes 0 to 3 of each word, bf16 `[M, 16]` each, times `UNIT`.
+
+    `words` is int16 `[M, 16]`, `scale` the bytes of e4m3 `[M, 4]` of the blocks of each row.
+    """
+    s = (e4m3(scale.to(tl.int32)).to(tl.float32) * 1.661534994731145e35).to(tl.bfloat16)  # 2^117
+    s = tl.reshape(tl.broadcast_to(s[:, None, :, None], [M, 2, 4, 2]), [M, 16])
+    a, b, c, d = codes(words, ASSEMBLY)
+    return (
+        times(a, s, ASSEMBLY),
+        times(b, s, ASSEMBLY),
+        times(c, s, ASSEMBLY),
+        times(d, s, ASSEMBLY),
+    )
+
+
+@triton.jit
+def joined(a, b, c, d, M: tl.constexpr):
+    """Return `[M, 64]`, all that `a` has and then what `b`, `c` and `d` have, of `[M, 16]` each."""
+    x = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [M, 16, 4])
+    return tl.reshape(tl.trans(x, 0, 2, 1), [M, 64])
