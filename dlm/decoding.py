@@ -61,8 +61,6 @@ class Passes(Protocol):
         """One more pass; yields its outcomes, for the decoder, or exceptions, by slot."""
         ...
 
-    def close(self) -> None: ...
-
 
 @runtime_checkable
 class Decoding(Protocol):

@@ -1,5 +1,7 @@
 """From what a vocabulary pass lists of rows to distributions, for an expectation under them."""
 
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Float, Float32
 from torch import Tensor
@@ -29,18 +31,25 @@ def distributions(
     above = found.above[rows]
     most = int(above.max()) if len(rows) else 0
     listed = torch.arange(most) < above[:, None]
-    logp = heated(found.logits[rows, :most], heat[rows], softcap) - found.lse[rows, None]
+    tokens = found.ids[rows, :most].masked_select(listed)
     theirs = torch.full_like(flat, -1) if masks is None else masks.rows[flat]
-    rows, offsets, tokens, probs, flat, theirs, flat_heat, lse = link.to_device(
-        rows,
-        (above.cumsum(0) - above).int(),
-        found.ids[rows, :most].masked_select(listed),
-        logp.masked_select(listed).exp(),
-        flat,
-        theirs,
-        heat[flat],
-        found.lse[flat],
+    rows, above, offsets, tokens, kept, row_heat, row_lse, flat, theirs, flat_heat, lse = (
+        link.to_device(
+            rows,
+            above,
+            (above.cumsum(0) - above).int(),
+            tokens,
+            found.logits[rows, :most].masked_select(listed),
+            heat[rows],
+            found.lse[rows],
+            flat,
+            theirs,
+            heat[flat],
+            found.lse[flat],
+        )
     )
+    repeat = partial(torch.repeat_interleave, repeats=above, output_size=len(tokens))
+    probs = (heated(kept[:, None], repeat(row_heat), softcap)[:, 0] - repeat(row_lse)).exp()
     return Distributions(
         n=len(found.lse),
         listed=Listed(rows=rows, offsets=offsets, tokens=tokens, probs=probs),

@@ -362,7 +362,6 @@ class Engine:
         """End the processes that compile; requests that wait for one fail, and none is admitted."""
         self._closed = True
         self._compiler.close()
-        self._pipeline.close()
 
     def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
         """Give a request that is about to run its constraint; a question has none."""

@@ -73,9 +73,6 @@ class Writer:
             }
             yield from self._drafts.draft(canvases, wanted)
 
-    def close(self) -> None:
-        """Nothing is under way between two steps."""
-
     def _look(self, slot: int, sequence: Sequence, work: int) -> None:
         """Ask the constraint what comes next, unless it has said so. What it leaves no choice about
         is written at once: the next pass reads it along with the rest."""

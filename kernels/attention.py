@@ -41,7 +41,16 @@ TILES: dict[tuple[int, int], dict[str, int]] = {
     (512, 1): {"BLOCK_M": 32, "BLOCK_N": 64, "OWN_N": 32, "DV": 256, "num_warps": 8},
     (512, 2): {"BLOCK_M": 32, "BLOCK_N": 32, "OWN_N": 32, "DV": 256, "num_warps": 8},
 }
-_STAGES = 2  # of loads under way
+TILES = {key: {**tile, "num_stages": 2} for key, tile in TILES.items()}
+# For SMs whose blocks may use 200 KB of shared memory and more; measured on an H100.
+LARGE_TILES = {
+    **TILES,
+    (512, 1): {"BLOCK_M": 128, "BLOCK_N": 64, "OWN_N": 64, "DV": 256, "num_warps": 8}
+    | {"num_stages": 1},
+    (512, 2): {"BLOCK_M": 128, "BLOCK_N": 32, "OWN_N": 32, "DV": 256, "num_warps": 8}
+    | {"num_stages": 2},
+}
+_LARGE = (9, 10)  # majors of those SMs
 _PROGRAMS = 512  # enough for the 132 to 188 multiprocessors of the GPUs that this is meant for
 _KEYS = 512  # the least a program is started for where keys are split
 _SPLITS = 16  # at the most
@@ -120,14 +129,22 @@ def attention(
         )
     if not _covered(paging):
         return torch.zeros_like(q)
-    launch = launch_of(paging, window, H, h, D, size)
+    launch = launch_of(paging, window, H, h, D, size, q.device)
     tables = paging.numbers, paging.table
     return _attention(q, k, v, *pages, *tables, window or _EVERYTHING, *launch)
 
 
-def launch_of(paging: Paging, window: int | None, H: int, h: int, D: int, size: int) -> Launch:
-    """That of one segment or more over pages whose numbers have `size` bytes."""
-    tile = TILES[D, size]
+def tile_of(device: torch.device, D: int, size: int) -> dict[str, int]:
+    """Return the tile that a device takes for heads of D numbers, cached ones of `size` bytes."""
+    large = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in _LARGE
+    return (LARGE_TILES if large else TILES)[D, size]
+
+
+def launch_of(
+    paging: Paging, window: int | None, H: int, h: int, D: int, size: int, device: torch.device
+) -> Launch:
+    """Return the launch of one segment or more over pages whose numbers have `size` bytes."""
+    tile = tile_of(device, D, size)
     tiles = sum(-(-s.tokens * (H // h) // tile["BLOCK_M"]) for s in paging.segments)
     longest = max(s.position + s.tokens for s in paging.segments)
     splits = _splits(tiles * h * (D // tile["DV"]), min(longest, window or longest))
@@ -211,7 +228,7 @@ def _attention(
 ) -> Tensor:
     """One operator, so that tracers see through it what they cannot see in a launch."""
     (N, H, D), h = q.shape, k.shape[1]
-    tile: dict[str, int] = {**TILES[D, keys.dtype.itemsize], "num_stages": _STAGES}
+    tile = tile_of(q.device, D, keys.dtype.itemsize)
     if keys.dtype == torch.float8_e4m3fn and not _knows_fp8(q.device):
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     out, parts, sums = torch.empty_like(q), q, q

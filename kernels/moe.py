@@ -288,11 +288,7 @@ def _activations(x_ptr, SPLIT: tl.constexpr):
 @triton.jit
 def _dot(w, x, acc, WEIGHTS_FIRST: tl.constexpr):
     """Add `w x` to `acc`, or to the transposed `acc`."""
-    if WEIGHTS_FIRST:
-        acc = tl.dot(w, x, acc)
-    else:
-        acc = tl.dot(tl.trans(x), tl.trans(w), acc)
-    return acc
+    return tl.dot(w, x, acc) if WEIGHTS_FIRST else tl.dot(tl.trans(x), tl.trans(w), acc)
 
 
 @triton.jit
@@ -419,9 +415,7 @@ def _down_kernel(
         acc = _zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
         for _ in range(groups):
             h = _activations(h_at, SPLIT)
-            acc = _added(
-                acc, w_at, scale_at, h, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M
-            )
+            acc = _added(acc, w_at, scale_at, h, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M)
             h_at += 64
             w_at += 1024 if FOUR_BIT else 64
             scale_at += 256

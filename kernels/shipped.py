@@ -28,7 +28,7 @@ DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *fp32:16 i32:16 i32:16 i32 {} True 
 ATTENTION = (
     "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
     " i32 i32 i32 i32 {2} {3[DV]} 16 {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
-    " num_warps={3[num_warps]} num_stages={5}"
+    " num_warps={3[num_warps]} num_stages={3[num_stages]}"
 )
 APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
 STACKS = {True: "*i16:16 *u8:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
@@ -89,15 +89,15 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         for sm in SHARED
     ),
 ]
-for (D, size), options in attention.TILES.items():
-    kinds = {"*u8": [80], "*fp8e4nv": [90, 100, 120]} if size == 1 else {"*bf16": [*SHARED]}
-    for kind, sms in kinds.items():
-        for splits, out in ((1, "*bf16"), (4, "*fp32")):
-            shape = f"{8 if D == 512 else 2} {D}"
-            more = shape, options, splits, attention._STAGES
-            signature = ATTENTION.format(kind, out, *more)
-            needed = {sm: "mma" for sm in sms if D > 128 or sm in (80, 120)}
-            KERNELS.append(("attention._attention_kernel", signature, needed))
+for tiles, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (90, 100))):
+    for (D, size), options in tiles.items():
+        for sm in able:
+            kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
+            for splits, out in ((1, "*bf16"), (4, "*fp32")):
+                shape = f"{8 if D == 512 else 2} {D}"
+                signature = ATTENTION.format(kind, out, shape, options, splits)
+                needed = {sm: "mma" if D > 128 or sm in (80, 120) else ""}
+                KERNELS.append(("attention._attention_kernel", signature, needed))
 KERNELS += [
     ("attention._merge_kernel", "*fp32:16 *fp32:16 *bf16:16 i32 512 4", dict.fromkeys(SHARED, "")),
     ("paging._append_kernel", APPEND.format("*bf16", "*u8"), dict.fromkeys(SHARED, "")),

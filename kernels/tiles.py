@@ -11,9 +11,9 @@ all of block b. Activations are ordered alike, column c at 16 p + e (`ordered`):
 of a group are is the same to a product, as long as both have them in one order.
 
 A word of 16 bits holds four codes, whose bits are where a shift and a mask make bf16 numbers of
-them. The sign and the three others of a code, at bit 15 and at bits 8 to 6 of a bf16, are its number
-times 2^-126, subnormal ones included; a scale is given times 2^117, so that both stay in the range
-of a bf16. What is decoded is therefore 2^-9 times the number; it is exact.
+them. The sign and the three others of a code, at bit 15 and at bits 8 to 6 of a bf16, are its
+number times 2^-126, subnormal ones included; a scale is given times 2^117, so that both stay in the
+range of a bf16. What is decoded is therefore 2^-9 times the number; it is exact.
 
 Shapes: stacks `[E, R, C]`, R and C multiples of 64, of G = C / 64 groups.
 """
@@ -68,7 +68,9 @@ def untiled(tiles: Tiles) -> NVFP4:
     words, scale, scale_2 = tiles
     E, r, G = words.shape[:3]
     codes = torch.stack([_code(words, p) for p in range(4)], -1)  # [..., 64, 16 words, 4]
-    codes = codes.view(E, r, G, 64, 2, 4, 2, 4).permute(0, 1, 3, 2, 5, 7, 4, 6).reshape(E, 64 * r, -1)
+    codes = (
+        codes.view(E, r, G, 64, 2, 4, 2, 4).permute(0, 1, 3, 2, 5, 7, 4, 6).reshape(E, 64 * r, -1)
+    )
     packed = codes[..., ::2] | codes[..., 1::2] << 4
     scales = scale.transpose(2, 3).reshape(E, 64 * r, 4 * G)
     return NVFP4(packed, scales.view(torch.float8_e4m3fn), scale_2)

@@ -176,7 +176,15 @@ class KVCache:
         """What the host decides of how kernels attend, by sort of layer."""
         H, size = self._config.heads, self._bytes
         return [
-            launch_of(plan.paging[c.kind], self._windows[c.kind], H, c.kv_heads, c.head_dim, size)
+            launch_of(
+                plan.paging[c.kind],
+                self._windows[c.kind],
+                H,
+                c.kv_heads,
+                c.head_dim,
+                size,
+                self._device,
+            )
             for c in dict.fromkeys(self._config.layers)
         ]
 

@@ -34,7 +34,7 @@ def test_passes_that_encode_nothing_are_counted_as_graphs_where_there_are_any():
     one = engine.generate(requests[0])
     assert one.stats.graphed == one.stats.denoiser_calls - one.stats.canvases > 0
     assert one.token_ids == eager[0].token_ids
-    together = engine.generate(requests)  # in two groups
+    together = engine.generate(requests)
     for result, other in zip(together, eager, strict=True):
         assert result.token_ids == other.token_ids
     assert sum(result.stats.graphed for result in together) > 0
