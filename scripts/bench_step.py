@@ -1,11 +1,12 @@
 """What a denoising step takes, from tokens to tokens, on a model with random weights.
 
-    python scripts/bench_step.py --tokenizer tokenizer.json[.xz] [--slots 1,4,16] [--json]
+    python scripts/bench_step.py --tokenizer tokenizer.json[.xz] [--slots 1,4,16] [--profile]
 
 By default it is DiffusionGemma 26B with experts in NVFP4 and an fp8 cache, whose 18 GB of weights
 are made on the GPU; `--config` is another model's config.json, as small as a CPU likes. Every slot
 has a prompt of its own; once all are encoded, steps under a JSON schema and without one are timed
-in turns. A step is one pass over the canvases of all slots.
+in turns. A step is one pass over the canvases of all slots. `--profile` adds what the device does
+in a step: launches, the time of each kernel, and the rest, in which it waits for the host.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +25,8 @@ from random_weights import random_model
 from rich.console import Console
 from rich.table import Table
 from stress import tokenizer_of
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 import dlm
 from dlm.chat import Chat
@@ -37,6 +41,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 _ROUNDS = 3  # of each mode in turns
 _ANSWER = 8192  # tokens at most: more than are timed
 _TOLD = 16  # tokens of a canvas that a pass of a trained model settles, to tell tokens a second
+_NAME, _KERNELS, _SHOWN = 90, 40, 16  # letters of a kernel's name; kernels kept and shown
 _ITEMS = 32  # of the array that a schema asks for, so that its text does not end
 
 
@@ -91,6 +96,7 @@ def arguments() -> argparse.Namespace:
     add("--steps", type=int, default=20, metavar="N", help="timed in each round; 20")
     add("--schema", type=Path, default=EXAMPLES / "invoice.json", metavar="FILE", help="of items")
     add("--tokenizer", type=Path, metavar="FILE", help="the built-in model's")
+    add("--profile", action="store_true", help="what the device does in a step")
     add("--json", action="store_true")
     args = parser.parse_args()
     for name in ("context", "steps"):
@@ -127,10 +133,13 @@ def measured(
     }
     engine.compile(spec).result()
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in modes}
+    profiles: dict[str, Any] = {}
     try:
         for _ in range(_ROUNDS):
             for name, requests in modes.items():
                 rounds[name].append(timed(engine, requests, args.steps))
+        for name, requests in modes.items() if args.profile else ():
+            profiles[name] = profiled(engine, requests, args.steps)
     finally:
         engine.close()
     return [
@@ -141,13 +150,49 @@ def measured(
             "tokens_per_second": 1e3 * slots * _TOLD / taken,
             "graphs": engine.backends["graphs"],
             "peak_bytes": max(each["peak_bytes"] for each in found),
+            **({"profile": profiles[name]} if name in profiles else {}),
         }
         for name, found in rounds.items()
     ]
 
 
-def timed(engine: dlm.Engine, requests: list[dlm.Request], steps: int) -> dict[str, float]:
-    """Milliseconds of a step, and the most memory that was in use. Who has an answer asks again."""
+def profiled(engine: dlm.Engine, requests: list[dlm.Request], steps: int) -> dict[str, Any]:
+    """Return what the device does in a step: milliseconds and launches, by kernel too.
+
+    The profiler itself takes time of the host, so that steps are longer than without it.
+    """
+    cuda = engine.model.device.type == "cuda"
+    activities = [ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]
+    taken = timed(engine, requests, steps, seen := profile(activities=activities))
+    sums: dict[str, list[float]] = {}
+    for event in seen.events() or ():
+        if not cuda or event.device_type == DeviceType.CUDA:
+            one = sums.setdefault(event.name[:_NAME], [0.0, 0])
+            one[0] += event.device_time_total if cuda else event.self_cpu_time_total
+            one[1] += 1
+    count = taken["passes"]
+    kernels = [
+        {"name": name, "milliseconds": time / 1e3 / count, "launches": calls / count}
+        for name, (time, calls) in sorted(sums.items(), key=lambda each: -each[1][0])
+    ]
+    return {
+        "milliseconds": taken["milliseconds"],
+        "device_milliseconds": sum(each["milliseconds"] for each in kernels),
+        "launches": sum(each["launches"] for each in kernels),
+        "kernels": kernels[:_KERNELS],
+    }
+
+
+def timed(
+    engine: dlm.Engine,
+    requests: list[dlm.Request],
+    steps: int,
+    around: AbstractContextManager[Any] | None = None,
+) -> dict[str, float]:
+    """Return milliseconds of a step, the steps there were, and the most memory that was in use.
+
+    A request that has its answer is made again. Steps are made within `around`.
+    """
     device = engine.model.device
     running = {engine.add(request): request for request in requests}
     waiting = set(running)
@@ -155,20 +200,22 @@ def timed(engine: dlm.Engine, requests: list[dlm.Request], steps: int) -> dict[s
         waiting -= {event.request for event in stepped(engine) if isinstance(event, dlm.Draft)}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    begun, passes = now(device), 0
-    while passes < steps * len(requests):
-        for event in stepped(engine):
-            passes += isinstance(event, dlm.Draft)
-            if isinstance(event, dlm.Finished):
-                request = running.pop(event.request)
-                running[engine.add(request)] = request
-    taken = now(device) - begun
+    with around or nullcontext():
+        begun, passes = now(device), 0
+        while passes < steps * len(requests):
+            for event in stepped(engine):
+                passes += isinstance(event, dlm.Draft)
+                if isinstance(event, dlm.Finished):
+                    request = running.pop(event.request)
+                    running[engine.add(request)] = request
+        taken = now(device) - begun
     for number in running:
         engine.cancel(number)
     while engine.busy:
         list(engine.step())
     return {
         "milliseconds": 1e3 * taken * len(requests) / passes,
+        "passes": passes / len(requests),
         "peak_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else 0,
     }
 
@@ -209,6 +256,22 @@ def show(found: dict[str, Any]) -> None:
             f"{row['peak_bytes'] / 1e9:.1f}" if row["peak_bytes"] else "-",
             row["graphs"],
         )
+    console.print(table)
+    for row in found["steps"]:
+        if "profile" in row:
+            show_profile(console, row)
+
+
+def show_profile(console: Console, row: dict[str, Any]) -> None:
+    seen = row["profile"]
+    times = f"{seen['milliseconds']:.1f} ms a step under the profiler"
+    work = f"{seen['device_milliseconds']:.1f} of the device in {seen['launches']:.0f} launches"
+    table = Table(title=f"{row['slots']} slots, {row['mode']}: {times}, {work}")
+    for column in ("kernel", "ms", "launches"):
+        table.add_column(column, justify="left" if column == "kernel" else "right")
+    for each in seen["kernels"][:_SHOWN]:
+        columns = f"{each['milliseconds']:.3f}", f"{each['launches']:.1f}"
+        table.add_row(each["name"], *columns)
     console.print(table)
 
 
