@@ -25,7 +25,9 @@ from torch import Tensor
 from dlm.kernels.vocab_cpu import mask_words, pass_rows
 from dlm.kernels.vocab_rows import Masks, VocabPass, check_numbers, check_source
 
-_CHUNK = 1 << 12  # tokens; 262,144 are 64 chunks, which one block merges
+_UNIT = 1 << 9  # tokens: 262,144 are 512 units, which one block merges
+_CHUNK, _CHUNK_WARPS = 1 << 12, 8  # tokens that a block reduces to units
+_FIT, _MERGE_WARPS = 8, 8  # units that are read again at once
 _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
 _GPU_BLOCK = 1 << 24  # without a kernel: of 64 MiB
 
@@ -145,25 +147,27 @@ def _in_blocks(given: _Given) -> VocabPass:
 
 def _launch(given: _Given) -> VocabPass:
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
-    (N, V), n, device = logits.shape, len(inverse_temperature), logits.device
-    chunks = max(1, -(-V // _CHUNK))
-    rows = torch.arange(N, device=device) if rows is None else rows
-    any_token = torch.full((n,), -1, device=device)
-    bitmask, chosen = masks or (any_token[:, None].int(), any_token)
-    source = (logits, logits.stride(0), bitmask, bitmask.stride(0), rows, chosen)
+    V, n, device = logits.shape[1], len(inverse_temperature), logits.device
+    units = max(1, -(-V // _UNIT))
+    bitmask, chosen = masks or (None, None)
+    source = (logits, logits.stride(0), bitmask, bitmask.stride(0) if masks else 0, rows, chosen)
     source = (*source, inverse_temperature)
-    parts = torch.empty(3, n, chunks, device=device)
-    best = torch.empty(n, chunks, dtype=torch.int32, device=device)
+    parts = torch.empty(3, n, units, device=device)
     floats = torch.empty(3, n, device=device)
     ints = torch.empty(3, n, dtype=torch.int64, device=device)
-    ids = torch.full((n, k), -1, dtype=torch.int32, device=device)
-    listed = torch.zeros(n, k, device=device)
-    constants: dict[str, Any] = {"CAP": softcap or 0.0, "CHUNK": _CHUNK, "num_warps": 8}
+    ids = torch.empty(n, k, dtype=torch.int32, device=device)
+    listed = torch.empty(n, k, device=device)
+    constants: dict[str, Any] = {"CAP": softcap or 0.0, "UNIT": _UNIT}
     with torch.cuda.device_of(logits):
-        _chunk_kernel[n, chunks](*source, parts, best, V, **constants)
-        constants["CHUNKS"] = triton.next_power_of_2(chunks)
+        reduced: dict[str, Any] = {"CHUNK": _CHUNK, "num_warps": _CHUNK_WARPS}
+        grid = n, -(-units * _UNIT // _CHUNK)
+        _chunk_kernel[grid](*source, parts, V, units, **constants, **reduced)
+        merged: dict[str, Any] = {"UNITS": triton.next_power_of_2(units), "FIT": _FIT}
         outputs = uniform, floats, ints, ids, listed
-        _merge_kernel[(n,)](*source, parts, best, *outputs, n, V, threshold, k, chunks, **constants)
+        _merge_kernel[(n,)](
+            *source, parts, *outputs, n, V, threshold, k, units,
+            **constants, **merged, num_warps=_MERGE_WARPS,
+        )  # fmt: skip
     (lse, entropy, tail), (argmax, draw, count) = floats, ints
     return VocabPass(lse, entropy, argmax, draw, count, tail, ids, listed)
 
@@ -180,19 +184,28 @@ def _check(given: _Given) -> None:
 
 @triton.jit
 def allowed_logits(
-    logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row, chunk,
-    CHUNK: tl.constexpr,
+    logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row, group,
 ):  # fmt: skip
-    """Of one chunk, in fp32: -inf where a token is forbidden, or past the vocabulary."""
-    source = tl.load(rows_ptr + row)  # times the stride it overflows int32: 8k rows of 256k tokens
-    mask = tl.load(masks_ptr + row)
-    word = chunk * (CHUNK // 32) + tl.arange(0, CHUNK // 32)
-    start = bitmask_ptr + tl.maximum(mask, 0) * bitmask_stride
-    bits = tl.load(start + word, mask=(word * 32 < vocab) & (mask >= 0), other=-1)
-    allowed = tl.reshape((bits[:, None] >> tl.arange(0, 32)[None, :]) & 1, [CHUNK]) != 0
-    token = chunk * CHUNK + tl.arange(0, CHUNK)
-    logit = tl.load(logits_ptr + source * logits_stride + token, mask=token < vocab, other=0.0)
-    return tl.where(allowed & (token < vocab), logit.to(tl.float32), float("-inf")), token
+    """Load groups of eight tokens, in fp32: -inf where one is forbidden, or past the vocabulary.
+
+    Returns logits and tokens, in the shape of `group` with an 8 behind it. A group is what a thread
+    reads at once, and its mask is a byte. `rows_ptr`, or both bitmask and `masks_ptr`, may be None.
+    """
+    at = tl.arange(0, 8)
+    token = tl.expand_dims(group, -1) * 8 + at
+    source = row
+    if rows_ptr is not None:
+        source = tl.load(rows_ptr + row)  # times the stride it overflows int32: 8k rows of 256k
+    start = logits_ptr + source * logits_stride
+    logit = tl.load(start + token, mask=token < vocab, other=float("-inf")).to(tl.float32)
+    if masks_ptr is not None:
+        mask = tl.load(masks_ptr + row)
+        start = bitmask_ptr.to(tl.pointer_type(tl.uint8), bitcast=True)
+        start += tl.maximum(mask, 0) * bitmask_stride * 4
+        byte = tl.load(start + group, mask=(group * 8 < vocab) & (mask >= 0), other=255)
+        bit = tl.expand_dims(byte.to(tl.int32), -1) & (1 << at)
+        logit = tl.where(bit != 0, logit, float("-inf"))
+    return logit, token
 
 
 @triton.jit
@@ -204,38 +217,68 @@ def heated_logits(logit, inverse_temperature, CAP: tl.constexpr):
     return x * inverse_temperature
 
 
+@triton.jit
+def _shares(logit, CAP: tl.constexpr):
+    """Compute r = 1 / (1 + e^(2 y)) of y = logit / CAP, in which tanh y is 1 - 2 r.
+
+    Four of a group share one division, as the units of a GPU that divide and take powers are what
+    this would wait for. Of the power, 2^30 is enough: four of those have a product.
+    """
+    power = tl.exp2(logit * (2 * 1.4426950408889634 / CAP))
+    base = 1 + tl.minimum(power, 1073741824.0, propagate_nan=tl.PropagateNan.ALL)
+    a, b = tl.split(tl.reshape(base, base.shape[:-1] + [4, 2]))
+    pair = a * b
+    c, d = tl.split(tl.reshape(pair, pair.shape[:-1] + [2, 2]))
+    four = 1 / (c * d)
+    two = tl.reshape(tl.join(four * d, four * c), pair.shape)
+    return tl.reshape(tl.join(two * b, two * a), base.shape)
+
+
 @triton.jit(do_not_specialize=["bitmask_stride"])  # it changes: one program for all
 def _chunk_kernel(
     logits_ptr,  # [N, vocab] any float
     logits_stride,  # elements from row to row
-    bitmask_ptr,  # [masks, words] int32
+    bitmask_ptr,  # [masks, words] int32, or None
     bitmask_stride,
-    rows_ptr,  # [n] int64: which row of the logits
-    masks_ptr,  # [n] int64: which row of the bitmask, or -1
+    rows_ptr,  # [n] int64: which row of the logits; None: the same
+    masks_ptr,  # [n] int64: which row of the bitmask, or -1; None with the bitmask
     inverse_ptr,  # [n] fp32: 1 / temperature
-    parts_ptr,  # [3, n, chunks] fp32: top logit, sum of e = exp(x - x_top), sum of e * (x - x_top)
-    best_ptr,  # [n, chunks] int32: the first token with the top logit
+    parts_ptr,  # [3, n, units] fp32: top logit, sum of e = exp(x - x_top), sum of e * (x - x_top)
     vocab,
+    units,
     CAP: tl.constexpr,
+    UNIT: tl.constexpr,  # a multiple of 256, which a warp reads at once: it needs no other
     CHUNK: tl.constexpr,
 ):
+    LOG2E: tl.constexpr = 1.4426950408889634
     row = tl.program_id(0).to(tl.int64)
-    chunk, chunks = tl.program_id(1), tl.num_programs(1)
-    logit, token = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
+    unit = tl.program_id(1) * (CHUNK // UNIT) + tl.arange(0, CHUNK // UNIT)
+    group = (tl.arange(0, UNIT // 256) * 32)[:, None, None] + tl.arange(0, 32)[None, None, :]
+    group += (unit * (UNIT // 8))[None, :, None]
+    logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
-        chunk, CHUNK,
+        group,
     )  # fmt: skip
     inverse = tl.load(inverse_ptr + row)
-    top = tl.max(logit, 0)
+    top = tl.max(tl.max(tl.max(logit, 3), 0), 1)
     some = tl.where(top == float("-inf"), 0.0, top)
-    x = heated_logits(logit, inverse, CAP) - heated_logits(some, inverse, CAP)
-    e = tl.exp(x)
-    at = row * chunks + chunk
-    part = tl.num_programs(0).to(tl.int64) * chunks
-    tl.store(parts_ptr + at, top)
-    tl.store(parts_ptr + part + at, tl.sum(e, 0))
-    tl.store(parts_ptr + 2 * part + at, tl.sum(e * tl.where(e > 0, x, 0.0), 0))
-    tl.store(best_ptr + at, tl.min(tl.where(logit == top, token, vocab), 0))
+    if CAP > 0:  # exponents to the base 2
+        heat = inverse * (2 * CAP * LOG2E)
+        power = tl.exp2(some * (2 * LOG2E / CAP))
+        lowest = heat / (1 + tl.minimum(power, 1073741824.0))
+        x = lowest[None, :, None, None] - _shares(logit, CAP) * heat
+        e = tl.where(logit == float("-inf"), 0.0, tl.exp2(x))
+    else:
+        heat = inverse * LOG2E
+        x = logit * heat - (some * heat)[None, :, None, None]
+        e = tl.exp2(x)
+        x = tl.maximum(x, -1e4)  # 0 * -inf would be NaN
+    sums = tl.sum(tl.sum(tl.sum(e, 3), 0), 1)
+    sums_x = tl.sum(tl.sum(tl.sum(e * x, 3), 0), 1) * (1 / LOG2E)
+    at, part = row * units + unit, tl.num_programs(0).to(tl.int64) * units
+    tl.store(parts_ptr + at, top, mask=unit < units)
+    tl.store(parts_ptr + part + at, sums, mask=unit < units)
+    tl.store(parts_ptr + 2 * part + at, sums_x, mask=unit < units)
 
 
 @triton.jit(do_not_specialize=["bitmask_stride", "n"])
@@ -248,80 +291,97 @@ def _merge_kernel(
     masks_ptr,
     inverse_ptr,
     parts_ptr,
-    best_ptr,
     uniform_ptr,  # [n] fp32
     floats_ptr,  # [3, n] fp32: lse, entropy, tail
     ints_ptr,  # [3, n] int64: argmax, draw, count
-    ids_ptr,  # [n, k] int32, all -1
-    listed_ptr,  # [n, k] fp32, all 0
+    ids_ptr,  # [n, k] int32
+    listed_ptr,  # [n, k] fp32
     n,
     vocab,
     threshold,
     k,
-    chunks,
+    units,
     CAP: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    UNIT: tl.constexpr,
+    UNITS: tl.constexpr,
+    FIT: tl.constexpr,  # units that are read at once
 ):
     row = tl.program_id(0).to(tl.int64)
-    part = tl.num_programs(0).to(tl.int64) * chunks
-    index = tl.arange(0, CHUNKS)
-    at, real = row * chunks + index, index < chunks
+    part = tl.num_programs(0).to(tl.int64) * units
+    index = tl.arange(0, UNITS)
+    at, real = row * units + index, index < units
     tops = tl.load(parts_ptr + at, mask=real, other=float("-inf"))
-    top = tl.max(tops, 0)
-    nothing = top == float("-inf")
-    inverse = tl.load(inverse_ptr + row)
-    shift = heated_logits(tl.where(nothing, 0.0, top), inverse, CAP)
-    below = tl.where(tops == float("-inf"), -1e4, heated_logits(tops, inverse, CAP) - shift)
     sums = tl.load(parts_ptr + part + at, mask=real, other=0.0)
     sums_x = tl.load(parts_ptr + 2 * part + at, mask=real, other=0.0)
-    best = tl.load(best_ptr + at, mask=real, other=vocab)
-    scale = tl.where(tops == float("-inf"), 0.0, tl.exp(below))
-    sums = tl.where(tops == float("-inf"), 0.0, sums)
+    inverse = tl.load(inverse_ptr + row)
+    uniform = tl.load(uniform_ptr + row)
+    top = tl.max(tops, 0)
+    nothing = top == float("-inf")
+    shift = heated_logits(tl.where(nothing, 0.0, top), inverse, CAP)
+    below = tl.where(tops == float("-inf"), -1e4, heated_logits(tops, inverse, CAP) - shift)
+    scale = tl.exp(below)
     mass = sums * scale
     total = tl.where(nothing, 1.0, tl.sum(mass, 0))
     total_x = tl.sum(scale * sums_x + mass * below, 0)
     tl.store(floats_ptr + row, tl.where(nothing, float("-inf"), shift + tl.log(total)))
     tl.store(floats_ptr + n + row, tl.log(total) - total_x / total)
-    argmax = tl.min(tl.where(tops == top, best, vocab), 0)
-    tl.store(ints_ptr + row, tl.where(nothing, -1, argmax))
 
-    aim = tl.load(uniform_ptr + row) * total
-    passed = (tl.cumsum(mass, 0) > aim) & (mass > 0)
-    first = tl.min(tl.where(passed, index, CHUNKS), 0)
-    last = tl.max(tl.where(mass > 0, index, 0), 0)
-    chunk = tl.where(first < CHUNKS, first, last)  # rounding may leave less mass than the aim
-    aim -= tl.sum(tl.where(index < chunk, mass, 0.0), 0)
-    logit, token = allowed_logits(
+    best = tl.min(tl.where(tops == top, index, UNITS - 1), 0)
+    aim = uniform * total
+    some = mass > 1e-30  # not so little that its tokens may have none
+    passed = (tl.cumsum(mass, 0) > aim) & some
+    first = tl.min(tl.where(passed, index, UNITS), 0)
+    last = tl.max(tl.where(some, index, 0), 0)
+    drawn = tl.where(first < UNITS, first, last)  # rounding may leave less mass than the aim
+    aim -= tl.sum(tl.where(index < drawn, mass, 0.0), 0)
+    inside = tl.arange(0, UNIT // 8)
+    best_logit, best_token = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
-        chunk, CHUNK,
+        best * (UNIT // 8) + inside,
     )  # fmt: skip
-    e = tl.exp(heated_logits(logit, inverse, CAP) - shift)
+    logit, token = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
+        logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
+        drawn * (UNIT // 8) + inside,
+    )  # fmt: skip
+    argmax = tl.min(tl.min(tl.where(best_logit == top, best_token, vocab - 1), 1), 0)
+    tl.store(ints_ptr + row, tl.where(nothing, -1, argmax))
+    e = tl.reshape(tl.exp(heated_logits(logit, inverse, CAP) - shift), [UNIT])
+    token = tl.reshape(token, [UNIT])
     passed = (tl.cumsum(e, 0) > aim) & (e > 0)  # a sum of other terms may exceed it a token early
     first = tl.min(tl.where(passed, token, vocab), 0)
     last = tl.max(tl.where(e > 0, token, -1), 0)
     tl.store(ints_ptr + n + row, tl.where(first < vocab, first, last))
 
+    hot = (scale / total >= threshold) & (tops > float("-inf"))
+    tail = tl.sum(tl.where(hot, 0.0, mass), 0) / total
+    so_far = tl.cumsum(hot.to(tl.int32), 0)
+    to_read = tl.sum(hot.to(tl.int32), 0)
+    many = to_read > k  # each of them has one
+    to_read = tl.where(many, 0, to_read)
     count = 0
-    tail = 0.0
-    for chunk in range(chunks):
-        top = tl.load(parts_ptr + row * chunks + chunk)
-        if (count <= k) & (top > float("-inf")):
-            highest = tl.exp(heated_logits(top, inverse, CAP) - shift)
-            if highest / total >= threshold:
-                logit, token = allowed_logits(
-                    logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr,
-                    vocab, row, chunk, CHUNK,
-                )  # fmt: skip
-                p = tl.exp(heated_logits(logit, inverse, CAP) - shift) / total
-                above = p >= threshold
-                place = count + tl.cumsum(above.to(tl.int32), 0) - 1
-                listed = above & (place < k)
-                tl.store(ids_ptr + row * k + place, token, mask=listed)
-                tl.store(listed_ptr + row * k + place, logit, mask=listed)
-                tail += tl.sum(tl.where(above, 0.0, p), 0)
-                count += tl.sum(above.to(tl.int32), 0)
-            else:
-                tail += tl.load(parts_ptr + part + row * chunks + chunk) * highest / total
+    begin = 0
+    while (begin < to_read) & (count <= k):
+        place = begin + tl.arange(0, FIT)
+        unit = tl.sum((so_far[None, :] <= place[:, None]).to(tl.int32), 1)  # past all others: UNITS
+        logit, token = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
+            logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
+            unit[:, None] * (UNIT // 8) + inside[None, :],
+        )  # fmt: skip
+        logit, token = tl.reshape(logit, [FIT * UNIT]), tl.reshape(token, [FIT * UNIT])
+        p = tl.exp(heated_logits(logit, inverse, CAP) - shift) / total
+        above = (p >= threshold) & (logit > float("-inf"))
+        place = count + tl.cumsum(above.to(tl.int32), 0) - 1
+        listed = above & (place < k)
+        tl.store(ids_ptr + row * k + place, token, mask=listed)
+        tl.store(listed_ptr + row * k + place, logit, mask=listed)
+        tail += tl.sum(tl.where(above, 0.0, p), 0)
+        count += tl.sum(above.to(tl.int32), 0)
+        begin += FIT
+    place = tl.arange(0, UNIT)
+    for begin in range(0, k, UNIT):
+        empty = (begin + place >= count) & (begin + place < k)
+        tl.store(ids_ptr + row * k + begin + place, -1, mask=empty)
+        tl.store(listed_ptr + row * k + begin + place, 0.0, mask=empty)
+    count = tl.where(many, k + 1, tl.minimum(count, k + 1))
     tl.store(floats_ptr + 2 * n + row, tl.where(count > k, 1.0, tail))
-    tl.store(ints_ptr + 2 * n + row, tl.minimum(count, k + 1))
+    tl.store(ints_ptr + 2 * n + row, count)
