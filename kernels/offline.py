@@ -3,7 +3,8 @@
 A kernel imported under TRITON_INTERPRET can only be interpreted, so this is a process of its own:
 `findings` starts it. A case is a kernel, as in `file.function`, a signature and an SM's number. A
 signature is that of `triton.tools.compile`: a type for each parameter, with ":16" behind it if the
-pointer or number is a multiple of 16, a value for each constexpr; then options (num_warps=8).
+pointer or number is a multiple of 16, a value for each constexpr, None for a pointer that may be
+left out; then options (num_warps=8).
 """
 
 import ast
@@ -58,7 +59,7 @@ def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
     options = {key: int(value) for key, _, value in (w.partition("=") for w in words) if value}
     types, constants, attributes = {}, {}, {}
     for param, word in zip(kernel.params, [w for w in words if "=" not in w], strict=True):
-        if param.is_constexpr:
+        if param.is_constexpr or word == "None":
             types[param.name] = "constexpr"
             constants[param.name] = ast.literal_eval(word)
         else:

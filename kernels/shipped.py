@@ -1,21 +1,26 @@
 """Every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
-from dlm.kernels import attention, moe
+from dlm.kernels import attention, moe, vocab
 from dlm.kernels.nvfp4 import W4A4_TILES, W4A16_TILES
 from dlm.kernels.offline import Case
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
 TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a", 120: "sm_120a"}
 
-LOGITS = "{}:16 i32:16 *i32:16 i32 *i64:16 *i64:16 *fp32:16 *fp32:16 *i32:16"
-CHUNK = LOGITS + " i32:16 {} 4096 num_warps=8"
+MASKED = "*i32:16 i32 *i64:16 *i64:16"
+WHERE = (MASKED, "None i32 None None")  # masks and rows, or neither
+CHUNK = (
+    f"{{0}}:16 i32:16 {{1}} *fp32:16 *fp32:16 i32:16 i32:16 {{2}} {vocab._UNIT} {vocab._CHUNK}"
+    f" num_warps={vocab._CHUNK_WARPS}"
+)
 MERGE = (
-    LOGITS + " *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 i32 i32:16 fp32 i32:16 i32:16"
-    " {} 64 4096 num_warps=8"
+    "{0}:16 i32:16 {1} *fp32:16 *fp32:16 *fp32:16 *fp32:16 *i64:16 *i32:16 *fp32:16 *i32:16"
+    f" i32 i32:16 fp32 i32:16 i32:16 {{2}} {vocab._UNIT} {2**18 // vocab._UNIT}"
+    f" {vocab.fit(vocab._MERGE_WARPS)} num_warps={vocab._MERGE_WARPS}"
 )
 CUT = (
-    "{0}:16 i32:16 *i32:16 i32 *i64:16 *i64:16 *fp32:16 *i32:16 *fp32:16 *fp32:16 *i32:16"
-    " i32:16 i32:16 i32 {1} {2} 4096 num_warps=8"
+    "{0}:16 i32:16 {1} *fp32:16 *i32:16 *fp32:16 *fp32:16 *i32:16"
+    " i32:16 i32:16 i32 {2} {3} 4096 num_warps=8 maxnreg=128"
 )
 W4A16 = "{}:16 *u8:16 *i32:16 *fp32 {}:16 i32:16 i32 i32:16 i32 "
 W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
@@ -48,13 +53,15 @@ def experts_layout(four_bit: bool, sm: int) -> str:
 # Signatures as offline.py reads them; GPUs, and what instruction there must be.
 KERNELS: list[tuple[str, str, dict[int, str]]] = [
     *(
-        (f"vocab.{kernel}", signature.format(logits, cap), dict.fromkeys(sms, ""))
+        (f"vocab.{kernel}", signature.format(logits, where, cap), dict.fromkeys(sms, ""))
         for kernel, signature in (("_chunk_kernel", CHUNK), ("_merge_kernel", MERGE))
         for logits, cap, sms in (("*bf16", 30.0, SHARED), ("*fp32", 0.0, [120]))
+        for where in WHERE
     ),
     *(
-        ("vocab_cut._cut_kernel", CUT.format(logits, cap, low), dict.fromkeys(sms, ""))
-        for logits, cap, low, sms in (("*bf16", 30.0, 16, SHARED), ("*fp32", 0.0, 0, SHARED))
+        ("vocab_cut._cut_kernel", CUT.format(logits, where, cap, low), dict.fromkeys(SHARED, ""))
+        for logits, cap, low in (("*bf16", 30.0, 16), ("*fp32", 0.0, 0))
+        for where in WHERE
     ),
     (
         "nvfp4._quantize_kernel",

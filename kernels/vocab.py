@@ -2,8 +2,9 @@
 
 Per row: log-sum-exp, entropy, argmax, one draw, and the tokens above a probability, with the mass
 of all others. The logits are capped, heated and masked on the way, and no second `[n, V]` tensor
-is written. The vocabulary is read in chunks, of which a maximum and two sums are kept. Most rows
-give most chunks next to nothing: only chunks that hold something to report are read again.
+is written. Of each unit of some hundred tokens a maximum and two sums are kept: one kernel reduces
+chunks of units, another merges the units of a row. Most rows give most units next to nothing: only
+units that hold something to report are read again, and none if more hold something than fit.
 
 Nothing is known here of grammars, canvases or random generators: masks, temperatures and one
 number per row to draw by are arguments. The kernels are tested in Triton's interpreter and
@@ -27,9 +28,10 @@ from dlm.kernels.vocab_rows import Masks, VocabPass, check_numbers, check_source
 
 _UNIT = 1 << 9  # tokens: 262,144 are 512 units, which one block merges
 _CHUNK, _CHUNK_WARPS = 1 << 12, 8  # tokens that a block reduces to units
-_FIT, _MERGE_WARPS = 8, 8  # units that are read again at once
+_MERGE_WARPS = 8  # each reads 256 tokens at once: eight a thread, which it stores without moving
 _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
 _GPU_BLOCK = 1 << 24  # without a kernel: of 64 MiB
+_LOG2E = tl.constexpr(1.4426950408889634)
 
 
 def vocab_pass_reference(
@@ -149,27 +151,33 @@ def _launch(given: _Given) -> VocabPass:
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     V, n, device = logits.shape[1], len(inverse_temperature), logits.device
     units = max(1, -(-V // _UNIT))
-    bitmask, chosen = masks or (None, None)
-    source = (logits, logits.stride(0), bitmask, bitmask.stride(0) if masks else 0, rows, chosen)
-    source = (*source, inverse_temperature)
+    bitmask, stride, chosen = None, 0, None
+    if masks:
+        bitmask, stride, chosen = masks.bitmask, masks.bitmask.stride(0), masks.rows
+    source = (logits, logits.stride(0), bitmask, stride, rows, chosen, inverse_temperature)
     parts = torch.empty(3, n, units, device=device)
     floats = torch.empty(3, n, device=device)
     ints = torch.empty(3, n, dtype=torch.int64, device=device)
     ids = torch.empty(n, k, dtype=torch.int32, device=device)
     listed = torch.empty(n, k, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "UNIT": _UNIT}
+    chunk: dict[str, Any] = {"CHUNK": _CHUNK, "num_warps": _CHUNK_WARPS}
+    merge: dict[str, Any] = {"UNITS": triton.next_power_of_2(units), "num_warps": _MERGE_WARPS}
     with torch.cuda.device_of(logits):
-        reduced: dict[str, Any] = {"CHUNK": _CHUNK, "num_warps": _CHUNK_WARPS}
         grid = n, -(-units * _UNIT // _CHUNK)
-        _chunk_kernel[grid](*source, parts, V, units, **constants, **reduced)
-        merged: dict[str, Any] = {"UNITS": triton.next_power_of_2(units), "FIT": _FIT}
-        outputs = uniform, floats, ints, ids, listed
+        _chunk_kernel[grid](*source, parts, V, units, **constants, **chunk)
+        outputs = uniform, floats, ints, ids, listed, torch.empty_like(ids)
+        merge["FIT"] = fit(_MERGE_WARPS)
         _merge_kernel[(n,)](
-            *source, parts, *outputs, n, V, threshold, k, units,
-            **constants, **merged, num_warps=_MERGE_WARPS,
-        )  # fmt: skip
+            *source, parts, *outputs, n, V, threshold, k, units, **constants, **merge
+        )
     (lse, entropy, tail), (argmax, draw, count) = floats, ints
     return VocabPass(lse, entropy, argmax, draw, count, tail, ids, listed)
+
+
+def fit(warps: int) -> int:
+    """How many units so many warps read at once."""
+    return max(1, warps * 256 // _UNIT)
 
 
 def _check(given: _Given) -> None:
@@ -224,11 +232,11 @@ def _shares(logit, CAP: tl.constexpr):
     Four of a group share one division, as the units of a GPU that divide and take powers are what
     this would wait for. Of the power, 2^30 is enough: four of those have a product.
     """
-    power = tl.exp2(logit * (2 * 1.4426950408889634 / CAP))
+    power = tl.exp2(logit * (2 * _LOG2E / CAP))
     base = 1 + tl.minimum(power, 1073741824.0, propagate_nan=tl.PropagateNan.ALL)
-    a, b = tl.split(tl.reshape(base, base.shape[:-1] + [4, 2]))
+    a, b = tl.split(tl.reshape(base, [*base.shape[:-1], 4, 2]))
     pair = a * b
-    c, d = tl.split(tl.reshape(pair, pair.shape[:-1] + [2, 2]))
+    c, d = tl.split(tl.reshape(pair, [*pair.shape[:-1], 2, 2]))
     four = 1 / (c * d)
     two = tl.reshape(tl.join(four * d, four * c), pair.shape)
     return tl.reshape(tl.join(two * b, two * a), base.shape)
@@ -250,35 +258,91 @@ def _chunk_kernel(
     UNIT: tl.constexpr,  # a multiple of 256, which a warp reads at once: it needs no other
     CHUNK: tl.constexpr,
 ):
-    LOG2E: tl.constexpr = 1.4426950408889634
     row = tl.program_id(0).to(tl.int64)
     unit = tl.program_id(1) * (CHUNK // UNIT) + tl.arange(0, CHUNK // UNIT)
     group = (tl.arange(0, UNIT // 256) * 32)[:, None, None] + tl.arange(0, 32)[None, None, :]
     group += (unit * (UNIT // 8))[None, :, None]
+    inverse = tl.load(inverse_ptr + row)  # long before it is needed
     logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
         group,
     )  # fmt: skip
-    inverse = tl.load(inverse_ptr + row)
     top = tl.max(tl.max(tl.max(logit, 3), 0), 1)
     some = tl.where(top == float("-inf"), 0.0, top)
     if CAP > 0:  # exponents to the base 2
-        heat = inverse * (2 * CAP * LOG2E)
-        power = tl.exp2(some * (2 * LOG2E / CAP))
+        heat = inverse * (2 * CAP * _LOG2E)
+        power = tl.exp2(some * (2 * _LOG2E / CAP))
         lowest = heat / (1 + tl.minimum(power, 1073741824.0))
         x = lowest[None, :, None, None] - _shares(logit, CAP) * heat
         e = tl.where(logit == float("-inf"), 0.0, tl.exp2(x))
     else:
-        heat = inverse * LOG2E
+        heat = inverse * _LOG2E
         x = logit * heat - (some * heat)[None, :, None, None]
         e = tl.exp2(x)
         x = tl.maximum(x, -1e4)  # 0 * -inf would be NaN
     sums = tl.sum(tl.sum(tl.sum(e, 3), 0), 1)
-    sums_x = tl.sum(tl.sum(tl.sum(e * x, 3), 0), 1) * (1 / LOG2E)
-    at, part = row * units + unit, tl.num_programs(0).to(tl.int64) * units
-    tl.store(parts_ptr + at, top, mask=unit < units)
-    tl.store(parts_ptr + part + at, sums, mask=unit < units)
-    tl.store(parts_ptr + 2 * part + at, sums_x, mask=unit < units)
+    sums_x = tl.sum(tl.sum(tl.sum(e * x, 3), 0), 1) * (1 / _LOG2E)
+    of = (tl.arange(0, 2)[:, None] + 2 * tl.arange(0, 2)[None, :])[None, :, :]
+    values = tl.join(tl.join(top, sums), tl.join(sums_x, sums_x))  # one store waits less than three
+    at = row * units + unit[:, None, None] + of * (tl.num_programs(0).to(tl.int64) * units)
+    tl.store(parts_ptr + at, values, mask=(unit < units)[:, None, None] & (of < 3))
+
+
+@triton.jit
+def _first_beyond(aim, e, token, vocab):
+    """Find the first token up to which there is more mass than `aim`, in groups that have some."""
+    by_group = tl.sum(e, 1)
+    so_far = (tl.cumsum(by_group, 0) - by_group)[:, None] + tl.cumsum(e, 1)
+    passed = (so_far > aim) & (e > 0)  # a sum of other terms may exceed it a token early
+    first = tl.min(tl.min(tl.where(passed, token, vocab), 1), 0)
+    last = tl.max(tl.max(tl.where(e > 0, token, -1), 1), 0)
+    return tl.where(first < vocab, first, last)
+
+
+@triton.jit
+def _listed(
+    logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
+    units_ptr, to_read, inverse, shift, total, threshold, ids_ptr, listed_ptr, k,
+    CAP: tl.constexpr, UNIT: tl.constexpr, FIT: tl.constexpr,
+):  # fmt: skip
+    """List the tokens above the threshold of `to_read` units, until they are more than k.
+
+    Returns how many there are, and the probability of the others.
+    """
+    start = logits_ptr
+    if rows_ptr is not None:
+        start += tl.load(rows_ptr + row) * logits_stride
+    else:
+        start += row * logits_stride
+    here = tl.arange(0, FIT * UNIT // 8)
+    count = 0
+    tail = 0.0
+    begin = 0
+    while (begin < to_read) & (count <= k):
+        nth = begin + here // (UNIT // 8)
+        unit = tl.load(units_ptr + nth, mask=nth < to_read, other=vocab // UNIT + 1)
+        group = unit * (UNIT // 8) + here % (UNIT // 8)
+        logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
+            logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
+            group,
+        )  # fmt: skip
+        p = tl.exp(heated_logits(logit, inverse, CAP) - shift) / total
+        above = (p >= threshold) & (logit > float("-inf"))
+        tail += tl.sum(tl.sum(tl.where(above, 0.0, p), 1), 0)
+        bits = tl.sum(above.to(tl.int32) << tl.arange(0, 8), 1)
+        counts = tl.sum(above.to(tl.int32), 1)
+        place = count + tl.cumsum(counts, 0) - counts
+        for i in tl.static_range(8):  # few are above: to load them again is less than to move all
+            one = (bits >> i & 1) != 0
+            fits = one & (place < k)
+            token = group * 8 + i
+            value = tl.load(start + token, mask=fits, other=0.0).to(tl.float32)
+            tl.store(ids_ptr + place, token, mask=fits)
+            tl.store(listed_ptr + place, value, mask=fits)
+            place += one.to(tl.int32)
+        count += tl.sum(counts, 0)
+        begin += FIT
+    return count, tail
 
 
 @triton.jit(do_not_specialize=["bitmask_stride", "n"])
@@ -296,6 +360,7 @@ def _merge_kernel(
     ints_ptr,  # [3, n] int64: argmax, draw, count
     ids_ptr,  # [n, k] int32
     listed_ptr,  # [n, k] fp32
+    to_read_ptr,  # [n, k] int32, for this kernel alone: units that hold something to list
     n,
     vocab,
     threshold,
@@ -313,8 +378,7 @@ def _merge_kernel(
     tops = tl.load(parts_ptr + at, mask=real, other=float("-inf"))
     sums = tl.load(parts_ptr + part + at, mask=real, other=0.0)
     sums_x = tl.load(parts_ptr + 2 * part + at, mask=real, other=0.0)
-    inverse = tl.load(inverse_ptr + row)
-    uniform = tl.load(uniform_ptr + row)
+    inverse, uniform = tl.load(inverse_ptr + row), tl.load(uniform_ptr + row)
     top = tl.max(tops, 0)
     nothing = top == float("-inf")
     shift = heated_logits(tl.where(nothing, 0.0, top), inverse, CAP)
@@ -326,9 +390,9 @@ def _merge_kernel(
     tl.store(floats_ptr + row, tl.where(nothing, float("-inf"), shift + tl.log(total)))
     tl.store(floats_ptr + n + row, tl.log(total) - total_x / total)
 
-    best = tl.min(tl.where(tops == top, index, UNITS - 1), 0)
+    highest = tl.min(tl.where(tops == top, index, UNITS - 1), 0)
     aim = uniform * total
-    some = mass > 1e-30  # not so little that its tokens may have none
+    some = mass > 1e-30  # less might be none once its tokens are told apart
     passed = (tl.cumsum(mass, 0) > aim) & some
     first = tl.min(tl.where(passed, index, UNITS), 0)
     last = tl.max(tl.where(some, index, 0), 0)
@@ -337,7 +401,7 @@ def _merge_kernel(
     inside = tl.arange(0, UNIT // 8)
     best_logit, best_token = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
-        best * (UNIT // 8) + inside,
+        highest * (UNIT // 8) + inside,
     )  # fmt: skip
     logit, token = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
@@ -345,43 +409,27 @@ def _merge_kernel(
     )  # fmt: skip
     argmax = tl.min(tl.min(tl.where(best_logit == top, best_token, vocab - 1), 1), 0)
     tl.store(ints_ptr + row, tl.where(nothing, -1, argmax))
-    e = tl.reshape(tl.exp(heated_logits(logit, inverse, CAP) - shift), [UNIT])
-    token = tl.reshape(token, [UNIT])
-    passed = (tl.cumsum(e, 0) > aim) & (e > 0)  # a sum of other terms may exceed it a token early
-    first = tl.min(tl.where(passed, token, vocab), 0)
-    last = tl.max(tl.where(e > 0, token, -1), 0)
-    tl.store(ints_ptr + n + row, tl.where(first < vocab, first, last))
+    e = tl.exp(heated_logits(logit, inverse, CAP) - shift)
+    tl.store(ints_ptr + n + row, _first_beyond(aim, e, token, vocab))
 
     hot = (scale / total >= threshold) & (tops > float("-inf"))
-    tail = tl.sum(tl.where(hot, 0.0, mass), 0) / total
+    cold = tl.sum(tl.where(hot, 0.0, mass), 0) / total
     so_far = tl.cumsum(hot.to(tl.int32), 0)
     to_read = tl.sum(hot.to(tl.int32), 0)
     many = to_read > k  # each of them has one
     to_read = tl.where(many, 0, to_read)
-    count = 0
-    begin = 0
-    while (begin < to_read) & (count <= k):
-        place = begin + tl.arange(0, FIT)
-        unit = tl.sum((so_far[None, :] <= place[:, None]).to(tl.int32), 1)  # past all others: UNITS
-        logit, token = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
-            logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
-            unit[:, None] * (UNIT // 8) + inside[None, :],
-        )  # fmt: skip
-        logit, token = tl.reshape(logit, [FIT * UNIT]), tl.reshape(token, [FIT * UNIT])
-        p = tl.exp(heated_logits(logit, inverse, CAP) - shift) / total
-        above = (p >= threshold) & (logit > float("-inf"))
-        place = count + tl.cumsum(above.to(tl.int32), 0) - 1
-        listed = above & (place < k)
-        tl.store(ids_ptr + row * k + place, token, mask=listed)
-        tl.store(listed_ptr + row * k + place, logit, mask=listed)
-        tail += tl.sum(tl.where(above, 0.0, p), 0)
-        count += tl.sum(above.to(tl.int32), 0)
-        begin += FIT
-    place = tl.arange(0, UNIT)
-    for begin in range(0, k, UNIT):
-        empty = (begin + place >= count) & (begin + place < k)
-        tl.store(ids_ptr + row * k + begin + place, -1, mask=empty)
-        tl.store(listed_ptr + row * k + begin + place, 0.0, mask=empty)
+    tl.store(to_read_ptr + row * k + so_far - 1, index, mask=hot & (so_far <= to_read))
+    tl.debug_barrier()  # other threads of the block read what was stored
+    count, tail = _listed(
+        logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
+        to_read_ptr + row * k, to_read, inverse, shift, total, threshold, ids_ptr + row * k,
+        listed_ptr + row * k, k, CAP, UNIT, FIT,
+    )  # fmt: skip
+    slot = tl.arange(0, 128)
+    for start in range(0, k, 128):
+        unused = (start + slot >= count) & (start + slot < k)
+        tl.store(ids_ptr + row * k + start + slot, -1, mask=unused)
+        tl.store(listed_ptr + row * k + start + slot, 0.0, mask=unused)
     count = tl.where(many, k + 1, tl.minimum(count, k + 1))
-    tl.store(floats_ptr + 2 * n + row, tl.where(count > k, 1.0, tail))
+    tl.store(floats_ptr + 2 * n + row, tl.where(count > k, 1.0, cold + tail))
     tl.store(ints_ptr + 2 * n + row, count)

@@ -187,17 +187,18 @@ def _launch(
     rows: Tensor | None,
     softcap: float | None,
 ) -> Masks:
-    (N, V), n, device = logits.shape, len(inverse_temperature), logits.device
-    rows = torch.arange(N, device=device) if rows is None else rows
-    any_token = torch.full((n,), -1, device=device)
-    bitmask, chosen = masks or (any_token[:, None].int(), any_token)
+    V, n, device = logits.shape[1], len(inverse_temperature), logits.device
+    bitmask, stride, chosen = None, 0, None
+    if masks:
+        bitmask, stride, chosen = masks.bitmask, masks.bitmask.stride(0), masks.rows
     words = torch.empty(n, -(-V // 32), dtype=torch.int32, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "CHUNK": _CHUNK, "num_warps": 8}
+    constants["maxnreg"] = 128  # told of no limit, ptxas makes one of 64, which is too few
     constants["LOW_BITS"] = _LOW_BITS[logits.dtype]
     if n:
         with torch.cuda.device_of(logits):
             _cut_kernel[(n,)](
-                logits, logits.stride(0), bitmask, bitmask.stride(0), rows, chosen,
+                logits, logits.stride(0), bitmask, stride, rows, chosen,
                 inverse_temperature, *cuts, words, words.shape[1], V, -(-V // _CHUNK), **constants,
             )  # fmt: skip
     return Masks(words, torch.arange(n, device=device))
@@ -217,14 +218,14 @@ def _count(
     key, LOW_BITS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Count the tokens of a row whose keys are `key` or higher."""
-    counts = tl.zeros([CHUNK], tl.int32)
+    counts = tl.zeros([CHUNK // 8, 8], tl.int32)
     for chunk in range(chunks):
         logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
             logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
-            chunk, CHUNK,
+            chunk * (CHUNK // 8) + tl.arange(0, CHUNK // 8),
         )  # fmt: skip
         counts += (_keys(logit, LOW_BITS) >= key).to(tl.int32)
-    return tl.sum(counts, 0)
+    return tl.sum(tl.sum(counts, 1), 0)
 
 
 @triton.jit
@@ -234,25 +235,25 @@ def _mass(
 ):  # fmt: skip
     """Sum e^(x - shift) over the tokens whose keys are higher than `key` and x - shift `floor` or
     more. Sums are made in one order, so that a higher key never has a larger one."""
-    masses = tl.zeros([CHUNK], tl.float32)
+    masses = tl.zeros([CHUNK // 8, 8], tl.float32)
     for chunk in range(chunks):
         logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
             logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
-            chunk, CHUNK,
+            chunk * (CHUNK // 8) + tl.arange(0, CHUNK // 8),
         )  # fmt: skip
         x = heated_logits(logit, inverse, CAP) - shift
         masses += tl.where((_keys(logit, LOW_BITS) > key) & (x >= floor), tl.exp(x), 0.0)
-    return tl.sum(masses, 0)
+    return tl.sum(tl.sum(masses, 1), 0)
 
 
 @triton.jit(do_not_specialize=["bitmask_stride"])
 def _cut_kernel(
     logits_ptr,  # [N, vocab] any float
     logits_stride,  # elements from row to row
-    bitmask_ptr,  # [masks, words] int32
+    bitmask_ptr,  # [masks, words] int32, or None
     bitmask_stride,
-    rows_ptr,  # [n] int64: which row of the logits
-    masks_ptr,  # [n] int64: which row of the bitmask, or -1
+    rows_ptr,  # [n] int64: which row of the logits; None: the same
+    masks_ptr,  # [n] int64: which row of the bitmask, or -1; None with the bitmask
     inverse_ptr,  # [n] fp32: 1 / temperature
     top_k_ptr,  # [n] int32
     top_p_ptr,  # [n] fp32
@@ -266,21 +267,22 @@ def _cut_kernel(
     CHUNK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
+    bytes_ptr = words_ptr.to(tl.pointer_type(tl.uint8), bitcast=True)
     inverse = tl.load(inverse_ptr + row)
     k, p, share = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
 
-    tops = tl.full([CHUNK], float("-inf"), tl.float32)
-    strange = tl.zeros([CHUNK], tl.int32)  # NaN, which no comparison finds, and +inf
+    tops = tl.full([CHUNK // 8, 8], float("-inf"), tl.float32)
+    strange = tl.zeros([CHUNK // 8, 8], tl.int32)  # NaN, which no comparison finds, and +inf
     if (k > 0) | (p < 1) | (share > 0):
         for chunk in range(chunks):
             logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
                 logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab,
-                row, chunk, CHUNK,
+                row, chunk * (CHUNK // 8) + tl.arange(0, CHUNK // 8),
             )  # fmt: skip
             tops = tl.where(logit > tops, logit, tops)
             strange += tl.where(logit < float("inf"), 0, 1)
-    top = tl.max(tops, 0)
-    cut = (top > float("-inf")) & (tl.sum(strange, 0) == 0)
+    top = tl.max(tl.max(tops, 1), 0)
+    cut = (top > float("-inf")) & (tl.sum(tl.sum(strange, 1), 0) == 0)
     some = tl.where(cut, top, 0.0)
     shift = heated_logits(some, inverse, CAP)
     floor = tl.log(tl.where(share > 0, share, 1.0))  # of x - shift
@@ -318,11 +320,11 @@ def _cut_kernel(
     for chunk in range(chunks):
         logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
             logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
-            chunk, CHUNK,
+            chunk * (CHUNK // 8) + tl.arange(0, CHUNK // 8),
         )  # fmt: skip
         x = heated_logits(logit, inverse, CAP) - shift
         stays = (_keys(logit, LOW_BITS) >= least) & (x >= floor) & (logit > float("-inf"))
         stays |= (cut == 0) & (logit != float("-inf"))
-        bits = tl.reshape(stays.to(tl.int32), [CHUNK // 32, 32]) << tl.arange(0, 32)[None, :]
-        word = chunk * (CHUNK // 32) + tl.arange(0, CHUNK // 32)
-        tl.store(words_ptr + row * words + word, tl.sum(bits, 1), mask=word < words)
+        byte = tl.sum(stays.to(tl.int32) << tl.arange(0, 8)[None, :], 1).to(tl.uint8)
+        at = chunk * (CHUNK // 8) + tl.arange(0, CHUNK // 8)
+        tl.store(bytes_ptr + row * words * 4 + at, byte, mask=at < words * 4)

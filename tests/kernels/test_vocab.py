@@ -11,7 +11,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -277,19 +277,37 @@ def test_the_ends_of_the_interval_draw_the_first_and_last_token_with_mass(by_ker
 
 
 @BY_KERNEL
-def test_a_draw_at_the_border_of_two_chunks_is_of_a_token_with_mass(by_kernel, rng):
+@pytest.mark.parametrize("chunk", [512, 4096])
+def test_a_draw_at_the_border_of_two_chunks_is_of_a_token_with_mass(chunk, by_kernel, rng):
     """What is left of the aim there is a rounding error, of either sign; chunks begin and end with
     tokens that are forbidden."""
-    n, chunk = (16, 4096) if by_kernel else (200, 512)
+    n = 16 if by_kernel else 200
     logits = torch.randn(n, 24 * chunk, generator=rng)
     logits.unflatten(1, (24, chunk))[..., :9] = -torch.inf
     logits.unflatten(1, (24, chunk))[..., -9:] = -torch.inf
     mass = logits.double().softmax(-1).cumsum(-1)
-    uniform = mass[torch.arange(n), chunk * (20 + torch.arange(n) % 4)].float()
+    border = chunk * (20 + torch.arange(n) % 4)
+    uniform = mass[torch.arange(n), border].float()
 
     actual = vocab_pass(logits, torch.ones(n), uniform, by_kernel=by_kernel)
 
     assert logits[torch.arange(n), actual.draw].isfinite().all()
+    assert ((actual.draw == border - 10) | (actual.draw == border + 9)).all()
+
+
+@BY_KERNEL
+def test_a_draw_within_a_chunk_passes_over_those_before(by_kernel):
+    """Few tokens have any mass, each as much: at the ends of chunks, groups and the vocabulary."""
+    tokens = torch.tensor([0, 7, 8, 255, 256, 511, 512, 4095, 4096, 4097, 8191, 8999])
+    n = len(tokens)
+    logits = torch.full((n, 9000), -90.0)
+    logits[:, tokens] = 0.0
+
+    uniform = (torch.arange(n) + 0.5) / n
+    actual = vocab_pass(logits, torch.ones(n), uniform, by_kernel=by_kernel)
+
+    assert actual.draw.tolist() == tokens.tolist()
+    assert actual.ids[0, :n].tolist() == tokens.tolist()
 
 
 @BY_KERNEL
@@ -315,6 +333,75 @@ def test_a_row_with_too_many_candidates_says_so(likely, by_kernel):
     assert actual.above.tolist() == [min(likely, 101), 1]
     assert actual.tail[0] == 1 if likely > 100 else actual.tail[0] < 1e-10
     assert actual.ids[1, :2].tolist() == [7, -1]
+
+
+@BY_KERNEL
+@given(
+    counts=st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 9, 70, 512]), min_size=1, max_size=24),
+    more=st.sampled_from([-3, -1, 0, 1, 60]),
+    seed=st.integers(0, 1000),
+)
+@example(counts=[1] * 24, more=0, seed=0)
+@example(counts=[1] * 24, more=-1, seed=0)
+@example(counts=[0] * 23 + [64], more=0, seed=0)
+@example(counts=[0] * 23 + [64], more=-1, seed=0)
+@example(counts=[70, *[0] * 22, 1], more=0, seed=0)
+@settings(max_examples=25)
+def test_candidates_are_listed_in_order_wherever_they_are(by_kernel, counts, more, seed):
+    """So many in each 512 tokens, and `more` places than there are candidates."""
+    rng = torch.Generator().manual_seed(seed)
+    spread = [512 * i + torch.randperm(512, generator=rng)[:c] for i, c in enumerate(counts)]
+    V = 512 * len(counts) - seed % 2
+    likely = torch.cat(spread).sort().values
+    likely = likely[likely < V]
+    assume(len(likely))
+    count = len(likely)
+    k = max(0, count + more)
+    logits = torch.full((1, V), -30.0)
+    logits[0, likely] = torch.rand(count, generator=rng)
+
+    actual = vocab_pass(
+        logits, torch.ones(1), torch.zeros(1), threshold=1e-6, k=k, by_kernel=by_kernel
+    )
+
+    assert actual.above.item() == min(count, k + 1)
+    assert actual.draw.item() <= likely[0]
+    if count <= k:
+        assert actual.ids[0].tolist() == likely.tolist() + [-1] * (k - count)
+        assert actual.logits[0, :count].tolist() == logits[0, likely].tolist()
+        assert not actual.logits[0, count:].any()
+        total = float(logits.double().logsumexp(-1))
+        assert actual.tail.item() == pytest.approx((V - count) * math.exp(-30 - total), rel=1e-4)
+    else:
+        assert actual.tail.item() == 1
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("likely", [100, 101, 140])
+def test_more_candidates_than_places_may_be_in_a_chunk_each(likely, by_kernel):
+    logits = torch.full((2, 512 * 140), -40.0)
+    logits[0, torch.arange(likely) * 512 + torch.arange(likely)] = 0
+    logits[1, -1] = 0
+
+    actual = vocab_pass(
+        logits, torch.ones(2), torch.zeros(2), threshold=1e-4, k=100, by_kernel=by_kernel
+    )
+
+    assert actual.above.tolist() == [min(likely, 101), 1]
+    assert actual.ids[1, :2].tolist() == [512 * 140 - 1, -1]
+    if likely == 100:
+        assert actual.ids[0].tolist() == (torch.arange(100) * 513).tolist()
+
+
+@BY_KERNEL
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_a_nan_says_so_with_a_softcap_too(softcap, by_kernel, rng):
+    logits, args = torch.randn(2, 1000, generator=rng), heat(2, rng)
+    logits[1, 700] = torch.nan
+
+    actual = vocab_pass(logits, *args, softcap=softcap, by_kernel=by_kernel)
+
+    assert actual.lse.isnan().tolist() == actual.tail.isnan().tolist() == [False, True]
 
 
 @BY_KERNEL
