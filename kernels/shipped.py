@@ -1,6 +1,6 @@
 """Every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
-from dlm.kernels import attention, moe, vocab
+from dlm.kernels import attention, gelu, moe, norms, rotary, routing, vocab
 from dlm.kernels.nvfp4 import W4A4_TILES, W4A16_TILES
 from dlm.kernels.offline import Case
 
@@ -37,6 +37,15 @@ ATTENTION = (
 )
 APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
 STACKS = {True: "*i16:16 *u8:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
+NORMS = "{0}:16 {0}:16 " + 8 * "{0}:16 " + "fp32 fp32 2816 4096 num_warps={1}"
+END = "{0}:16 {0}:16 {1}:16 " + 7 * "{0}:16 " + "fp32 2816 {2} 4096 num_warps={3}"
+TURN = (
+    "{0}:16 {0}:16 {0}:16 {0}:16 {0}:16 *fp32:16 *fp32:16 {0}:16 {0}:16 {0}:16"
+    " i32:16 i32:16 i32:16 fp32 16 {1} {2} {3} {4} num_warps={4}"
+)
+GELU = "{0}:16 {0}:16 {0}:16 i32:16 i32:16 2112 {1} num_warps=4"
+CHOOSE = "{0}:16 {0}:16 *fp32:16 *i64:16 i32:16 i32 128 8 num_warps=1"
+SORT = "*i64:16 *i64:16 *i64:16 i32:16 i32:16 {} num_warps=8"
 
 
 def tile(options: dict[str, int]) -> str:
@@ -110,6 +119,25 @@ KERNELS += [
     ("paging._append_kernel", APPEND.format("*bf16", "*u8"), dict.fromkeys(SHARED, "")),
     ("paging._append_kernel", APPEND.format("*bf16", "*bf16"), {120: ""}),
 ]
+for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # the launches around a layer's products
+    everywhere = dict.fromkeys(sms, "")
+    warps = norms.options(2816)["num_warps"]
+    KERNELS += [
+        ("norms._add_attention_kernel", NORMS.format(x, warps), everywhere),
+        ("norms._end_layer_kernel", END.format(x, x, 0, warps), everywhere),
+        ("norms._end_layer_kernel", END.format(x, "*fp32", 8, warps), everywhere),
+        *(
+            (
+                "rotary._norm_and_rotate_kernel",
+                TURN.format(x, heads, D, D // 2, rotary.HEADS),
+                everywhere,
+            )
+            for heads, D in ((8, 256), (2, 512))
+        ),
+        ("gelu._gated_gelu_kernel", GELU.format(x, gelu.BLOCK), everywhere),
+        ("routing._choose_kernel", CHOOSE.format(x), everywhere),
+    ]
+KERNELS.append(("routing._sort_kernel", SORT.format(routing.BLOCK), dict.fromkeys(SHARED, "")))
 CASES: list[Case] = [(name, signature, sm) for name, signature, sms in KERNELS for sm in sms]
 INSTRUCTION = {
     (name, signature, sm): needed for name, signature, sms in KERNELS for sm, needed in sms.items()

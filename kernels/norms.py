@@ -1,0 +1,298 @@
+"""Norms of a layer and the sums around them: two launches a layer, one program a row.
+
+The first adds what attention returned to the residual and norms the sum for the dense MLP, for the
+experts and for the router. The second adds both MLPs' results and norms the sum for the next layer.
+
+Numbers are fp32 inside. They are rounded to the type of `x` wherever plain torch stores a tensor:
+after each norm, sum and product. No row reads another one.
+
+Shapes: `N` rows of `H` numbers, any `H`; `k` experts for each row.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+
+class AttentionGains(NamedTuple):
+    """Factors [H] of the norms after attention, of any float type."""
+
+    attended: Tensor
+    dense: Tensor
+    routed: Tensor
+    router: Tensor  # the router's scale; `H ** -0.5` comes on top
+
+
+class FeedForward(NamedTuple):
+    """The residual after attention, and the inputs of what comes next: each [N, H] as `x`."""
+
+    residual: Tensor
+    dense: Tensor
+    routed: Tensor
+    router: Tensor
+
+
+class LayerGains(NamedTuple):
+    """Factors [H] of the norms that end a layer, of any float type."""
+
+    dense: Tensor
+    routed: Tensor
+    both: Tensor  # the norm of the sum of the two
+    next: Tensor  # the norm that the next layer, or the model, begins with
+
+
+class LayerOutput(NamedTuple):
+    """A layer's result and the norm of it that is read next: each [N, H] as the residual."""
+
+    residual: Tensor
+    normed: Tensor
+
+
+def options(H: int) -> dict[str, Any]:
+    """Constants of a program that holds a row of `H` numbers: 16 a thread, up to 8 warps."""
+    block = 1 << (H - 1).bit_length()
+    return {"H": H, "BLOCK": block, "num_warps": min(8, max(1, block // 512))}
+
+
+def add_attention_reference(
+    x: Float[Tensor, "N H"], attended: Float[Tensor, "N H"], gains: AttentionGains, eps: float
+) -> FeedForward:
+    """Definition of `add_attention` in plain torch."""
+    x = x + _normed(attended, gains.attended, eps)
+    router = _normed(x, None, eps) * gains.router.type_as(x) * x.shape[1] ** -0.5
+    return FeedForward(x, _normed(x, gains.dense, eps), _normed(x, gains.routed, eps), router)
+
+
+def add_attention(
+    x: Float[Tensor, "N H"],
+    attended: Float[Tensor, "N H"],
+    gains: AttentionGains,
+    eps: float,
+    by_kernel: bool | None = None,
+) -> FeedForward:
+    """Add the norm of `attended` to the residual `x`; norm the sum three times.
+
+    `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
+    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
+    shapes, types and devices that do not fit.
+    """
+    _check_rows(x, {"attended": attended}, gains)
+    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+        return add_attention_reference(x, attended, gains, eps)
+    return FeedForward(*_add_attention(x, attended, [*gains], eps))
+
+
+def end_layer_reference(
+    x: Float[Tensor, "N H"],
+    dense: Float[Tensor, "N H"],
+    routed: Float[Tensor, "N H"] | Float[Tensor, "N k H"],
+    gains: LayerGains,
+    scalar: Float[Tensor, "N 1"],
+    eps: float,
+) -> LayerOutput:
+    """Definition of `end_layer` in plain torch."""
+    if routed.ndim == 3:
+        routed = routed.sum(1).type_as(x)
+    both = _normed(dense, gains.dense, eps) + _normed(routed, gains.routed, eps)
+    x = (x + _normed(both, gains.both, eps)) * scalar
+    return LayerOutput(x, _normed(x, gains.next, eps))
+
+
+def end_layer(
+    x: Float[Tensor, "N H"],
+    dense: Float[Tensor, "N H"],
+    routed: Float[Tensor, "N H"] | Float[Tensor, "N k H"],
+    gains: LayerGains,
+    scalar: Float[Tensor, "N 1"],
+    eps: float,
+    by_kernel: bool | None = None,
+) -> LayerOutput:
+    """Add the normed sum of both MLPs' normed results to `x`, times `scalar`; norm it once more.
+
+    `routed` is the experts' sum, of the type of `x`; or each choice's own result, [N, k, H] of
+    fp32, which is added up here in the order of choices. `by_kernel` is as in `add_attention`.
+    Raises `ValueError` for shapes, types and devices that do not fit.
+    """
+    alike = {"dense": dense, **({} if routed.ndim == 3 else {"routed": routed})}
+    _check_rows(x, alike, gains)
+    N, H = x.shape
+    if routed.ndim == 3 and (
+        (len(routed), routed.shape[2]) != (N, H)
+        or not routed.shape[1]
+        or routed.dtype != torch.float32
+        or routed.device != x.device
+    ):
+        raise ValueError(
+            f"routed is [{N}, {H}] of {x.dtype} or [{N}, k, {H}] of fp32 on {x.device}, got "
+            f"{[*routed.shape]} of {routed.dtype} on {routed.device}"
+        )
+    if scalar.shape != (N, 1) or scalar.dtype != x.dtype or scalar.device != x.device:
+        raise ValueError(
+            f"scalar is [{N}, 1] of {x.dtype} on {x.device}, got {[*scalar.shape]} of "
+            f"{scalar.dtype} on {scalar.device}"
+        )
+    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
+        return end_layer_reference(x, dense, routed, gains, scalar, eps)
+    return LayerOutput(*_end_layer(x, dense, routed, [*gains], scalar, eps))
+
+
+def _normed(x: Tensor, gain: Tensor | None, eps: float) -> Tensor:
+    gain = None if gain is None else gain.float()
+    return F.rms_norm(x.float(), x.shape[-1:], gain, eps).type_as(x)
+
+
+def _check_rows(x: Tensor, alike: dict[str, Tensor], gains: Sequence[Tensor]) -> None:
+    if x.ndim != 2 or not x.shape[1] or x.dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(f"x is [N, H] of bf16 or fp16, got {[*x.shape]} of {x.dtype}")
+    for name, each in alike.items():
+        if each.shape != x.shape or each.dtype != x.dtype or each.device != x.device:
+            raise ValueError(
+                f"{name} is {[*x.shape]} of {x.dtype} on {x.device} as x, got {[*each.shape]} of "
+                f"{each.dtype} on {each.device}"
+            )
+    for gain in gains:
+        if gain.shape != x.shape[1:] or not gain.is_floating_point() or gain.device != x.device:
+            raise ValueError(
+                f"gains are [{x.shape[1]}] floats on {x.device}, got {[*gain.shape]} of "
+                f"{gain.dtype} on {gain.device}"
+            )
+
+
+@torch.library.custom_op("dlm::add_attention", mutates_args=())
+def _add_attention(
+    x: Tensor, attended: Tensor, gains: list[Tensor], eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    H, made = x.shape[1], (_empty(x), _empty(x), _empty(x), _empty(x))
+    numbers: dict[str, Any] = {"eps": eps, "factor": H**-0.5}
+    tensors = [each.contiguous() for each in (x, attended, *gains)] + [*made]
+    with torch.cuda.device_of(x):
+        _add_attention_kernel[len(x),](*tensors, **numbers, **options(H))
+    return made
+
+
+@_add_attention.register_fake
+def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty(x), _empty(x), _empty(x), _empty(x)
+
+
+@torch.library.custom_op("dlm::end_layer", mutates_args=())
+def _end_layer(
+    x: Tensor, dense: Tensor, routed: Tensor, gains: list[Tensor], scalar: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    made = _empty(x), _empty(x)
+    choices: dict[str, Any] = {"CHOICES": routed.shape[1] if routed.ndim == 3 else 0}
+    tensors = [each.contiguous() for each in (x, dense, routed, scalar, *gains)] + [*made]
+    with torch.cuda.device_of(x):
+        _end_layer_kernel[len(x),](*tensors, eps=eps, **choices, **options(x.shape[1]))
+    return made
+
+
+@_end_layer.register_fake
+def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _empty(x), _empty(x)
+
+
+def _empty(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+@triton.jit
+def rounded(x, dtype: tl.constexpr):
+    """fp32 as it is after a tensor of `dtype` stored it."""
+    return x.to(dtype).to(tl.float32)
+
+
+@triton.jit
+def _inverse(x, H: tl.constexpr, eps):
+    """One over the root of the mean square of a row of `H` numbers, zeros after them."""
+    return tl.rsqrt(tl.sum(x * x, 0) / H + eps)
+
+
+@triton.jit
+def _add_attention_kernel(
+    x_ptr,  # [N, H] bf16 or fp16
+    attended_ptr,  # [N, H] as x
+    attended_gain_ptr,  # [H] any float, as the next three
+    dense_gain_ptr,
+    routed_gain_ptr,
+    router_gain_ptr,
+    residual_ptr,  # [N, H] as x, as the next three
+    dense_ptr,
+    routed_ptr,
+    router_ptr,
+    eps,
+    factor,  # of the router's input
+    H: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    dtype = x_ptr.dtype.element_ty
+    at = tl.arange(0, BLOCK)
+    there = at < H
+    here = tl.program_id(0).to(tl.int64) * H + at
+    attended = tl.load(attended_ptr + here, mask=there, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + here, mask=there, other=0.0).to(tl.float32)
+    gain = tl.load(attended_gain_ptr + at, mask=there, other=0.0).to(tl.float32)
+    dense_gain = tl.load(dense_gain_ptr + at, mask=there, other=0.0)
+    routed_gain = tl.load(routed_gain_ptr + at, mask=there, other=0.0)
+    router_gain = tl.load(router_gain_ptr + at, mask=there, other=0.0)
+
+    x = rounded(x + rounded(attended * _inverse(attended, H, eps) * gain, dtype), dtype)
+    tl.store(residual_ptr + here, x.to(dtype), mask=there)
+    normed = x * _inverse(x, H, eps)
+    tl.store(dense_ptr + here, (normed * dense_gain.to(tl.float32)).to(dtype), mask=there)
+    tl.store(routed_ptr + here, (normed * routed_gain.to(tl.float32)).to(dtype), mask=there)
+    scaled = rounded(rounded(normed, dtype) * rounded(router_gain, dtype), dtype)
+    tl.store(router_ptr + here, (scaled * factor).to(dtype), mask=there)
+
+
+@triton.jit
+def _end_layer_kernel(
+    x_ptr,  # [N, H] bf16 or fp16
+    dense_ptr,  # [N, H] as x
+    routed_ptr,  # [N, H] as x, or [N, CHOICES, H] fp32
+    scalar_ptr,  # [N] as x
+    dense_gain_ptr,  # [H] any float, as the next three
+    routed_gain_ptr,
+    both_gain_ptr,
+    next_gain_ptr,
+    residual_ptr,  # [N, H] as x
+    normed_ptr,  # [N, H] as x
+    eps,
+    H: tl.constexpr,
+    CHOICES: tl.constexpr,  # or 0
+    BLOCK: tl.constexpr,
+):
+    dtype = x_ptr.dtype.element_ty
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    there = at < H
+    here = row * H + at
+    dense = tl.load(dense_ptr + here, mask=there, other=0.0).to(tl.float32)
+    if CHOICES == 0:
+        routed = tl.load(routed_ptr + here, mask=there, other=0.0).to(tl.float32)
+    else:
+        first = routed_ptr + row * (CHOICES * H) + at
+        routed = tl.load(first, mask=there, other=0.0)
+        for choice in tl.static_range(1, CHOICES):  # pyright: ignore[reportGeneralTypeIssues]
+            routed += tl.load(first + choice * H, mask=there, other=0.0)
+        routed = rounded(routed, dtype)
+    x = tl.load(x_ptr + here, mask=there, other=0.0)
+    scalar = tl.load(scalar_ptr + row).to(tl.float32)
+    dense_gain = tl.load(dense_gain_ptr + at, mask=there, other=0.0)
+    routed_gain = tl.load(routed_gain_ptr + at, mask=there, other=0.0)
+    both_gain = tl.load(both_gain_ptr + at, mask=there, other=0.0)
+    next_gain = tl.load(next_gain_ptr + at, mask=there, other=0.0)
+
+    dense = rounded(dense * _inverse(dense, H, eps) * dense_gain.to(tl.float32), dtype)
+    routed = rounded(routed * _inverse(routed, H, eps) * routed_gain.to(tl.float32), dtype)
+    both = rounded(dense + routed, dtype)
+    both = rounded(both * _inverse(both, H, eps) * both_gain.to(tl.float32), dtype)
+    x = rounded(rounded(x.to(tl.float32) + both, dtype) * scalar, dtype)
+    tl.store(residual_ptr + here, x.to(dtype), mask=there)
+    normed = x * _inverse(x, H, eps) * next_gain.to(tl.float32)
+    tl.store(normed_ptr + here, normed.to(dtype), mask=there)

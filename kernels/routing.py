@@ -1,0 +1,195 @@
+"""Routing of tokens to experts: the choice in one launch, the sort of choices in another.
+
+The first turns a router's logits into the `k` best experts of each token and their weights, one
+program a token. The second sorts all choices by expert, one program an expert: it counts the
+choices of smaller experts, which is where its own begin, and walks over all choices again, in
+order, to write its own. That reads S numbers twice for each expert, from the L2 cache.
+
+Shapes: `N` tokens, `E` experts, `k` choices each; `S` = N k slots, slot s is choice s % k of token
+s // k.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from dlm.kernels.moe import Route, route
+
+BLOCK = 2048  # slots that a program of the sort reads at a time; 8 a thread
+
+
+class Choice(NamedTuple):
+    """The experts of each token, the best first."""
+
+    weight: Float32[Tensor, "N k"]
+    expert: Int64[Tensor, "N k"]
+
+
+def choose_reference(logits: Float[Tensor, "N E"], scale: Float[Tensor, " E"], k: int) -> Choice:
+    """Definition of `choose` in plain torch."""
+    p = logits.softmax(dim=-1, dtype=torch.float32)
+    # A stable sort: of equal logits, the lower expert comes first.
+    expert = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    weight = p.gather(-1, expert)
+    return Choice(weight / weight.sum(dim=-1, keepdim=True) * scale.float()[expert], expert)
+
+
+def choose(
+    logits: Float[Tensor, "N E"],
+    scale: Float[Tensor, " E"],
+    k: int,
+    by_kernel: bool | None = None,
+) -> Choice:
+    """Choose the `k` experts of each token whose logits are highest; of equal ones, the lower.
+
+    Weights are softmax over all experts in fp32, renormalised over the chosen, times each expert's
+    `scale`. A NaN counts as the highest logit. `by_kernel` overrules the device: a kernel runs on
+    the CPU if it is interpreted, for which `TRITON_INTERPRET=1` is in the environment before this
+    file is imported. Raises `ValueError` for shapes, types and devices that do not fit.
+    """
+    if logits.ndim != 2 or logits.dtype not in (torch.bfloat16, torch.float16):
+        raise ValueError(
+            f"logits are [N, E] of bf16 or fp16, got {[*logits.shape]} of {logits.dtype}"
+        )
+    E = logits.shape[1]
+    if not 1 <= k <= E or E > 4096:
+        raise ValueError(f"k is {k} of {E} experts: it takes 1 to {E}, of at most 4096")
+    if scale.shape != (E,) or not scale.is_floating_point() or scale.device != logits.device:
+        raise ValueError(
+            f"scale is [{E}] floats on {logits.device}, got {[*scale.shape]} of {scale.dtype} on "
+            f"{scale.device}"
+        )
+    if not (logits.device.type != "cpu" if by_kernel is None else by_kernel):
+        return choose_reference(logits, scale, k)
+    return Choice(*_choose(logits, scale, k))
+
+
+def sort_slots(expert: Int64[Tensor, "N k"], experts: int, by_kernel: bool | None = None) -> Route:
+    """Sort slots by expert: the same, number for number, as `moe.route`.
+
+    Experts are 0 to `experts` - 1, which is not checked. `by_kernel` is as in `choose`. Raises
+    `ValueError` for another shape or type.
+    """
+    if expert.ndim != 2 or expert.dtype != torch.int64 or experts < 1:
+        raise ValueError(
+            f"expert is [N, k] of int64, of 1 expert or more, got {[*expert.shape]} of "
+            f"{expert.dtype}, of {experts}"
+        )
+    if not (expert.device.type != "cpu" if by_kernel is None else by_kernel):
+        return route(expert, experts)
+    return Route(*_sort_slots(expert, experts))
+
+
+@torch.library.custom_op("dlm::choose", mutates_args=())
+def _choose(logits: Tensor, scale: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    N, E = logits.shape
+    weight, expert = _choice(logits, k)
+    blocks = triton.next_power_of_2(E), triton.next_power_of_2(k)
+    options: dict[str, Any] = {"BLOCK": blocks[0], "K": blocks[1], "num_warps": 1}
+    inputs = logits.contiguous(), scale.contiguous()
+    with torch.cuda.device_of(logits):
+        _choose_kernel[N,](*inputs, weight, expert, E, k, **options)
+    return weight, expert
+
+
+@_choose.register_fake
+def _(logits: Tensor, scale: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return _choice(logits, k)
+
+
+def _choice(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    shape = len(logits), k
+    return (
+        torch.empty(shape, dtype=torch.float32, device=logits.device),
+        torch.empty(shape, dtype=torch.int64, device=logits.device),
+    )
+
+
+@torch.library.custom_op("dlm::sort_slots", mutates_args=())
+def _sort_slots(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    order, starts = _route(expert, experts)
+    constants: dict[str, Any] = {"BLOCK": BLOCK, "num_warps": 8}
+    inputs = expert.contiguous(), order, starts, expert.numel(), experts
+    with torch.cuda.device_of(expert):
+        _sort_kernel[experts,](*inputs, **constants)
+    return order, starts
+
+
+@_sort_slots.register_fake
+def _(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    return _route(expert, experts)
+
+
+def _route(expert: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    return expert.new_empty(expert.numel()), expert.new_empty(experts + 1)
+
+
+@triton.jit
+def _choose_kernel(
+    logits_ptr,  # [N, E] bf16 or fp16
+    scale_ptr,  # [E] any float
+    weight_ptr,  # [N, k] fp32
+    expert_ptr,  # [N, k] int64
+    E,
+    k,
+    BLOCK: tl.constexpr,  # E or more
+    K: tl.constexpr,  # k or more
+):
+    """A logit's 16 bits become a number that is as large among others as the logit is. With
+    BLOCK - 1 minus its expert below them, the largest is the next choice, whoever is equal."""
+    least = -2147483648
+    row, e, choice = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK), tl.arange(0, K)
+    x = tl.load(logits_ptr + row * E + e, mask=e < E, other=0.0)
+    x = tl.where(x.to(tl.float32) == 0.0, tl.zeros_like(x), x)  # -0 is equal to 0
+    bits = x.to(tl.int16, bitcast=True).to(tl.int32)
+    size = bits ^ ((bits >> 15) & 0x7FFF)  # of negative ones, the larger the bits the smaller
+    size = tl.where(x.to(tl.float32) != x.to(tl.float32), 0x7FFF, size)
+    left = tl.where(e < E, size * 65536 + (65535 - e), least)
+    found = tl.full([K], least, tl.int32)
+    for j in range(k):
+        best = tl.max(left, 0)
+        found = tl.where(choice == j, best, found)
+        left = tl.where(left == best, least, left)
+    expert = 65535 - (found & 0xFFFF)
+    there = choice < k
+    size = found >> 16
+    bits = size ^ ((size >> 15) & 0x7FFF)
+    chosen = bits.to(tl.int16).to(x.dtype, bitcast=True).to(tl.float32)
+    top = tl.sum(tl.where(choice == 0, chosen, 0.0), 0)
+    p = tl.where(there, tl.exp(chosen - top), 0.0)
+    scale = tl.load(scale_ptr + expert, mask=there, other=0.0).to(tl.float32)
+    at = row * k + choice
+    tl.store(weight_ptr + at, p / tl.sum(p, 0) * scale, mask=there)
+    tl.store(expert_ptr + at, expert.to(tl.int64), mask=there)
+
+
+@triton.jit
+def _sort_kernel(
+    expert_ptr,  # [S] int64
+    order_ptr,  # [S] int64
+    starts_ptr,  # [experts + 1] int64
+    slots,
+    experts,
+    BLOCK: tl.constexpr,
+):
+    mine, at = tl.program_id(0), tl.arange(0, BLOCK)
+    smaller = tl.zeros([BLOCK], tl.int32)
+    for first in range(0, slots, BLOCK):
+        there = first + at < slots
+        expert = tl.load(expert_ptr + first + at, mask=there, other=experts)
+        smaller += (expert < mine).to(tl.int32)
+    start = tl.sum(smaller, 0)
+    tl.store(starts_ptr + mine, start)
+    if mine == experts - 1:
+        tl.store(starts_ptr + experts, slots)
+    for first in range(0, slots, BLOCK):
+        there = first + at < slots
+        expert = tl.load(expert_ptr + first + at, mask=there, other=experts)
+        is_mine = (expert == mine).to(tl.int32)
+        place = start + tl.cumsum(is_mine, 0) - 1
+        tl.store(order_ptr + place, (first + at).to(tl.int64), mask=is_mine != 0)
+        start += tl.sum(is_mine, 0)
