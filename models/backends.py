@@ -46,6 +46,7 @@ class Dispatch:
         `head_dims` are those of attention."""
         obstacles = {name: self._obstacle(sizes) for name, sizes in rows.items()}
         obstacles["attention"] = self._attention_obstacle(head_dims)
+        obstacles["layers"] = self._any_obstacle()
         obstacles["vocabulary"] = device_obstacle(self.device)
         found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
         if self.kernels == "triton" and found:

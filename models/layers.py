@@ -2,16 +2,29 @@
 
 Tensors are `[..., hidden]`: the model packs the tokens of all slots into one axis, training keeps
 batch and length apart, and nothing here can tell the difference.
+
+`forward` is plain torch but for the experts. `by_kernels` computes the same, to within rounding, of
+`[N, hidden]` alone: Triton kernels take all that is between matrix products.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.kernels.moe import matrix, moe
+from dlm.kernels.gelu import gated_gelu
+from dlm.kernels.moe import Stack, _moe, _tensors, matrix, moe
+from dlm.kernels.norms import (
+    AttentionGains,
+    LayerGains,
+    LayerOutput,
+    add_attention,
+    end_layer,
+)
+from dlm.kernels.rotary import norm_and_rotate
 from dlm.kernels.rounding import ROWS
+from dlm.kernels.routing import choose, sort_slots
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
 from dlm.models.quantised import NVFP4Weight
@@ -27,6 +40,11 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.dim, self.eps = (dim,), eps
         self.weight = nn.Parameter(torch.ones(dim)) if gain else None
+
+    @property
+    def gain(self) -> Tensor:
+        """The weight of a norm that has one."""
+        return self.get_parameter("weight")
 
     def forward(self, x: Tensor) -> Tensor:
         gain = self.weight
@@ -51,6 +69,37 @@ def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Ten
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     left, right = x.chunk(2, dim=-1)
     return x * cos.type_as(x) + torch.cat((-right, left), dim=-1) * sin.type_as(x)
+
+
+def adjacent(layers: Sequence[nn.Module]) -> Tensor | None:
+    """Weights of linear layers as one matrix, a view; None unless each one's numbers begin where
+    the previous one's end."""
+    if not all(isinstance(layer, nn.Linear) for layer in layers):
+        return None
+    weights = [layer.get_parameter("weight") for layer in layers]
+    first = weights[0]
+    rows, columns = 0, first.shape[1]
+    memory, at = first.untyped_storage().data_ptr(), first.storage_offset()
+    for weight in weights:
+        here = weight.untyped_storage().data_ptr(), weight.storage_offset()
+        if (
+            here != (memory, at + rows * columns)
+            or weight.shape[1] != columns
+            or weight.dtype != first.dtype
+            or not weight.is_contiguous()
+        ):
+            return None
+        rows += len(weight)
+    return first.as_strided((rows, columns), (columns, 1), at)
+
+
+def products(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    """Results of linear layers on the same `x`: of one product if their weights are adjacent."""
+    weight = adjacent(layers)
+    if weight is None:
+        return tuple(layer(x) for layer in layers)
+    sizes = [len(layer.get_parameter("weight")) for layer in layers]
+    return F.linear(x, weight).split(sizes, dim=-1)
 
 
 class Attention(nn.Module):
@@ -83,8 +132,24 @@ class Attention(nn.Module):
         k = rotate(self.k_norm(k), cos, sin)
         return self.o_proj(attend(q, k, self.v_norm(v)).flatten(-2))
 
+    @property
+    def side_by_side(self) -> list[str]:
+        """Names of the linear layers that read the same input."""
+        return ["q_proj", "k_proj"] + ["v_proj"] * (self.v_proj is not None)
+
+    def by_kernels(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        q, k, *rest = (
+            each.view(len(x), -1, self.head_dim)
+            for each in products(x, [self.get_submodule(name) for name in self.side_by_side])
+        )
+        v, gains = rest[0] if rest else k, (self.q_norm.gain, self.k_norm.gain)
+        heads = norm_and_rotate(q, k, v, *gains, cos, sin, self.q_norm.eps, by_kernel=True)
+        return self.o_proj(attend(*heads).flatten(-2))
+
 
 class GatedMLP(nn.Module):
+    side_by_side = "gate_proj", "up_proj"
+
     def __init__(self, hidden: int, intermediate: int):
         super().__init__()
         self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
@@ -93,6 +158,10 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+
+    def by_kernels(self, x: Tensor) -> Tensor:
+        gate, up = products(x, [self.gate_proj, self.up_proj])
+        return self.down_proj(gated_gelu(gate, up, by_kernel=True))
 
 
 class Router(nn.Module):
@@ -113,6 +182,10 @@ class Router(nn.Module):
         weight = weight / weight.sum(dim=-1, keepdim=True)
         return weight * self.per_expert_scale[expert], expert
 
+    def by_kernels(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same for `x` that is normed and scaled already."""
+        return choose(self.proj(x), self.per_expert_scale, self.k, by_kernel=True)
+
 
 class Experts(nn.Module):
     """Gated MLPs, each run on the tokens that chose it.
@@ -131,10 +204,7 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
         """Tokens `[N, hidden]`, weights and expert ids `[N, k]` -> `[N, hidden]`."""
-        gate_up, down = (
-            stack.value if isinstance(stack, NVFP4Weight) else stack
-            for stack in (self.gate_up_proj, self.down_proj)
-        )
+        gate_up, down = self._stacks()
         if self.backend == "triton":
             return moe(x, weight, expert, gate_up, down, by_kernel=True)
         out = torch.zeros_like(x)
@@ -153,6 +223,20 @@ class Experts(nn.Module):
             y = y[: len(token)] * weight.flatten()[chosen, None]
             out = out.index_add(0, token, y.type_as(out))
         return out
+
+    def by_kernels(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
+        """Return the same; slots are sorted by a kernel if a kernel runs the experts."""
+        if self.backend != "triton":
+            return self(x, weight, expert)
+        gate_up, down = map(_tensors, self._stacks())
+        return _moe(x, weight, *sort_slots(expert, self.experts, by_kernel=True), gate_up, down)
+
+    def _stacks(self) -> tuple[Stack, Stack]:
+        gate_up, down = (
+            stack.value if isinstance(stack, NVFP4Weight) else stack
+            for stack in (self.gate_up_proj, self.down_proj)
+        )
+        return gate_up, down
 
 
 class Layer(nn.Module):
@@ -188,6 +272,37 @@ class Layer(nn.Module):
         routed = self.experts(self.pre_feedforward_layernorm_2(flat), *self.router(flat))
         routed = self.post_feedforward_layernorm_2(routed.view_as(x))
         return (x + self.post_feedforward_layernorm(dense + routed)) * scalar
+
+    def by_kernels(
+        self,
+        x: Tensor,
+        normed: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attend: Attend,
+        scalar: Tensor,
+        following: RMSNorm,
+    ) -> LayerOutput:
+        """`forward`, and the norm of its result by `following`; `normed` is that of `x` by
+        `input_layernorm`. Both are `[N, hidden]`."""
+        eps = following.eps
+        attended = self.self_attn.by_kernels(normed, cos, sin, attend)
+        gains = AttentionGains(
+            attended=self.post_attention_layernorm.gain,
+            dense=self.pre_feedforward_layernorm.gain,
+            routed=self.pre_feedforward_layernorm_2.gain,
+            router=self.router.scale,
+        )
+        x, dense, routed, router = add_attention(x, attended, gains, eps, by_kernel=True)
+        dense = self.mlp.by_kernels(dense)
+        routed = self.experts.by_kernels(routed, *self.router.by_kernels(router))
+        gains = LayerGains(
+            dense=self.post_feedforward_layernorm_1.gain,
+            routed=self.post_feedforward_layernorm_2.gain,
+            both=self.post_feedforward_layernorm.gain,
+            next=following.gain,
+        )
+        return end_layer(x, dense, routed, gains, scalar, eps, by_kernel=True)
 
 
 class SelfConditioning(GatedMLP):

@@ -18,7 +18,7 @@ from dlm.models.backends import Dispatch, padded
 from dlm.models.config import ModelConfig
 from dlm.models.errors import BackendError
 from dlm.models.formats import MODELOPT, Format
-from dlm.models.layers import Attention, Experts
+from dlm.models.layers import Attention, Experts, GatedMLP
 from dlm.models.model import DiffusionGemma
 from dlm.models.quantised import NVFP4Linear, NVFP4Weight
 
@@ -130,17 +130,38 @@ def places(model: DiffusionGemma, form: Format | None) -> dict[str, Place]:
 def blank(
     model: DiffusionGemma, wanted: Mapping[str, Place], dispatch: Dispatch
 ) -> dict[str, Tensor]:
-    """Zeros for all that `wanted` fills of a model without data, by the names that it has there."""
+    """Zeros for all that `wanted` fills of a model without data, by the names that it has there.
+
+    Where kernels run layers, the matrices of linear layers that read the same input are adjacent:
+    one product computes them all.
+    """
     shapes = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     held = {
         place.parameter: place.held or dispatch.dtype
         for place in wanted.values()
         if place.parameter is not None
     }
-    return {
-        name: torch.zeros(shapes[name].shape, dtype=dtype, device=dispatch.device)
-        for name, dtype in held.items()
+    joined = side_by_side(model) if model.backends["layers"] == "triton" else []
+    joined = [names for names in joined if held.keys() >= {*names}]
+    apart = held.keys() - {name for names in joined for name in names}
+    found = {
+        name: torch.zeros(shapes[name].shape, dtype=held[name], device=dispatch.device)
+        for name in apart
     }
+    for names in joined:
+        rows, columns = [len(shapes[name]) for name in names], shapes[names[0]].shape[1]
+        whole = torch.zeros(sum(rows), columns, dtype=held[names[0]], device=dispatch.device)
+        found |= zip(names, whole.split(rows), strict=True)
+    return {name: found[name] for name in held}
+
+
+def side_by_side(model: DiffusionGemma) -> list[list[str]]:
+    """Names of the matrices of each group of linear layers that read the same input."""
+    return [
+        [f"{name}.{each}.weight" for each in module.side_by_side]
+        for name, module in model.named_modules()
+        if isinstance(module, Attention | GatedMLP)
+    ]
 
 
 def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:

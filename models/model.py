@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int
@@ -24,7 +25,7 @@ from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
 from dlm.models.passes import Pass
 
-_OPERATIONS = "experts", "attention", "vocabulary"  # that kernels may compute
+_OPERATIONS = "experts", "attention", "layers", "vocabulary"  # that kernels may compute
 
 
 class DiffusionGemma(nn.Module):
@@ -179,9 +180,15 @@ class DiffusionGemma(nn.Module):
             kind: rotary_angles(self.config.rotary[kind], head_dim, positions)
             for kind, head_dim in kinds.items()
         }
-        for layer, c, attend, scalar in zip(
-            self.layers, self.config.layers, attends, scalars, strict=True
-        ):
+        layers = cast(Sequence[Layer], self.layers)
+        each = zip(layers, self.config.layers, attends, scalars, strict=True)
+        if self.backends["layers"] == "triton" and x.dim() == 2:
+            norms = [*(layer.input_layernorm for layer in layers), self.norm]
+            normed = norms[0](x)
+            for (layer, c, attend, scalar), norm in zip(each, norms[1:], strict=True):
+                x, normed = layer.by_kernels(x, normed, *angles[c.kind], attend, scalar, norm)
+            return normed
+        for layer, c, attend, scalar in each:
             x = layer(x, *angles[c.kind], attend, scalar)
         return self.norm(x)
 
@@ -240,12 +247,11 @@ class DiffusionGemma(nn.Module):
     def scalars(self, encoded: Bool[Tensor, "n 1"]) -> list[Float[Tensor, "n 1"]]:
         """What each layer's output is multiplied by, for tokens that are `encoded` and for those of
         canvases: all that sets encoder and decoder apart."""
-        return [
-            torch.where(
-                encoded, layer.get_buffer("encoder_scalar"), layer.get_buffer("layer_scalar")
-            )
-            for layer in self.layers
-        ]
+        encoder, decoder = (
+            torch.stack([layer.get_buffer(name) for layer in self.layers])[:, None]
+            for name in ("encoder_scalar", "layer_scalar")
+        )
+        return [*torch.where(encoded, encoder, decoder)]
 
 
 def _embedding(V: int, hidden: int) -> nn.Embedding:
