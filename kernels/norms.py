@@ -169,10 +169,9 @@ def _add_attention(
     x: Tensor, attended: Tensor, gains: list[Tensor], eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     H, made = x.shape[1], (_empty(x), _empty(x), _empty(x), _empty(x))
-    numbers: dict[str, Any] = {"eps": eps, "factor": H**-0.5}
     tensors = [each.contiguous() for each in (x, attended, *gains)] + [*made]
     with torch.cuda.device_of(x):
-        _add_attention_kernel[len(x),](*tensors, **numbers, **options(H))
+        _add_attention_kernel[len(x),](*tensors, eps=eps, factor=H**-0.5, **options(H))
     return made
 
 

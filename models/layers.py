@@ -139,7 +139,7 @@ class Attention(nn.Module):
 
     def by_kernels(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         q, k, *rest = (
-            each.view(len(x), -1, self.head_dim)
+            each.unflatten(-1, (-1, self.head_dim))
             for each in products(x, [self.get_submodule(name) for name in self.side_by_side])
         )
         v, gains = rest[0] if rest else k, (self.q_norm.gain, self.k_norm.gain)

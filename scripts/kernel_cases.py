@@ -6,6 +6,7 @@ references, a test sees that all three of a case say the same.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from torch.nn import functional as F
 
 from dlm.kernels.attention import attention, attention_reference
 from dlm.kernels.classes import Members, class_pass, class_pass_reference
+from dlm.kernels.gelu import gated_gelu
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
+from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer
 from dlm.kernels.nvfp4 import (
     NVFP4,
     dequantize,
@@ -25,6 +28,8 @@ from dlm.kernels.nvfp4 import (
     quantize_reference,
 )
 from dlm.kernels.paging import Pages, Paging, Segment
+from dlm.kernels.rotary import norm_and_rotate
+from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import tiled
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
 from dlm.kernels.vocab_rows import Masks
@@ -32,6 +37,7 @@ from dlm.kernels.vocab_rows import Masks
 _SOFTCAP, _HEAT = 30.0, 0.6
 _ASKED: dict[str, Any] = {"softcap": _SOFTCAP, "threshold": 2.0**-20, "k": 128}  # as a step asks
 _MOST_SCALE = 6 * 448
+_EPS = 1e-6  # of norms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,7 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         yield _w4a4(sizes, rng)
     for four_bit in (False, True):
         yield _experts(sizes, four_bit, rng)
+    yield from _between(sizes, rng)
     for stored in (torch.bfloat16, torch.float8_e4m3fn):
         yield _attention(sizes, "sliding", sizes.sliding, sizes.window, stored, rng)
         yield _attention(sizes, "full", sizes.full, None, stored, rng)
@@ -231,6 +238,68 @@ def _looped(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Sta
         y = F.linear(F.gelu(gate, approximate="tanh") * up, matrix(down, e).to(x.dtype))
         out.index_add_(0, token, (y * weight[token, choice, None]).to(x.dtype))
     return out
+
+
+def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[Case]:
+    """Cases of what lies between a layer's products. Torch alone runs what the references run."""
+    N, H, M, E, k = sizes.rows, sizes.hidden, sizes.dense, sizes.experts, sizes.chosen
+    h, D = sizes.sliding
+    x, attended, dense, routed = (_normal(rng, N, H).bfloat16() for _ in range(4))
+    gains = [1 + _normal(rng, H).bfloat16() / 8 for _ in range(4)]
+    choices, scalar = _normal(rng, N, k, H), torch.ones_like(x[:, :1])
+    parts = [sizes.heads * D, h * D, h * D]
+    heads = _normal(rng, N, sum(parts)).bfloat16()
+    q, k_heads, v = (part.unflatten(-1, (-1, D)) for part in heads.split(parts, -1))
+    angle = _normal(rng, N, 1, D)
+    gate, up = _normal(rng, N, 2 * M).bfloat16().chunk(2, -1)
+    logits, scale = _normal(rng, N, E).bfloat16(), torch.ones(E, device=rng.device)
+    expert = choose(logits, scale, k).expert
+    turn = q, k_heads, v, gains[0][:D], gains[1][:D], angle.cos(), angle.sin(), _EPS
+    ending = LayerGains(*gains), scalar, _EPS
+
+    def case(name: str, shape: str, run: Callable[..., Tensor], moved: float) -> Case:
+        """`run` takes `by_kernel`."""
+        by_torch = partial(run, by_kernel=False)
+        both = {"reference": by_torch, "composed": by_torch}
+        return Case(name=name, shape=shape, run=run, moved=moved, operations=0, **both)
+
+    yield case(
+        "norms after attention",
+        f"{N} x {H}",
+        lambda **by: add_attention(x, attended, AttentionGains(*gains), _EPS, **by).router,
+        6 * x.nbytes,
+    )
+    for of, given in (("summed", routed), ("by choice", choices)):
+        yield case(
+            f"norms at a layer's end, {of}",
+            f"{N} x {H}" + f", {k} choices" * (given is choices),
+            lambda given=given, **by: end_layer(x, dense, given, *ending, **by).normed,
+            4 * x.nbytes + given.nbytes,
+        )
+    yield case(
+        "norms and rotation of heads",
+        f"{N} x {sizes.heads} + 2 x {h} heads of {D}",
+        lambda **by: norm_and_rotate(*turn, **by)[0],
+        2 * heads.nbytes + 2 * angle.nbytes,
+    )
+    yield case(
+        "GELU of a gate",
+        f"{N} x {M}",
+        lambda **by: gated_gelu(gate, up, **by),
+        3 * gate.nbytes,
+    )
+    yield case(
+        "choice of experts",
+        f"{N}, {k} of {E}",
+        lambda **by: choose(logits, scale, k, **by).weight,
+        logits.nbytes + 12 * expert.numel(),
+    )
+    yield case(
+        "sort of slots",
+        f"{N} x {k}, of {E}",
+        lambda **by: sort_slots(expert, E, **by).order,
+        2 * expert.nbytes,
+    )
 
 
 def _attention(

@@ -28,7 +28,7 @@ def chosen(device=CPU, dtype=torch.bfloat16, rows=ROWS, heads=(64, 512), **wante
 @pytest.mark.parametrize("sm", [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)])
 def test_a_gpu_runs_kernels_unless_told_otherwise(gpu, sm):
     device = gpu(*sm)
-    everything = dict.fromkeys(("experts", "nvfp4", "attention", "vocabulary"), "triton")
+    everything = dict.fromkeys(("experts", "nvfp4", "attention", "layers", "vocabulary"), "triton")
     assert chosen(device) == everything
     assert chosen(device, kernels="triton") == chosen(device)
     assert set(chosen(device, kernels="torch").values()) == {"torch"}
@@ -48,6 +48,7 @@ def test_one_operation_may_lack_what_another_has(gpu):
         "experts": "triton",
         "nvfp4": "torch",
         "attention": "torch",
+        "layers": "triton",
         "vocabulary": "triton",
     }
 

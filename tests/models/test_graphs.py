@@ -110,7 +110,7 @@ def test_what_is_captured_touches_no_number_of_the_host(reference, tmp_path):
     reference.make(tmp_path, hidden_size=64, moe_intermediate_size=64)
     with torch.device("meta"):
         model = DiffusionGemma(checkpoint.config_of(tmp_path)).to(torch.bfloat16)
-        model.backends["attention"] = "triton"
+        model.backends |= {"attention": "triton", "layers": "triton"}
         for layer in model.layers:
             layer.experts.backend = "triton"
             for name in ("k_scale", "v_scale"):

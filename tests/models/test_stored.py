@@ -93,7 +93,7 @@ def test_a_pass_by_kernels_waits_for_nothing_on_the_device(experts, reference, t
     config = checkpoint.config_of(tmp_path)
     with torch.device("meta"):
         model = DiffusionGemma(config).to(torch.bfloat16)
-        model.backends["attention"] = "triton"
+        model.backends |= {"attention": "triton", "layers": "triton"}
         for layer in model.layers:
             layer.experts.backend = experts
             for name in ("k_scale", "v_scale"):

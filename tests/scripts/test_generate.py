@@ -75,9 +75,9 @@ def test_json_tells_everything_in_one_object(run):
         usage["completion_tokens"] / said["denoiser_calls"], abs=1e-3
     )
     assert said["rollbacks"] == 0
-    by_torch = {"experts": "torch", "attention": "torch", "vocabulary": "torch"}
+    by_torch = dict.fromkeys(("experts", "attention", "layers", "vocabulary"), "torch")
     assert said["backends"] == {**by_torch, "graphs": "eager: cpu is no CUDA device"}
-    assert "experts by torch, attention by torch, vocabulary by torch; passes eager: cpu" in err
+    assert "attention by torch, layers by torch, vocabulary by torch; passes eager: cpu" in err
     assert {"load", "denoise", "guide", "settle"} == said["seconds"].keys()
     assert f"{usage['completion_tokens']} tokens in {said['denoiser_calls']} calls of the " in err
 

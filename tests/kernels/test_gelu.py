@@ -1,0 +1,88 @@
+"""GELU of a gate times up, against fp64.
+
+With u = 2^-24 and z = 2 sqrt(2 / pi) (g + c g^3): z is off by 4 u |z|, and a sigmoid s of it by
+s (1 - s) times that and 4 u of its own size, where s (1 - s) |z| < 0.3. GELU is g s; it is rounded
+to the type of the gate, and so is the product.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from bounded import Bounded, U, exact
+from torch import Tensor
+
+from dlm.kernels.gelu import gated_gelu, gated_gelu_reference
+
+DTYPES = [torch.bfloat16, torch.float16]
+SIZES = [(0, 8), (1, 1), (3, 77), (2, 2112), (5, 64)]
+BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+
+
+def halves(N: int, M: int, dtype: torch.dtype, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Gate and up of one product, amid NaNs; some gates are so large that GELU is flat."""
+    padded = torch.full((N, 2 * M + 16), torch.nan, dtype=dtype)
+    size = 10.0 ** torch.randint(-2, 3, (N, 2 * M), generator=rng)
+    padded[:, 8:-8] = torch.randn(N, 2 * M, generator=rng) * size
+    gate, up = padded[:, 8:-8].chunk(2, -1)
+    return gate, up
+
+
+def formula(gate: Tensor, up: Tensor) -> Bounded:
+    value = F.gelu(gate.double(), approximate="tanh")
+    # By tanh, as plain torch has it, 1 + tanh is off by u of 1; e^-80 is the least sigmoid.
+    off = gate.double().abs() * 8 * U
+    return Bounded(value, off).stored(gate.dtype).times(exact(up)).stored(gate.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("N", "M"), SIZES)
+@BY_KERNEL
+def test_a_gate_s_gelu_is_multiplied_by_up(by_kernel, N, M, dtype, rng):
+    gate, up = halves(N, M, dtype, rng)
+
+    y = gated_gelu(gate, up, by_kernel=by_kernel)
+
+    assert y.shape == (N, M)
+    assert y.dtype == dtype
+    assert formula(gate, up).holds(y).all()
+
+
+def test_the_bound_is_no_wider_than_a_wrong_result(rng):
+    """To swap gate and up, or to take the other GELU, is seen."""
+    gate, up = halves(5, 200, torch.bfloat16, rng)
+    expected = formula(gate, up)
+    assert expected.holds(gated_gelu_reference(up, gate)).float().mean() < 0.5
+    wide, factor = halves(5, 200, torch.float16, rng)
+    other = F.gelu(wide) * factor
+    assert formula(wide, factor).holds(other).float().mean() < 0.95
+
+
+@BY_KERNEL
+def test_a_row_is_the_same_whoever_is_beside_it(by_kernel, rng):
+    gate, up = halves(5, 77, torch.bfloat16, rng)
+    alone = gated_gelu(gate[3:4], up[3:4], by_kernel=by_kernel)
+    assert torch.equal(alone, gated_gelu(gate, up, by_kernel=by_kernel)[3:4])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda g, u: (g.float(), u), r"gate is \[N, M\] of bf16 or fp16, got .* torch.float32"),
+        (lambda g, u: (g[0], u), r"got \[8\]"),
+        (lambda g, u: (g, u[:2]), r"up is \[3, 8\] of torch.bfloat16 on cpu as gate, got \[2, 8\]"),
+        (lambda g, u: (g, u.to("meta")), "got .* on meta"),
+        (lambda g, u: (g, u.T.contiguous().T), "a row of up must be adjacent"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message, rng):
+    with pytest.raises(ValueError, match=message):
+        gated_gelu(*change(*halves(3, 8, torch.bfloat16, rng)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("N", "M"), [*SIZES, (256, 2112)])
+def test_a_gpu_says_what_the_formula_says(N, M, dtype, rng):
+    gate, up = halves(N, M, dtype, rng)
+    whole = torch.cat((gate, up), -1).cuda()
+    assert formula(gate, up).holds(gated_gelu(*whole.chunk(2, -1))).all()

@@ -1,0 +1,164 @@
+"""Experts that are chosen, and slots that are sorted by expert."""
+
+import pytest
+import torch
+from bounded import U
+from torch import Tensor
+
+from dlm.kernels.moe import route
+from dlm.kernels.routing import choose, choose_reference, sort_slots
+
+DTYPES = [torch.bfloat16, torch.float16]
+SIZES = [(0, 4, 2), (1, 1, 1), (3, 5, 5), (7, 37, 3), (4, 128, 8), (2, 256, 8)]  # N, E, k
+SLOTS = {  # tokens, choices, experts, and the first that is chosen
+    "none": (0, 2, 5, 0),
+    "one": (1, 1, 1, 0),
+    "spread": (23, 3, 6, 0),
+    "last alone": (40, 1, 5, 4),
+    "mostly empty": (2, 2, 33, 0),
+    "several blocks": (700, 8, 7, 0),
+    "a whole block": (256, 8, 3, 0),
+}
+BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+
+
+def drawn(N: int, E: int, dtype: torch.dtype, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Logits, a quarter of them equal to others, and scales of experts."""
+    logits = torch.randn(N, E, generator=rng) * 3
+    equal = torch.rand(N, E, generator=rng) < 0.25
+    logits = torch.where(equal, logits.round(), logits)
+    return logits.to(dtype), (torch.rand(E, generator=rng) + 0.5).to(dtype)
+
+
+def check(weight: Tensor, expert: Tensor, logits: Tensor, scale: Tensor, k: int) -> None:
+    """In fp64: an exponential is off by 4 u and by u of what it is taken of, sums by k u."""
+    x = logits.double()
+    best = sorted_by_size(x)[:, :k]
+    assert torch.equal(expert, best)
+    chosen = x.gather(1, best).softmax(-1) * scale.double()[best]
+    span = (x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)) if x.numel() else x[:, :1]
+    assert weight.dtype == torch.float32
+    assert (
+        (weight.double() - chosen).abs() <= chosen * (logits.shape[1] + 16 + 4 * span) * U
+    ).all()
+
+
+def sorted_by_size(x: Tensor) -> Tensor:
+    """Experts by descending logits, of equal ones the lower first: one by one, as Python sorts."""
+    rows = [sorted(range(len(row)), key=lambda e: (-row[e], e)) for row in x.tolist()]
+    return torch.tensor(rows, dtype=torch.int64).view(x.shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("N", "E", "k"), SIZES)
+@BY_KERNEL
+def test_the_highest_logits_are_chosen_and_weighted(by_kernel, N, E, k, dtype, rng):
+    logits, scale = drawn(N, E, dtype, rng)
+
+    weight, expert = choose(logits, scale, k, by_kernel=by_kernel)
+
+    assert weight.shape == expert.shape == (N, k)
+    assert expert.dtype == torch.int64
+    check(weight, expert, logits, scale, k)
+
+
+def test_the_bound_is_no_wider_than_a_wrong_result(rng):
+    """To leave out the scale, or to renormalise over all experts, is seen."""
+    logits, scale = drawn(7, 37, torch.bfloat16, rng)
+    weight, expert = choose_reference(logits, scale, 3)
+    for wrong in (weight / scale.float()[expert], weight * (1 - 2**-16)):
+        with pytest.raises(AssertionError):
+            check(wrong, expert, logits, scale, 3)
+
+
+@BY_KERNEL
+def test_of_equal_logits_the_lower_expert_comes_first_zeros_of_both_signs_among_them(by_kernel):
+    inf = float("inf")
+    rows = [[-1, 0.0, -0.0, 0.0, -2], [-inf, -inf, 5, 5, -inf], [-0.0, 1e-7, 0.0, -1e-7, -3]]
+    for dtype in DTYPES:
+        logits = torch.tensor(rows).to(dtype)
+        expert = choose(logits, torch.ones(5, dtype=dtype), 4, by_kernel=by_kernel).expert
+        assert expert.tolist() == [[1, 2, 3, 0], [2, 3, 0, 1], [1, 0, 2, 3]]
+
+
+def test_every_number_of_a_type_has_its_place_in_the_order():
+    """All of bf16 and of fp16 but NaNs, 256 of them a row."""
+    for dtype in DTYPES:
+        every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(dtype)
+        every = every[every.isfinite()]
+        few = every[torch.arange(0, len(every) // 4096 * 4096, 1).view(-1, 256).T][:, ::8].T
+        expert = choose(few.contiguous(), torch.ones(256), 1, by_kernel=True).expert
+        assert torch.equal(expert, sorted_by_size(few.double())[:, :1])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@BY_KERNEL
+def test_of_rows_with_nan_experts_are_valid_and_weights_tell(by_kernel, sign):
+    logits = torch.tensor([[1.0, 2, sign * torch.nan, 3], [1, 2, 3, 4]]).bfloat16()
+    weight, expert = choose(logits, torch.ones(4), 2, by_kernel=by_kernel)
+    assert weight[0].isnan().all()
+    assert expert[0, 0] == 2
+    assert ((expert >= 0) & (expert < 4)).all()
+    assert expert[1].tolist() == [3, 2]
+    assert not weight[1].isnan().any()
+
+
+@BY_KERNEL
+def test_a_token_chooses_alike_whoever_is_beside_it(by_kernel, rng):
+    logits, scale = drawn(7, 37, torch.bfloat16, rng)
+    alone = choose(logits[4:5], scale, 3, by_kernel=by_kernel)
+    for one, many in zip(alone, choose(logits, scale, 3, by_kernel=by_kernel), strict=True):
+        assert torch.equal(one, many[4:5])
+
+
+@pytest.mark.parametrize("name", SLOTS)
+@BY_KERNEL
+def test_slots_are_sorted_by_expert_in_the_order_of_tokens(by_kernel, name, rng):
+    N, k, E, least = SLOTS[name]
+    expert = torch.randint(least, E, (N, k), generator=rng)
+
+    found = sort_slots(expert, E, by_kernel=by_kernel)
+
+    for actual, expected in zip(found, route(expert, E), strict=True):
+        assert actual.dtype == torch.int64
+        assert torch.equal(actual, expected)
+    slots = sorted(range(N * k), key=lambda slot: (expert.flatten()[slot].item(), slot))
+    assert found.order.tolist() == slots
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda x, s: choose(x.float(), s, 2),
+            r"logits are \[N, E\] of bf16 or fp16, got .*float32",
+        ),
+        (lambda x, s: choose(x, s, 6), "k is 6 of 5 experts: it takes 1 to 5"),
+        (lambda x, s: choose(x, s, 0), "k is 0"),
+        (lambda x, s: choose(x, s[:4], 2), r"scale is \[5\] floats on cpu, got \[4\]"),
+        (lambda x, s: choose(x, s.to("meta"), 2), "on meta"),
+        (lambda x, s: sort_slots(x, 5), r"expert is \[N, k\] of int64, .* got .* torch.bfloat16"),
+        (lambda x, s: sort_slots(x.long()[0], 5), r"got \[5\] of torch.int64"),
+        (lambda x, s: sort_slots(x.long(), 0), "of 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message, rng):
+    with pytest.raises(ValueError, match=message):
+        call(*drawn(3, 5, torch.bfloat16, rng))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("N", "E", "k"), [*SIZES, (256, 128, 8)])
+def test_a_gpu_chooses_what_the_formula_chooses(N, E, k, dtype, rng):
+    logits, scale = drawn(N, E, dtype, rng)
+    weight, expert = choose(logits.cuda(), scale.cuda(), k)
+    check(weight.cpu(), expert.cpu(), logits, scale, k)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [0, 1, 256, 4096])
+def test_a_gpu_sorts_as_torch_sorts(tokens, rng):
+    expert = torch.randint(128, (tokens, 8), generator=rng)
+    for actual, expected in zip(sort_slots(expert.cuda(), 128), route(expert, 128), strict=True):
+        assert torch.equal(actual.cpu(), expected)

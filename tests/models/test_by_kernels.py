@@ -1,0 +1,165 @@
+"""Layers whose kernels take what is between products: the same results, in few launches."""
+
+from itertools import pairwise
+
+import interpreter
+import pytest
+import torch
+from recorded import Operators
+from torch import Tensor
+
+from dlm.models import DiffusionGemma, checkpoint, plan
+from dlm.models.backends import Dispatch
+from dlm.models.layers import Layer, adjacent, products, rotary_angles
+from dlm.models.layout import blank, give, places, side_by_side
+
+E4M3 = torch.float8_e4m3fn
+# Launches within one of our operators, where there is more than one: attention merges what it has
+# split; experts are two products, a sum and its rounding.
+LAUNCHES = {"dlm::paged_attention": 2, "dlm::moe": 4}
+# What moves no data: views, and memory without numbers.
+FREE = {"aten::_unsafe_view", "aten::empty", "aten::empty_like", "aten::new_empty"}
+NARROW = {"hidden_size": 64, "moe_intermediate_size": 64, "intermediate_size": 96}
+
+
+def loaded(reference, directory, layers: str = "triton", **text) -> DiffusionGemma:
+    reference.make(directory, **NARROW, **text)
+    model = checkpoint.load(directory, torch.bfloat16, kernels="triton")
+    model.backends["layers"] = layers
+    return model
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Every token sees all, in fp32."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.float().repeat_interleave(group, 1) for x in (k, v))
+    p = torch.einsum("nhd,mhd->hnm", q.float(), k).softmax(-1)
+    return torch.einsum("hnm,mhd->nhd", p, v).to(q.dtype)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("at", [0, 1], ids=["sliding", "full"])
+def test_a_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, tmp_path, rng):
+    """All experts are chosen, so that no choice can flip. Experts are the same kernel in both, and
+    all else is rounded at the same points."""
+    interpreter.install()
+    model = loaded(reference, tmp_path, top_k_experts=4)
+    layer, c = model.layers[at], model.config.layers[at]
+    assert isinstance(layer, Layer)
+    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, torch.arange(3, 24))
+    x = torch.randn(21, 64, generator=rng).bfloat16()
+    scalar = (torch.rand(21, 1, generator=rng) + 0.5).bfloat16()
+
+    expected = layer(x, *angles, attend, scalar)
+    found = layer.by_kernels(
+        x, layer.input_layernorm(x), *angles, attend, scalar, following=model.norm
+    )
+
+    for actual, wanted in zip(found, (expected, model.norm(expected)), strict=True):
+        assert actual.dtype == torch.bfloat16
+        assert (actual.float() - wanted.float()).norm() < 2**-8 * wanted.float().norm()
+
+
+@pytest.mark.interpreted
+def test_a_pass_by_kernels_is_one_by_torch(reference, tmp_path, rng):
+    """Both are off by what bf16 rounds, in four layers in a row; without them, by all of it."""
+    interpreter.install()
+    made = []
+    canvas = reference.draw(rng, 1, reference.CANVAS)
+    for layers in ("triton", "torch"):
+        model = loaded(reference, tmp_path, layers, top_k_experts=4)
+        cache = model.new_cache(1)
+        model.encode([[5, 3, 9, 2, 60]], cache, [0])
+        nothing = model.no_soft_embedding()[None]
+        made.append(model.denoise(canvas, nothing, cache, [0]).float())
+    assert (made[0] - made[1]).norm() < 0.02 * made[1].norm()
+
+
+def test_torch_s_path_is_taken_where_batch_and_length_are_apart(reference, tmp_path, rng):
+    """As in training; kernels take packed rows alone."""
+    reference.make(tmp_path)
+    model = checkpoint.load(tmp_path)
+    x, positions = torch.randn(2, 5, 32, generator=rng), torch.arange(5).expand(2, 5)
+    attends = [lambda q, k, v: q] * 4
+    one = torch.ones(1)
+    expected = model.run_layers(x, positions, attends, [one] * 4)
+    model.backends["layers"] = "triton"
+    assert torch.equal(model.run_layers(x, positions, attends, [one] * 4), expected)
+
+
+def test_weights_of_one_input_share_memory_and_are_those_of_the_file(reference, tmp_path):
+    reference.make(tmp_path, **NARROW)
+    model = checkpoint.load(tmp_path, torch.bfloat16, kernels="triton")
+    plain = checkpoint.load(tmp_path, torch.bfloat16, kernels="torch")
+    assert len(side_by_side(model)) == 2 * 4 + 1
+    for name, tensor in plain.named_parameters():
+        if ".experts." not in name:
+            assert torch.equal(model.get_parameter(name), tensor)
+    for names in side_by_side(model):
+        layers = [model.get_submodule(name.removesuffix(".weight")) for name in names]
+        whole = adjacent(layers)
+        assert whole is not None
+        assert torch.equal(whole, torch.cat([model.get_parameter(name) for name in names]))
+        assert whole.untyped_storage().nbytes() == whole.nbytes
+        others = [plain.get_submodule(name.removesuffix(".weight")) for name in names]
+        assert adjacent(others) is None
+        x = torch.randn(16, whole.shape[1]).bfloat16()
+        for one, other in zip(products(x, layers), products(x, others), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_what_was_moved_apart_is_computed_apart(reference, tmp_path):
+    reference.make(tmp_path, **NARROW)
+    model = checkpoint.load(tmp_path, torch.bfloat16, kernels="triton")
+    mlp = model.layers[0].mlp
+    layers = [mlp.gate_proj, mlp.up_proj]
+    assert adjacent(layers) is not None
+    assert adjacent(layers[::-1]) is None
+    mlp.up_proj.weight = torch.nn.Parameter(mlp.up_proj.weight.clone())
+    assert adjacent(layers) is None
+    assert adjacent([mlp.gate_proj, torch.nn.Identity()]) is None
+
+
+def launches(calls: list) -> list[str]:
+    """What is launched, by name: each operator that is no view as often as it launches."""
+    found = []
+    for function, *_ in calls:
+        schema = function._schema
+        view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        if not view and schema.name not in FREE:
+            found += [schema.name] * LAUNCHES.get(schema.name, 1)
+    return found
+
+
+def of_layers(model: DiffusionGemma) -> list[list[str]]:
+    """Launches of each layer but the first in a pass of two canvases, on a device without data."""
+    with torch.device("meta"):
+        cache = model.new_cache(2, E4M3, capacity=256, segment=64)
+        model.encode([[5] * 30], cache, [0])
+        x = torch.zeros(2 * 8, 64, dtype=torch.bfloat16)
+    canvases = cache.plan({}, [0, 1], 8)
+    with torch.inference_mode(), Operators() as operators:
+        model._states(x, canvases, cache)
+    names = [call[0]._schema.name for call in operators.calls]
+    ends = [at for at, name in enumerate(names) if name == "dlm::end_layer"]
+    return [launches(operators.calls[begin + 1 : end + 1]) for begin, end in pairwise(ends)]
+
+
+@pytest.mark.parametrize("weights", ["bf16", "nvfp4"])
+def test_a_layer_is_sixteen_launches_and_one_that_merges_attention(weights, reference, tmp_path):
+    reference.make(tmp_path, **NARROW)
+    config = checkpoint.config_of(tmp_path)
+    model = plan.unfilled(config, weights)
+    model.backends = dict.fromkeys(model.backends, "triton")
+    for layer in model.layers:
+        layer.experts.backend = "triton"
+    meta = Dispatch(device=torch.device("meta"), dtype=torch.bfloat16)
+    form = None if weights == "bf16" else plan.MODELOPT
+    give(model, blank(model, places(model, form), meta))
+
+    found = of_layers(model)
+
+    assert len(found) == len(config.layers) - 1
+    for each in found:
+        assert len(each) <= 17, each
+        assert each.count("aten::linear") == 5, "two of attention, two of the MLP, the router's"
