@@ -119,12 +119,27 @@ def moe(
         return moe_reference(x, weight, expert, gate_up, down)
     if isinstance(gate_up, NVFP4) or isinstance(down, NVFP4):
         raise ValueError("kernels take NVFP4 in tiles: `tiled` makes them of a stack, once")
-    stacks = _tensors(gate_up), _tensors(down)
-    return _moe(x, weight, *route(expert, len(stacks[0][0])), *stacks)
+    x = ordered(x) if isinstance(gate_up, Tiles) else x
+    chosen = route(expert, len(_tensors(gate_up)[0]))
+    return choices(x, weight, chosen, gate_up, down).sum(1).to(x.dtype)
 
 
-@torch.library.custom_op("dlm::moe", mutates_args=())
-def _moe(
+def choices(
+    x: Float[Tensor, "N H"],
+    weight: Float32[Tensor, "N k"],
+    route: Route,
+    gate_up: Tensor | Tiles,
+    down: Tensor | Tiles,
+) -> Float32[Tensor, "N k H"]:
+    """Return what each choice adds to `moe`, by the kernels, for arguments that `moe` takes.
+
+    For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked.
+    """
+    return _choices(x, weight, *route, _tensors(gate_up), _tensors(down))
+
+
+@torch.library.custom_op("dlm::moe_choices", mutates_args=())
+def _choices(
     x: Tensor,
     weight: Tensor,
     order: Tensor,
@@ -142,7 +157,7 @@ def _moe(
     common["EXPERTS"] = triton.next_power_of_2(E)
     with torch.cuda.device_of(x):
         weights, four_bit = _pointers(gate_up)
-        x, (tile, tiles) = ordered(x) if four_bit else x, _tiles(GATE_UP_TILES, S, E)
+        tile, tiles = _tiles(GATE_UP_TILES, S, E)
         options = {**common, **tile, "FOUR_BIT": four_bit, "ORDERED": len(down) > 1}
         sizes = x.stride(0), E, k, inner, H // 64
         _gate_up_kernel[triton.cdiv(inner, tile["BLOCK_M"]), tiles](
@@ -155,12 +170,12 @@ def _moe(
         _down_kernel[triton.cdiv(H, tile["BLOCK_M"]), tiles](
             *inputs, y, E, H, inner // 64, **(options if four_bit else _whole(options))
         )
-    return y.view(N, k, H).sum(1).to(x.dtype)
+    return y.view(N, k, H)
 
 
-@_moe.register_fake
-def _(x: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(x)
+@_choices.register_fake
+def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
+    return torch.empty(*weight.shape, x.shape[1], dtype=torch.float32, device=x.device)
 
 
 def _tiles(

@@ -19,6 +19,8 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from dlm.kernels.tiles import ordered, place
+
 
 class AttentionGains(NamedTuple):
     """Factors [H] of the norms after attention, of any float type."""
@@ -75,17 +77,19 @@ def add_attention(
     gains: AttentionGains,
     eps: float,
     by_kernel: bool | None = None,
+    order: bool = False,
 ) -> FeedForward:
     """Add the norm of `attended` to the residual `x`; norm the sum three times.
 
-    `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
+    With `order`, the experts' input is `ordered`, as their weights are in tiles. `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
     `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
     shapes, types and devices that do not fit.
     """
     _check_rows(x, {"attended": attended}, gains)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
-        return add_attention_reference(x, attended, gains, eps)
-    return FeedForward(*_add_attention(x, attended, [*gains], eps))
+        made = add_attention_reference(x, attended, gains, eps)
+        return made._replace(routed=ordered(made.routed)) if order else made
+    return FeedForward(*_add_attention(x, attended, [*gains], eps, order))
 
 
 def end_layer_reference(
@@ -166,12 +170,13 @@ def _check_rows(x: Tensor, alike: dict[str, Tensor], gains: Sequence[Tensor]) ->
 
 @torch.library.custom_op("dlm::add_attention", mutates_args=())
 def _add_attention(
-    x: Tensor, attended: Tensor, gains: list[Tensor], eps: float
+    x: Tensor, attended: Tensor, gains: list[Tensor], eps: float, order: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     H, made = x.shape[1], (_empty(x), _empty(x), _empty(x), _empty(x))
     tensors = [each.contiguous() for each in (x, attended, *gains)] + [*made]
     with torch.cuda.device_of(x):
-        _add_attention_kernel[len(x),](*tensors, eps=eps, factor=H**-0.5, **options(H))
+        constants: dict[str, Any] = {"ORDER": order, **options(H)}
+        _add_attention_kernel[len(x),](*tensors, eps=eps, factor=H**-0.5, **constants)
     return made
 
 
@@ -227,6 +232,7 @@ def _add_attention_kernel(
     router_ptr,
     eps,
     factor,  # of the router's input
+    ORDER: tl.constexpr,  # the experts' input
     H: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -245,7 +251,8 @@ def _add_attention_kernel(
     tl.store(residual_ptr + here, x.to(dtype), mask=there)
     normed = x * _inverse(x, H, eps)
     tl.store(dense_ptr + here, (normed * dense_gain.to(tl.float32)).to(dtype), mask=there)
-    tl.store(routed_ptr + here, (normed * routed_gain.to(tl.float32)).to(dtype), mask=there)
+    routed_at = here - at + place(at) if ORDER else here
+    tl.store(routed_ptr + routed_at, (normed * routed_gain.to(tl.float32)).to(dtype), mask=there)
     scaled = rounded(rounded(normed, dtype) * rounded(router_gain, dtype), dtype)
     tl.store(router_ptr + here, (scaled * factor).to(dtype), mask=there)
 

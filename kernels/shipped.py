@@ -37,7 +37,7 @@ ATTENTION = (
 )
 APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
 STACKS = {True: "*i16:16 *u8:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
-NORMS = "{0}:16 {0}:16 " + 8 * "{0}:16 " + "fp32 fp32 2816 4096 num_warps={1}"
+NORMS = "{0}:16 {0}:16 " + 8 * "{0}:16 " + "fp32 fp32 {2} 2816 4096 num_warps={1}"
 END = "{0}:16 {0}:16 {1}:16 " + 7 * "{0}:16 " + "fp32 2816 {2} 4096 num_warps={3}"
 TURN = (
     "{0}:16 {0}:16 {0}:16 {0}:16 {0}:16 *fp32:16 *fp32:16 {0}:16 {0}:16 {0}:16"
@@ -123,7 +123,10 @@ for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # the launches around a lay
     everywhere = dict.fromkeys(sms, "")
     warps = norms.options(2816)["num_warps"]
     KERNELS += [
-        ("norms._add_attention_kernel", NORMS.format(x, warps), everywhere),
+        *(
+            ("norms._add_attention_kernel", NORMS.format(x, warps, order), everywhere)
+            for order in (False, True)
+        ),
         ("norms._end_layer_kernel", END.format(x, x, 0, warps), everywhere),
         ("norms._end_layer_kernel", END.format(x, "*fp32", 8, warps), everywhere),
         *(

@@ -103,6 +103,13 @@ def column(place):
     return place // 64 * 64 + e % 8 // 2 * 16 + p * 4 + e // 8 * 2 + e % 2
 
 
+@triton.jit
+def place(column):
+    """Return where columns are in ordered ones."""
+    b, p, i = column % 64 // 16, column % 16 // 4, column % 4 // 2
+    return column // 64 * 64 + p * 16 + i * 8 + b * 2 + column % 2
+
+
 _CODES = tl.constexpr("""
 {
 .reg .b32 a, b;

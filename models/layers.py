@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.gelu import gated_gelu
-from dlm.kernels.moe import Stack, _moe, _tensors, matrix, moe
+from dlm.kernels.moe import Stack, choices, matrix, moe
 from dlm.kernels.norms import (
     AttentionGains,
     LayerGains,
@@ -25,6 +25,7 @@ from dlm.kernels.norms import (
 from dlm.kernels.rotary import norm_and_rotate
 from dlm.kernels.rounding import ROWS
 from dlm.kernels.routing import choose, sort_slots
+from dlm.kernels.tiles import Tiles
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, ModelConfig, Rotary
 from dlm.models.quantised import NVFP4Weight
@@ -225,11 +226,18 @@ class Experts(nn.Module):
         return out
 
     def by_kernels(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
-        """Return the same; slots are sorted by a kernel if a kernel runs the experts."""
+        """Return the same; if kernels run the experts, each choice's own, `[N, k, hidden]`.
+
+        `x` is `ordered` if `order_of_tiles`."""
         if self.backend != "triton":
             return self(x, weight, expert)
-        gate_up, down = map(_tensors, self._stacks())
-        return _moe(x, weight, *sort_slots(expert, self.experts, by_kernel=True), gate_up, down)
+        route = sort_slots(expert, self.experts, by_kernel=True)
+        return choices(x, weight, route, *self._stacks())
+
+    @property
+    def order_of_tiles(self) -> bool:
+        """Whether `by_kernels` takes columns in the order of tiles."""
+        return self.backend == "triton" and isinstance(self._stacks()[0], Tiles)
 
     def _stacks(self) -> tuple[Stack, Stack]:
         gate_up, down = (
@@ -293,7 +301,8 @@ class Layer(nn.Module):
             routed=self.pre_feedforward_layernorm_2.gain,
             router=self.router.scale,
         )
-        x, dense, routed, router = add_attention(x, attended, gains, eps, by_kernel=True)
+        order = self.experts.order_of_tiles
+        x, dense, routed, router = add_attention(x, attended, gains, eps, True, order)
         dense = self.mlp.by_kernels(dense)
         routed = self.experts.by_kernels(routed, *self.router.by_kernels(router))
         gains = LayerGains(
