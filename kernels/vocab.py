@@ -27,7 +27,7 @@ from dlm.kernels.vocab_cpu import mask_words, pass_rows
 from dlm.kernels.vocab_rows import Masks, VocabPass, check_numbers, check_source
 
 _UNIT = 1 << 9  # tokens: 262,144 are 512 units, which one block merges
-_CHUNK, _CHUNK_WARPS = 1 << 12, 8  # tokens that a block reduces to units
+_CHUNK, _CHUNK_WARPS = 1 << 12, 4  # tokens that a block reduces to units
 _MERGE_WARPS = 8  # each reads 256 tokens at once: eight a thread, which it stores without moving
 _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
 _GPU_BLOCK = 1 << 24  # without a kernel: of 64 MiB
@@ -234,9 +234,9 @@ def _shares(logit, CAP: tl.constexpr):
     """
     power = tl.exp2(logit * (2 * _LOG2E / CAP))
     base = 1 + tl.minimum(power, 1073741824.0, propagate_nan=tl.PropagateNan.ALL)
-    a, b = tl.split(tl.reshape(base, [*base.shape[:-1], 4, 2]))
+    a, b = tl.split(tl.reshape(base, base.shape[:-1] + [4, 2]))  # noqa: RUF005
     pair = a * b
-    c, d = tl.split(tl.reshape(pair, [*pair.shape[:-1], 2, 2]))
+    c, d = tl.split(tl.reshape(pair, pair.shape[:-1] + [2, 2]))  # noqa: RUF005
     four = 1 / (c * d)
     two = tl.reshape(tl.join(four * d, four * c), pair.shape)
     return tl.reshape(tl.join(two * b, two * a), base.shape)
