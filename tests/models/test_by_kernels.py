@@ -108,6 +108,16 @@ def test_weights_of_one_input_share_memory_and_are_those_of_the_file(reference, 
             torch.testing.assert_close(one, other)
 
 
+def test_a_model_whose_weights_share_memory_is_written_as_any_other(reference, tmp_path):
+    reference.make(tmp_path, **NARROW)
+    model = checkpoint.load(tmp_path, torch.bfloat16, kernels="triton")
+    config = checkpoint.read_json(tmp_path / "config.json")
+    checkpoint.save(model, tmp_path / "written", config, {})
+    again = checkpoint.load(tmp_path / "written", torch.bfloat16)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor)
+
+
 def test_what_was_moved_apart_is_computed_apart(reference, tmp_path):
     reference.make(tmp_path, **NARROW)
     model = checkpoint.load(tmp_path, torch.bfloat16, kernels="triton")
