@@ -195,24 +195,25 @@ def _heads(
     TURNED: tl.constexpr,  # and with a gain; or normed alone
 ):
     dtype = y_ptr.dtype.element_ty
-    head, i = part * HEADS + tl.arange(0, HEADS), tl.arange(0, HALF)
+    head = part * HEADS + tl.arange(0, HEADS)[:, None]
+    # All is loaded as [HEADS, HALF], gains and angles too: each thread has what it multiplies.
+    i = tl.broadcast_to(tl.arange(0, HALF)[None, :], [HEADS, HALF])
     inside = i < D // 2
-    at = head[:, None] * D + i[None, :]
-    there = (head < COUNT)[:, None] & inside[None, :]
+    at, there = head * D + i, inside & (head < COUNT)
     left = tl.load(x_ptr + at, mask=there, other=0.0).to(tl.float32)
     right = tl.load(x_ptr + at + D // 2, mask=there, other=0.0).to(tl.float32)
     inverse = tl.rsqrt(tl.sum(left * left + right * right, 1) / D + eps)[:, None]
     left *= inverse
     right *= inverse
     if TURNED:
-        left *= tl.load(gain_ptr + i, mask=inside, other=0.0).to(tl.float32)[None, :]
-        right *= tl.load(gain_ptr + D // 2 + i, mask=inside, other=0.0).to(tl.float32)[None, :]
+        left *= tl.load(gain_ptr + i, mask=inside, other=0.0).to(tl.float32)
+        right *= tl.load(gain_ptr + D // 2 + i, mask=inside, other=0.0).to(tl.float32)
         left, right = rounded(left, dtype), rounded(right, dtype)
-        cos = rounded(tl.load(cos_ptr + i, mask=inside, other=0.0), dtype)[None, :]
-        sin = rounded(tl.load(sin_ptr + i, mask=inside, other=0.0), dtype)[None, :]
+        cos = rounded(tl.load(cos_ptr + i, mask=inside, other=0.0), dtype)
+        sin = rounded(tl.load(sin_ptr + i, mask=inside, other=0.0), dtype)
         turned = rounded(left * cos, dtype) - rounded(right * sin, dtype)
-        cos = rounded(tl.load(cos_ptr + D // 2 + i, mask=inside, other=0.0), dtype)[None, :]
-        sin = rounded(tl.load(sin_ptr + D // 2 + i, mask=inside, other=0.0), dtype)[None, :]
+        cos = rounded(tl.load(cos_ptr + D // 2 + i, mask=inside, other=0.0), dtype)
+        sin = rounded(tl.load(sin_ptr + D // 2 + i, mask=inside, other=0.0), dtype)
         right = rounded(right * cos, dtype) + rounded(left * sin, dtype)
         left = turned
     tl.store(y_ptr + at, left.to(dtype), mask=there)
