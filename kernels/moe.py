@@ -35,13 +35,12 @@ same in the order of kernels."""
 # BLOCK_N slots by BLOCK_M rows of weights; the first that holds an average expert's slots, or the
 # last. 16 is the least that tensor cores take: 256 tokens that choose 8 of 128 experts fill it.
 GATE_UP_TILES: tuple[dict[str, Any], ...] = (
-    {"BLOCK_N": 16, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
-    {"BLOCK_N": 32, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
     {"BLOCK_N": 64, "BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
 )
 DOWN_TILES: tuple[dict[str, Any], ...] = (
-    {"BLOCK_N": 16, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
-    {"BLOCK_N": 32, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 16, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
     {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
 )
 # By the major of the SM: how a product is laid out so that what is decoded stays where it is. On
