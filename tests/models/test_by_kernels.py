@@ -5,7 +5,7 @@ from itertools import pairwise
 import interpreter
 import pytest
 import torch
-from recorded import Operators
+from recorded import Operators, Recorder
 from torch import Tensor
 
 from dlm.models import DiffusionGemma, checkpoint, plan
@@ -61,6 +61,28 @@ def test_a_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, tmp_pat
 
 
 @pytest.mark.interpreted
+def test_a_layer_by_kernels_is_replayed_over_other_numbers(reference, tmp_path, rng):
+    """With all that the recorded run left behind poisoned."""
+    interpreter.install()
+    model = loaded(reference, tmp_path)
+    layer, c = model.layers[0], model.config.layers[0]
+    assert isinstance(layer, Layer)
+    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, torch.arange(4))
+    x, other = torch.randn(2, 4, 64, generator=rng).bfloat16()
+    one = torch.ones(4, 1).bfloat16()
+
+    def run(x: Tensor) -> Tensor:
+        return torch.stack(layer.by_kernels(x, x, *angles, attend, one, following=model.norm))
+
+    with torch.inference_mode():
+        expected = run(other)
+        captured = Recorder()(lambda: run(x))
+        x.copy_(other)
+        captured.replay()
+        assert torch.equal(captured.states, expected)
+
+
+@pytest.mark.interpreted
 def test_a_pass_by_kernels_is_one_by_torch(reference, tmp_path, rng):
     """Both are off by what bf16 rounds, in four layers in a row; without them, by all of it."""
     interpreter.install()
@@ -73,6 +95,38 @@ def test_a_pass_by_kernels_is_one_by_torch(reference, tmp_path, rng):
         nothing = model.no_soft_embedding()[None]
         made.append(model.denoise(canvas, nothing, cache, [0]).float())
     assert (made[0] - made[1]).norm() < 0.02 * made[1].norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("at", [0, 1], ids=["sliding", "full"])
+def test_a_gpu_s_layer_by_kernels_is_within_rounding_of_torch_s(at, reference, tmp_path, rng):
+    """Products of joined weights may add in another order: a few roundings to bf16 differ, 2^-9
+    each, in quadrature. Captured, it says the same to the bit."""
+    reference.make(tmp_path, **NARROW, top_k_experts=4)
+    model = checkpoint.load(tmp_path, torch.bfloat16, "cuda", kernels="triton")
+    layer, c = model.layers[at], model.config.layers[at]
+    assert isinstance(layer, Layer)
+    positions = torch.arange(3, 67, device="cuda")
+    angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, positions)
+    x = torch.randn(64, 64, generator=rng).bfloat16().cuda()
+    scalar = (torch.rand(64, 1, generator=rng) + 0.5).bfloat16().cuda()
+
+    def run() -> tuple[Tensor, Tensor]:
+        normed = layer.input_layernorm(x)
+        return layer.by_kernels(x, normed, *angles, attend, scalar, following=model.norm)
+
+    with torch.inference_mode():
+        expected = layer(x, *angles, attend, scalar)
+        for actual, wanted in zip(run(), (expected, model.norm(expected)), strict=True):
+            assert (actual.float() - wanted.float()).norm() < 2**-6 * wanted.float().norm()
+        eager, graph = run(), torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            captured = run()
+        graph.replay()
+        torch.cuda.synchronize()
+        for one, other in zip(captured, eager, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_torch_s_path_is_taken_where_batch_and_length_are_apart(reference, tmp_path, rng):
