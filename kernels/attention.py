@@ -364,6 +364,8 @@ def _attention_kernel(
     q = tl.load(
         q_ptr + (q_row * D)[:, None] + d[None, :], mask=(m // G < tokens)[:, None], other=0.0
     )
+    if keys_ptr.dtype.element_ty.primitive_bitwidth == 8:  # of which fp16 is one instruction away
+        q = q.to(tl.float16)
     for block in range(first + begin, first + tl.minimum(stop, cached)):
         n = block * BLOCK_N + tl.arange(0, BLOCK_N)
         stored = (n >= start) & (n < end)

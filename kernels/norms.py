@@ -81,7 +81,8 @@ def add_attention(
 ) -> FeedForward:
     """Add the norm of `attended` to the residual `x`; norm the sum three times.
 
-    With `order`, the experts' input is `ordered`, as their weights are in tiles. `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
+    With `order`, the experts' input is `ordered`, as their weights are in tiles. `by_kernel`
+    overrules the device: a kernel runs on the CPU if it is interpreted, for which
     `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
     shapes, types and devices that do not fit.
     """
