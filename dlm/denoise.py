@@ -212,12 +212,17 @@ def _go_on(
             marginals.leave_out(i)
     draws = marginals.draws([min(1.0, float(s.request.temperature)) for s in running])
     (kept,) = marginals.link.to_device(torch.where(accepted, draws, -1))
+    noise = torch.empty_like(kept)
+    for row, sequence, read in zip(noise, running, readings, strict=True):
+        if isinstance(read, Guidance):  # all randomness is the request's own
+            torch.randint(model.vocab_size, row.shape, generator=sequence.rng, out=row)
+    tokens = sampling.renoise(noise, kept)
     soft_embeddings = marginals.expected(model.expected_embedding).unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
     for i, (slot, read) in enumerate(zip(canvases, readings, strict=True)):
         if isinstance(read, Guidance):
-            each = running[i], read, entropies[i], accepted[i], kept[i], soft_embeddings[i]
-            outcomes[slot] = _settle(*each, model.vocab_size, config)
+            each = running[i], read, entropies[i], accepted[i], tokens[i], soft_embeddings[i]
+            outcomes[slot] = _settle(*each, config)
     return outcomes
 
 
@@ -289,19 +294,14 @@ def _settle(
     read: Guidance,
     entropies: Float[Tensor, " L"],
     accepted: Bool[Tensor, " L"],
-    kept: Int[Tensor, " L"],
+    tokens: Int[Tensor, " L"],
     soft_embedding: Float[Tensor, "L hidden"],
-    vocab_size: int,
     config: DecodeConfig,
 ) -> Outcome | Exception:
-    """Keep sure positions, noise the others, and see whether the guess is ready.
-
-    All randomness is the request's own.
-    """
+    """Show the next pass `tokens` and `soft_embedding`, and see whether the guess is ready."""
     try:
-        canvas, rng = sequence.canvas, sequence.rng
-        noise = torch.randint(vocab_size, kept.shape, generator=rng, device=kept.device)
-        canvas.tokens = sampling.renoise(noise, kept)
+        canvas = sequence.canvas
+        canvas.tokens = tokens
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
         entropy = entropies[: read.scored].mean().item()
         if read.posterior is not None:

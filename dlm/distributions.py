@@ -1,9 +1,7 @@
 """From what a vocabulary pass lists of rows to distributions, for an expectation under them."""
 
-from functools import partial
-
 import torch
-from jaxtyping import Bool, Float, Float32
+from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm.kernels.expectation import Distributions, Flat, Listed
@@ -15,6 +13,8 @@ _TAIL = 1e-4  # probability that may be missing in the list of a row's tokens
 
 def distributions(
     found: VocabPass,
+    sent: Int32[Tensor, "n packed"],
+    named: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]],
     counted: Bool[Tensor, " n"],
     logits: Float[Tensor, "n V"],
     heat: Float32[Tensor, " n"],
@@ -22,34 +22,30 @@ def distributions(
     masks: Masks | None,
     link: Link,
 ) -> Distributions:
-    """Of those rows of `logits` that are `counted`; all but `logits` and a bitmask is on the host.
+    """Return those of the rows of `logits` that are `counted`.
 
-    `heat` are inverse temperatures. What is left out of a list has a probability of 1e-4 at most.
+    `sent` is what was `found`, packed and on the device, but for rows that are `named`, which take
+    one token each: here it gets them. All but `sent`, `logits` and a bitmask is on the host. `heat`
+    are inverse temperatures. What is left out of a list has a probability of 1e-4 at most.
     """
     short = found.tail <= _TAIL
     rows, flat = (short & counted).nonzero()[:, 0], (~short & counted).nonzero()[:, 0]
     above = found.above[rows]
-    most = int(above.max()) if len(rows) else 0
-    listed = torch.arange(most) < above[:, None]
-    tokens = found.ids[rows, :most].masked_select(listed)
+    begins, count = above.cumsum(0) - above, int(above.sum())
     theirs = torch.full_like(flat, -1) if masks is None else masks.rows[flat]
-    rows, above, offsets, tokens, kept, row_heat, row_lse, flat, theirs, flat_heat, lse = (
-        link.to_device(
-            rows,
-            above,
-            (above.cumsum(0) - above).int(),
-            tokens,
-            found.logits[rows, :most].masked_select(listed),
-            heat[rows],
-            found.lse[rows],
-            flat,
-            theirs,
-            heat[flat],
-            found.lse[flat],
-        )
-    )
-    repeat = partial(torch.repeat_interleave, repeats=above, output_size=len(tokens))
-    probs = (heated(kept[:, None], repeat(row_heat), softcap)[:, 0] - repeat(row_lse)).exp()
+    of_rows = rows, above, begins, heat[rows], found.lse[rows]
+    of_flat = flat, theirs, heat[flat], found.lse[flat]
+    moved = link.to_device(*of_rows, *of_flat, *named)
+    rows, above, begins, row_heat, row_lse = moved[:5]
+    flat, theirs, flat_heat, lse, named_rows, named_tokens = moved[5:]
+    if len(named_rows):
+        sent[named_rows] = VocabPass.certain(named_tokens, found.ids.shape[1]).packed()
+    on_device = VocabPass.unpacked(sent)
+    # Of each token that is listed: which of `rows` has it, and where.
+    of = torch.repeat_interleave(above, output_size=count)
+    row, at = rows[of], torch.arange(count, device=of.device) - begins[of]
+    x = heated(on_device.logits[row, at][:, None], row_heat[of], softcap)[:, 0]
+    tokens, probs, offsets = on_device.ids[row, at], (x - row_lse[of]).exp(), begins.int()
     return Distributions(
         n=len(found.lse),
         listed=Listed(rows=rows, offsets=offsets, tokens=tokens, probs=probs),

@@ -20,7 +20,7 @@ THRESHOLD = 2.0**-20  # probability of the least of them: 128 of what is left ou
 _NEAR = log(1e3)  # nats below the best candidate: what is less likely is none
 _UNSEEN = 1e-3  # of the mass of what is allowed: so much may be missing in it
 _REACH = 30.0  # nats: a quarter of a million tokens that are less likely have 2e-8 together
-_FAR = np.float32(3e38)  # below any logit that is worth a thought
+_FAR = 3e38  # below any logit that is worth a thought
 
 
 class Logits:
@@ -48,10 +48,11 @@ class Logits:
         the device, is what a constraint may draw by; by default zeros. `classes` are those that the
         device knows."""
         V = logits.shape[1]
-        self.argmax: list[int] = found.argmax.clamp(0, V - 1).tolist()  # there may be none
+        argmax, lse = found.argmax.numpy(), found.lse.numpy()  # of which parts cost nothing
+        self.argmax: list[int] = np.minimum(np.maximum(argmax, 0), V - 1).tolist()  # may be none
         self.rows = 0  # that were fetched
-        self._above, self._tail = found.above.tolist(), found.tail.tolist()
-        self._lse = found.lse.nan_to_num(neginf=0).tolist()  # of a row of -inf alone
+        self._above, self._tail = found.above.numpy().tolist(), found.tail.numpy().tolist()
+        self._lse = np.where(np.isfinite(lse), lse, 0).tolist()  # of a row of -inf alone
         self._ids, self._theirs = found.ids.numpy(), found.logits.numpy()
         self._logits, self._link, self._fetched = logits, link, dict[int, Tensor]()
         self._heat = torch.tensor([inverse_temperature]), softcap
@@ -68,8 +69,13 @@ class Logits:
         tokens, logits = self._listed(position, allowed)
         if len(tokens):
             return int(tokens[logits.argmax()])
+        if self._link.device.type != "cpu":
+            found = self._searched(position, allowed, 1)
+            return found.ranked[0][0] if found.ranked else 0
         row, forbidden = self._row(position).float().numpy(), unpacked(~allowed)
-        token = int((row - _FAR * forbidden[: len(row)]).argmax())  # faster than a choice by a mask
+        token = int(
+            (row - np.float32(_FAR) * forbidden[: len(row)]).argmax()
+        )  # faster than a choice by a mask
         return int(forbidden.argmin()) if forbidden[token] else token  # of equals at -inf, any
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
@@ -77,6 +83,8 @@ class Logits:
         tokens, logits = self._listed(position, allowed)
         logp = self._logp(position, torch.from_numpy(logits))
         if not self._suffices(position, logp, count):
+            if self._link.device.type != "cpu":
+                return self._searched(position, allowed, count)
             tokens, logp = self._looked_up(position, allowed)
         if not len(tokens):
             return Candidates(ranked=[], mass=0.0)
@@ -140,6 +148,30 @@ class Logits:
         if not len(tokens) or logp[tokens].max() < _NEAR - _REACH:
             tokens = np.flatnonzero(bits)
         return tokens, logp[tokens]
+
+    def _searched(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
+        """Look up the likeliest tokens of a row where it is, so that a few numbers are fetched.
+
+        Of what is less likely than `_REACH` the mass is counted too.
+        """
+        self.rows += 1
+        (words,) = self._link.to_device(torch.from_numpy(allowed.view(np.int32)))
+        row, (heat, softcap) = self._logits[position].float(), self._heat
+        bits = words[:, None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
+        bits = bits.flatten()[: len(row)].bool()
+        top = torch.where(bits, row.clamp(min=-_FAR), -torch.inf).topk(min(count, len(row)))
+        heat_there = torch.full((1,), heat.item(), device=words.device)
+        logp = heated(row[None], heat_there, softcap)[0] - self._lse[position]
+        mass = torch.where(bits, logp, -torch.inf).exp().sum()
+        packed = torch.cat((top.values, mass[None], top.indices.int().view(torch.float32)))
+        packed = self._link.to_host(packed, computed=False).numpy()
+        values, tokens = packed[: len(top.values)], packed[len(top.values) + 1 :].view(np.int32)
+        tokens, values = tokens[values > -np.inf], values[values > -np.inf]
+        logp = self._logp(position, torch.from_numpy(values))
+        near = np.flatnonzero(logp >= logp.max(initial=-np.inf) - _NEAR)
+        order = near[np.lexsort((tokens[near], -values[near]))]
+        ranked = list(zip(tokens[order].tolist(), logp[order].tolist(), strict=True))
+        return Candidates(ranked=ranked, mass=float(packed[len(top.values)]))
 
     def _logp(self, position: int, logits: Tensor) -> np.ndarray:
         return heated(logits[None], *self._heat)[0].numpy() - self._lse[position]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm import posterior, sampling
@@ -56,8 +56,9 @@ class Marginals:
         self._uniform, self.link = uniform.flatten(), Link(logits.device)
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
         (self._sent_heat,) = self.link.to_device(self._heat)
-        found = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
-        self._found = found
+        self._sent = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
+        self._found = VocabPass.unpacked(self.link.to_host(self._sent))
+        self._names: list[tuple[Tensor, Tensor]] = []  # rows and their tokens, which `_sent` lacks
         self._masks = torch.full((self._B * self._L,), -1)  # in `table`, of rows read again
         # By canvas: rows and the tokens that they name; rows to be read again, and their masks.
         self._named: list[tuple[np.ndarray, np.ndarray]] = []
@@ -151,7 +152,7 @@ class Marginals:
             rows, tokens = (
                 torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
             )
-            self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
+            self._name(rows, tokens)
         self._cut = [(rows, cut) for rows, cut in self._cut if len(rows)]
         again = [rows for rows, *_ in (*self._moved, *self._cut)]
         if not again:
@@ -167,7 +168,9 @@ class Marginals:
         sent_rows, sent_masks = self.link.to_device(rows, self._masks[rows])
         chosen = Masks(self._bitmask, sent_masks)
         numbers = self._sent_heat[sent_rows], self._uniform[sent_rows]
-        self._replace(rows, self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows))
+        passed = self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows)
+        self._sent[sent_rows] = passed
+        self._replace(rows, VocabPass.unpacked(self.link.to_host(passed)))
 
     def _make_cuts(self) -> None:
         """Give rows that are cut masks of their own, behind those of the table."""
@@ -212,13 +215,16 @@ class Marginals:
             counted[first + part.rows] = False
         masks = Masks(self._bitmask, self._masks) if self._moved or self._cut else None
         more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.link
-        return distributions(self._found, counted, *more)
+        none = torch.empty(0, dtype=torch.int64)
+        rows, tokens = (torch.cat(each) for each in zip((none, none), *self._names, strict=True))
+        self._names = []
+        return distributions(self._found, self._sent, (rows, tokens), counted, *more)
 
     def _reweight(self, i: int, one: Posterior) -> None:
         first, logits = i * self._L, self._logits[i]
         heat, lse = float(self._heat[first]), self._found.lse[first : first + self._L]
         positions, tokens = posterior.certain(one)
-        self._replace(first + positions, VocabPass.certain(tokens, CANDIDATES))
+        self._name(first + positions, tokens)
         live = torch.ones(len(one.factors), dtype=torch.bool)
         live[positions] = False
         if live.any():
@@ -235,8 +241,8 @@ class Marginals:
         uniform: Tensor,
         masks: Masks | None,
         rows: Tensor | None,
-    ) -> VocabPass:
-        """The vocabulary pass, and its results on the host."""
+    ) -> Int32[Tensor, "n packed"]:
+        """Return what the vocabulary pass finds, packed and on the device."""
         found = vocab_pass(
             logits,
             heat,
@@ -248,8 +254,14 @@ class Marginals:
             k=CANDIDATES,
             by_kernel=self._by_kernel,
         )
-        return VocabPass.unpacked(self.link.to_host(found.packed()))
+        return found.packed()
+
+    def _name(self, rows: Tensor, tokens: Tensor) -> None:
+        """Let rows take one token each."""
+        self._names.append((rows, tokens))
+        self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
 
     def _replace(self, rows: Tensor, found: VocabPass) -> None:
+        """Let `found` be what the host knows of rows."""
         for column, new in zip(self._found, found, strict=True):
             column[rows] = new

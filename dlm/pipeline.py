@@ -8,7 +8,7 @@ from functools import partial
 
 from dlm.class_table import ClassTable
 from dlm.config import DecodeConfig
-from dlm.denoise import Denoiser, Outcome, denoise, settle
+from dlm.denoise import Denoiser, Outcome, Reading, denoise, settle
 from dlm.mask_table import MaskTable
 from dlm.sequence import Sequence
 from dlm.turn import Cache, turn_of
@@ -48,8 +48,12 @@ class Pipeline:
         self.idle = not turn
         reading = self._denoise(turn=turn) if turn else None
         if reading:
-            yield from settle(self._model, reading, self._config, self._work).items()
+            yield from self._settled(reading, running)
         yield from self._summed(running)
+
+    def _settled(self, reading: Reading, running: Mapping[int, Sequence]) -> Outcomes:
+        """Ask the constraints of the canvases of a pass, and take these a step further."""
+        yield from settle(self._model, reading, self._config, self._work).items()
 
     def _summed(self, running: Mapping[int, Sequence]) -> Outcomes:
         """Sum up the labels of questions whose canvases have been read, who came first first: a

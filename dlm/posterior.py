@@ -102,15 +102,17 @@ class Reweighted:
             within = likely.where(likely.amax(-1, keepdim=True) > -torch.inf, within)
         within = self._passed(within, uniform)
         draw = within.draw.where(drawn < factors.shape[1] - 1, posterior.pad)
-        packed = torch.cat((self._passed(x, uniform).packed(), draw.int()[:, None]), dim=1)
-        host = link.to_host(packed)
+        self._sent = self._passed(x, uniform).packed()
+        host = link.to_host(torch.cat((self._sent, draw.int()[:, None]), dim=1))
         found = VocabPass.unpacked(host[:, :-1].contiguous())
         self.found, self._logits = found._replace(draw=host[:, -1].long()), x
 
     def distributions(self, link: Link) -> Distributions:
         """Of `rows`, in their order."""
         every, heat = torch.ones(len(self.rows), dtype=torch.bool), torch.ones(len(self.rows))
-        return distributions(self.found, every, self._logits, heat, None, None, link)
+        none = torch.empty(2, 0, dtype=torch.int64).unbind()
+        more = every, self._logits, heat, None, None, link
+        return distributions(self.found, self._sent, none, *more)
 
     def _left(
         self, x: Float32[Tensor, "m V"], cut: Cut, inverse_temperature: float, link: Link

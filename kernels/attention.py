@@ -45,13 +45,18 @@ TILES = {key: {**tile, "num_stages": 2} for key, tile in TILES.items()}
 # For SMs whose blocks may use 200 KB of shared memory and more; measured on an H100.
 LARGE_TILES = {
     **TILES,
-    (512, 1): {"BLOCK_M": 128, "BLOCK_N": 64, "OWN_N": 64, "DV": 256, "num_warps": 8}
-    | {"num_stages": 1},
-    (512, 2): {"BLOCK_M": 128, "BLOCK_N": 32, "OWN_N": 32, "DV": 256, "num_warps": 8}
-    | {"num_stages": 2},
+    **{
+        key: {"BLOCK_M": 128, "DV": 256, "num_warps": 8, **tile}
+        for key, tile in {
+            (256, 1): {"BLOCK_N": 64, "OWN_N": 64, "num_stages": 2},
+            (256, 2): {"BLOCK_N": 64, "OWN_N": 64, "num_stages": 2},
+            (512, 1): {"BLOCK_N": 64, "OWN_N": 64, "num_stages": 1},
+            (512, 2): {"BLOCK_N": 32, "OWN_N": 32, "num_stages": 2},
+        }.items()
+    },
 }
 _LARGE = (9, 10)  # majors of those SMs
-_PROGRAMS = 512  # enough for the 132 to 188 multiprocessors of the GPUs that this is meant for
+_PROGRAMS = 256  # enough for the 132 to 188 multiprocessors of the GPUs that this is meant for
 _KEYS = 512  # the least a program is started for where keys are split
 _SPLITS = 16  # at the most
 _EVERYTHING = 1 << 30  # a window that no request is as long as

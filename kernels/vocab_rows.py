@@ -52,12 +52,14 @@ class VocabPass(NamedTuple):
 
     @classmethod
     def certain(cls, tokens: Int64[Tensor, " n"], k: int) -> "VocabPass":
-        """Of rows that allow one token each; their lse is that of a logit of 0."""
-        ids = torch.full((len(tokens), k), -1, dtype=torch.int32)
+        """Return that of rows that allow one token each; their lse is that of a logit of 0."""
+        n, device = len(tokens), tokens.device
+        ids = torch.full((n, k), -1, dtype=torch.int32, device=device)
         ids[:, 0] = tokens
-        lse, entropy, tail = torch.zeros(3, len(tokens))
+        lse, entropy, tail = torch.zeros(3, n, device=device)
         argmax, draw, above = tokens.clone(), tokens.clone(), torch.ones_like(tokens)
-        return cls(lse, entropy, argmax, draw, above, tail, ids, torch.zeros(len(tokens), k))
+        logits = torch.zeros(n, k, device=device)
+        return cls(lse, entropy, argmax, draw, above, tail, ids, logits)
 
 
 def heated(

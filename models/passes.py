@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from dlm.kernels.copies import sent
 from dlm.kernels.paging import Paging, Segment
 
 
@@ -53,18 +54,26 @@ def lay_out(
     page: int,
     device: torch.device,
 ) -> Pass:
-    """The pass over `stretches`, packed in their order. Nothing is waited for."""
+    """Return the pass over `stretches`, packed in their order. Nothing is waited for."""
     positions = [np.arange(each.position, each.position + each.tokens) for each in stretches]
+    kinds = [
+        _paging(stretches, [slots[each.slot] for each in stretches], page)
+        for slots in held.values()
+    ]
+    arrays = _joined(positions), *(array for _, *rest in kinds for array in rest)
+    on_device = iter(sent(map(torch.from_numpy, map(np.ascontiguousarray, arrays)), device))
+    first = next(on_device)
     paging = {
-        kind: _paging(stretches, [slots[each.slot] for each in stretches], page, device)
-        for kind, slots in held.items()
+        kind: Paging(segments, *(next(on_device) for _ in rest))
+        for kind, (segments, *rest) in zip(held, kinds, strict=True)
     }
-    return Pass(encode, _sent(_joined(positions), device), paging)
+    return Pass(encode, first, paging)
 
 
 def _paging(
-    stretches: Sequence[Stretch], held: Sequence[Held], page: int, device: torch.device
-) -> Paging:
+    stretches: Sequence[Stretch], held: Sequence[Held], page: int
+) -> tuple[tuple[Segment, ...], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the fields of `Paging`, on the host."""
     segments, rows, places, row = [], [], [], 0
     width = max((len(one.pages) for one in held), default=0)
     table = np.zeros((len(held), width), np.int32)
@@ -77,17 +86,8 @@ def _paging(
             places.append(pages[at // page - one.first].astype(np.int64) * page + at % page)
         row += each.tokens
     numbers = np.array(segments, np.int32).reshape(-1, len(Segment._fields)).T
-    sent = (_sent(each, device) for each in (numbers, table, _joined(rows), _joined(places)))
-    return Paging(tuple(segments), *sent)
+    return tuple(segments), numbers, table, _joined(rows), _joined(places)
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _sent(numbers: np.ndarray, device: torch.device) -> Tensor:
-    """On the device, for which nobody waits."""
-    tensor = torch.from_numpy(np.ascontiguousarray(numbers))
-    if device.type == "cuda" and torch.cuda.is_available():  # not while a pass is traced
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)

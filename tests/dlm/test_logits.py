@@ -65,6 +65,34 @@ def test_answers_are_those_of_whole_rows(seed, scale, share, dtype, softcap, hea
     assert len({token for token, _ in answer.ranked}) == len(answer.ranked)
 
 
+@given(
+    seed=st.integers(0, 2**32),
+    scale=st.sampled_from([0.1, 3.0, 500.0]),
+    share=st.sampled_from([1.0, 0.01, 0.0]),
+    count=st.sampled_from([1, 3, 200]),
+    ruled_out=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_a_row_that_is_searched_where_it_is_answers_as_one_that_is_fetched(
+    seed, scale, share, count, ruled_out
+):
+    """As a GPU does it: of equally likely tokens, the lowest come first."""
+    rng = np.random.default_rng(seed)
+    logits = torch.tensor(scale * rng.normal(size=(2, SIZE))).bfloat16()
+    logits[:, rng.random(SIZE) < ruled_out] = -torch.inf
+    scores = scores_of(logits)
+    allowed = packed(rng.random(SIZE) < share)
+
+    found = scores._searched(1, allowed, count)
+
+    tokens, logp = scores._looked_up(1, allowed)
+    near = logp >= logp.max(initial=-np.inf) - np.log(1e3)
+    order = np.lexsort((tokens[near], -logp[near]))[:count]
+    said = [p for _, p in found.ranked]
+    assert said == pytest.approx(logp[near][order].tolist(), abs=1e-4)
+    assert {token for token, _ in found.ranked} <= {*tokens.tolist()}
+    assert found.mass == pytest.approx(np.exp(logp).sum(), abs=1e-5)
+
+
 def test_where_nothing_is_allowed_there_is_no_candidate():
     found = scores_of(torch.zeros(1, SIZE)).candidates(0, only(), 3)
     assert (found.ranked, found.mass) == ([], 0.0)
