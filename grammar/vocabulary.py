@@ -164,14 +164,6 @@ class Vocabulary:
         return Trie(self.pieces)
 
     @cached_property
-    def sorted_pieces(self) -> tuple[list[bytes], list[int]]:
-        """All text tokens by their bytes, in order: pieces, and the tokens that they are of."""
-        ordered = sorted(
-            filter(self.pieces.__getitem__, range(len(self))), key=self.pieces.__getitem__
-        )
-        return [self.pieces[token] for token in ordered], ordered
-
-    @cached_property
     def longest(self) -> int:
         """Bytes of the longest token."""
         return max(map(len, self.pieces))

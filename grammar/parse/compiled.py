@@ -17,7 +17,7 @@ from dlm.grammar.parse.allowed import Allowed, Following
 from dlm.grammar.parse.apart import Apart, Way
 from dlm.grammar.parse.apart_text import ApartText
 from dlm.grammar.parse.exploration import Exploration
-from dlm.grammar.parse.fewest import fewest
+from dlm.grammar.parse.fewest import FewestTokens
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.made import Limited
 from dlm.grammar.parse.meter import Meter
@@ -280,8 +280,14 @@ class Compiled:
     @cached_property
     def _of_fewest_tokens(self) -> dict[State, list[int]]:
         """A way through the whole grammar in fewer tokens than the shortest text's, by state."""
-        start = self.parser.start
-        known = self.remainders.tokens(start) if self.counts(start) else NEVER
-        steps = fewest(self.parser, self.vocabulary, _FEW if known == NEVER else known - 1)
+        steps = self._fewest.way()
         said = [token for _, token in steps]
         return {state: said[i:] for i, (state, _) in enumerate(steps)}
+
+    @cached_property
+    def _fewest(self) -> FewestTokens:
+        """The search for such a way, which may take more than one look."""
+        start = self.parser.start
+        known = self.remainders.tokens(start) if self.counts(start) else NEVER
+        most = _FEW if known == NEVER else known - 1
+        return FewestTokens(self.parser, self.vocabulary, self.meter, most)

@@ -5,60 +5,85 @@ in fewer: "ought" in one token, "zqj" in three. This looks, level by level, at w
 leads to; it gives up where that is too much to look at, as inside a free string.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections import deque
 
+from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.parser import Parser
 from dlm.grammar.parse.state import State
 from dlm.grammar.vocabulary import Vocabulary
 
-_LOOKS = 50_000  # bytes that are read: some 50 ms
+_LOOKS = 50_000  # bytes that are read at most
+_BYTES = 12  # that are read for a unit of work
+
+Way = list[tuple[State, int]]  # tokens, each with the state that it is read at
 
 
-class _Reader:
-    """Reads all tokens at once from a state, until it has looked enough."""
+class FewestTokens:
+    """A search for a text of the fewest tokens, from the first state of a grammar to an end.
 
-    def __init__(self, parser: Parser, vocabulary: Vocabulary):
-        self._parser, self._sorted = parser, vocabulary.sorted_pieces
-        self.looks = 0
-
-    def onward(self, state: State) -> Iterator[tuple[State, int]]:
-        """Where tokens lead; no state twice."""
-        pieces, tokens = self._sorted
-        found = {self._parser.after(state, t, b""): t for t in sorted(self._parser.named(state))}
-        todo = [(state, 0, 0, len(pieces))]  # a state, its depth, pieces from and to
-        while todo and self.looks < _LOOKS:
-            at, size, first, last = todo.pop()
-            while first < last and len(pieces[first]) == size:
-                found.setdefault(at, tokens[first])
-                first += 1
-            while first < last:
-                self.looks += 1
-                byte = pieces[first][size]
-                end = bisect_right(pieces, byte, first, last, key=lambda piece: piece[size])
-                behind = self._parser.behind(at, byte)
-                if behind is not None:
-                    todo.append((behind, size + 1, first, end))
-                first = end
-        yield from ((at, token) for at, token in found.items() if at is not None)
-
-
-def fewest(parser: Parser, vocabulary: Vocabulary, most: int) -> list[tuple[State, int]]:
-    """At most `most` tokens from the beginning to an end, each with the state that it is read at.
-
-    Empty if there is no such text, or none that is found soon.
+    Where work runs out in the middle, `Unfinished` is raised, and asking again goes on.
     """
-    reading, longest = _Reader(parser, vocabulary), vocabulary.longest
-    level: dict[State, list[tuple[State, int]]] = {parser.start: []}
-    seen = {parser.start}
-    for left in range(most - 1, -1, -1):
-        behind: dict[State, list[tuple[State, int]]] = {}
-        for state, said in level.items():
-            for at, token in reading.onward(state):
-                if at.cost == 0:
-                    return [*said, (state, token)]
-                if at not in seen and at.cost is not None and at.cost <= left * longest:
-                    seen.add(at)
-                    behind[at] = [*said, (state, token)]
-        level = behind
-    return []
+
+    def __init__(self, parser: Parser, vocabulary: Vocabulary, meter: Meter, most: int):
+        """At most `most` tokens are looked for."""
+        self._parser, self._meter = parser, meter
+        self._trie, self._longest = vocabulary.trie, vocabulary.longest
+        self._left, self._looks = most, 0
+        self._seen = {parser.start}
+        self._level: deque[tuple[State, Way]] = deque()  # states to be looked at, and ways there
+        self._next: list[tuple[State, Way]] = [(parser.start, [])]  # of one token more
+        self._found: dict[State, int] = {}  # where tokens lead from the state that is looked at
+        self._todo: list[tuple[State, int]] = []  # states within tokens, and nodes of the trie
+        self._way: Way | None = None
+
+    def way(self) -> Way:
+        """The tokens of the text; empty if there is none, or none that is found soon."""
+        while self._way is None:
+            if self._todo:
+                self._read()
+            elif self._level:
+                self._leave()
+            elif self._left and self._next:
+                self._level, self._next = deque(self._next), []
+                self._left -= 1
+                self._todo = [(self._level[0][0], 0)]
+            else:
+                self._way = []
+        return self._way
+
+    def _read(self) -> None:
+        """Read one more byte of all tokens that begin alike."""
+        trie, (at, node) = self._trie, self._todo[-1]
+        if not node:
+            named = sorted(self._parser.named(at))
+            after = {self._parser.after(at, token, b""): token for token in named}
+            self._found = {state: token for state, token in after.items() if state is not None}
+        if self._looks >= _LOOKS:
+            self._todo = []
+            return
+        count = trie.child_count(node)
+        self._meter.spend(1 + count // _BYTES)
+        onward: list[tuple[State, int]] = []
+        for byte, child in trie.each_child(node):
+            behind = self._parser.behind(at, byte)
+            if behind is not None:
+                onward.append((behind, child))
+        if trie.token_count[node]:
+            self._found.setdefault(at, int(trie.tokens[trie.token_first[node]]))
+        self._looks += count
+        self._todo.pop()
+        self._todo += onward
+
+    def _leave(self) -> None:
+        """Note where the tokens lead, and go on with the next state of the level."""
+        here, way = self._level.popleft()
+        for at, token in self._found.items():
+            if at.cost == 0:
+                self._way = [*way, (here, token)]
+                return
+            if at in self._seen or at.cost is None or at.cost > self._left * self._longest:
+                continue
+            self._seen.add(at)
+            self._next.append((at, [*way, (here, token)]))
+        if self._level:
+            self._todo = [(self._level[0][0], 0)]

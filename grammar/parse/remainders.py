@@ -7,7 +7,9 @@ of a place is exact for its text, whatever its length.
 """
 
 from array import array
+from typing import NamedTuple
 
+from dlm.grammar.errors import Unfinished
 from dlm.grammar.parse.edges import Follow, Read, ReadToken
 from dlm.grammar.parse.meter import Meter
 from dlm.grammar.parse.parser import Parser
@@ -16,52 +18,73 @@ from dlm.grammar.vocabulary import Vocabulary
 
 NEVER = 1 << 30  # tokens: the vocabulary does not spell the text
 _PIECE = 64  # bytes: longer pieces are counted in parts, which are kept if work runs out between
-_BYTES = 4  # that are counted for a unit of work
+_EACH = 2  # units of work for a piece, were it counted before or not
+_NODES = 16  # of the trie that are visited for a unit of work
 _MOST = 128 << 20  # bytes of memory before sharing begins anew
+
+
+class Counted(NamedTuple):
+    """Fewest tokens by byte of a piece of text, shared by all equal pieces in equal contexts."""
+
+    counts: array  # by byte, then of what follows: less the `base` of a remainder, or `NEVER`
+    nodes: array  # by byte of the piece: the node of the trie of its first token
+    visited: int  # nodes of the trie
+
+
+_END = array("i", [0])  # no tokens are left
+
+
+def count(text: bytes, follows: bytes, behind: array, vocabulary: Vocabulary) -> Counted:
+    """Count the fewest tokens from each byte of `text`, from right to left.
+
+    `follows` are the bytes after `text` that a token may reach into, and `behind` the counts from
+    each of them and from their end, less a number that all of them share.
+    """
+    trie, held = vocabulary.trie, vocabulary.trie.token_count.data
+    window, size, visited = text + follows, len(text), 0
+    counts, nodes = array("i", [NEVER]) * size + behind, array("i", [0]) * size
+    for start in range(size - 1, -1, -1):
+        best, end = NEVER, start
+        for end, node in enumerate(trie.along(window, start), start + 1):
+            if counts[end] < best and held[node]:
+                best, nodes[start] = counts[end], node
+        counts[start] = min(NEVER, best + 1)
+        visited += 1 + end - start
+    return Counted(counts, nodes, visited)
 
 
 class Remainder:
     """A piece of text, or one control token, and what follows it. Never changed."""
 
-    __slots__ = ("_counts", "_nodes", "after", "control", "text", "window")
+    __slots__ = ("after", "base", "control", "counted", "text", "window")
 
     def __init__(
         self,
         text: bytes,
         after: "Remainder | None",
-        vocabulary: Vocabulary,
+        window: bytes,
+        counted: Counted,
+        base: int,
         control: int | None = None,
     ):
-        """`after` follows the piece; None: the text ends. `control` stands instead of `text`."""
+        """`after` follows the piece; None: the text ends. `control` stands instead of `text`.
+
+        `window` is the piece and the bytes after it, as far as a token may reach from within it;
+        `base` is added to all counts of `counted`.
+        """
         self.text, self.after, self.control = text, after, control
-        follows = b"" if after is None or control is not None else after.window
-        known = array("i", [0]) if after is None else after._counts
-        # the piece and the bytes after it, as far as a token may reach from within it
-        self.window = text + follows[: vocabulary.longest]
-        self._nodes = array("i")  # by byte of `text`: where the first token's path ends
-        if control is not None:
-            self._counts = array("i", [min(NEVER, 1 + known[0])])
-            return
-        counts = array("i", [NEVER]) * len(text) + known[: len(self.window) - len(text) + 1]
-        trie, held = vocabulary.trie, vocabulary.trie.token_count.data
-        nodes = array("i", [0]) * len(text)
-        for start in range(len(text) - 1, -1, -1):
-            best = NEVER
-            for end, node in enumerate(trie.along(self.window, start), start + 1):
-                if counts[end] < best and held[node]:
-                    best, nodes[start] = counts[end], node
-            counts[start] = min(NEVER, best + 1)
-        self._counts, self._nodes = counts, nodes
+        self.window, self.counted, self.base = window, counted, base
 
     @property
     def tokens(self) -> int:
         """The fewest tokens that spell all of it; `NEVER`: none do."""
-        return self._counts[0]
+        first = self.counted.counts[0]
+        return first if first == NEVER else min(NEVER, self.base + first)
 
     @property
     def nbytes(self) -> int:
-        """About the memory that it takes by itself."""
-        return 300 + 5 * len(self.window) + 4 * len(self.text)
+        """About the memory that it takes by itself, its counts left out."""
+        return 300 + len(self.window) + len(self.text)
 
     def spelled(self, vocabulary: Vocabulary, most: int) -> tuple[list[int], bool]:
         """Its tokens, or the first `most` of them, and whether these are all."""
@@ -78,7 +101,7 @@ class Remainder:
                 tokens.append(here.control)
                 here = here.after
                 continue
-            node = here._nodes[at]
+            node = here.counted.nodes[at]
             token = int(trie.tokens[trie.token_first[node]])
             tokens.append(token)
             at += len(vocabulary.pieces[token])
@@ -93,7 +116,12 @@ class Remainders:
         self._by_item: dict[Item, Remainder | None] = {}
         # by a network state, or a rule and its rounds, and by what follows
         self._by_way: dict[tuple[int | tuple[int, int], Remainder | None], Remainder | None] = {}
+        self._rounds: dict[tuple[int, Remainder | None], int] = {}  # the most that are known
         self._by_text: dict[tuple[bytes, Remainder | None], Remainder] = {}
+        # by a piece, what follows it, and the counts of that: equal pieces are counted once
+        self._counted: dict[tuple[bytes, bytes, bytes], Counted] = {}
+        # the last text that work has run out for, what follows it, and how much is left to count
+        self._unfinished: tuple[bytes, Remainder | None, int, Remainder | None] | None = None
         self.nbytes, self._begun = 0, False
 
     def of(self, state: State) -> Remainder | None:
@@ -143,17 +171,19 @@ class Remainders:
             if key in known:
                 wanted.pop()
                 continue
-            if isinstance(place, tuple):  # so many rounds of a rule
+            if isinstance(place, tuple):  # so many rounds of a rule: the last one is counted first
                 rule, rounds = place
-                fewer = ((rule, rounds - 1), after)
-                if rounds and fewer not in known:
-                    wanted.append(fewer)
+                most = self._rounds.get((rule, after), 0)
+                if most < rounds - 1:
+                    wanted.append(((rule, most + 1), after))
                     continue
-                inner = (network.start[rule], known[fewer]) if rounds else None
-                if inner is not None and inner not in known:
+                fewer = after if rounds == 1 else known[(rule, rounds - 1), after]
+                inner = network.start[rule], fewer
+                if inner not in known:
                     wanted.append(inner)
                     continue
-                known[key] = after if inner is None else known[inner]
+                known[key] = known[inner]
+                self._rounds[rule, after] = max(most, rounds)
                 continue
             edge = network.first_edge(place)
             if edge is None:
@@ -169,8 +199,8 @@ class Remainders:
                     scanner = self._parser.scanners[terminal]
                     behind = self._piece(scanner.completion(scanner.start, low, high), behind)
                 case ReadToken(ids):
-                    control = Remainder(b"", behind, self._vocabulary, min(ids))
-                    behind = self._kept(control)
+                    self._meter.spend(1)
+                    behind = self._kept(self._named(min(ids), behind))
                 case Follow(rule, _, low) if low and not network.nullable(rule):
                     repeated = ((rule, low), behind)
                     if repeated not in known:
@@ -182,13 +212,45 @@ class Remainders:
 
     def _piece(self, text: bytes, rest: Remainder | None) -> Remainder | None:
         """`text`, and `rest` after it."""
-        for end in range(len(text), 0, -_PIECE):  # from its end: longer texts share these parts
-            key = text[max(0, end - _PIECE) : end], rest
-            if key not in self._by_text:
-                self._meter.spend(1 + len(key[0]) // _BYTES)
-                self._by_text[key] = self._kept(Remainder(*key, self._vocabulary))
-            rest = self._by_text[key]
-        return rest
+        end, found = len(text), rest
+        if self._unfinished is not None and self._unfinished[:2] == (text, rest):
+            _, _, end, found = self._unfinished
+        try:
+            while end > 0:  # from its end: longer texts share these parts
+                begin = max(0, end - _PIECE)
+                key = text[begin:end], found
+                if key not in self._by_text:
+                    self._meter.spend(_EACH)
+                    self._by_text[key] = self._kept(self._spelled(*key))
+                end, found = begin, self._by_text[key]
+        except Unfinished:
+            self._unfinished = text, rest, end, found
+            raise
+        return found
+
+    def _spelled(self, text: bytes, after: Remainder | None) -> Remainder:
+        """A piece of text, counted unless an equal one is known that as much follows."""
+        follows, behind, base = b"", _END, 0
+        if after is not None:
+            follows = after.window[: self._vocabulary.longest]
+            behind, base = after.counted.counts[: len(follows) + 1], after.base
+        least = min(behind)
+        if 0 < least < NEVER:
+            behind = array("i", [c if c == NEVER else c - least for c in behind])
+            base += least
+        key = text, follows, behind.tobytes()
+        counted = self._counted.get(key)
+        if counted is None:
+            counted = self._counted[key] = count(text, follows, behind, self._vocabulary)
+            self._meter.add(counted.visited // _NODES)
+            self.nbytes += 400 + 4 * (2 * len(counted.counts) + len(counted.nodes))
+        return Remainder(text, after, text + follows, counted, base)
+
+    def _named(self, control: int, after: Remainder | None) -> Remainder:
+        """A control token: no token of text reaches into it."""
+        tokens = 1 + (0 if after is None else after.tokens)
+        counts = array("i", [0 if tokens < NEVER else NEVER])
+        return Remainder(b"", after, b"", Counted(counts, array("i"), 0), tokens, control)
 
     def _kept(self, remainder: Remainder) -> Remainder:
         self.nbytes += remainder.nbytes
@@ -198,4 +260,7 @@ class Remainders:
         self._by_item.clear()
         self._by_way.clear()
         self._by_text.clear()
+        self._rounds.clear()
+        self._counted.clear()
+        self._unfinished = None
         self.nbytes = 0

@@ -1,6 +1,7 @@
 """Tokens of shortest completions: counted over chains of pieces, and by spelling the whole text."""
 
 import random
+from copy import copy
 from sys import maxsize
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import node_of, trees
 
-from dlm.grammar import JsonSchema, Matcher, Unfinished, Vocabulary
+from dlm.grammar import Compiler, JsonSchema, Matcher, Unfinished, Vocabulary
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
@@ -16,6 +17,7 @@ from dlm.grammar.parse.remainders import NEVER
 from dlm.grammar.parse.within import Terminals
 from dlm.grammar.rules.nodes import Alternation, Concatenation, Literal, Reference, SpecialToken
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.trie import Trie
 
 STOP = 1
 TREES = trees(st.text("abc", min_size=1, max_size=4), max_leaves=9)
@@ -81,7 +83,7 @@ def test_control_tokens_count_as_one_and_join_nothing(compiler, vocabulary):
 @pytest.mark.parametrize(
     "schema",
     [
-        {"type": "string", "minLength": 20_000},
+        {"type": "string", "minLength": 100_000},
         {"type": "array", "items": {"type": "integer"}, "minItems": 3000},
         {
             "type": "object",
@@ -104,6 +106,127 @@ def test_a_count_that_is_cut_short_goes_on(compiler, vocabulary, schema):
             grammar.meter.begin()
     assert 0 < tries < 60
     assert counted == len(vocabulary.fewest(grammar.parser.completion(start, maxsize)))
+
+
+@settings(max_examples=60)
+@given(
+    parts=st.lists(
+        st.tuples(st.text("abc", min_size=1, max_size=5), st.integers(1, 90)),
+        min_size=1,
+        max_size=3,
+    ),
+    pieces=PIECES,
+    singles=st.sampled_from(["abc", "abc", "ab"]),
+)
+def test_counts_of_repeated_texts_are_those_of_the_whole_text(parts, pieces, singles):
+    """Equal pieces of a text are counted once, which makes no difference."""
+    text = "".join(part * times for part, times in parts)
+    vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)], singles)
+    check_counts(vocabulary, text.encode(), range(0, len(text), 7))
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 5000, " " * 5000, "ab,\n" * 1500, "\u00e9" * 2000 + "x" * 99]
+)
+def test_counts_of_repeated_texts_are_those_of_a_real_vocabulary(vocabulary, text):
+    raw = text.encode()
+    check_counts(vocabulary, raw, [0, 1, 2, 63, 64, 65, len(raw) // 2, len(raw) - 1])
+
+
+def check_counts(vocabulary, text: bytes, places) -> None:
+    """Compare counts and tokens from some places of a text on with those of the whole rest."""
+    rules = Rules()
+    rules.define(Reference("root"), Literal(text.decode()))
+    grammar, places = compiled(vocabulary, rules), set(places)
+    state = grammar.parser.start
+    for place, byte in enumerate(text):
+        if place in places:
+            spelled = vocabulary.fewest([text[place:]])
+            assert grammar.remainders.tokens(state) == (NEVER if spelled is None else len(spelled))
+            if spelled is not None:
+                begun = grammar.begun(state, maxsize)
+                assert len(begun) == len(spelled)
+                assert b"".join(vocabulary.pieces[token] for token in begun) == text[place:]
+        state = grammar.parser.behind(state, byte)
+
+
+class CountingTrie(Trie):
+    """Counts the nodes that are visited."""
+
+    visited = 0
+
+    def along(self, text, start=0):
+        for node in super().along(text, start):
+            self.visited += 1
+            yield node
+
+    def each_child(self, node):
+        children = list(super().each_child(node))
+        self.visited += len(children)
+        return iter(children)
+
+
+def looks(grammar, units, ask) -> tuple[int, list[int]]:
+    """What `ask` says at last, and how many nodes each look has visited for it."""
+    trie, visited = grammar.vocabulary.trie, []
+    while True:
+        grammar.meter.begin(units)
+        before = trie.visited
+        try:
+            return ask(), [*visited, trie.visited - before]
+        except Unfinished:
+            visited.append(trie.visited - before)
+            assert len(visited) < 100
+        finally:
+            grammar.meter.begin()
+
+
+@pytest.mark.parametrize("text", ["a" * 150_000, "abbaacab" * 20_000])
+def test_a_long_text_of_equal_pieces_is_counted_with_little_work(text):
+    """Tokens are long, so that a token may end at each of many bytes; each look is bounded."""
+    pieces = [b"a" * size for size in range(2, 49)] + [b"abba", b"acab", b"abbaacababbaacab"]
+    vocabulary = vocabulary_of(pieces)
+    vocabulary.trie = CountingTrie(vocabulary.pieces)
+    rules = Rules()
+    rules.define(Reference("root"), Literal(text))
+    grammar = compiled(vocabulary, rules)
+    tokens, visited = looks(grammar, 500, lambda: grammar.remainders.tokens(grammar.parser.start))
+    assert tokens == -(-len(text) // (48 if text[1] == "a" else 16))
+    assert max(visited) < 500 * 20  # nodes for a unit
+    assert sum(visited) < 2 * len(text)
+
+
+def test_a_long_text_without_equal_pieces_is_counted_in_parts():
+    """Whoever asks again goes on: no part is counted twice."""
+    rng = random.Random(0)
+    text = "".join(rng.choices("abc", k=20_000))
+    vocabulary = vocabulary_of([b"a" * size for size in range(2, 49)] + [b"ab", b"bc", b"cca"])
+    vocabulary.trie = CountingTrie(vocabulary.pieces)
+    rules = Rules()
+    rules.define(Reference("root"), Literal(text))
+    grammar = compiled(vocabulary, rules)
+    whole = len(vocabulary.fewest([text.encode()]))
+    once = sum(1 for start in range(len(text)) for _ in vocabulary.trie.along(text.encode(), start))
+    tokens, visited = looks(grammar, 500, lambda: grammar.remainders.tokens(grammar.parser.start))
+    assert tokens == whole
+    assert len(visited) > 3
+    assert max(visited) < 500 * 20
+    assert sum(visited) == once
+
+
+def test_a_search_for_fewer_tokens_is_cut_in_parts_and_goes_on(vocabulary):
+    """The grammar is open, so that the search reads as much as it ever does."""
+    spec = JsonSchema(
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    )
+    counting = copy(vocabulary)
+    counting.trie = CountingTrie(vocabulary.pieces)
+    compiler = Compiler(counting)
+    grammar, other = compiler.compile(spec), Compiler(vocabulary).compile(spec)
+    needed, visited = looks(grammar, 500, lambda: grammar.least(grammar.parser.start))
+    assert needed == other.least(other.parser.start)
+    assert len(visited) > 3
+    assert max(visited) < 500 * 20
 
 
 def test_next_to_the_end_of_a_budget_every_token_is_allowed_that_fits():
