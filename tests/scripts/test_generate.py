@@ -102,15 +102,16 @@ def test_it_writes_left_to_right_and_canvases_spare_passes_but_change_nothing(ru
 
 
 def test_a_temperature_makes_answers_differ_by_seed_left_to_right_too(run):
+    asked = "--regex", "[0-9]{8}", "Tell me something."
+
+    def answers(decoding, heat, seeds):
+        flags = "--decoding", decoding, "--temperature", heat
+        return {run("--seed", seed, *flags, *asked)[1] for seed in seeds}
+
     for decoding in ("canvas", "left-to-right"):
-        asked = "--decoding", decoding, "--regex", "[0-9]{8}", "Tell me something."
-        heats = {"0": set(), "2": set()}
-        for seed in "1234":
-            for heat, outs in heats.items():
-                outs.add(run("--seed", seed, "--temperature", heat, *asked)[1])
-        assert len(heats["2"]) > 1
-        if decoding == "left-to-right":
-            assert heats["0"] == {run(*asked)[1]}
+        assert len(answers(decoding, "2", "123")) > 1
+    by_default = run("--decoding", "left-to-right", *asked)[1]
+    assert answers("left-to-right", "0", "123") == {by_default}
 
 
 def test_cuts_leave_what_is_likeliest(run):
@@ -230,6 +231,23 @@ def test_bad_usage_is_one_clear_line_and_exit_code_2(run, args, problem):
     assert problem in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+def test_a_stdout_that_lacks_letters_is_told_of(run, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    code, _, err = run("--choice", "é", "hi")
+    said = "cannot write the result: stdout is ascii, which has no '\\xe9': set PYTHONIOENCODING"
+    assert (code, written.getvalue()) == (1, b"")
+    assert err == f"generate.py: {said}=utf-8\n"
+
+
+def test_a_full_disk_is_told_of(run, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code, _, err = run("--choice", "yes", "hi")
+    assert code == 1
+    assert err == "generate.py: cannot write the result: No space left on device\n"
 
 
 def test_an_interrupt_is_exit_code_130(run, monkeypatch):

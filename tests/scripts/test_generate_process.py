@@ -26,22 +26,6 @@ def test_a_reader_that_has_gone_is_no_error():
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_stdout_that_lacks_letters_is_told_of():
-    run = [*COMMAND[:2], "--choice", "é", PROMPT]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(run, capture_output=True, text=True, check=False, env=environment)
-    said = "cannot write the result: stdout is ascii, which has no '\\xe9': set PYTHONIOENCODING"
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"generate.py: {said}=utf-8\n"
-
-
-def test_a_full_disk_is_told_of():
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(COMMAND, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "generate.py: cannot write the result: No space left on device\n"
-
-
 def test_what_is_wrong_is_told_before_anything_slow_is_imported():
     code = "import sys; sys.argv = ['', '--regex', '(a', 'hi']; import generate; generate.main()"
     script = f"""if True:

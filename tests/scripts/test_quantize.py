@@ -1,13 +1,15 @@
 """The command that quantises: what it writes is a model for `generate.py`."""
 
 import json
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
+import generate
 import jsonschema
 import pytest
 import quantize
+from commands import ended
 
 import dlm.models
 
@@ -29,13 +31,12 @@ def test_a_quantised_model_generates_what_a_schema_asks_for(tmp_path, monkeypatc
     out = str(tmp_path / "out")
     run(monkeypatch, "--model", str(TINY), "--out", out, "--canvases", "1")
     assert f"{out}: 13,857,360 bytes of weights, 89% of 15,509,552" in capsys.readouterr().out
-    command = [sys.executable, str(ROOT / "scripts" / "generate.py"), "--model", out, "--stats"]
-    done = subprocess.run(
-        [*command, "--schema", str(SCHEMA), PROMPT], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    jsonschema.validate(json.loads(done.stdout), json.loads(SCHEMA.read_text()))
-    assert "experts by torch" in done.stderr
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
+    code = ended(monkeypatch, generate, "--model", out, "--stats", "--schema", SCHEMA, PROMPT)
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    jsonschema.validate(json.loads(said.out), json.loads(SCHEMA.read_text()))
+    assert "experts by torch" in said.err
 
 
 def test_what_cannot_be_quantised_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):

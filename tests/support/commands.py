@@ -1,6 +1,9 @@
 """Commands of scripts/, run in the process of a test."""
 
+import io
+import signal
 import sys
+from contextlib import redirect_stderr
 from types import ModuleType
 from typing import Any
 
@@ -13,3 +16,14 @@ def ended(monkeypatch: pytest.MonkeyPatch, script: ModuleType, *args: object) ->
     with pytest.raises(SystemExit) as end:
         script.main()
     return end.value.code
+
+
+def batched(monkeypatch: pytest.MonkeyPatch, *args: object) -> tuple[Any, str]:
+    """The exit code of `batch.py`, and what it says on stderr."""
+    import batch
+
+    monkeypatch.setattr("dlm.collector.collect_seldom", lambda: None)  # for its own process
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
+    with redirect_stderr(io.StringIO()) as said:
+        code = ended(monkeypatch, batch, *args)
+    return code, said.getvalue()

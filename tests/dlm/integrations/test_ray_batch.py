@@ -10,12 +10,13 @@ from unittest.mock import patch
 
 import fragile
 import pytest
+from commands import batched
 from processes import is_running, named, started, wait_for
 
 pytest.importorskip("ray")
 
 import ray
-from waiting import PATIENCE, wait_until
+from waiting import wait_until
 
 from dlm import JsonSchema
 from dlm.batch.batch import Batch, answers
@@ -80,7 +81,9 @@ def test_what_all_rows_fail_with_is_the_end(cluster, start, read, problem):
         list(actors(cluster, start).answers(Rest(read, 99, frozenset())))
 
 
-def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tmp_path, built_in):
+def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(
+    cluster, tmp_path, built_in, monkeypatch
+):
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     ask = "Extract name, age as JSON. This is Olga Lopez, {} years old."
     rows = [Row(number, ask.format(20 + number)) for number in range(ROWS)]
@@ -101,9 +104,8 @@ def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(cluster, tm
         process.communicate()
     kept = out.read_bytes()
     assert kept.count(b"\n") < ROWS
-    with started(*options) as process:  # goes on, on Ray or not
-        said = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 0, said
+    code, said = batched(monkeypatch, *options)  # goes on, on Ray or not
+    assert code == 0, said
     assert f"{ROWS} rows, 0 errors" in said
     assert out.read_bytes().startswith(kept)
 
