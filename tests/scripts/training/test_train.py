@@ -40,52 +40,60 @@ def small(tmp_path_factory) -> Path:
     return out
 
 
-@pytest.fixture
-def run(monkeypatch, tmp_path, small):
+def trained(small, out, *options: str, stop: int | None = None) -> Path:
     """Run a few small steps into a folder; `stop` interrupts before that step."""
-
     config = json.loads((small / "config.json").read_text())
-    monkeypatch.setattr(directory, "hf_config", lambda: config)
+    if not out.exists() and "--warm" not in options:
+        shutil.copytree(small, out)
+    given = ["--steps", "2", "--batch", "2", "--save", "1", "--out", str(out), *options]
+    real, calls = train.loss, itertools.count()
+
+    def interrupted(*args):
+        if next(calls) == stop:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    with pytest.MonkeyPatch.context() as now:
+        now.setattr(directory, "hf_config", lambda: config)
+        now.setattr(sys, "argv", ["train_tiny.py", "--device", "cpu", *given])
+        now.setattr(train, "loss", interrupted)
+        train.main()
+    return out
+
+
+@pytest.fixture
+def run(tmp_path, small):
+    """Run a few small steps into a folder of this name."""
 
     def run(name: str, *options: str, stop: int | None = None) -> Path:
-        out = tmp_path / name
-        if not out.exists() and "--warm" not in options:
-            shutil.copytree(small, out)
-        given = ["--steps", "3", "--batch", "2", "--save", "1", "--out", str(out), *options]
-        monkeypatch.setattr(sys, "argv", ["train_tiny.py", "--device", "cpu", *given])
-        real, calls = train.loss, itertools.count()
-
-        def interrupted(*args):
-            if next(calls) == stop:
-                raise KeyboardInterrupt
-            return real(*args)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(train, "loss", interrupted)
-            train.main()
-        return out
+        return trained(small, tmp_path / name, *options, stop=stop)
 
     return run
 
 
-def test_an_interrupted_run_ends_where_a_straight_one_does(run):
-    straight = load_file(run("straight") / "model.safetensors")
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, small) -> Path:
+    """The folder of a run that nobody interrupts. It is not to be changed."""
+    return trained(small, tmp_path_factory.mktemp("straight") / "out")
+
+
+def test_an_interrupted_run_ends_where_a_straight_one_does(run, straight):
+    expected = load_file(straight / "model.safetensors")
     with pytest.raises(KeyboardInterrupt):
-        run("interrupted", stop=2)
+        run("interrupted", stop=1)
     resumed = load_file(run("interrupted") / "model.safetensors")
-    assert straight.keys() == resumed.keys()
-    for name, tensor in straight.items():
+    assert expected.keys() == resumed.keys()
+    for name, tensor in expected.items():
         assert torch.equal(tensor, resumed[name]), name
 
 
-def test_what_it_writes_is_a_checkpoint_in_bf16(run, small):
+def test_what_it_writes_is_a_checkpoint_in_bf16(straight, small):
     before = load_file(small / "model.safetensors")
-    out = run("out")
-    after = load_file(out / "model.safetensors")
+    after = load_file(straight / "model.safetensors")
     assert {tensor.dtype for tensor in after.values()} == {torch.bfloat16}
     name = "model.decoder.layers.0.mlp.gate_proj.weight"
     assert not torch.equal(before[name], after[name])
-    checkpoint.load(out)
+    checkpoint.load(straight)
 
 
 @pytest.mark.parametrize("layers", [(), ("--bf16",), pytest.param(("--fused",), marks=COMPILES)])
@@ -100,8 +108,9 @@ def test_a_warm_start_goes_on_from_the_weights_it_is_given(run, small, layers):
     assert (out / "tokenizer.json").read_text() == (TINY / "tokenizer.json").read_text()
 
 
-def test_a_warm_start_from_another_run_s_folder_is_a_run_of_its_own(run):
-    out = run("warm", "--warm", str(run("before")), "--steps", "1")
+def test_a_warm_start_from_another_run_s_folder_is_a_run_of_its_own(run, straight):
+    assert torch.load(straight / "training.pt", weights_only=True)["step"] == 2
+    out = run("warm", "--warm", str(straight), "--steps", "1")
     assert torch.load(out / "training.pt", weights_only=True)["step"] == 1
 
 
