@@ -167,6 +167,7 @@ class Logits:
         packed = self._link.to_host(packed, computed=False).numpy()
         values, tokens = packed[: len(top.values)], packed[len(top.values) + 1 :].view(np.int32)
         tokens, values = tokens[values > -np.inf], values[values > -np.inf]
+        values = np.where(values <= -_FAR, np.float32(-np.inf), values)  # allowed, but ruled out
         logp = self._logp(position, torch.from_numpy(values))
         near = np.flatnonzero(logp >= logp.max(initial=-np.inf) - _NEAR)
         order = near[np.lexsort((tokens[near], -values[near]))]
