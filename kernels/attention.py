@@ -141,7 +141,8 @@ def attention(
 
 def tile_of(device: torch.device, D: int, size: int) -> dict[str, int]:
     """Return the tile that a device takes for heads of D numbers, cached ones of `size` bytes."""
-    large = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in _LARGE
+    there = device.type == "cuda" and torch.cuda.is_available()  # not while a pass is traced
+    large = there and torch.cuda.get_device_capability(device)[0] in _LARGE
     return (LARGE_TILES if large else TILES)[D, size]
 
 

@@ -9,8 +9,8 @@ States are copied out of it, and logits are computed outside: what a pass return
 as in any other pass, and may be kept while further passes run. All of it happens on the stream that
 is current, in the order of the calls: a replay is over before the next one's input is written.
 
-What a pass computes is not known here. No GPU has run this yet: in tests, a recorder of operators
-stands in for the graphs of a GPU, and interpreted kernels for those that are compiled.
+What a pass computes is not known here. In tests, a recorder of operators stands in for the graphs
+of a GPU, and interpreted kernels for those that are compiled.
 """
 
 from collections import OrderedDict
@@ -126,6 +126,7 @@ class _Graph:
             for kind, one in plan.paging.items()
         }
         self._plan = Pass([], torch.empty_like(plan.positions), paging)
+        self._filled: Pass | None = None
         self._fill(x, plan)
         self._captured = capture(partial(run, self._x, self._plan))
 
@@ -137,6 +138,9 @@ class _Graph:
     def _fill(self, x: Tensor, plan: Pass) -> None:
         """Behind the pages of this pass a table still has those of others, which nobody reads."""
         self._x.copy_(x)
+        if plan is self._filled:
+            return
+        self._filled = plan
         self._plan.positions.copy_(plan.positions)
         for kind, one in plan.paging.items():
             mine = self._plan.paging[kind]
