@@ -205,7 +205,7 @@ class Free:
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         guess, L = list(scores.argmax), len(scores.argmax)
-        stop = next((i for i, token in enumerate(guess) if token in self._stops), L)
+        stop = min((guess.index(token) for token in self._stops.intersection(guess)), default=L)
         return Guidance(
             guess=guess, bitmask=None, rows=[], suspect=L, repaired=False, stop=stop, scored=L
         )

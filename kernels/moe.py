@@ -77,14 +77,16 @@ def moe_reference(
     gate_up: Stack,
     down: Stack,
 ) -> Float[Tensor, "N H"]:
-    """What `moe` means: fp32, but for what is between the products, which is rounded as `x` is."""
-    y = x.new_zeros(*expert.shape, x.shape[1], dtype=torch.float32)
+    """Define `moe`: fp32, but what is between the products and each choice's result are rounded as
+    `x` is."""
+    y = x.new_zeros(*expert.shape, x.shape[1])
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
         gate, up = (x[token].float() @ matrix(gate_up, e).float().T).chunk(2, -1)
         inner = (F.gelu(gate, approximate="tanh") * up).to(x.dtype).float()
-        y[token, choice] = inner @ matrix(down, e).float().T * weight[token, choice, None]
-    return y.sum(1).to(x.dtype)
+        made = inner @ matrix(down, e).float().T * weight[token, choice, None]
+        y[token, choice] = made.to(x.dtype)
+    return _summed(y)
 
 
 def matrix(stack: Stack, e: int) -> Float[Tensor, "R C"]:
@@ -129,7 +131,11 @@ def moe(
         raise ValueError("kernels take NVFP4 in tiles: `tiled` makes them of a stack, once")
     x = ordered(x) if isinstance(gate_up, Tiles) else x
     chosen = route(expert, len(_tensors(gate_up)[0]))
-    return choices(x, weight, chosen, gate_up, down).sum(1).to(x.dtype)
+    return _summed(choices(x, weight, chosen, gate_up, down))
+
+
+def _summed(choices: Float[Tensor, "N k H"]) -> Float[Tensor, "N H"]:
+    return choices.sum(1, dtype=torch.float32).to(choices.dtype)
 
 
 def choices(
@@ -138,7 +144,7 @@ def choices(
     route: Route,
     gate_up: Tensor | Tiles,
     down: Tensor | Tiles,
-) -> Float32[Tensor, "N k H"]:
+) -> Float[Tensor, "N k H"]:
     """Return what each choice adds to `moe`, by the kernels, for arguments that `moe` takes.
 
     For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked.
@@ -159,7 +165,7 @@ def _choices(
     (N, k), H, S, device = weight.shape, x.shape[1], weight.numel(), x.device
     E, inner = len(starts) - 1, _rows(gate_up) // 2
     h = torch.empty(S, inner, dtype=x.dtype, device=device)
-    y = torch.empty(S, H, dtype=torch.float32, device=device)
+    y = torch.empty(S, H, dtype=x.dtype, device=device)
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
     common: dict[str, Any] = {**BY_SM.get(major, BY_SM[9]), "ASSEMBLY": not knobs.runtime.interpret}
     common["EXPERTS"] = triton.next_power_of_2(E)
@@ -183,7 +189,7 @@ def _choices(
 
 @_choices.register_fake
 def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
-    return torch.empty(*weight.shape, x.shape[1], dtype=torch.float32, device=x.device)
+    return torch.empty(*weight.shape, x.shape[1], dtype=x.dtype, device=x.device)
 
 
 def _tiles(
@@ -415,7 +421,7 @@ def _down_kernel(
     weight_ptr,  # [S] fp32
     order_ptr,  # [S] int64
     starts_ptr,  # [E + 1] int64
-    y_ptr,  # [S, hidden] fp32, by slot
+    y_ptr,  # [S, hidden] as h, by slot
     experts,
     hidden,
     groups,
@@ -449,4 +455,5 @@ def _down_kernel(
         if FOUR_BIT:
             factor *= tl.load(scale_2_ptr + expert) * 512  # 1 / UNIT
         at = y_ptr + (slot * hidden)[None, :] + m[:, None]
-        tl.store(at, acc * factor[None, :], (n < end)[None, :] & (m < hidden)[:, None])
+        y = (acc * factor[None, :]).to(y_ptr.dtype.element_ty)
+        tl.store(at, y, (n < end)[None, :] & (m < hidden)[:, None])

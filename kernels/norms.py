@@ -103,7 +103,7 @@ def end_layer_reference(
 ) -> LayerOutput:
     """Definition of `end_layer` in plain torch."""
     if routed.ndim == 3:
-        routed = routed.sum(1).type_as(x)
+        routed = routed.sum(1, dtype=torch.float32).type_as(x)
     both = _normed(dense, gains.dense, eps) + _normed(routed, gains.routed, eps)
     x = (x + _normed(both, gains.both, eps)) * scalar
     return LayerOutput(x, _normed(x, gains.next, eps))
@@ -120,9 +120,9 @@ def end_layer(
 ) -> LayerOutput:
     """Add the normed sum of both MLPs' normed results to `x`, times `scalar`; norm it once more.
 
-    `routed` is the experts' sum, of the type of `x`; or each choice's own result, [N, k, H] of
-    fp32, which is added up here in the order of choices. `by_kernel` is as in `add_attention`.
-    Raises `ValueError` for shapes, types and devices that do not fit.
+    `routed` is the experts' sum; or each choice's own result, [N, k, H], which is added up here in
+    fp32, in the order of choices. Both are of the type of `x`. `by_kernel` is as in
+    `add_attention`. Raises `ValueError` for shapes, types and devices that do not fit.
     """
     alike = {"dense": dense, **({} if routed.ndim == 3 else {"routed": routed})}
     _check_rows(x, alike, gains)
@@ -130,11 +130,11 @@ def end_layer(
     if routed.ndim == 3 and (
         (len(routed), routed.shape[2]) != (N, H)
         or not routed.shape[1]
-        or routed.dtype != torch.float32
+        or routed.dtype != x.dtype
         or routed.device != x.device
     ):
         raise ValueError(
-            f"routed is [{N}, {H}] of {x.dtype} or [{N}, k, {H}] of fp32 on {x.device}, got "
+            f"routed is [{N}, {H}] of {x.dtype} or [{N}, k, {H}] of it, on {x.device}, got "
             f"{[*routed.shape]} of {routed.dtype} on {routed.device}"
         )
     if scalar.shape != (N, 1) or scalar.dtype != x.dtype or scalar.device != x.device:
@@ -262,7 +262,7 @@ def _add_attention_kernel(
 def _end_layer_kernel(
     x_ptr,  # [N, H] bf16 or fp16
     dense_ptr,  # [N, H] as x
-    routed_ptr,  # [N, H] as x, or [N, CHOICES, H] fp32
+    routed_ptr,  # [N, H] or [N, CHOICES, H] as x
     scalar_ptr,  # [N] as x
     dense_gain_ptr,  # [H] any float, as the next three
     routed_gain_ptr,
@@ -284,9 +284,9 @@ def _end_layer_kernel(
         routed = tl.load(routed_ptr + here, mask=there, other=0.0).to(tl.float32)
     else:
         first = routed_ptr + row * (CHOICES * H) + at
-        routed = tl.load(first, mask=there, other=0.0)
+        routed = tl.load(first, mask=there, other=0.0).to(tl.float32)
         for choice in tl.static_range(1, CHOICES):  # pyright: ignore[reportGeneralTypeIssues]
-            routed += tl.load(first + choice * H, mask=there, other=0.0)
+            routed += tl.load(first + choice * H, mask=there, other=0.0).to(tl.float32)
         routed = rounded(routed, dtype)
     x = tl.load(x_ptr + here, mask=there, other=0.0)
     scalar = tl.load(scalar_ptr + row).to(tl.float32)

@@ -32,7 +32,7 @@ BLOCK_SCALED = {
     120: "mma.*kind::mxf4nvf4.block_scale",
 }
 GATE_UP = "*bf16:16 {} *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 i32:16 i32 True {} True 128 "
-DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *fp32:16 i32:16 i32:16 i32 {} True 128 "
+DOWN = "*bf16:16 {} *fp32:16 *i64:16 *i64:16 *bf16:16 i32:16 i32:16 i32 {} True 128 "
 ATTENTION = (
     "*bf16:16 {0}:16 {0}:16 *bf16:16 *bf16:16 *fp32:16 *fp32:16 *i32:16 *i32:16 {1}:16 *fp32:16"
     " i32 i32 i32 i32 {2} {3[DV]} 16 {4} 16 {3[BLOCK_M]} {3[BLOCK_N]} {3[OWN_N]}"
@@ -131,7 +131,7 @@ for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # the launches around a lay
             for order in (False, True)
         ),
         ("norms._end_layer_kernel", END.format(x, x, 0, warps), everywhere),
-        ("norms._end_layer_kernel", END.format(x, "*fp32", 8, warps), everywhere),
+        ("norms._end_layer_kernel", END.format(x, x, 8, warps), everywhere),
         *(
             (
                 "rotary._norm_and_rotate_kernel",

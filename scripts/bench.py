@@ -8,7 +8,9 @@ of an array, fill a canvas, with dense logits on the CPU, one thread: the `first
 that nobody has used but its `warmup`, the canvas agreeing with it; `warm`, the same for a later
 request; `agree`, a step whose argmax is the last one's; `repair`, a step that wants a forbidden
 token somewhere, elsewhere each time; and each `mask` along the canvas, made anew. At the end,
-`throughput`: what `scripts/throughput.py` measures.
+`throughput`: what `scripts/throughput.py` measures. `--host` measures something else, and needs no
+files: milliseconds of the host in a pass over canvases of which nothing settles, where the model
+and its vocabulary pass take no time.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from host_time import host_milliseconds
 from rich.console import Console
 from rich.table import Table
 from stress import STOPS, L, read_schemas, vocabulary_of
@@ -34,6 +37,7 @@ from dlm.kernels.vocab import vocab_pass
 from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD, Logits
 
+HOST_SLOTS = 1, 4, 16
 _BUDGET = 4096  # tokens
 _REPEATS = 8  # steps of a kind for each schema
 _UNIT = r"^([a-z0-9-]+):([a-z0-9\.-]+):([a-z0-9-]+)?:([a-z0-9-]+)$"
@@ -64,8 +68,9 @@ Times = dict[str, list[float]]  # milliseconds, by what was timed
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--schemas", required=True, metavar="FILE")
-    parser.add_argument("--tokenizer", required=True, metavar="FILE")
+    parser.add_argument("--schemas", metavar="FILE")
+    parser.add_argument("--tokenizer", metavar="FILE")
+    parser.add_argument("--host", action="store_true", help="what the host takes of a pass, alone")
     parser.add_argument("--limit", type=int, metavar="N", help="schemas at most; default: all")
     parser.add_argument("--steps", type=int, default=60, metavar="N", help="schemas whose steps")
     parser.add_argument("--slots", type=int, default=16, metavar="N", help="of `throughput`; 16")
@@ -73,6 +78,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.host:
+        found = {f"host, {n} slots": {"p50": round(host_milliseconds(n), 3)} for n in HOST_SLOTS}
+        print(json.dumps(found) if args.json else found)
+        return
+    if not (args.schemas and args.tokenizer):
+        parser.error("it takes --schemas and --tokenizer, or --host")
     times = measure(args)
     rates = throughput(Path(args.schemas), Path(args.tokenizer), args.slots, args.seed)
     if args.json:

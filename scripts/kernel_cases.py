@@ -246,7 +246,7 @@ def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[Case]:
     h, D = sizes.sliding
     x, attended, dense, routed = (_normal(rng, N, H).bfloat16() for _ in range(4))
     gains = [1 + _normal(rng, H).bfloat16() / 8 for _ in range(4)]
-    choices, scalar = _normal(rng, N, k, H), torch.ones_like(x[:, :1])
+    choices, scalar = _normal(rng, N, k, H).bfloat16(), torch.ones_like(x[:, :1])
     parts = [sizes.heads * D, h * D, h * D]
     heads = _normal(rng, N, sum(parts)).bfloat16()
     q, k_heads, v = (part.unflatten(-1, (-1, D)) for part in heads.split(parts, -1))

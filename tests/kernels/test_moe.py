@@ -86,8 +86,10 @@ def exact(case: Case) -> tuple[Tensor, Tensor]:
             h = F.gelu(g, approximate="tanh") * u
             h_off = 1.13 * g_off * u.abs() + h.abs() * (eps + 8 * U) + (g.abs() + g_off) * u_off
             h_off += torch.finfo(case.x.dtype).tiny
-            y[n] += weight * (down @ h)
-            off[n] += weight * (down.abs() @ (h_off + (len(h) + 4) * U * h.abs()))
+            made = weight * (down @ h)
+            made_off = weight * (down.abs() @ (h_off + (len(h) + 4) * U * h.abs()))
+            y[n] += made
+            off[n] += made_off * (1 + eps) + eps * made.abs() + torch.finfo(case.x.dtype).tiny
     return y, off * 1.01 + y.abs() * (eps + 8 * U)
 
 

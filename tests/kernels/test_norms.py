@@ -31,7 +31,7 @@ class Case:
 
         self.x, self.attended, self.dense, self.routed = (rows() for _ in range(4))
         if choices:
-            self.routed = torch.randn(N, choices, H, generator=rng)
+            self.routed = torch.randn(N, choices, H, generator=rng).to(dtype)
         self.gains = [(torch.rand(H, generator=rng) + 0.5).to(dtype) for _ in range(4)]
         self.scalar = (torch.rand(N, 1, generator=rng) + 0.5).to(dtype)
 
@@ -144,8 +144,12 @@ def test_a_row_is_the_same_whoever_is_beside_it(by_kernel, rng):
         ("gains", lambda g: [*g[:3], g[3].int()], "got .* of torch.int32"),
         ("dense", lambda d: d.to("meta"), "dense is .* on cpu as x, got .* on meta"),
         ("routed", lambda r: r[:, :9], r"routed is \[3, 64\] .* got \[3, 9\]"),
-        ("routed", lambda r: r[:, None], r"or \[3, k, 64\] of fp32 .* got \[3, 1, 64\] of .*bfl"),
-        ("routed", lambda r: r[:, None, :9].float(), r"\[3, k, 64\] of fp32 .* got \[3, 1, 9\]"),
+        (
+            "routed",
+            lambda r: r[:, None].float(),
+            r"or \[3, k, 64\] of it, .* got \[3, 1, 64\] of .*float32",
+        ),
+        ("routed", lambda r: r[:, None, :9], r"\[3, k, 64\] of it, .* got \[3, 1, 9\]"),
         ("scalar", lambda s: s[:, 0], r"scalar is \[3, 1\] of torch.bfloat16 .* got \[3\]"),
         ("scalar", lambda s: s.float(), "scalar is .* of torch.float32"),
     ],

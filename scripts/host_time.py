@@ -1,0 +1,66 @@
+"""What the host takes of a pass, with a model that takes no time: see `bench.py --host`."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from throughput import Numbers
+from torch import Tensor
+from weightless import Weightless
+
+import dlm
+from dlm.engine import BUILT_IN
+from dlm.events import Finished
+from dlm.kernels.vocab_rows import VocabPass
+from dlm.logits import CANDIDATES
+
+LENGTH, SIZE = 256, 262_144  # of a canvas, and of the vocabulary
+_LISTED = 32  # tokens that an unsure row has in mind; every other row is sure
+_TOKEN = 100_000  # which ends nothing
+_STEPS, _WARM = 60, 10
+
+
+class Instant(Weightless):
+    """Says the same of every canvas, at once: it never settles."""
+
+    def __init__(self) -> None:
+        super().__init__(SIZE, LENGTH)
+        self._logits = torch.zeros(1).expand(SIZE)
+
+    def denoise(
+        self, canvas: Tensor, soft_embedding: Any, cache: Any, slots: Sequence[int], encode: Any
+    ) -> Tensor:
+        self.encode(list(encode.values()), cache, list(encode))
+        return self._logits.expand(len(slots), LENGTH, SIZE)
+
+    def vocab_pass(self, logits: Tensor, *_: Any, **__: Any) -> VocabPass:
+        """In the place of the device's."""
+        tokens = torch.full((len(logits),), _TOKEN)
+        found = VocabPass.certain(tokens, CANDIDATES)
+        found.above[::2], found.entropy[::2] = _LISTED, 1.0
+        found.ids[::2, :_LISTED] = torch.arange(_LISTED, dtype=torch.int32)
+        found.logits[::2, :_LISTED] = 1.0
+        found.lse[::2] = 1.0 + torch.tensor(float(_LISTED)).log()
+        return found
+
+
+def host_milliseconds(slots: int) -> float:
+    """Return the median of a pass over as many canvases without constraints."""
+    model = Instant()
+    made = model.vocab_pass(torch.empty(slots * LENGTH, 0))
+    engine = dlm.Engine(model, Numbers.load(BUILT_IN), slots=slots)
+    for i in range(slots):
+        engine.add(dlm.Request(token_ids=[1], max_tokens=4096, seed=i))
+    taken = []
+    with patch("dlm.marginals.vocab_pass", lambda *_, **__: VocabPass(*(x.clone() for x in made))):
+        for _ in range(_WARM + _STEPS):
+            begun = time.perf_counter()
+            events = engine.step()
+            taken.append(1e3 * (time.perf_counter() - begun))
+            if any(isinstance(event, Finished) for event in events):
+                raise RuntimeError("an answer ended: there was less to do than in a whole pass")
+    engine.close()
+    return statistics.median(taken[_WARM:])
