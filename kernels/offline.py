@@ -24,8 +24,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-_CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-
+_TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+_WAIT = 16  # instructions; a shorter loop only waits for a barrier
 
 Case = tuple[str, str, int]
 
@@ -52,7 +52,8 @@ def _in_a_process(cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 
 def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
-    """The PTX target, bytes of shared memory, registers, spilled bytes and matrix instructions."""
+    """The PTX target, bytes of shared memory, registers, spilled bytes, matrix instructions, and the
+    instructions of the longest innermost loop (`loop`, 0 if there is none)."""
     file, function = name.split(".")
     kernel = getattr(importlib.import_module(f"dlm.kernels.{file}"), function)
     words = signature.split()
@@ -69,7 +70,11 @@ def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
     compiled = triton.compile(
         ASTSource(kernel, types, constants, attributes), GPUTarget("cuda", sm, 32), options
     )
-    resources = _resources(compiled.asm["cubin"])
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        resources = _resources(file.name)
+        loop = longest_loop(_tool("nvdisasm", "-c", file.name))
     return {
         "target": ",".join(re.findall(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)),
         "shared": compiled.metadata.shared,
@@ -78,17 +83,45 @@ def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
         ),
         "registers": resources["REG"],
         "spills": resources["STACK"] + resources["LOCAL"],
+        "loop": loop,
     }
 
 
-def _resources(cubin: bytes) -> dict[str, int]:
-    """Of the cubin's one kernel, as ptxas counted them: REG, STACK, LOCAL and more."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [_CUOBJDUMP, "--dump-resource-usage", file.name]
-        text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+def longest_loop(assembly: str) -> int:
+    """Return how many instructions the longest innermost loop of a kernel's SASS has.
+
+    A loop is what lies between a label and a branch back to it. It is an innermost one if no other
+    lies in it, but for those that wait.
+    """
+    labels: dict[str, int] = {}
+    loops: list[tuple[int, int]] = []  # the first instruction, and the one behind the last
+    count = 0
+    for line in assembly.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = count
+        elif re.match(r"\s*/\*[0-9a-f]{4,}\*/\s", line):
+            count += 1
+            target = re.search(r"\bBRA\b.*?(\.L_x_\d+)", line)
+            if target and target[1] in labels and count - labels[target[1]] >= _WAIT:
+                loops.append((labels[target[1]], count))
+    inner = [
+        end - start
+        for start, end in loops
+        if not any(start <= a and b <= end and (a, b) != (start, end) for a, b in loops)
+    ]
+    return max(inner, default=0)
+
+
+def _resources(cubin: str) -> dict[str, int]:
+    """Return what ptxas counted of a cubin's one kernel: REG, STACK, LOCAL and more."""
+    text = _tool("cuobjdump", "--dump-resource-usage", cubin)
     return {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", text)}
+
+
+def _tool(name: str, *arguments: str) -> str:
+    """Run one of the tools that Triton brings; return what it printed."""
+    command = [str(_TOOLS / name), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def _finding(case: Case) -> dict[str, Any]:
