@@ -22,10 +22,19 @@ import triton
 import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
-from triton import knobs
 
+from dlm.kernels.blocks import (
+    activations,
+    added,
+    fitting,
+    layout,
+    major,
+    scales,
+    weights,
+    zeros,
+)
 from dlm.kernels.nvfp4 import NVFP4, dequantize
-from dlm.kernels.tiles import Tiles, column, decoded_words, joined, ordered, untiled
+from dlm.kernels.tiles import Tiles, column, ordered, untiled
 
 Stack = Tensor | NVFP4 | Tiles
 """Matrices [E, R, C] of all experts. An NVFP4 has `packed` [E, R, C / 2], `scale` [E, R, C / 16]
@@ -51,15 +60,6 @@ DOWN_TILES: dict[bool, tuple[dict[str, Any], ...]] = {
         {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
     ),
     False: GATE_UP_TILES[False],
-}
-# By the major of the SM: how a product is laid out so that what is decoded stays where it is. On
-# SM 9.0 a warp group multiplies registers by shared memory, 64 columns at a time. Before it and on
-# SM 12.0 a warp's instruction takes 16; on SM 10.0 weights in registers are the second operand.
-BY_SM: dict[int, dict[str, bool]] = {
-    8: {"SPLIT": True, "WEIGHTS_FIRST": True},
-    9: {"SPLIT": False, "WEIGHTS_FIRST": True},
-    10: {"SPLIT": False, "WEIGHTS_FIRST": False},
-    12: {"SPLIT": True, "WEIGHTS_FIRST": True},
 }
 
 
@@ -166,21 +166,20 @@ def _choices(
     E, inner = len(starts) - 1, _rows(gate_up) // 2
     h = torch.empty(S, inner, dtype=x.dtype, device=device)
     y = torch.empty(S, H, dtype=x.dtype, device=device)
-    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
-    common: dict[str, Any] = {**BY_SM.get(major, BY_SM[9]), "ASSEMBLY": not knobs.runtime.interpret}
-    common["EXPERTS"] = triton.next_power_of_2(E)
+    sm = major(device)
+    common = {**layout(sm), "EXPERTS": triton.next_power_of_2(E)}
     with torch.cuda.device_of(x):
-        weights, four_bit = _pointers(gate_up)
-        tile, tiles = _tiles(GATE_UP_TILES[four_bit], S, E)
+        pointers, four_bit = _pointers(gate_up, sm)
+        tile, tiles = _tiles(fitting(GATE_UP_TILES[four_bit], sm, four_bit), S, E)
         options = {**common, **tile, "FOUR_BIT": four_bit, "ORDERED": len(down) > 1}
         sizes = x.stride(0), E, k, inner, H // 64
         _gate_up_kernel[triton.cdiv(inner, tile["BLOCK_M"]), tiles](
-            x, *weights, order, starts, h, *sizes, **(options if four_bit else _whole(options))
+            x, *pointers, order, starts, h, *sizes, **(options if four_bit else _whole(options))
         )
-        weights, four_bit = _pointers(down)
-        tile, tiles = _tiles(DOWN_TILES[four_bit], S, E)
+        pointers, four_bit = _pointers(down, sm)
+        tile, tiles = _tiles(fitting(DOWN_TILES[four_bit], sm, four_bit), S, E)
         options = {**common, **tile, "FOUR_BIT": four_bit}
-        inputs = h, *weights, weight.contiguous(), order, starts
+        inputs = h, *pointers, weight.contiguous(), order, starts
         _down_kernel[triton.cdiv(H, tile["BLOCK_M"]), tiles](
             *inputs, y, E, H, inner // 64, **(options if four_bit else _whole(options))
         )
@@ -217,12 +216,12 @@ def _rows(stack: list[Tensor]) -> int:
     return stack[0].shape[1] * (64 if len(stack) > 1 else 1)
 
 
-def _pointers(stack: list[Tensor]) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
+def _pointers(stack: list[Tensor], sm: int) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
     """Return weights, scales and tensor scales, and whether the latter two are any."""
     if len(stack) == 1:
         return (stack[0], stack[0], stack[0]), False
     words, scale, scale_2 = stack
-    return (words, scale, scale_2), True
+    return (words, scales(scale, sm), scale_2), True
 
 
 def _check(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> None:
@@ -292,66 +291,6 @@ def _tile(starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr, BLO
 
 
 @triton.jit
-def _weights(w_ptr, scale_ptr, row, groups, FOUR_BIT: tl.constexpr):
-    """Return pointers to the first group of columns of some rows, and to its scales."""
-    if FOUR_BIT:
-        at = row // 64 * (groups * 64) + row % 64  # of 16 words and four scales each
-        w_at = w_ptr + (at * 16)[:, None] + tl.arange(0, 16)[None, :]
-        scale_at = scale_ptr + (at * 4)[:, None] + tl.arange(0, 4)[None, :]
-    else:
-        w_at = w_ptr + (row * (groups * 64))[:, None] + tl.arange(0, 64)[None, :]
-        scale_at = scale_ptr
-    return w_at, scale_at
-
-
-@triton.jit
-def _activations(x_ptr, SPLIT: tl.constexpr):
-    """Load a group of 64 columns at once, four times the same, or its quarters."""
-    a = tl.load(x_ptr)
-    b, c, d = a, a, a
-    if SPLIT:
-        b, c, d = tl.load(x_ptr + 16), tl.load(x_ptr + 32), tl.load(x_ptr + 48)
-    return a, b, c, d
-
-
-@triton.jit
-def _dot(w, x, acc, WEIGHTS_FIRST: tl.constexpr):
-    """Add `w x` to `acc`, or to the transposed `acc`."""
-    return tl.dot(w, x, acc) if WEIGHTS_FIRST else tl.dot(tl.trans(x), tl.trans(w), acc)
-
-
-@triton.jit
-def _added(
-    acc, w_ptr, scale_ptr, x, FOUR_BIT: tl.constexpr, SPLIT: tl.constexpr,
-    WEIGHTS_FIRST: tl.constexpr, ASSEMBLY: tl.constexpr, BLOCK_M: tl.constexpr,
-):  # fmt: skip
-    """Add to `acc` the product of a group of columns of weights with `x`, of `_activations`."""
-    if FOUR_BIT:
-        a, b, c, d = decoded_words(tl.load(w_ptr), tl.load(scale_ptr), BLOCK_M, ASSEMBLY)
-        dtype: tl.constexpr = x[0].dtype
-        a, b, c, d = a.to(dtype), b.to(dtype), c.to(dtype), d.to(dtype)
-        if SPLIT:
-            acc = _dot(a, x[0], acc, WEIGHTS_FIRST)
-            acc = _dot(b, x[1], acc, WEIGHTS_FIRST)
-            acc = _dot(c, x[2], acc, WEIGHTS_FIRST)
-            acc = _dot(d, x[3], acc, WEIGHTS_FIRST)
-        else:
-            acc = _dot(joined(a, b, c, d, BLOCK_M), x[0], acc, WEIGHTS_FIRST)
-    else:
-        acc = _dot(tl.load(w_ptr), x[0], acc, WEIGHTS_FIRST)
-    return acc
-
-
-@triton.jit
-def _zeros(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WEIGHTS_FIRST: tl.constexpr):
-    if WEIGHTS_FIRST:
-        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    else:
-        acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    return acc
-
-
-@triton.jit
 def _gate_up_kernel(
     x_ptr,  # [N, 64 * groups] bf16 or fp16; for weights of four bits, `ordered`
     w_ptr,  # [E, 2 * inner, 64 * groups] as x, or the words of tiles
@@ -382,24 +321,26 @@ def _gate_up_kernel(
         if ORDERED:
             row = column(row)
         row = expert.to(tl.int64) * 2 * inner + row
-        gate_at, gate_scale_at = _weights(w_ptr, scale_ptr, row, groups, FOUR_BIT)
-        up_at, up_scale_at = _weights(w_ptr, scale_ptr, row + inner, groups, FOUR_BIT)
+        gate_at, gate_scale_at = weights(w_ptr, scale_ptr, row, groups, FOUR_BIT, WEIGHTS_FIRST)
+        up_at, up_scale_at = weights(
+                w_ptr, scale_ptr, row + inner, groups, FOUR_BIT, WEIGHTS_FIRST
+            )
         x_at = x_ptr + (token * x_stride)[None, :] + tl.arange(0, 16 if SPLIT else 64)[:, None]
-        gate = _zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
-        up = _zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+        gate = zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+        up = zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
         for _ in range(groups):
-            x = _activations(x_at, SPLIT)
-            gate = _added(
+            x = activations(x_at, SPLIT)
+            gate = added(
                 gate, gate_at, gate_scale_at, x, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M
             )
-            up = _added(
+            up = added(
                 up, up_at, up_scale_at, x, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M
             )
             x_at += 64
             gate_at += 1024 if FOUR_BIT else 64
             up_at += 1024 if FOUR_BIT else 64
-            gate_scale_at += 256
-            up_scale_at += 256
+            gate_scale_at += 256 if WEIGHTS_FIRST else 64
+            up_scale_at += 256 if WEIGHTS_FIRST else 64
         if FOUR_BIT:
             gate *= tl.load(scale_2_ptr + expert * 2) * 512  # 1 / UNIT
             up *= tl.load(scale_2_ptr + expert * 2 + 1) * 512
@@ -438,16 +379,16 @@ def _down_kernel(
     if expert < experts:
         place = tl.minimum(n, end - 1).to(tl.int64)
         row = expert.to(tl.int64) * hidden + tl.minimum(m, hidden - 1)
-        w_at, scale_at = _weights(w_ptr, scale_ptr, row, groups, FOUR_BIT)
+        w_at, scale_at = weights(w_ptr, scale_ptr, row, groups, FOUR_BIT, WEIGHTS_FIRST)
         column_in_h = tl.arange(0, 16 if SPLIT else 64)
         h_at = h_ptr + (place * (groups * 64))[None, :] + column_in_h[:, None]
-        acc = _zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+        acc = zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
         for _ in range(groups):
-            h = _activations(h_at, SPLIT)
-            acc = _added(acc, w_at, scale_at, h, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M)
+            h = activations(h_at, SPLIT)
+            acc = added(acc, w_at, scale_at, h, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M)
             h_at += 64
             w_at += 1024 if FOUR_BIT else 64
-            scale_at += 256
+            scale_at += 256 if WEIGHTS_FIRST else 64
         if not WEIGHTS_FIRST:
             acc = tl.trans(acc)
         slot = tl.load(order_ptr + place)

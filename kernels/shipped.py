@@ -1,6 +1,7 @@
 """Every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
 from dlm.kernels import attention, gelu, moe, norms, rotary, routing, vocab
+from dlm.kernels.blocks import BY_SM, fitting
 from dlm.kernels.nvfp4 import W4A4_TILES, W4A16_TILES
 from dlm.kernels.offline import Case
 
@@ -39,7 +40,6 @@ ATTENTION = (
     " num_warps={3[num_warps]} num_stages={3[num_stages]}"
 )
 APPEND = "{0}:16 {0}:16 *fp32:16 *fp32:16 *i64:16 *i64:16 {1}:16 {1}:16 2048 2048"
-STACKS = {True: "*i16:16 *u8:16 *fp32:16", False: "*bf16:16 *bf16:16 *bf16:16"}  # in four bits?
 NORMS = "{0}:16 {0}:16 " + 8 * "{0}:16 " + "fp32 fp32 {2} 2816 4096 num_warps={1}"
 END = "{0}:16 {0}:16 {1}:16 " + 7 * "{0}:16 " + "fp32 2816 {2} 4096 num_warps={3}"
 TURN = (
@@ -56,10 +56,17 @@ def tile(options: dict[str, int]) -> str:
     return "{BLOCK_N} {BLOCK_M} num_warps={num_warps} num_stages={num_stages}".format(**options)
 
 
-def experts_layout(four_bit: bool, sm: int) -> str:
-    """Return FOUR_BIT, SPLIT and WEIGHTS_FIRST as an SM has them."""
-    layout = moe.BY_SM[sm // 10]
-    return f"{four_bit} {four_bit and layout['SPLIT']} {layout['WEIGHTS_FIRST']}"
+def stack(four_bit: bool, sm: int) -> str:
+    """Return the types of weights, scales and tensor scales, as an SM takes them."""
+    if not four_bit:
+        return "*bf16:16 *bf16:16 *bf16:16"
+    return f"*i16:16 {'*u8' if BY_SM[sm // 10]['WEIGHTS_FIRST'] else '*i32'}:16 *fp32:16"
+
+
+def layout(four_bit: bool, sm: int) -> str:
+    """Return SPLIT and WEIGHTS_FIRST as an SM has them."""
+    options = BY_SM[sm // 10]
+    return f"{four_bit and options['SPLIT']} {options['WEIGHTS_FIRST']}"
 
 
 # Signatures as offline.py reads them; GPUs, and what instruction there must be.
@@ -96,16 +103,17 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
     *(
         (
             f"moe.{kernel}",
-            signature.format(stack, experts_layout(four_bit, sm)) + tile(options),
+            signature.format(stack(four_bit, sm), f"{four_bit} {layout(four_bit, sm)}")
+            + tile(options),
             {sm: "mma"},
         )
         for kernel, signature, tiles in (
             ("_gate_up_kernel", GATE_UP, moe.GATE_UP_TILES),
             ("_down_kernel", DOWN, moe.DOWN_TILES),
         )
-        for four_bit, stack in STACKS.items()
-        for options in tiles[four_bit]
+        for four_bit in (True, False)
         for sm in SHARED
+        for options in fitting(tiles[four_bit], sm // 10, four_bit)
     ),
 ]
 for tiles, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (90, 100))):
