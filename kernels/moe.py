@@ -322,9 +322,7 @@ def _gate_up_kernel(
             row = column(row)
         row = expert.to(tl.int64) * 2 * inner + row
         gate_at, gate_scale_at = weights(w_ptr, scale_ptr, row, groups, FOUR_BIT, WEIGHTS_FIRST)
-        up_at, up_scale_at = weights(
-                w_ptr, scale_ptr, row + inner, groups, FOUR_BIT, WEIGHTS_FIRST
-            )
+        up_at, up_scale_at = weights(w_ptr, scale_ptr, row + inner, groups, FOUR_BIT, WEIGHTS_FIRST)
         x_at = x_ptr + (token * x_stride)[None, :] + tl.arange(0, 16 if SPLIT else 64)[:, None]
         gate = zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
         up = zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
@@ -333,9 +331,7 @@ def _gate_up_kernel(
             gate = added(
                 gate, gate_at, gate_scale_at, x, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M
             )
-            up = added(
-                up, up_at, up_scale_at, x, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M
-            )
+            up = added(up, up_at, up_scale_at, x, FOUR_BIT, SPLIT, WEIGHTS_FIRST, ASSEMBLY, BLOCK_M)
             x_at += 64
             gate_at += 1024 if FOUR_BIT else 64
             up_at += 1024 if FOUR_BIT else 64

@@ -1,14 +1,12 @@
-"""NVFP4: weights of four bits, and matrix products with them.
+"""NVFP4: weights of four bits, and products of them with activations of four bits (W4A4).
 
 A number is e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) times the e4m3 scale of its block of 16
 along K, times the fp32 scale of its tensor: the layout of NVIDIA's ModelOpt checkpoints, with
-scales in rows, not swizzled. Products come in two kinds. W4A16: activations stay bf16 or fp16, and
-weights are decoded in registers, exactly, as 4 + 2 significant bits fit both; for any GPU from
-SM 8.0. W4A4: activations are quantised as the weights are, and block-scaled tensor cores multiply
-them; for SM 10.0 and 12.0.
+scales in rows, not swizzled. In W4A4, activations are quantised as the weights are, and
+block-scaled tensor cores multiply them, on SM 10.0 and 12.0. Where activations stay bf16 or fp16,
+`w4a16.py` multiplies.
 
-Nothing is known here of layers, experts or file formats. The kernels are tested in Triton's
-interpreter and compiled for GPUs; no GPU has run them yet.
+Nothing is known here of layers, experts or file formats.
 
 Shapes: weights `[M, K]`, activations `[N, K]`, K a multiple of 16, for products of 64.
 """
@@ -104,28 +102,6 @@ def quantize(
     return NVFP4(packed, scale, scale_2)
 
 
-def matmul_w4a16(
-    x: Float[Tensor, "N K"], w: NVFP4, by_kernel: bool | None = None
-) -> Float[Tensor, "N M"]:
-    """`matmul_reference`, summed in fp32 in another order; the kernel on GPUs.
-
-    `x` is bf16 or fp16, its rows adjacent but perhaps apart. `by_kernel` as in `quantize`. Raises
-    `ValueError` for what does not fit.
-    """
-    _check(x, w)
-    if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
-        return matmul_reference(x, w)
-    N, M = len(x), len(w.packed)
-    y = torch.empty(N, M, dtype=x.dtype, device=x.device)
-    tile = next(tile for tile in W4A16_TILES if tile["BLOCK_N"] >= N or tile is W4A16_TILES[-1])
-    grid = triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
-    words = w.scale.view(torch.int32)
-    sizes = x.stride(0), N, M, x.shape[1] // 64
-    with torch.cuda.device_of(x):
-        _w4a16_kernel[grid](x, w.packed, words, w.scale_2, y, *sizes, **tile)
-    return y
-
-
 def matmul_w4a4(
     x: Float[Tensor, "N K"], w: NVFP4, input_scale: Tensor, by_kernel: bool | None = None
 ) -> Float[Tensor, "N M"]:
@@ -134,7 +110,7 @@ def matmul_w4a4(
     The kernel is for SM 10.0 and 12.0. `by_kernel` as in `quantize`. Raises `ValueError` for what
     does not fit, and for a GPU of another kind.
     """
-    _check(x, w)
+    check(x, w)
     if _capability(x)[0] not in (0, *_NATIVE):
         raise ValueError(
             f"W4A4 is for GPUs of SM {' and '.join(f'{sm}.0' for sm in _NATIVE)}, this one is of "
@@ -155,12 +131,7 @@ def matmul_w4a4(
     return y
 
 
-# BLOCK_N activations by BLOCK_M weights for a program; the first that holds all, or the last.
-W4A16_TILES: tuple[dict[str, Any], ...] = (
-    {"BLOCK_N": 16, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
-    {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 4},
-    {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
-)
+# BLOCK_N activations by BLOCK_M weights for a program.
 W4A4_TILES: dict[int, dict[str, Any]] = {  # by SM: below 128 x 128, SM 10.0 has no instruction
     10: {"BLOCK_N": 128, "BLOCK_M": 128, "num_warps": 8, "num_stages": 3},
     12: {"BLOCK_N": 16, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
@@ -171,18 +142,23 @@ def _capability(x: Tensor) -> tuple[int, int]:
     return torch.cuda.get_device_capability(x.device) if x.device.type == "cuda" else (0, 0)
 
 
-def _check(x: Tensor, w: NVFP4) -> None:
+def check_activations(x: Tensor) -> None:
+    """Raise `ValueError` unless `x` is what products take."""
     if x.ndim != 2 or x.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"x is [N, K] of bf16 or fp16, got {[*x.shape]} of {x.dtype}")
-    K = x.shape[1]
-    if K % 64:
-        raise ValueError(f"rows are blocks of 64 numbers, got {K}")
+    if x.shape[1] % 64:
+        raise ValueError(f"rows are blocks of 64 numbers, got {x.shape[1]}")
     if x.shape[1] > 1 and x.stride(1) != 1:
         raise ValueError(f"a row of x must be adjacent, got strides {x.stride()}")
+
+
+def check(x: Tensor, w: NVFP4) -> None:
+    """Raise `ValueError` unless `x` and `w` are what products take, and fit."""
+    check_activations(x)
     types = w.packed.dtype, w.scale.dtype, w.scale_2.dtype
     if types != (torch.uint8, torch.float8_e4m3fn, torch.float32):
         raise ValueError(f"NVFP4 is uint8, float8_e4m3fn and float32, got {types}")
-    M = len(w.packed)
+    M, K = len(w.packed), x.shape[1]
     shapes = [[*tensor.shape] for tensor in w]
     if shapes != [[M, K // 2], [M, K // 16], []]:
         raise ValueError(
@@ -226,64 +202,12 @@ def _quantize_kernel(
 
 
 @triton.jit
-def e2m1(code):
-    """The fp16 numbers of codes of four bits in uint16: exponents have biases of 1 and of 15."""
-    bits = ((code & 8) << 12) | ((code & 7) << 9)
-    return bits.to(tl.uint16).to(tl.float16, bitcast=True) * 16384.0
-
-
-@triton.jit
 def e4m3(byte):
     """The fp16 numbers of e4m3 without sign, in int32: exponents have biases of 7 and of 15.
 
     For GPUs before SM 8.9, which have no such type.
     """
     return ((byte & 0x7F) << 7).to(tl.uint16).to(tl.float16, bitcast=True) * 256.0
-
-
-@triton.jit
-def decoded(packed, scales, ROWS: tl.constexpr):
-    """64 numbers in fp16, of 32 bytes and one word of four scales, for each row. Exact."""
-    packed = packed.to(tl.uint16)
-    shift = tl.arange(0, 4)[None, :] * 8
-    scale = e4m3((scales[:, None] >> shift) & 0xFF)
-    w = tl.join(e2m1(packed & 0xF), e2m1(packed >> 4))
-    return tl.reshape(tl.reshape(w, [ROWS, 4, 16]) * scale[:, :, None], [ROWS, 64])
-
-
-@triton.jit
-def _w4a16_kernel(
-    x_ptr,  # [N, 64 * groups] bf16 or fp16
-    packed_ptr,  # [M, 32 * groups] uint8
-    words_ptr,  # [M, groups] int32: four e4m3 scales each
-    scale_2_ptr,  # [] fp32
-    y_ptr,  # [N, M] as x
-    x_stride,  # elements from row to row
-    N,
-    M,
-    groups,
-    BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    row = tl.minimum(n, N - 1).to(tl.int64)[:, None]  # past the end, the last again: no masks
-    column = tl.minimum(m, M - 1).to(tl.int64)
-    x_ptr += row * x_stride + tl.arange(0, 64)[None, :]
-    packed_ptr += column[:, None] * (groups * 32) + tl.arange(0, 32)[None, :]
-    words_ptr += column * groups
-    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    for _ in range(groups):
-        x = tl.load(x_ptr)
-        w = decoded(tl.load(packed_ptr), tl.load(words_ptr), BLOCK_M)
-        acc = tl.dot(x, tl.trans(w.to(x.dtype)), acc)
-        x_ptr += 64
-        packed_ptr += 32
-        words_ptr += 1
-    y = (acc * tl.load(scale_2_ptr)).to(y_ptr.dtype.element_ty)
-    tl.store(
-        y_ptr + n.to(tl.int64)[:, None] * M + m[None, :], y, (n < N)[:, None] & (m < M)[None, :]
-    )
 
 
 @triton.jit

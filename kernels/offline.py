@@ -52,8 +52,8 @@ def _in_a_process(cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 
 def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
-    """The PTX target, bytes of shared memory, registers, spilled bytes, matrix instructions, and the
-    instructions of the longest innermost loop (`loop`, 0 if there is none)."""
+    """Return the PTX target, bytes of shared memory, registers, spilled bytes, matrix instructions,
+    and how many instructions the longest innermost loop has (`loop`, 0 if there is none)."""
     file, function = name.split(".")
     kernel = getattr(importlib.import_module(f"dlm.kernels.{file}"), function)
     words = signature.split()

@@ -2,8 +2,9 @@
 
 from dlm.kernels import attention, gelu, moe, norms, rotary, routing, vocab
 from dlm.kernels.blocks import BY_SM, fitting
-from dlm.kernels.nvfp4 import W4A4_TILES, W4A16_TILES
+from dlm.kernels.nvfp4 import W4A4_TILES
 from dlm.kernels.offline import Case
+from dlm.kernels.w4a16 import W4A16_TILES
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
 # Bytes of registers that a kernel may spill, by name and SM. An H100 was fastest with tiles of
@@ -26,7 +27,7 @@ CUT = (
     "{0}:16 i32:16 {1} *fp32:16 *i32:16 *fp32:16 *fp32:16 *i32:16"
     " i32:16 i32:16 i32 {2} {3} 4096 num_warps=8 maxnreg=128"
 )
-W4A16 = "{}:16 *u8:16 *i32:16 *fp32 {}:16 i32:16 i32 i32:16 i32 "
+W4A16 = "{0}:16 {1} {0}:16 i32 i32:16 i32 {2} True {3[UNROLL]} "
 W4A4 = "*u8:16 *i32:16 *u8:16 *i32:16 *fp32 *fp32 *bf16:16 i32 i32:16 i32 {} "
 BLOCK_SCALED = {
     100: "tcgen05.mma.*kind::mxf4nvf4.block_scale",
@@ -88,9 +89,14 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         dict.fromkeys((90, 100, 120), ""),
     ),
     *(
-        ("nvfp4._w4a16_kernel", W4A16.format(x, x) + tile(options), dict.fromkeys(sms, "mma"))
-        for options in W4A16_TILES
+        (
+            "w4a16._w4a16_kernel",
+            W4A16.format(x, stack(True, sm), layout(True, sm), options) + tile(options),
+            {sm: "mma"},
+        )
         for x, sms in (("*bf16", SHARED), ("*fp16", [120]))
+        for sm in sms
+        for options in W4A16_TILES[sm // 10]
     ),
     *(
         ("nvfp4._w4a4_kernel", W4A4.format(group) + tile(W4A4_TILES[10]), BLOCK_SCALED)

@@ -21,6 +21,7 @@ Shapes: stacks `[E, R, C]`, R and C multiples of 64, of G = C / 64 groups.
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from jaxtyping import Float, Float32, Int16, UInt8
@@ -61,6 +62,14 @@ def tiled(stack: NVFP4) -> Tiles:
         words[e] = _word(codes.reshape(R // 64, C // 64, 64, 16, 4))
         scale[e] = scales.view(R // 64, 64, C // 64, 4).transpose(1, 2)
     return Tiles(words, scale, stack.scale_2)
+
+
+def tiled_matrix(w: NVFP4) -> Tiles:
+    """Return a matrix `[R, C]` as a stack of one in tiles, with rows of zeros up to a multiple of
+    64. Raises `ValueError` if C is no multiple of 64."""
+    missing = (0, 0, 0, -len(w.packed) % 64)
+    packed, scale = F.pad(w.packed, missing), F.pad(w.scale.view(torch.uint8), missing)
+    return tiled(NVFP4(packed[None], scale.view(torch.float8_e4m3fn)[None], w.scale_2.view(1, 1)))
 
 
 def untiled(tiles: Tiles) -> NVFP4:

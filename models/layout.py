@@ -179,6 +179,8 @@ def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:
             for stack in (module.gate_up_proj, module.down_proj):
                 if isinstance(stack, NVFP4Weight):
                     stack.tile()
+        if isinstance(module, NVFP4Linear) and module.takes_tiles:
+            module.weight.tile()
     return model.requires_grad_(False).eval()
 
 

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.kernels.nvfp4 import NVFP4, dequantize, matmul_w4a4, matmul_w4a16, quantize_reference
-from dlm.kernels.tiles import Tiles, tiled
+from dlm.kernels.nvfp4 import NVFP4, dequantize, matmul_w4a4, quantize_reference
+from dlm.kernels.tiles import Tiles, tiled, tiled_matrix
+from dlm.kernels.w4a16 import matmul_w4a16
 from dlm.models.backends import Backend
 from dlm.models.errors import CheckpointError
 
@@ -35,9 +36,14 @@ class NVFP4Weight(nn.Module):
         return kind(self.packed, self.scale, self.scale_2)
 
     def tile(self) -> None:
-        """Keep a stack in tiles from now on, as kernels of experts take it; in no more memory."""
+        """Keep the numbers in tiles from now on, as kernels with activations of 16 bits take them.
+
+        They take no more memory, but for what fills a matrix up to a multiple of 64 rows.
+        """
         if not self._tiled:
-            self.packed, self.scale, self.scale_2 = tiled(NVFP4(*self.value))
+            rows = NVFP4(*self.value)
+            tiles = tiled(rows) if self.scale_2.ndim else tiled_matrix(rows)
+            self.packed, self.scale, self.scale_2 = tiles
             self._tiled = True
 
 
@@ -45,7 +51,8 @@ class NVFP4Linear(nn.Module):
     """A linear layer without bias. Its activations stay as they are (W4A16), or are quantised by
     `input_scale` as the weights are (W4A4).
 
-    In torch the matrix is decoded for each product, which is computed in fp32.
+    In torch the matrix is decoded for each product, which is computed in fp32. The kernel of W4A16
+    takes it in tiles (`weight.tile`).
     """
 
     def __init__(self, in_features: int, out_features: int):
@@ -58,12 +65,17 @@ class NVFP4Linear(nn.Module):
         self.backend: Backend = "torch"
         self.activation_bits = 16  # or 4
 
+    @property
+    def takes_tiles(self) -> bool:
+        """Whether the matrix is to be in tiles; block-scaled products take it in rows."""
+        return self.backend == "triton" and self.activation_bits == 16
+
     def forward(self, x: Tensor) -> Tensor:
-        rows, w = x.flatten(0, -2), NVFP4(*self.weight.value)
-        if self.backend == "triton" and self.activation_bits == 4:
-            y = matmul_w4a4(rows, w, self.input_scale, by_kernel=True)
+        rows, w = x.flatten(0, -2), self.weight.value
+        if isinstance(w, Tiles):
+            y = matmul_w4a16(rows, w, by_kernel=True, rows=self.out_features)
         elif self.backend == "triton":
-            y = matmul_w4a16(rows, w, by_kernel=True)
+            y = matmul_w4a4(rows, w, self.input_scale, by_kernel=True)
         else:
             rows = rows.float()
             if self.activation_bits == 4:

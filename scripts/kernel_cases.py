@@ -23,16 +23,16 @@ from dlm.kernels.nvfp4 import (
     dequantize,
     matmul_reference,
     matmul_w4a4,
-    matmul_w4a16,
     quantize,
     quantize_reference,
 )
 from dlm.kernels.paging import Pages, Paging, Segment
 from dlm.kernels.rotary import norm_and_rotate
 from dlm.kernels.routing import choose, sort_slots
-from dlm.kernels.tiles import tiled
+from dlm.kernels.tiles import tiled, tiled_matrix
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
 from dlm.kernels.vocab_rows import Masks
+from dlm.kernels.w4a16 import matmul_w4a16
 
 _SOFTCAP, _HEAT = 30.0, 0.6
 _ASKED: dict[str, Any] = {"softcap": _SOFTCAP, "threshold": 2.0**-20, "k": 128}  # as a step asks
@@ -154,10 +154,11 @@ def _w4a16(sizes: Sizes, rng: torch.Generator) -> Case:
         _normal(rng, sizes.rows, sizes.hidden).bfloat16(),
         _matrix(rng, sizes.dense, sizes.hidden),
     )
+    prepared = tiled_matrix(w) if x.is_cuda else w  # as a model has it
     return Case(
         name="NVFP4 product, W4A16",
         shape=f"{sizes.rows} x {sizes.hidden} x {sizes.dense}",
-        run=lambda: matmul_w4a16(x, w),
+        run=lambda: matmul_w4a16(x, prepared),
         reference=lambda: matmul_reference(x, w),
         composed=lambda: F.linear(x, dequantize(w, torch.bfloat16)),
         moved=_size(x, w) + 2 * sizes.rows * sizes.dense,

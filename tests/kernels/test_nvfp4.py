@@ -7,14 +7,16 @@ import torch
 from torch import Tensor
 
 from dlm.kernels import nvfp4
+from dlm.kernels import w4a16 as w4a16_kernels
 from dlm.kernels.nvfp4 import (
     NVFP4,
     dequantize,
     matmul_w4a4,
-    matmul_w4a16,
     quantize,
     quantize_reference,
 )
+from dlm.kernels.tiles import Tiles, tiled_matrix
+from dlm.kernels.w4a16 import W4A16_TILES, matmul_w4a16, tile_for
 
 DTYPES = [torch.bfloat16, torch.float16]
 NUMBERS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -43,6 +45,12 @@ def assert_product(y: Tensor, x: Tensor, w: Tensor) -> None:
     bound = x.shape[1] * 2**-24 * terms + unit * exact.abs() + torch.finfo(y.dtype).tiny
 
     assert ((y.double() - exact).abs() <= bound).all()
+
+
+def w4a16(x: Tensor, w: NVFP4, by_kernel: bool) -> Tensor:
+    """By the kernel, of tiles."""
+    tiles = tiled_matrix(w) if by_kernel else w
+    return matmul_w4a16(x, tiles, by_kernel=by_kernel, rows=len(w.packed))
 
 
 def same(a: NVFP4, b: NVFP4) -> bool:
@@ -135,7 +143,7 @@ def test_the_product_decodes_every_code_with_every_scale_exactly(dtype):
     scale = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn)
     w = NVFP4(packed, scale[:, None].repeat(1, 4), torch.tensor(1.0))
 
-    y = matmul_w4a16(torch.eye(64, dtype=dtype), w, by_kernel=True)
+    y = w4a16(torch.eye(64, dtype=dtype), w, by_kernel=True)
 
     expected = torch.cat([NUMBERS, -NUMBERS])[codes.int()] * scale.float()[:, None]
     assert torch.equal(y.T.float(), expected)
@@ -148,9 +156,46 @@ def test_w4a16_is_the_product(N, M, K, dtype, by_kernel, rng):
     w = quantize(uneven(M, K, rng))
     x = torch.randn(N, K, generator=rng).to(dtype)
 
-    y = matmul_w4a16(poisoned(x), w, by_kernel=by_kernel)
+    y = w4a16(poisoned(x), w, by_kernel=by_kernel)
 
     assert_product(y, x, dequantize(w))
+
+
+@pytest.mark.parametrize("sm", W4A16_TILES)
+def test_w4a16_is_the_product_however_a_gpu_has_it_laid_out(sm, monkeypatch, rng):
+    monkeypatch.setattr(w4a16_kernels, "major", lambda device: sm)
+    w = quantize(uneven(130, 192, rng))
+    for tile in W4A16_TILES[sm]:
+        monkeypatch.setattr(w4a16_kernels, "tile_for", lambda *_, tile=tile: tile)
+        x = torch.randn(70, 192, generator=rng).bfloat16()
+        assert_product(w4a16(x, w, by_kernel=True), x, dequantize(w))
+
+
+def test_torch_multiplies_tiles_as_it_does_rows(rng):
+    x, w = torch.randn(5, 128, generator=rng).half(), quantize(uneven(70, 128, rng))
+
+    y = matmul_w4a16(x, tiled_matrix(w), by_kernel=False, rows=70)
+
+    assert torch.equal(y, matmul_w4a16(x, w))
+
+
+@pytest.mark.parametrize(
+    ("N", "M", "tile"),
+    [
+        (256, 8192, (64, 128)),  # 256 programs
+        (256, 2112, (64, 64)),  # 132, where the larger one has 68
+        (256, 1024, (32, 64)),  # 128
+        (256, 512, (16, 64)),  # 128
+        (33, 8192, (64, 64)),
+        (32, 8192, (32, 64)),
+        (1, 8192, (16, 64)),
+        (1, 64, (16, 64)),
+    ],
+)
+def test_tiles_are_large_where_all_processors_get_some(N, M, tile):
+    found = tile_for(N, M, 9, 132)
+
+    assert (found["BLOCK_N"], found["BLOCK_M"]) == tile
 
 
 @BY_KERNEL
@@ -172,7 +217,7 @@ def test_rows_may_be_further_apart_than_an_int32_counts(rng):
     x = flat.as_strided((3, 64), (stride, 1)).copy_(torch.randn(3, 64, generator=rng))
     w = quantize(uneven(5, 64, rng))
 
-    assert_product(matmul_w4a16(x, w, by_kernel=True), x, dequantize(w))
+    assert_product(w4a16(x, w, by_kernel=True), x, dequantize(w))
 
 
 @BY_KERNEL
@@ -180,7 +225,7 @@ def test_rows_may_be_further_apart_than_an_int32_counts(rng):
 def test_nothing_to_multiply_is_no_error(N, M, by_kernel):
     x, w = torch.zeros(N, 64, dtype=torch.bfloat16), quantize(torch.zeros(M, 64))
 
-    assert matmul_w4a16(x, w, by_kernel=by_kernel).shape == (N, M)
+    assert w4a16(x, w, by_kernel=by_kernel).shape == (N, M)
     assert matmul_w4a4(x, w, torch.tensor(1.0), by_kernel=by_kernel).shape == (N, M)
     assert quantize(x, torch.tensor(1.0), by_kernel=by_kernel).scale.shape == (N, 4)
 
@@ -222,6 +267,34 @@ def weights(M: int, K: int) -> NVFP4:
 def test_matrices_that_do_not_fit_are_refused(matmul, x, w, message):
     with pytest.raises(ValueError, match=message):
         matmul(x, w)
+
+
+@pytest.mark.parametrize(
+    ("change", "rows", "message"),
+    [
+        (lambda w: w._replace(words=w.words.int()), 70, r"\[1, R, 2, 64, 16\] of int16, .* got"),
+        (lambda w: w._replace(scale_2=torch.ones(())), 70, r"and \[1, 1\] of float32, got"),
+        (lambda w: Tiles(*(each.mT if each.ndim > 2 else each for each in w)), 70, "contiguous"),
+        (lambda w: w._replace(scale=w.scale[:, :1]), 70, r"got .*\[1, 1, 2, 64, 4\], torch.uint8"),
+        (lambda w: w._replace(scale_2=w.scale_2.to("meta")), 70, "on cpu but .* on meta"),
+        (lambda w: w, 64, "rows is 64, and the tiles are of 128"),
+        (lambda w: w, 129, "rows is 129, and the tiles are of 128"),
+    ],
+)
+def test_tiles_that_do_not_fit_are_refused(change, rows, message):
+    w = change(tiled_matrix(weights(70, 128)))
+
+    with pytest.raises(ValueError, match=message):
+        matmul_w4a16(torch.zeros(2, 128).half(), w, rows=rows)
+
+
+def test_weights_in_rows_are_refused_where_the_kernel_is_to_multiply():
+    x, w = torch.zeros(2, 64).half(), weights(3, 64)
+
+    with pytest.raises(ValueError, match="takes NVFP4 in tiles: `tiled_matrix` makes them"):
+        matmul_w4a16(x, w, by_kernel=True)
+    with pytest.raises(ValueError, match="rows is 2, and the weights have 3"):
+        matmul_w4a16(x, w, rows=2)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +344,7 @@ def test_a_gpu_multiplies_as_the_interpreter_does(N, M, K, dtype, rng):
     input_scale = x.float().abs().amax() / (6 * 448)
     sent = NVFP4(*(tensor.cuda() for tensor in w))
 
-    assert_product(matmul_w4a16(x.cuda(), sent).cpu(), x, dequantize(w))
+    assert_product(w4a16(x.cuda(), sent, by_kernel=True).cpu(), x, dequantize(w))
     if torch.cuda.get_device_capability() >= (8, 9):
         q = quantize(x.cuda(), input_scale.cuda())
         assert same(NVFP4(*(tensor.cpu() for tensor in q)), quantize_reference(x, input_scale))

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import DiffusionGemmaForBlockDiffusion
 
 from dlm.kernels.moe import matrix
-from dlm.kernels.nvfp4 import dequantize, quantize_reference
+from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize_reference
+from dlm.kernels.tiles import Tiles
 from dlm.models import BackendError, CheckpointError, DiffusionGemma, checkpoint
 from dlm.models.quantised import NVFP4Linear, NVFP4Weight
 
@@ -386,3 +387,34 @@ def test_a_whole_model_runs_by_kernels(written, reference, tmp_path):
     )
     assert 0 < (by_triton - exact).norm() < 1.5 * (by_torch - exact).norm()
     assert (by_torch - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("shape", [(5,), (2, 3)])
+def test_a_linear_layer_by_kernels_may_have_any_number_of_results(shape, rng):
+    interpreter.install()
+    layer = NVFP4Linear(128, 70)
+    w = quantize_reference(torch.randn(70, 128, generator=rng))
+    layer.weight.packed, layer.weight.scale, layer.weight.scale_2 = w
+    x = torch.randn(*shape, 128, generator=rng).bfloat16()
+    expected = layer(x)
+
+    layer.backend = "triton"
+    assert layer.takes_tiles
+    layer.weight.tile()
+
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("bits", [4, 16])
+def test_only_products_with_activations_of_16_bits_take_dense_matrices_in_tiles(
+    bits, floats, tmp_path
+):
+    directory = Path(shutil.copytree(floats, tmp_path / "dense"))
+    nvfp4_files.write(directory, nvfp4_files.COMPRESSED)
+    model = checkpoint.load(directory, dtype=torch.bfloat16, kernels="triton", activation_bits=bits)
+    linear = [module for module in model.modules() if isinstance(module, NVFP4Linear)]
+    assert linear
+    for module in linear:
+        assert isinstance(module.weight.value, Tiles if bits == 16 else NVFP4)
