@@ -78,7 +78,9 @@ def untiled(tiles: Tiles) -> NVFP4:
     E, r, G = words.shape[:3]
     codes = torch.stack([_code(words, p) for p in range(4)], -1)  # [..., 64, 16 words, 4]
     codes = (
-        codes.view(E, r, G, 64, 2, 4, 2, 4).permute(0, 1, 3, 2, 5, 7, 4, 6).reshape(E, 64 * r, -1)
+        codes.view(E, r, G, 64, 2, 4, 2, 4)
+        .permute(0, 1, 3, 2, 5, 7, 4, 6)
+        .reshape(E, 64 * r, 64 * G)
     )
     packed = codes[..., ::2] | codes[..., 1::2] << 4
     scales = scale.transpose(2, 3).reshape(E, 64 * r, 4 * G)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dlm.kernels import moe as kernels
+from dlm.kernels.blocks import BY_SM
 from dlm.kernels.moe import Stack, moe, moe_reference, route
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize
 from dlm.kernels.tiles import tiled
@@ -106,6 +108,41 @@ def test_each_token_is_the_sum_of_what_its_experts_say(name, by_kernel, dtype, f
     expected, off = exact(case)
     assert y.dtype == dtype
     assert ((y.double() - expected).abs() <= off).all()
+
+
+@pytest.mark.parametrize("four_bit", ["gate_up", "down"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
+def test_one_stack_may_be_of_four_bits_and_the_other_not(by_kernel, dtype, four_bit, rng):
+    case, other = Case("spread", dtype, False, rng), Case("spread", dtype, True, rng)
+    setattr(case, four_bit, getattr(other, four_bit))
+
+    y = moe(*(case.args_of_kernels if by_kernel else case.args), by_kernel=by_kernel)
+
+    expected, off = exact(case)
+    assert ((y.double() - expected).abs() <= off).all()
+
+
+@pytest.mark.parametrize("name", ["spread", "more than a tile each"])
+@pytest.mark.parametrize("sm", BY_SM)
+def test_every_layout_of_a_product_gives_the_same_sums(sm, name, monkeypatch, rng):
+    monkeypatch.setattr(kernels, "major", lambda device: sm)
+    case = Case(name, torch.bfloat16, True, rng)
+
+    y = moe(*case.args_of_kernels, by_kernel=True)
+
+    expected, off = exact(case)
+    assert ((y.double() - expected).abs() <= off).all()
+
+
+@pytest.mark.parametrize("four_bit", ["gate_up", "down"])
+def test_kernels_refuse_rows_of_four_bits(four_bit, rng):
+    case = Case("spread", torch.bfloat16, True, rng)
+    for name in {"gate_up", "down"} - {four_bit}:
+        setattr(case, name, prepared(getattr(case, name)))
+
+    with pytest.raises(ValueError, match="take NVFP4 in tiles: `tiled` makes them of a stack"):
+        moe(*case.args, by_kernel=True)
 
 
 def test_the_bound_is_no_wider_than_a_wrong_result(rng):
