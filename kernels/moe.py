@@ -46,7 +46,7 @@ same in the order of kernels."""
 GATE_UP_TILES: dict[bool, tuple[dict[str, Any], ...]] = {
     True: (
         {"BLOCK_N": 32, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
-        {"BLOCK_N": 64, "BLOCK_M": 128, "num_warps": 4, "num_stages": 3},
+        {"BLOCK_N": 64, "BLOCK_M": 64, "num_warps": 4, "num_stages": 3},
     ),
     False: (
         {"BLOCK_N": 16, "BLOCK_M": 64, "num_warps": 4, "num_stages": 4},
