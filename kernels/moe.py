@@ -170,14 +170,14 @@ def _choices(
     common = {**layout(sm), "EXPERTS": triton.next_power_of_2(E)}
     with torch.cuda.device_of(x):
         pointers, four_bit = _pointers(gate_up, sm)
-        tile, tiles = _tiles(fitting(GATE_UP_TILES[four_bit], sm, four_bit), S, E)
+        tile, tiles = tiling(gate_up_tiles(sm, four_bit), S, E)
         options = {**common, **tile, "FOUR_BIT": four_bit, "ORDERED": len(down) > 1}
         sizes = x.stride(0), E, k, inner, H // 64
         _gate_up_kernel[triton.cdiv(inner, tile["BLOCK_M"]), tiles](
             x, *pointers, order, starts, h, *sizes, **(options if four_bit else _whole(options))
         )
         pointers, four_bit = _pointers(down, sm)
-        tile, tiles = _tiles(fitting(DOWN_TILES[four_bit], sm, four_bit), S, E)
+        tile, tiles = tiling(down_tiles(sm, four_bit), S, E)
         options = {**common, **tile, "FOUR_BIT": four_bit}
         inputs = h, *pointers, weight.contiguous(), order, starts
         _down_kernel[triton.cdiv(H, tile["BLOCK_M"]), tiles](
@@ -191,7 +191,17 @@ def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return torch.empty(*weight.shape, x.shape[1], dtype=x.dtype, device=x.device)
 
 
-def _tiles(
+def gate_up_tiles(sm: int, four_bit: bool) -> Sequence[dict[str, Any]]:
+    """Return the tiles of gate and up that a major of SMs takes."""
+    return fitting(GATE_UP_TILES[four_bit], sm, four_bit)
+
+
+def down_tiles(sm: int, four_bit: bool) -> Sequence[dict[str, Any]]:
+    """Return the tiles of down that a major of SMs takes."""
+    return fitting(DOWN_TILES[four_bit], sm, four_bit)
+
+
+def tiling(
     candidates: Sequence[dict[str, Any]], slots: int, experts: int
 ) -> tuple[dict[str, Any], int]:
     """Return the tile for so many slots, and how many tiles there are at the most.

@@ -53,7 +53,7 @@ def _in_a_process(cases: Sequence[Case]) -> list[dict[str, Any]]:
 
 def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
     """Return the PTX target, bytes of shared memory, registers, spilled bytes, matrix instructions,
-    and how many instructions the longest innermost loop has (`loop`, 0 if there is none)."""
+    and how many instructions the longest innermost loop has, or a kernel without any (`loop`)."""
     file, function = name.split(".")
     kernel = getattr(importlib.import_module(f"dlm.kernels.{file}"), function)
     words = signature.split()
@@ -88,19 +88,21 @@ def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
 
 
 def longest_loop(assembly: str) -> int:
-    """Return how many instructions the longest innermost loop of a kernel's SASS has.
+    """Return how many instructions the longest innermost loop of a kernel's SASS has; of a kernel
+    without loops, how many there are up to its end.
 
     A loop is what lies between a label and a branch back to it. It is an innermost one if no other
     lies in it, but for those that wait.
     """
     labels: dict[str, int] = {}
     loops: list[tuple[int, int]] = []  # the first instruction, and the one behind the last
-    count = 0
+    count = last = 0
     for line in assembly.splitlines():
         if label := re.match(r"\s*(\.L_x_\d+):", line):
             labels[label[1]] = count
         elif re.match(r"\s*/\*[0-9a-f]{4,}\*/\s", line):
             count += 1
+            last = count if re.search(r"\bEXIT\b", line) else last
             target = re.search(r"\bBRA\b.*?(\.L_x_\d+)", line)
             if target and target[1] in labels and count - labels[target[1]] >= _WAIT:
                 loops.append((labels[target[1]], count))
@@ -109,7 +111,7 @@ def longest_loop(assembly: str) -> int:
         for start, end in loops
         if not any(start <= a and b <= end and (a, b) != (start, end) for a, b in loops)
     ]
-    return max(inner, default=0)
+    return max(inner, default=last)
 
 
 def _resources(cubin: str) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
 from dlm.kernels import attention, gelu, moe, norms, rotary, routing, vocab
-from dlm.kernels.blocks import BY_SM, fitting
+from dlm.kernels.blocks import BY_SM
 from dlm.kernels.nvfp4 import W4A4_TILES
 from dlm.kernels.offline import Case
 from dlm.kernels.w4a16 import W4A16_TILES
@@ -70,6 +70,24 @@ def layout(four_bit: bool, sm: int) -> str:
     return f"{four_bit and options['SPLIT']} {options['WEIGHTS_FIRST']}"
 
 
+def read(signature: str) -> tuple[list[str], int]:
+    """Return a signature's types and constants, and how many warps a program has."""
+    values = [word for word in signature.split() if "=" not in word]
+    return values, int(signature.partition("num_warps=")[2].split()[0])
+
+
+def numbers_a_lane(name: str, signature: str) -> float | None:
+    """Return how many weights of four bits a lane decodes, or how many logits it reads, in an
+    iteration of a kernel's loop; None for kernels of which it does not tell much."""
+    values, warps = read(signature)
+    if name == "vocab._chunk_kernel":
+        return int(values[-1]) / (32 * warps)
+    if "*i16:16" not in values:
+        return None
+    matrices = {"moe._gate_up_kernel": 2, "w4a16._w4a16_kernel": int(values[-3])}.get(name, 1)
+    return matrices * 64 * int(values[-1]) / (32 * warps)
+
+
 # Signatures as offline.py reads them; GPUs, and what instruction there must be.
 KERNELS: list[tuple[str, str, dict[int, str]]] = [
     *(
@@ -114,12 +132,12 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
             {sm: "mma"},
         )
         for kernel, signature, tiles in (
-            ("_gate_up_kernel", GATE_UP, moe.GATE_UP_TILES),
-            ("_down_kernel", DOWN, moe.DOWN_TILES),
+            ("_gate_up_kernel", GATE_UP, moe.gate_up_tiles),
+            ("_down_kernel", DOWN, moe.down_tiles),
         )
         for four_bit in (True, False)
         for sm in SHARED
-        for options in fitting(tiles[four_bit], sm // 10, four_bit)
+        for options in tiles(sm // 10, four_bit)
     ),
 ]
 for tiles, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (90, 100))):
