@@ -5,8 +5,8 @@
 
 The best is the longer of two times: the bytes that have to be moved, at the rate of a copy, and the
 operations, at the rate of a large bf16 product; both rates are measured first. Without a GPU there
-is nothing to time; `--offline` compiles all kernels for GPUs that need not be there, and tells what
-each takes of one.
+is nothing to time; `--offline` compiles all kernels for GPUs that need not be there, tells what
+each takes of one, and predicts times of some (`predicted.py`).
 """
 
 import argparse
@@ -20,14 +20,15 @@ import torch
 import triton
 from checkout import commit
 from kernel_cases import Case, Sizes, cases
+from predicted import predicted
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from dlm.kernels.offline import findings
-from dlm.kernels.shipped import CASES
+from dlm.kernels.shipped import CASES, numbers_a_lane
 
-_TOLD = ("target", "shared", "registers", "spills", "instructions", "error")
+_TOLD = ("target", "shared", "registers", "spills", "loop", "instructions", "error")
 
 
 def main() -> None:
@@ -39,9 +40,9 @@ def main() -> None:
     if args.canvases < 1:
         parser.error(f"--canvases is {args.canvases}: it takes at least 1")
     if args.offline:
-        kernels = compiled()
-        print(json.dumps({"kernels": kernels})) if args.json else show_compiled(kernels)
-        sys.exit(any("error" in kernel for kernel in kernels))
+        told = compiled(Sizes(rows=256 * args.canvases))
+        print(json.dumps(told)) if args.json else show_compiled(told)
+        sys.exit(any("error" in kernel for kernel in told["kernels"]))
     if not torch.cuda.is_available():
         print(
             "bench_kernels.py: there is no CUDA device to time kernels on; --offline compiles them",
@@ -52,16 +53,20 @@ def main() -> None:
     print(json.dumps(found)) if args.json else show_measured(found)
 
 
-def compiled() -> list[dict[str, Any]]:
-    """What each kernel takes of a GPU, in each shipped configuration."""
-    return [
-        {
-            "name": name,
-            "configuration": signature,
-            **{key: found[key] for key in _TOLD if key in found},
-        }
-        for (name, signature, _), found in zip(CASES, findings(CASES), strict=True)
-    ]
+def compiled(sizes: Sizes) -> dict[str, Any]:
+    """Return what each kernel takes of a GPU in each shipped configuration, and predicted times.
+
+    `a_number` is how many instructions of its loop a kernel takes for a weight or a logit.
+    """
+    found = dict(zip(CASES, findings(CASES), strict=True))
+    kernels = []
+    for (name, signature, _), kernel in found.items():
+        told = {key: kernel[key] for key in _TOLD if key in kernel}
+        numbers = numbers_a_lane(name, signature)
+        if numbers and "loop" in kernel:
+            told["a_number"] = kernel["loop"] / numbers
+        kernels.append({"name": name, "configuration": signature, **told})
+    return {"kernels": kernels, "predicted": predicted(found, sizes)}
 
 
 def measured(sizes: Sizes) -> dict[str, Any]:
@@ -145,17 +150,32 @@ def show_measured(found: dict[str, Any]) -> None:
     console.print(table(columns, rows))
 
 
-def show_compiled(kernels: list[dict[str, Any]]) -> None:
+def show_compiled(found: dict[str, Any]) -> None:
+    console = Console(width=140)
     rows = [
         (
             each["name"],
             *(str(each.get(key, "-")) for key in ("target", "shared", "registers", "spills")),
+            f"{each['a_number']:.2f}" if "a_number" in each else "-",
             each.get("error") or " ".join(each["instructions"][:1]),
         )
-        for each in kernels
+        for each in found["kernels"]
     ]
-    columns = ("kernel", "GPU", "shared", "registers", "spills", "instruction")
-    Console(width=140).print(table(columns, rows))
+    columns = ("kernel", "GPU", "shared", "registers", "spills", "a number", "instruction")
+    console.print(table(columns, rows))
+    times = "issue", "bytes", "operations", "predicted", "floor"
+    rows = [
+        (
+            each["name"],
+            each["shape"],
+            f"{each['instructions_a_number']:.2f}",
+            *(f"{each[key]:.1f}" for key in times),
+            each["device"],
+        )
+        for each in found["predicted"]
+    ]
+    columns = "kernel", "shape", "a number", *(f"{key}, us" for key in times), "GPU"
+    console.print(table(columns, rows))
 
 
 def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from commands import ended
 from kernel_cases import Sizes, cases
+from predicted import GPUS, launches, times
 
 from dlm.kernels.shipped import CASES
 
@@ -79,7 +80,9 @@ def test_offline_tells_what_each_kernel_takes_of_a_gpu(monkeypatch, capsys):
     some = [case for case in CASES if case[0] == "nvfp4._quantize_kernel"][:2]
     monkeypatch.setattr(bench_kernels, "CASES", some)
     assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 0
-    kernels = json.loads(capsys.readouterr().out)["kernels"]
+    told = json.loads(capsys.readouterr().out)
+    kernels = told["kernels"]
+    assert told["predicted"] == []  # not of this kernel
     assert [(each["name"], each["target"]) for each in kernels] == [
         ("nvfp4._quantize_kernel", target) for target in ("sm_90a", "sm_100a")
     ]
@@ -87,6 +90,37 @@ def test_offline_tells_what_each_kernel_takes_of_a_gpu(monkeypatch, capsys):
         assert each.keys() >= {"shared", "registers", "spills", "instructions", "configuration"}
         assert 0 < each["registers"] <= 255
         assert each["spills"] == 0
+
+
+def test_times_are_predicted_of_kernels_that_decode_and_of_the_vocabulary(monkeypatch, capsys):
+    name = "w4a16._w4a16_kernel"
+    some = [case for case in CASES if (case[0], case[2]) == (name, 90)]
+    monkeypatch.setattr(bench_kernels, "CASES", some)
+    assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    (time,) = told["predicted"]
+    assert time["device"] == "H100"
+    assert time["predicted"] >= time["floor"] == max(time["bytes"], time["operations"])
+    assert time["instructions_a_number"] in [kernel["a_number"] for kernel in told["kernels"]]
+
+
+def test_a_prediction_is_the_longest_of_issue_bytes_and_operations():
+    """The 26B's gate and up on an H100: 128 experts of 6 blocks of 128 rows and 44 groups."""
+    h100 = next(gpu for gpu in GPUS if gpu.name == "H100")
+    found = {launch.case: launch for launch in launches(Sizes(), h100)}
+    assert len(found) == 4
+    gate_up = next(one for one in found.values() if one.name == "experts, gate_up")
+    seconds = 500 * 44 * 128 * 6 * 4 / (4 * 132 * 1.75e9)
+    assert times(gate_up, h100, 500)["issue"] == pytest.approx(1e6 * seconds)
+    assert times(gate_up, h100, 500)["predicted"] == times(gate_up, h100, 500)["bytes"]
+    assert times(gate_up, h100, 5000)["predicted"] == pytest.approx(1e7 * seconds)
+    assert times(gate_up, h100, 5000)["floor"] == times(gate_up, h100, 0)["predicted"]
+
+
+def test_every_launch_of_a_prediction_is_shipped():
+    for rows in (256, 4096):
+        for gpu in GPUS:
+            assert {launch.case for launch in launches(Sizes(rows=rows), gpu)} <= {*CASES}
 
 
 def test_a_kernel_that_does_not_compile_is_told_and_counts(monkeypatch, capsys):
