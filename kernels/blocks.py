@@ -99,7 +99,8 @@ def added(
         scale = tl.load(scale_ptr)
         if not WEIGHTS_FIRST:
             scale = (scale[:, None] >> (tl.arange(0, 4) * 8)[None, :]) & 0xFF
-        a, b, c, d = decoded_words(tl.load(w_ptr), scale, BLOCK_M, ASSEMBLY)
+        found = decoded_words(tl.load(w_ptr), scale, BLOCK_M, ASSEMBLY)
+        a, b, c, d = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
         dtype: tl.constexpr = x[0].dtype
         a, b, c, d = a.to(dtype), b.to(dtype), c.to(dtype), d.to(dtype)
         if SPLIT:

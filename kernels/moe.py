@@ -210,7 +210,7 @@ def tiling(
     """
     fits = (each for each in candidates if each["BLOCK_N"] * experts >= 2 * slots)
     tile = next(fits, candidates[-1])
-    return tile, triton.cdiv(slots, tile["BLOCK_N"]) + min(experts, slots)
+    return tile, -(-slots // tile["BLOCK_N"]) + min(experts, slots)
 
 
 def _whole(options: dict[str, Any]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def codes(words, ASSEMBLY: tl.constexpr):
     """
     if ASSEMBLY:
         a, b, c, d = tl.inline_asm_elementwise(
-            _CODES,
+            _CODES,  # pyright: ignore[reportArgumentType]
             "=&r,=&r,=&r,=&r,r",
             [words],
             dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
@@ -170,7 +170,12 @@ def times(a, b, ASSEMBLY: tl.constexpr):
     """Return the product of two bf16, two at a time with `ASSEMBLY`."""
     if ASSEMBLY:
         y = tl.inline_asm_elementwise(
-            _TIMES, "=r,r,r", [a, b], dtype=tl.bfloat16, is_pure=True, pack=2
+            _TIMES,  # pyright: ignore[reportArgumentType]
+            "=r,r,r",
+            [a, b],
+            dtype=tl.bfloat16,
+            is_pure=True,
+            pack=2,
         )
     else:
         y = (a.to(tl.float32) * b.to(tl.float32)).to(tl.bfloat16)

@@ -141,7 +141,8 @@ def _w4a16_kernel(
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(m, M - 1).to(tl.int64)  # past the end, the last again: no masks
-    w_at, scale_at = weights(w_ptr, scale_ptr, row, groups, True, WEIGHTS_FIRST)
+    first = weights(w_ptr, scale_ptr, row, groups, True, WEIGHTS_FIRST)
+    w_at, scale_at = first  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     column = tl.arange(0, 16 if SPLIT else 64)
     x_at = x_ptr + (tl.minimum(n, N - 1).to(tl.int64) * (groups * 64))[None, :] + column[:, None]
     acc = zeros(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)

@@ -217,12 +217,12 @@ def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> Case:
         down = (_normal(rng, E, H, I) * I**-0.5).bfloat16()
     args = x, weight, expert, gate_up, down
     stacks = [tiled(stack) if isinstance(stack, NVFP4) else stack for stack in (gate_up, down)]
-    prepared = (*args[:3], *(stacks if x.is_cuda else (gate_up, down)))  # as a model has them
+    first, second = stacks if x.is_cuda else (gate_up, down)  # as a model has them
     hit = len(expert.unique()) / E
     return Case(
         name=f"experts, {'NVFP4' if four_bit else 'bf16'}",
         shape=f"{N} x {H}, {k} of {E} of {I}",
-        run=lambda: moe(*prepared),
+        run=lambda: moe(x, weight, expert, first, second),
         reference=lambda: moe_reference(*args),
         composed=lambda: _looped(*args),
         moved=hit * (_size(gate_up) + _size(down)) + 2 * x.nbytes,

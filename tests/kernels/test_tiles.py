@@ -5,6 +5,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton import knobs
 
 from dlm.kernels.norms import AttentionGains, add_attention
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize
@@ -22,6 +23,7 @@ from dlm.kernels.tiles import (
 
 SCALES = range(127)  # bytes of e4m3 that are no NaN and not negative
 ROWS = 4096  # of 16 words each, which are all that there are
+BLOCK = ROWS if knobs.runtime.interpret else 128  # of them a program: it interprets one by one
 
 
 def random_stack(E: int, R: int, C: int, rng: torch.Generator) -> NVFP4:
@@ -105,9 +107,7 @@ def test_kernels_know_which_column_is_where():
 
 
 @triton.jit
-def _decode_kernel(
-    words_ptr, scale_ptr, out_ptr, M: tl.constexpr, BLOCK: tl.constexpr, ASSEMBLY: tl.constexpr
-):
+def _decode_kernel(words_ptr, scale_ptr, out_ptr, BLOCK: tl.constexpr, ASSEMBLY: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
     words = tl.load(words_ptr + row * 16 + tl.arange(0, 16)[None, :])
     scale = tl.load(scale_ptr + row * 4 + tl.arange(0, 4)[None, :])
@@ -123,12 +123,12 @@ def all_words() -> Tensor:
     return torch.arange(2**16).short().view(ROWS, 16)
 
 
-def decoded(scale: Tensor, assembly: bool, block: int) -> Tensor:
+def decoded(scale: Tensor, assembly: bool) -> Tensor:
     words, out = (
         all_words().to(scale.device),
         torch.empty(ROWS, 64, dtype=torch.bfloat16, device=scale.device),
     )
-    _decode_kernel[(ROWS // block,)](words, scale, out, ROWS, block, assembly)
+    _decode_kernel[(ROWS // BLOCK,)](words, scale, out, BLOCK, assembly)
     return out
 
 
@@ -140,7 +140,7 @@ def test_every_word_with_every_scale_is_decoded_exactly():
         w = untiled(tiles)
         expected = dequantize(NVFP4(w.packed[0], w.scale[0], torch.ones(())))
 
-        y = decoded(scale, assembly=False, block=ROWS).float() / UNIT
+        y = decoded(scale, assembly=False).float() / UNIT
 
         assert torch.equal(y, ordered(expected)), byte
 
@@ -154,7 +154,7 @@ def test_each_block_of_a_row_has_its_own_scale(rng):
     )
     w = untiled(tiles)
 
-    y = decoded(scale, assembly=False, block=ROWS).float() / UNIT
+    y = decoded(scale, assembly=False).float() / UNIT
 
     assert torch.equal(y, ordered(dequantize(NVFP4(w.packed[0], w.scale[0], torch.ones(())))))
 
@@ -163,7 +163,7 @@ def test_each_block_of_a_row_has_its_own_scale(rng):
 def test_assembly_decodes_bit_for_bit_as_arithmetic_does():
     for byte in SCALES:
         scale = torch.full((ROWS, 4), byte, dtype=torch.uint8, device="cuda")
-        by_assembly, by_arithmetic = (decoded(scale, assembly, 128) for assembly in (True, False))
+        by_assembly, by_arithmetic = (decoded(scale, assembly) for assembly in (True, False))
         assert torch.equal(by_assembly.view(torch.int16), by_arithmetic.view(torch.int16)), byte
 
 
