@@ -5,8 +5,7 @@ are of the activations' type or e4m3, whose numbers times a scale are the keys o
 stored as e4m3 saturates at 448. Who may use which page is not known here.
 
 fp8 is written as the bytes that it is, and on GPUs before SM 8.9 read so: Triton has no such type
-there. The kernels are tested in Triton's interpreter and compiled for GPUs; no GPU has run them
-yet.
+there.
 """
 
 from typing import Any, NamedTuple

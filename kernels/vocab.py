@@ -7,8 +7,7 @@ chunks of units, another merges the units of a row. Most rows give most units ne
 units that hold something to report are read again, and none if more hold something than fit.
 
 Nothing is known here of grammars, canvases or random generators: masks, temperatures and one
-number per row to draw by are arguments. The kernels are tested in Triton's interpreter and
-compiled for GPUs; no GPU has run them yet.
+number per row to draw by are arguments.
 
 Shapes: `N` rows of `V` logits, of which `n` are looked at; `M` masks of `W` words, W * 32 >= V;
 `K` candidates at most.
