@@ -56,8 +56,8 @@ LARGE_TILES = {
     },
 }
 _LARGE = (9, 10)  # majors of those SMs
-_PROGRAMS = 256  # enough for the 132 to 188 multiprocessors of the GPUs that this is meant for
-_KEYS = 512  # the least a program is started for where keys are split
+_PROGRAMS = 160  # as the 132 to 188 multiprocessors of the GPUs that this is meant for run at once
+_KEYS = 256  # the least a program is started for where keys are split
 _SPLITS = 16  # at the most
 _EVERYTHING = 1 << 30  # a window that no request is as long as
 

@@ -176,9 +176,9 @@ def test_parts_of_the_keys_are_merged(window, splits, rng, monkeypatch):
 
 def test_keys_are_split_only_as_far_as_programs_are_missing_and_have_keys():
     assert module._splits(programs=10_000, keys=100_000) == 1
-    assert module._splits(programs=200, keys=100_000) == 2
-    assert module._splits(programs=64, keys=100_000) == 4
-    assert module._splits(programs=64, keys=1_500) == 2
+    assert module._splits(programs=100, keys=100_000) == 2
+    assert module._splits(programs=32, keys=100_000) == 4
+    assert module._splits(programs=32, keys=600) == 2
     assert module._splits(programs=1, keys=400) == 1
     assert module._splits(programs=1, keys=10**6) == 16
 
