@@ -11,8 +11,8 @@ The kernel: rows of a tile are the queries of all heads that share a key head, s
 once for all of them; values of wide heads are split between programs, so that a tile fits into the
 101,376 bytes of shared memory of SM 12.0; where there are few tiles, keys are split too, and a
 second kernel merges the parts, always in the same order. fp8 pages are converted in registers.
-Nothing is read back from the device. With fp8 pages queries are
-rounded to fp16, whose range those of normed heads do not leave: of e4m3, it is one instruction away.
+Nothing is read back from the device. With fp8 pages queries are rounded to fp16, which is one
+instruction away from e4m3, and whose range those of normed heads do not leave.
 
 Shapes: `N` tokens of `H` heads of `D` numbers, `h` heads of keys and values, pages of `p` tokens.
 """
