@@ -110,9 +110,9 @@ class Reweighted:
     def distributions(self, link: Link) -> Distributions:
         """Of `rows`, in their order."""
         every, heat = torch.ones(len(self.rows), dtype=torch.bool), torch.ones(len(self.rows))
-        none = torch.empty(2, 0, dtype=torch.int64).unbind()
+        none = torch.empty(0, dtype=torch.int64)
         more = every, self._logits, heat, None, None, link
-        return distributions(self.found, self._sent, none, *more)
+        return distributions(self.found, self._sent, (none, none), *more)
 
     def _left(
         self, x: Float32[Tensor, "m V"], cut: Cut, inverse_temperature: float, link: Link

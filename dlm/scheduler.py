@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dlm.errors import DlmError, RequestError, failure
@@ -86,8 +87,9 @@ class Scheduler:
     def prepare(self, number: int) -> None:
         """Wait until a request can run. Raises `DlmError` if it never can."""
         for one in self._waiting:
-            if one.number == number:
-                self._prepare(one)
+            while one.number == number and not one.built:
+                with suppress(Unfinished):  # what takes several steps is waited for here
+                    self._prepare(one)
 
     def admit(self) -> list[Failed]:
         """Give free slots to requests that can run; returns those that never can.

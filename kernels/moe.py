@@ -142,12 +142,12 @@ def choices(
     x: Float[Tensor, "N H"],
     weight: Float32[Tensor, "N k"],
     route: Route,
-    gate_up: Tensor | Tiles,
-    down: Tensor | Tiles,
+    gate_up: Stack,
+    down: Stack,
 ) -> Float[Tensor, "N k H"]:
     """Return what each choice adds to `moe`, by the kernels, for arguments that `moe` takes.
 
-    For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked.
+    NVFP4 is in tiles. For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked.
     """
     return _choices(x, weight, *route, _tensors(gate_up), _tensors(down))
 

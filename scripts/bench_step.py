@@ -25,7 +25,7 @@ from random_weights import random_model
 from rich.console import Console
 from rich.table import Table
 from stress import tokenizer_of
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 import dlm

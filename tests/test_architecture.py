@@ -20,7 +20,7 @@ MAY_IMPORT = {
 }
 ROOT_ERROR = "root_error"  # dlm/root_error.py, which every package may import
 SCRIPTS = {path.stem for path in (ROOT / "scripts").glob("*.py")}
-MOST_LINES = 400  # in grammar/, 300
+MOST_LINES = 550  # in grammar/, 300
 
 
 def sources(*folders: str) -> list[Path]:

@@ -352,7 +352,7 @@ def test_a_quantised_model_is_not_written_as_one_of_floats(written, tmp_path):
 @pytest.mark.parametrize("four_bit", [False, True], ids=["floats", "nvfp4"])
 def test_experts_by_kernels_say_what_they_say_in_torch(four_bit, written, floats, rng):
     """In bf16, with experts of 48 numbers padded to 64. Each rounding is off by 2^-9 at the most,
-    and there are two in a row. (Whole models may differ more: a router's choice may flip.)"""
+    and there are three in a row. (Whole models may differ more: a router's choice may flip.)"""
     interpreter.install()
     directory = written.directory if four_bit else floats
     by_torch, by_triton = (
@@ -367,7 +367,7 @@ def test_experts_by_kernels_say_what_they_say_in_torch(four_bit, written, floats
         chosen = some[0].router(x)
         one, other = (layer.experts(x, *chosen) for layer in some[:2])
         y = some[2].experts(x.float(), *chosen)
-        assert (other - y).norm() < 2**-8 * y.norm()
+        assert (other - y).norm() < 3 * 2**-9 * y.norm()
         assert not torch.equal(one, other)
 
 
