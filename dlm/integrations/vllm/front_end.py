@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError, Task
@@ -25,6 +25,8 @@ from dlm.integrations.vllm.wrapping import Function, wrap
 from dlm.policy import Policy
 
 _ATTRIBUTE = "_dlm_front_end"  # of an InputProcessor
+
+T = TypeVar("T")
 
 
 class FrontEnd:
@@ -72,7 +74,7 @@ class FrontEnd:
     async def admit_later(self, params: Any, prompt: Sequence[int]) -> Admitted | None:
         """Admit as `admit` does, while the event loop goes on."""
         run = functools.partial(asyncio.get_running_loop().run_in_executor, self._threads)
-        admission = await asyncio.shield(asyncio.wrap_future(self._made))
+        admission = await _shielded(self._made)
         spec = await run(admission.spec, params)
         if spec is None:
             return None
@@ -84,10 +86,18 @@ class FrontEnd:
 async def _waited(task: Task) -> Any:
     """Return the result of `task`. A waiter that is cancelled leaves it to others who wait."""
     try:
-        return await asyncio.shield(asyncio.wrap_future(task))
+        return await _shielded(task)
     except asyncio.CancelledError:
         task.leave()
         raise
+
+
+def _shielded(future: Future[T]) -> asyncio.Future[T]:
+    """Return what waits for `future` and does not cancel it. Where nobody waits to the end, asyncio
+    would log its error as one that nobody saw."""
+    inner = asyncio.wrap_future(future)
+    inner.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return asyncio.shield(inner)
 
 
 def install() -> None:

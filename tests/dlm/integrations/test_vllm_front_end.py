@@ -1,6 +1,7 @@
 """The front end as vLLM asks it: at once, or while an event loop goes on."""
 
 import asyncio
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,16 @@ from values import V
 from vllm_params import Outputs, Params, tools_text
 
 from dlm.errors import RequestError
-from dlm.grammar import BudgetError, InvalidGrammarError
+from dlm.grammar import (
+    BudgetError,
+    Compiler,
+    InvalidGrammarError,
+    LimitError,
+    Regex,
+    Task,
+    Vocabulary,
+)
+from dlm.integrations.vllm.admission import Admission, Admitted
 from dlm.integrations.vllm.front_end import FrontEnd
 from dlm.integrations.vllm.payload import KEY
 
@@ -89,19 +99,72 @@ def test_other_tasks_run_while_a_grammar_is_compiled(front_end):
     assert admitted is not None
 
 
-def test_who_gives_up_costs_others_nothing(front_end):
-    params = Params(Outputs(json={"type": "array", "items": {"enum": list(range(40))}}))
+@pytest.fixture
+def compiling(monkeypatch):
+    """One grammar that is compiled until the test says otherwise: its task, for each who asked."""
+    tasks = []
+
+    def compile_later(self, spec):
+        task = tasks[0] if tasks else Task()
+        assert not tasks or task.join()
+        tasks.append(task)
+        return task
+
+    monkeypatch.setattr(Admission, "compile", compile_later)
+    return tasks
+
+
+async def waiters(front_end, compiling, count):
+    params = Params(Outputs(regex="[a-f]{3}"))
+    found = [asyncio.ensure_future(front_end.admit_later(params, [2])) for _ in range(count)]
+    while len(compiling) < count:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)  # until they wait for what they asked for
+    return found
+
+
+async def give_up(waiter):
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+
+
+def test_who_gives_up_costs_others_nothing(front_end, chat, compiling):
+    vocabulary = Vocabulary.from_tokenizer(chat.tokenizer, V, (1, 106, 50), 0)
+    compiled = Compiler(vocabulary).compile(Regex("[a-f]{3}"))
 
     async def two():
-        first = asyncio.ensure_future(front_end.admit_later(params, [2]))
-        second = asyncio.ensure_future(front_end.admit_later(params, [2]))
-        await asyncio.sleep(0)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
+        first, second = await waiters(front_end, compiling, 2)
+        await give_up(first)
+        compiling[0].set_result(compiled)
         return await second
 
-    assert asyncio.run(two()) is not None
+    assert isinstance(asyncio.run(two()), Admitted)
+
+
+def test_what_nobody_waits_for_any_more_is_not_compiled(front_end, compiling):
+    async def one():
+        for waiter in await waiters(front_end, compiling, 1):
+            await give_up(waiter)
+
+    asyncio.run(one())
+    assert compiling[0].cancelled()
+
+
+def test_an_error_that_nobody_waits_for_any_more_is_not_logged(front_end, compiling):
+    wrong = []
+
+    async def one():
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: wrong.append(what))
+        found = await waiters(front_end, compiling, 1)
+        compiling[0].set_running_or_notify_cancel()
+        await give_up(found.pop())
+        compiling.pop().set_exception(LimitError("it takes over 10 s"))
+        await asyncio.sleep(0.01)  # until the loop has heard of it
+
+    asyncio.run(one())
+    gc.collect()
+    assert not wrong
 
 
 def test_sharded_sampling_and_no_tokenizer_are_refused(chat):
