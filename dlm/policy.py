@@ -62,6 +62,7 @@ class Policy:
     check_seconds: float = 2.0  # likewise, for the check of a finished value
     encode_tokens: int = 1024  # of prompts that a pass encodes, beside the canvases it denoises
     step_work: int = 2000  # units (about 10 us) that all grammars together may do in one step
+    flags: bool = True  # whoever runs the server can give it other limits, as an error says
     looks: int = 400  # a request fails whose canvas takes a grammar more than so many steps' work
 
     def __post_init__(self) -> None:
@@ -155,9 +156,9 @@ class Policy:
         """`RequestError` if what was `found`, or `more`, is over the named limit."""
         if found > (most := getattr(self, limit)):
             flag = limit.replace("_", "-")
+            hint = f"; whoever runs the server may allow more (--{flag})" if self.flags else ""
             raise RequestError(
-                f"too large: {'over ' * more}{found} {what}, and up to {most} are served here; "
-                f"whoever runs the server may allow more (--{flag})"
+                f"too large: {'over ' * more}{found} {what}, and up to {most} are served here{hint}"
             )
 
 

@@ -45,7 +45,7 @@ class FrontEnd:
             raise RequestError("constraints are not served with batch-sharded sampling")
         if tokenizer is None:
             raise RequestError("constraints are not served without a tokenizer")
-        policy = Policy.server(allow_client_grammars=True)
+        policy = Policy.server(allow_client_grammars=True, flags=False)
         return Admission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
 
     def asked(self, params: Any) -> bool:

@@ -81,6 +81,12 @@ def test_errors_come_to_whoever_waits(front_end):
         front_end.admit(small, None)
 
 
+def test_who_asks_for_too_much_is_not_told_of_flags_that_vllm_does_not_have(front_end):
+    many = Params(Outputs(choice=[str(i) for i in range(2000)]))
+    with pytest.raises(RequestError, match=r"up to 1000 are served here$"):
+        front_end.admit(many, [2])
+
+
 def test_other_tasks_run_while_a_grammar_is_compiled(front_end):
     schema = {"type": "object", "properties": {f"k{i}": {"type": "number"} for i in range(60)}}
 
