@@ -65,7 +65,7 @@ def test_real_schemas_are_kept_by_a_model_that_wants_nothing_in_budgets_tight_an
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A server of the model that wants nothing, with a cache that few answers fit."""
+    """A server with a cache that few answers fit."""
     args = ("--max-model-len", "512", "--max-num-seqs", "8", "--num-gpu-blocks-override", "24")
     folder = tmp_path_factory.mktemp("small")
     yield from served(folder, model=TINY, args=args)
