@@ -140,11 +140,12 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
         for options in tiles(sm // 10, four_bit)
     ),
 ]
-for tiles, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (90, 100))):
+for tiles, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (100, 90))):
     for (D, size), options in tiles.items():
-        for sm in able:
+        for sm in able if D > 128 else able[-1:]:  # the wide ones are what takes all of an SM
             kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
-            for splits, out in ((1, "*bf16"), (4, "*fp32")):
+            both = ((1, "*bf16"), (4, "*fp32"))
+            for splits, out in both if D > 128 else both[size - 1 : size]:  # one does of small ones
                 shape = f"{8 if D == 512 else 2} {D}"
                 signature = ATTENTION.format(kind, out, shape, options, splits)
                 needed = {sm: "mma" if D > 128 or sm in (80, 120) else ""}

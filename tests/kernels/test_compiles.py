@@ -13,6 +13,8 @@ DECODING = [  # weights of four bits, in bf16
 ]
 MOST = {80: 5.5, 90: 5.0, 100: 5.0, 120: 4.5}  # instructions a weight
 
+pytestmark = pytest.mark.timeout(1500)  # of the first test, for which all kernels are compiled
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[offline.Case, dict[str, Any]]:
