@@ -73,9 +73,8 @@ class Logits:
             found = self._searched(position, allowed, 1)
             return found.ranked[0][0] if found.ranked else 0
         row, forbidden = self._row(position).float().numpy(), unpacked(~allowed)
-        token = int(
-            (row - np.float32(_FAR) * forbidden[: len(row)]).argmax()
-        )  # faster than a choice by a mask
+        row = row - np.float32(_FAR) * forbidden[: len(row)]  # faster than a choice by a mask
+        token = int(row.argmax())
         return int(forbidden.argmin()) if forbidden[token] else token  # of equals at -inf, any
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
@@ -164,7 +163,7 @@ class Logits:
         logp = heated(row[None], heat_there, softcap)[0] - self._lse[position]
         mass = torch.where(bits, logp, -torch.inf).exp().sum()
         packed = torch.cat((top.values, mass[None], top.indices.int().view(torch.float32)))
-        packed = self._link.to_host(packed, computed=False).numpy()
+        packed = self._link.to_host(packed).numpy()
         values, tokens = packed[: len(top.values)], packed[len(top.values) + 1 :].view(np.int32)
         tokens, values = tokens[values > -np.inf], values[values > -np.inf]
         values = np.where(values <= -_FAR, np.float32(-np.inf), values)  # allowed, but ruled out

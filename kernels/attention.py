@@ -31,29 +31,25 @@ from dlm.kernels.paging import Pages, Paging, Segment, check_pages, decoded
 # By head dim and bytes of a cached number: rows of a tile (queries times the heads of a group),
 # cached keys and keys of the canvas at a time, numbers of a value that a program sums up.
 TILES: dict[tuple[int, int], dict[str, int]] = {
-    **{
-        (D, size): {"BLOCK_M": 64, "BLOCK_N": 64, "OWN_N": 64, "DV": D, "num_warps": warps}
-        for D, warps in ((16, 4), (32, 8), (64, 8), (128, 8))
-        for size in (1, 2)
-    },
-    (256, 1): {"BLOCK_M": 64, "BLOCK_N": 64, "OWN_N": 32, "DV": 256, "num_warps": 8},
-    (256, 2): {"BLOCK_M": 64, "BLOCK_N": 32, "OWN_N": 32, "DV": 256, "num_warps": 8},
-    (512, 1): {"BLOCK_M": 32, "BLOCK_N": 64, "OWN_N": 32, "DV": 256, "num_warps": 8},
-    (512, 2): {"BLOCK_M": 32, "BLOCK_N": 32, "OWN_N": 32, "DV": 256, "num_warps": 8},
+    key: {"BLOCK_M": 64, "BLOCK_N": 64, "DV": min(key[0], 256), "num_stages": 2, **tile}
+    for key, tile in {
+        **{
+            (D, size): {"OWN_N": 64, "num_warps": warps}
+            for D, warps in ((16, 4), (32, 8), (64, 8), (128, 8))
+            for size in (1, 2)
+        },
+        (256, 1): {"OWN_N": 32, "num_warps": 8},
+        (256, 2): {"BLOCK_N": 32, "OWN_N": 32, "num_warps": 8},
+        (512, 1): {"BLOCK_M": 32, "OWN_N": 32, "num_warps": 8},
+        (512, 2): {"BLOCK_M": 32, "BLOCK_N": 32, "OWN_N": 32, "num_warps": 8},
+    }.items()
 }
-TILES = {key: {**tile, "num_stages": 2} for key, tile in TILES.items()}
 # For SMs whose blocks may use 200 KB of shared memory and more; measured on an H100.
-LARGE_TILES = {
-    **TILES,
-    **{
-        key: {"BLOCK_M": 128, "DV": 256, "num_warps": 8, **tile}
-        for key, tile in {
-            (256, 1): {"BLOCK_N": 64, "OWN_N": 64, "num_stages": 2},
-            (256, 2): {"BLOCK_N": 64, "OWN_N": 64, "num_stages": 2},
-            (512, 1): {"BLOCK_N": 64, "OWN_N": 64, "num_stages": 1},
-            (512, 2): {"BLOCK_N": 32, "OWN_N": 32, "num_stages": 2},
-        }.items()
-    },
+LARGE_TILES = TILES | {
+    (256, 1): {**TILES[256, 1], "BLOCK_M": 128, "OWN_N": 64},
+    (256, 2): {**TILES[256, 2], "BLOCK_M": 128, "BLOCK_N": 64, "OWN_N": 64},
+    (512, 1): {**TILES[512, 1], "BLOCK_M": 128, "OWN_N": 64, "num_stages": 1},
+    (512, 2): {**TILES[512, 2], "BLOCK_M": 128},
 }
 _LARGE = (9, 10)  # majors of those SMs
 _PROGRAMS = 160  # as the 132 to 188 multiprocessors of the GPUs that this is meant for run at once

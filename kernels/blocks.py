@@ -34,9 +34,14 @@ def major(device: torch.device) -> int:
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
 
 
-def layout(sm: int) -> dict[str, Any]:
-    """Return the constants of a product with weights of four bits, for a major of SMs."""
-    return {**BY_SM.get(sm, BY_SM[9]), "ASSEMBLY": not knobs.runtime.interpret}
+def layout(sm: int, four_bit: bool = True) -> dict[str, Any]:
+    """Return the constants of a product for a major of SMs.
+
+    Weights that are not decoded, `four_bit` false, are never split: nothing is gained by it.
+    """
+    chosen = BY_SM.get(sm, BY_SM[9])
+    split = four_bit and chosen["SPLIT"]
+    return {**chosen, "SPLIT": split, "ASSEMBLY": not knobs.runtime.interpret}
 
 
 def fitting(

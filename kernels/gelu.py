@@ -13,7 +13,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from dlm.kernels.norms import rounded
+from dlm.kernels.norms import contiguous_like, rounded
 
 BLOCK = 1024  # numbers of a row for a program; 8 a thread
 
@@ -53,7 +53,7 @@ def gated_gelu(
 @torch.library.custom_op("dlm::gated_gelu", mutates_args=())
 def _gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
     N, M = gate.shape
-    made = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    made = contiguous_like(gate)
     constants: dict[str, Any] = {"M": M, "BLOCK": BLOCK, "num_warps": 4}
     with torch.cuda.device_of(gate):
         _gated_gelu_kernel[N, triton.cdiv(M, BLOCK)](
@@ -64,7 +64,15 @@ def _gated_gelu(gate: Tensor, up: Tensor) -> Tensor:
 
 @_gated_gelu.register_fake
 def _(gate: Tensor, up: Tensor) -> Tensor:
-    return torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    return contiguous_like(gate)
+
+
+@triton.jit
+def gelu_tanh(x):
+    """Compute GELU by tanh, x * (1 + tanh(z)) / 2 = x * sigmoid(2 z) with
+    z = sqrt(2 / pi) (x + c x^3), in fp32."""
+    z2 = 1.5957691216057308 * x * (1 + 0.044715 * x * x)
+    return x * tl.sigmoid(tl.maximum(z2, -80.0))  # e^80 is no infinity
 
 
 @triton.jit
@@ -82,7 +90,5 @@ def _gated_gelu_kernel(
     dtype = y_ptr.dtype.element_ty
     gate = tl.load(gate_ptr + row * gate_stride + at, mask=there, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_stride + at, mask=there, other=0.0).to(tl.float32)
-    # gelu_tanh(g) = g * (1 + tanh(z)) / 2 = g * sigmoid(2 z), z = sqrt(2 / pi) (g + c g^3)
-    z2 = 1.5957691216057308 * gate * (1 + 0.044715 * gate * gate)
-    y = rounded(gate * tl.sigmoid(tl.maximum(z2, -80.0)), dtype) * up  # e^80 is no infinity
+    y = rounded(gelu_tanh(gate), dtype) * up
     tl.store(y_ptr + row * M + at, y.to(dtype), mask=there)

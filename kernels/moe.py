@@ -33,6 +33,7 @@ from dlm.kernels.blocks import (
     weights,
     zeros,
 )
+from dlm.kernels.gelu import gelu_tanh
 from dlm.kernels.nvfp4 import NVFP4, dequantize
 from dlm.kernels.tiles import Tiles, column, ordered, untiled
 
@@ -167,21 +168,22 @@ def _choices(
     h = torch.empty(S, inner, dtype=x.dtype, device=device)
     y = torch.empty(S, H, dtype=x.dtype, device=device)
     sm = major(device)
-    common = {**layout(sm), "EXPERTS": triton.next_power_of_2(E)}
+    common: dict[str, Any] = {"EXPERTS": triton.next_power_of_2(E)}
     with torch.cuda.device_of(x):
         pointers, four_bit = _pointers(gate_up, sm)
         tile, tiles = tiling(gate_up_tiles(sm, four_bit), S, E)
-        options = {**common, **tile, "FOUR_BIT": four_bit, "ORDERED": len(down) > 1}
+        options = {**common, **layout(sm, four_bit), **tile, "FOUR_BIT": four_bit}
+        options["ORDERED"] = len(down) > 1
         sizes = x.stride(0), E, k, inner, H // 64
         _gate_up_kernel[triton.cdiv(inner, tile["BLOCK_M"]), tiles](
-            x, *pointers, order, starts, h, *sizes, **(options if four_bit else _whole(options))
+            x, *pointers, order, starts, h, *sizes, **options
         )
         pointers, four_bit = _pointers(down, sm)
         tile, tiles = tiling(down_tiles(sm, four_bit), S, E)
-        options = {**common, **tile, "FOUR_BIT": four_bit}
+        options = {**common, **layout(sm, four_bit), **tile, "FOUR_BIT": four_bit}
         inputs = h, *pointers, weight.contiguous(), order, starts
         _down_kernel[triton.cdiv(H, tile["BLOCK_M"]), tiles](
-            *inputs, y, E, H, inner // 64, **(options if four_bit else _whole(options))
+            *inputs, y, E, H, inner // 64, **options
         )
     return y.view(N, k, H)
 
@@ -204,18 +206,13 @@ def down_tiles(sm: int, four_bit: bool) -> Sequence[dict[str, Any]]:
 def tiling(
     candidates: Sequence[dict[str, Any]], slots: int, experts: int
 ) -> tuple[dict[str, Any], int]:
-    """Return the tile for so many slots, and how many tiles there are at the most.
+    """Return the tile for `slots`, and how many tiles there are at the most.
 
     An expert of twice the mean takes one tile: for each, its weights are decoded.
     """
     fits = (each for each in candidates if each["BLOCK_N"] * experts >= 2 * slots)
     tile = next(fits, candidates[-1])
     return tile, -(-slots // tile["BLOCK_N"]) + min(experts, slots)
-
-
-def _whole(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options for weights that are not decoded: nothing is gained by quarters of them."""
-    return {**options, "SPLIT": False}
 
 
 def _tensors(stack: Stack) -> list[Tensor]:
@@ -350,9 +347,7 @@ def _gate_up_kernel(
         if FOUR_BIT:
             gate *= tl.load(scale_2_ptr + expert * 2) * 512  # 1 / UNIT
             up *= tl.load(scale_2_ptr + expert * 2 + 1) * 512
-        # gelu_tanh(g) = g * (1 + tanh(z)) / 2 = g * sigmoid(2 z), z = sqrt(2 / pi) (g + c g^3)
-        z2 = 1.5957691216057308 * gate * (1 + 0.044715 * gate * gate)
-        h = (gate * tl.sigmoid(z2) * up).to(h_ptr.dtype.element_ty)
+        h = (gelu_tanh(gate) * up).to(h_ptr.dtype.element_ty)
         if not WEIGHTS_FIRST:
             h = tl.trans(h)
         at = h_ptr + n.to(tl.int64)[None, :] * inner + m[:, None]

@@ -66,9 +66,9 @@ def add_attention_reference(
     x: Float[Tensor, "N H"], attended: Float[Tensor, "N H"], gains: AttentionGains, eps: float
 ) -> FeedForward:
     """Definition of `add_attention` in plain torch."""
-    x = x + _normed(attended, gains.attended, eps)
-    router = _normed(x, None, eps) * gains.router.type_as(x) * x.shape[1] ** -0.5
-    return FeedForward(x, _normed(x, gains.dense, eps), _normed(x, gains.routed, eps), router)
+    x = x + normed(attended, gains.attended, eps)
+    router = normed(x, None, eps) * gains.router.type_as(x) * x.shape[1] ** -0.5
+    return FeedForward(x, normed(x, gains.dense, eps), normed(x, gains.routed, eps), router)
 
 
 def add_attention(
@@ -104,9 +104,9 @@ def end_layer_reference(
     """Definition of `end_layer` in plain torch."""
     if routed.ndim == 3:
         routed = routed.sum(1, dtype=torch.float32).type_as(x)
-    both = _normed(dense, gains.dense, eps) + _normed(routed, gains.routed, eps)
-    x = (x + _normed(both, gains.both, eps)) * scalar
-    return LayerOutput(x, _normed(x, gains.next, eps))
+    both = normed(dense, gains.dense, eps) + normed(routed, gains.routed, eps)
+    x = (x + normed(both, gains.both, eps)) * scalar
+    return LayerOutput(x, normed(x, gains.next, eps))
 
 
 def end_layer(
@@ -147,7 +147,8 @@ def end_layer(
     return LayerOutput(*_end_layer(x, dense, routed, [*gains], scalar, eps))
 
 
-def _normed(x: Tensor, gain: Tensor | None, eps: float) -> Tensor:
+def normed(x: Tensor, gain: Tensor | None, eps: float) -> Tensor:
+    """Return the root-mean-square norm of `x` over its last axis, in fp32 within, in its type."""
     gain = None if gain is None else gain.float()
     return F.rms_norm(x.float(), x.shape[-1:], gain, eps).type_as(x)
 
@@ -173,7 +174,10 @@ def _check_rows(x: Tensor, alike: dict[str, Tensor], gains: Sequence[Tensor]) ->
 def _add_attention(
     x: Tensor, attended: Tensor, gains: list[Tensor], eps: float, order: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    H, made = x.shape[1], (_empty(x), _empty(x), _empty(x), _empty(x))
+    H, made = (
+        x.shape[1],
+        (contiguous_like(x), contiguous_like(x), contiguous_like(x), contiguous_like(x)),
+    )
     tensors = [each.contiguous() for each in (x, attended, *gains)] + [*made]
     with torch.cuda.device_of(x):
         constants: dict[str, Any] = {"ORDER": order, **options(H)}
@@ -183,14 +187,14 @@ def _add_attention(
 
 @_add_attention.register_fake
 def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _empty(x), _empty(x), _empty(x), _empty(x)
+    return contiguous_like(x), contiguous_like(x), contiguous_like(x), contiguous_like(x)
 
 
 @torch.library.custom_op("dlm::end_layer", mutates_args=())
 def _end_layer(
     x: Tensor, dense: Tensor, routed: Tensor, gains: list[Tensor], scalar: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    made = _empty(x), _empty(x)
+    made = contiguous_like(x), contiguous_like(x)
     choices: dict[str, Any] = {"CHOICES": routed.shape[1] if routed.ndim == 3 else 0}
     tensors = [each.contiguous() for each in (x, dense, routed, scalar, *gains)] + [*made]
     with torch.cuda.device_of(x):
@@ -200,10 +204,11 @@ def _end_layer(
 
 @_end_layer.register_fake
 def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _empty(x), _empty(x)
+    return contiguous_like(x), contiguous_like(x)
 
 
-def _empty(x: Tensor) -> Tensor:
+def contiguous_like(x: Tensor) -> Tensor:
+    """Return memory for a contiguous tensor of the shape and type of `x`."""
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 

@@ -9,13 +9,12 @@ Shapes: `N` rows, `Hq` heads of queries, `h` of keys and of values, of `D` numbe
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from dlm.kernels.norms import rounded
+from dlm.kernels.norms import contiguous_like, normed, rounded
 
 HEADS = 4  # of a program; one a warp
 
@@ -33,8 +32,8 @@ def norm_and_rotate_reference(
     eps: float,
 ) -> Heads:
     """Definition of `norm_and_rotate` in plain torch."""
-    q, k = _normed(q, q_gain, eps), _normed(k, k_gain, eps)
-    return _rotated(q, cos, sin), _rotated(k, cos, sin), _normed(v, None, eps)
+    q, k = normed(q, q_gain, eps), normed(k, k_gain, eps)
+    return rotated(q, cos, sin), rotated(k, cos, sin), normed(v, None, eps)
 
 
 def norm_and_rotate(
@@ -62,12 +61,10 @@ def norm_and_rotate(
     return _norm_and_rotate(q, k, v, q_gain, k_gain, cos, sin, eps)
 
 
-def _normed(x: Tensor, gain: Tensor | None, eps: float) -> Tensor:
-    gain = None if gain is None else gain.float()
-    return F.rms_norm(x.float(), x.shape[-1:], gain, eps).type_as(x)
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotated(
+    x: Float[Tensor, "*N H D"], cos: Float32[Tensor, "*N 1 D"], sin: Float32[Tensor, "*N 1 D"]
+) -> Float[Tensor, "*N H D"]:
+    """Turn heads by the angles of their rows, in the type of `x`."""
     left, right = x.chunk(2, dim=-1)
     return x * cos.type_as(x) + torch.cat((-right, left), dim=-1) * sin.type_as(x)
 
@@ -113,7 +110,7 @@ def _norm_and_rotate(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     (N, Hq, D), h = q.shape, k.shape[1]
-    made = _empty(q), _empty(k), _empty(v)
+    made = contiguous_like(q), contiguous_like(k), contiguous_like(v)
     rows = cos.contiguous(), sin.contiguous()
     gains = q_gain.contiguous(), k_gain.contiguous()
     strides = q.stride(0), k.stride(0), v.stride(0)
@@ -128,11 +125,7 @@ def _norm_and_rotate(
 
 @_norm_and_rotate.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(q), _empty(k), _empty(v)
-
-
-def _empty(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return contiguous_like(q), contiguous_like(k), contiguous_like(v)
 
 
 @triton.jit

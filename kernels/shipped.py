@@ -1,7 +1,6 @@
 """Every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
-from dlm.kernels import attention, gelu, moe, norms, rotary, routing, vocab
-from dlm.kernels.blocks import BY_SM
+from dlm.kernels import attention, blocks, gelu, moe, norms, rotary, routing, vocab
 from dlm.kernels.nvfp4 import W4A4_TILES
 from dlm.kernels.offline import Case
 from dlm.kernels.w4a16 import W4A16_TILES
@@ -61,13 +60,12 @@ def stack(four_bit: bool, sm: int) -> str:
     """Return the types of weights, scales and tensor scales, as an SM takes them."""
     if not four_bit:
         return "*bf16:16 *bf16:16 *bf16:16"
-    return f"*i16:16 {'*u8' if BY_SM[sm // 10]['WEIGHTS_FIRST'] else '*i32'}:16 *fp32:16"
+    return f"*i16:16 {'*u8' if blocks.BY_SM[sm // 10]['WEIGHTS_FIRST'] else '*i32'}:16 *fp32:16"
 
 
 def layout(four_bit: bool, sm: int) -> str:
     """Return SPLIT and WEIGHTS_FIRST as an SM has them."""
-    options = BY_SM[sm // 10]
-    return f"{four_bit and options['SPLIT']} {options['WEIGHTS_FIRST']}"
+    return "{SPLIT} {WEIGHTS_FIRST}".format(**blocks.layout(sm // 10, four_bit))
 
 
 def read(signature: str) -> tuple[list[str], int]:

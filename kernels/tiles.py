@@ -30,7 +30,7 @@ from torch import Tensor
 from dlm.kernels.nvfp4 import NVFP4, e4m3
 
 UNIT = 2.0**-9
-"""What kernels decode is this times the number: a factor of 1 / `UNIT` makes that good."""
+"""Factor of the numbers that kernels decode: results are divided by it."""
 
 # Where the bits of codes 0 to 3 of a word are: sign first, then the three of e2m1 from the highest.
 _BITS = ((15, 8, 7, 6), (12, 5, 4, 3), (9, 2, 1, 0), (14, 13, 11, 10))

@@ -175,7 +175,7 @@ def _launch(given: _Given) -> VocabPass:
 
 
 def fit(warps: int) -> int:
-    """How many units so many warps read at once."""
+    """Return how many units `warps` read at once."""
     return max(1, warps * 256 // _UNIT)
 
 

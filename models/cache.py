@@ -150,11 +150,13 @@ class KVCache:
         stretches = [Stretch(slot, self.length(slot), len(tokens), True) for slot, tokens in rows]
         stretches += [Stretch(slot, after[slot], length, False) for slot in canvases]
         held = {kind: [slot.held[kind] for slot in self._slots] for kind in self._pools}
-        # Canvases are denoised again and again behind the same tokens: then the plan is there.
+        laid_out = partial(lay_out, rows, stretches, held, self._page, self._device)
+        if rows:
+            return laid_out()
+        # Canvases are denoised again and again after the same tokens: then the plan is there.
         pages = [(one.first, bytes(one.pages)) for kind in held.values() for one in kind]
-        key = None if rows else (stretches, [*canvases], pages)
-        if key is None or self._planned is None or self._planned[0] != key:
-            self._planned = key, lay_out(rows, stretches, held, self._page, self._device)
+        if self._planned is None or self._planned[0] != (stretches, pages):
+            self._planned = (stretches, pages), laid_out()
         return self._planned[1]
 
     def attend(

@@ -21,8 +21,9 @@ from dlm.kernels.norms import (
     LayerOutput,
     add_attention,
     end_layer,
+    normed,
 )
-from dlm.kernels.rotary import norm_and_rotate
+from dlm.kernels.rotary import norm_and_rotate, rotated
 from dlm.kernels.rounding import ROWS
 from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import Tiles
@@ -51,8 +52,7 @@ class RMSNorm(nn.Module):
         gain = self.weight
         if x.is_cuda and (gain is None or gain.dtype == x.dtype):  # one kernel, in fp32 within
             return F.rms_norm(x, self.dim, gain, self.eps)
-        gain = None if gain is None else gain.float()
-        return F.rms_norm(x.float(), self.dim, gain, self.eps).type_as(x)
+        return normed(x, gain, self.eps)
 
 
 def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,11 +65,6 @@ def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Ten
     angle = positions[..., None, None].float() * frequency
     angle = torch.cat((angle, angle), dim=-1)
     return angle.cos(), angle.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    left, right = x.chunk(2, dim=-1)
-    return x * cos.type_as(x) + torch.cat((-right, left), dim=-1) * sin.type_as(x)
 
 
 def adjacent(layers: Sequence[nn.Module]) -> Tensor | None:
@@ -129,8 +124,8 @@ class Attention(nn.Module):
         heads = (*x.shape[:-1], -1, self.head_dim)
         k = self.k_proj(x).view(heads)
         v = k if self.v_proj is None else self.v_proj(x).view(heads)
-        q = rotate(self.q_norm(self.q_proj(x).view(heads)), cos, sin)
-        k = rotate(self.k_norm(k), cos, sin)
+        q = rotated(self.q_norm(self.q_proj(x).view(heads)), cos, sin)
+        k = rotated(self.k_norm(k), cos, sin)
         return self.o_proj(attend(q, k, self.v_norm(v)).flatten(-2))
 
     @property

@@ -40,9 +40,9 @@ def main() -> None:
     if args.canvases < 1:
         parser.error(f"--canvases is {args.canvases}: it takes at least 1")
     if args.offline:
-        told = compiled(Sizes(rows=256 * args.canvases))
-        print(json.dumps(told)) if args.json else show_compiled(told)
-        sys.exit(any("error" in kernel for kernel in told["kernels"]))
+        found = compiled(Sizes(rows=256 * args.canvases))
+        print(json.dumps(found)) if args.json else show_compiled(found)
+        sys.exit(any("error" in kernel for kernel in found["kernels"]))
     if not torch.cuda.is_available():
         print(
             "bench_kernels.py: there is no CUDA device to time kernels on; --offline compiles them",
@@ -61,11 +61,11 @@ def compiled(sizes: Sizes) -> dict[str, Any]:
     found = dict(zip(CASES, findings(CASES), strict=True))
     kernels = []
     for (name, signature, _), kernel in found.items():
-        told = {key: kernel[key] for key in _TOLD if key in kernel}
+        row = {key: kernel[key] for key in _TOLD if key in kernel}
         numbers = numbers_a_lane(name, signature)
         if numbers and "loop" in kernel:
-            told["a_number"] = kernel["loop"] / numbers
-        kernels.append({"name": name, "configuration": signature, **told})
+            row["a_number"] = kernel["loop"] / numbers
+        kernels.append({"name": name, "configuration": signature, **row})
     return {"kernels": kernels, "predicted": predicted(found, sizes)}
 
 

@@ -25,7 +25,6 @@ from random_weights import random_model
 from rich.console import Console
 from rich.table import Table
 from stress import tokenizer_of
-from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 import dlm
@@ -166,7 +165,7 @@ def profiled(engine: dlm.Engine, requests: list[dlm.Request], steps: int) -> dic
     taken = timed(engine, requests, steps, seen := profile(activities=activities))
     sums: dict[str, list[float]] = {}
     for event in seen.events() or ():
-        if not cuda or event.device_type == DeviceType.CUDA:
+        if not cuda or event.device_type.name == "CUDA":
             one = sums.setdefault(event.name[:_NAME], [0.0, 0])
             one[0] += event.device_time_total if cuda else event.self_cpu_time_total
             one[1] += 1

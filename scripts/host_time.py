@@ -1,4 +1,4 @@
-"""What the host takes of a pass, with a model that takes no time: see `bench.py --host`."""
+"""Measurement of the host's part of a pass, by a model that takes no time (`bench.py --host`)."""
 
 import statistics
 import time
@@ -24,7 +24,7 @@ _STEPS, _WARM = 60, 10
 
 
 class Instant(Weightless):
-    """Says the same of every canvas, at once: it never settles."""
+    """A denoiser that gives every canvas the same logits, at once: none ever settles."""
 
     def __init__(self) -> None:
         super().__init__(SIZE, LENGTH)
@@ -36,22 +36,21 @@ class Instant(Weightless):
         self.encode(list(encode.values()), cache, list(encode))
         return self._logits.expand(len(slots), LENGTH, SIZE)
 
-    def vocab_pass(self, logits: Tensor, *_: Any, **__: Any) -> VocabPass:
-        """In the place of the device's."""
-        tokens = torch.full((len(logits),), _TOKEN)
-        found = VocabPass.certain(tokens, CANDIDATES)
-        found.above[::2], found.entropy[::2] = _LISTED, 1.0
-        found.ids[::2, :_LISTED] = torch.arange(_LISTED, dtype=torch.int32)
-        found.logits[::2, :_LISTED] = 1.0
-        found.lse[::2] = 1.0 + torch.tensor(float(_LISTED)).log()
-        return found
+
+def found(rows: int) -> VocabPass:
+    """Return what a vocabulary pass finds if every other row is sure of its token."""
+    made = VocabPass.certain(torch.full((rows,), _TOKEN), CANDIDATES)
+    made.above[::2], made.entropy[::2] = _LISTED, 1.0
+    made.ids[::2, :_LISTED] = torch.arange(_LISTED, dtype=torch.int32)
+    made.logits[::2, :_LISTED] = 1.0
+    made.lse[::2] = 1.0 + torch.tensor(float(_LISTED)).log()
+    return made
 
 
 def host_milliseconds(slots: int) -> float:
-    """Return the median of a pass over as many canvases without constraints."""
-    model = Instant()
-    made = model.vocab_pass(torch.empty(slots * LENGTH, 0))
-    engine = dlm.Engine(model, Numbers.load(BUILT_IN), slots=slots)
+    """Return the median of a pass over `slots` canvases without constraints."""
+    made = found(slots * LENGTH)
+    engine = dlm.Engine(Instant(), Numbers.load(BUILT_IN), slots=slots)
     for i in range(slots):
         engine.add(dlm.Request(token_ids=[1], max_tokens=4096, seed=i))
     taken = []

@@ -25,7 +25,7 @@ from dlm.kernels.w4a16 import tile_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPU:
-    """What one can do a second, and its SM's number."""
+    """A GPU: its SM's number, and the rates that it can reach."""
 
     name: str
     sm: int

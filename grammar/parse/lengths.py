@@ -87,7 +87,7 @@ class Lengths:
                 raise InvalidGrammarError("terminal", "it has no completion")
 
     def _again(self, q: int, weight: int, low: int, high: int | None, total: int) -> int:
-        """How often a character that leads back to `q` can come again at once on a shortest way."""
+        """Count how often a character that leads back to `q` can come again on a shortest way."""
         more = low - len(self._edges)
         if more <= 0:
             return 0

@@ -171,7 +171,7 @@ class Remainders:
             if key in known:
                 wanted.pop()
                 continue
-            if isinstance(place, tuple):  # so many rounds of a rule: the last one is counted first
+            if isinstance(place, tuple):  # rounds of a rule: the last one is counted first
                 rule, rounds = place
                 most = self._rounds.get((rule, after), 0)
                 if most < rounds - 1:

@@ -1,4 +1,4 @@
-"""What is read of a kernel's SASS. test_compiles.py has kernels compiled."""
+"""Tests of what is read of a kernel's SASS; test_compiles.py compiles kernels."""
 
 from dlm.kernels.offline import longest_loop
 

@@ -185,7 +185,7 @@ def test_what_was_moved_apart_is_computed_apart(reference, tmp_path):
 
 
 def launches(calls: list) -> list[str]:
-    """What is launched, by name: each operator that is no view as often as it launches."""
+    """Return the names of launches: each operator that is no view as often as it launches."""
     found = []
     for function, *_ in calls:
         schema = function._schema

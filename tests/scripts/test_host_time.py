@@ -1,4 +1,4 @@
-"""What the host takes of a pass is measured over passes that all have the same to do."""
+"""Tests of the measurement of the host's part of a pass."""
 
 import json
 import sys

@@ -167,7 +167,7 @@ class CountingTrie(Trie):
 
 
 def looks(grammar, units, ask) -> tuple[int, list[int]]:
-    """What `ask` says at last, and how many nodes each look has visited for it."""
+    """Return the last result of `ask`, and how many nodes each look has visited for it."""
     trie, visited = grammar.vocabulary.trie, []
     while True:
         grammar.meter.begin(units)
@@ -197,7 +197,7 @@ def test_a_long_text_of_equal_pieces_is_counted_with_little_work(text):
 
 
 def test_a_long_text_without_equal_pieces_is_counted_in_parts():
-    """Whoever asks again goes on: no part is counted twice."""
+    """Asking again goes on: no part is counted twice."""
     rng = random.Random(0)
     text = "".join(rng.choices("abc", k=20_000))
     vocabulary = vocabulary_of([b"a" * size for size in range(2, 49)] + [b"ab", b"bc", b"cca"])
