@@ -62,7 +62,7 @@ class FewestTokens:
             self._todo = []
             return
         count = trie.child_count(node)
-        self._meter.spend(1 + count // _BYTES)
+        self._meter.spend(1)
         onward: list[tuple[State, int]] = []
         for byte, child in trie.each_child(node):
             behind = self._parser.behind(at, byte)
@@ -70,6 +70,7 @@ class FewestTokens:
                 onward.append((behind, child))
         if trie.token_count[node]:
             self._found.setdefault(at, int(trie.tokens[trie.token_first[node]]))
+        self._meter.add(count // _BYTES)  # afterwards: what one look learns the next one keeps
         self._looks += count
         self._todo.pop()
         self._todo += onward

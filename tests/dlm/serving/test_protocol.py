@@ -221,6 +221,7 @@ def test_a_client_that_reads_nothing_has_a_deadline(engine_of, serve):
         socket.create_connection(served.address, PATIENCE) as client,
     ):
         client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: served.running.server_state.connections)
         wait_until(lambda: not served.running.server_state.connections)
         answer = received(client)
     assert answer.startswith(b"HTTP/1.1 200 ")
