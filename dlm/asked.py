@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float64
 
+from dlm.decisions.labels import FirstTokens, Labels
 from dlm.errors import DlmError
 from dlm.events import Decided
-from dlm.grammar import FirstTokens, Labels, ScoresByClass
+from dlm.logits import Logits
 from dlm.questions import Answer, Question
 from dlm.request import Stats
 
@@ -45,11 +46,11 @@ class Asked:
         """What it takes to read its canvas."""
         return reading_work(self._labels)
 
-    def read(self, scores: ScoresByClass) -> None:
-        """Get from the device what is to be summed."""
+    def read(self, scores: Logits) -> None:
+        """Read what is to be summed from the device."""
         labels = self._labels
-        found = scores.by_class(labels.classes, labels.count, {}, labels.length)
-        self._sums, self._left = labels.forward(found), len(found.mass)
+        mass = scores.class_sums(labels.tokens, labels.classes, labels.count, labels.length)
+        self._sums, self._left = labels.forward(mass), len(mass)
 
     def sum(self, work: int) -> int:
         """Go on until `work` is done; returns what is left of it, negative if the last position

@@ -2,23 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from dlm.errors import DlmError
-from dlm.grammar.exact.exact import Suspect
-
-ConstraintPolicy = Literal["frontier", "exact"]
-"""How a grammar is asked: along the model's own text, or by the exact posterior of all texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig:
-    """Defaults are transformers' for DiffusionGemma. Raises `DlmError` for impossible values.
+    """Settings of the denoising loop; defaults are transformers' for DiffusionGemma.
 
-    `policy` is the engine's, not a request's: it says how canvases are denoised, as every number
-    here does, what a client asks for means the same under either, and only an operator knows that
-    all grammars of a service are small. Under "exact", a grammar that is too large for it is
-    refused: to denoise it otherwise than asked would be a silent change.
+    Raises `DlmError` for impossible values.
     """
 
     max_steps: int = 48  # denoising passes a canvas, before positions are pinned one after another
@@ -30,8 +23,6 @@ class DecodeConfig:
     lost: float = 1e-3  # share of the model's probability in what is allowed that makes it stuck
     retries: int = 3  # rollbacks a canvas: choices that are taken back because they led nowhere
     refusals: int = 12  # times that a finished value which its schema refuses is tried again
-    policy: ConstraintPolicy = "frontier"
-    suspect: Suspect = "none"  # under "exact": from where on its posterior is not trusted
     stops: tuple[int, ...] = (1, 106, 50)  # <eos>, <turn|>, <|tool_response>
     pad: int = 0  # behind a stop on a canvas; left to right it may be a stop token too
 
@@ -49,11 +40,6 @@ class DecodeConfig:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes 0 or more")
         if not 0 < self.t_min <= self.t_max:
             raise DlmError(f"t_min {self.t_min} and t_max {self.t_max}: 0 < t_min <= t_max")
-        for name, known in (("policy", ConstraintPolicy), ("suspect", Suspect)):
-            if (value := getattr(self, name)) not in get_args(known):
-                raise DlmError(f"{name} is {value!r}: it takes one of {', '.join(get_args(known))}")
-        if self.suspect != "none" and self.policy != "exact":
-            raise DlmError(f"suspect is {self.suspect!r}: it takes the policy exact")
         if not self.stops:
             raise DlmError("stops is empty: without a stop token no answer could end")
         for name, token in (("pad", self.pad), *(("stops", stop) for stop in self.stops)):

@@ -19,10 +19,11 @@ from dlm.asked import Asked, LabelSet, Tally, answer_of, reading_work
 from dlm.causal import CausalLM
 from dlm.chat import Chat
 from dlm.decision import Decision, at
+from dlm.decisions.labels import FirstTokens, Labels
 from dlm.decoding import Model
 from dlm.denoise import Denoiser
 from dlm.errors import RequestError
-from dlm.grammar import FirstTokens, Labels, Vocabulary
+from dlm.grammar import Vocabulary
 from dlm.likelihood import log_probabilities
 from dlm.policy import Policy
 from dlm.questions import Answer, Question
@@ -121,7 +122,7 @@ class Decider:
         """What tells its labels apart on a canvas."""
         first = [tokens[0] for tokens in one.spelled]
         if len(set(first)) == len(first):
-            return FirstTokens(first, self._model.vocab_size)
+            return FirstTokens(first)
         labels, most = Labels(one.values, self._vocabulary), self._policy.step_work
         if max(labels.work, reading_work(labels)) > most:
             raise RequestError(

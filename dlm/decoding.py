@@ -11,7 +11,7 @@ import torch
 
 from dlm.config import DecodeConfig
 from dlm.decoder import Decoder
-from dlm.grammar import Automata, Compiled, Compiler, Reasoning, Vocabulary
+from dlm.grammar import Compiled, Compiler, Reasoning, Vocabulary
 from dlm.policy import Policy
 from dlm.sequence import Sequence
 from dlm.turn import Cache
@@ -48,7 +48,6 @@ class Parts:
     policy: Policy
     vocabulary: Vocabulary
     compiler: Compiler
-    automata: Automata  # of the exact policy
     by_kernel: bool | None  # whether kernels read logits; None: on GPUs
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dlm import sampling
-from dlm.class_table import ClassTable
 from dlm.config import DecodeConfig
 from dlm.cuts import Cut
 from dlm.decoding import Model
@@ -91,13 +90,11 @@ def denoise(
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
-    classes: ClassTable | None = None,
 ) -> Reading | None:
     """One pass: it encodes what `turn` says and reads its canvases, if it has any.
 
     The temperature of each canvas follows from its passes and its request. `masks` keeps those of
-    all grammars, `classes` those of all automata; `by_kernel` says who reads the logits, by default
-    their device.
+    all grammars; `by_kernel` says who reads the logits, by default their device.
     """
     running, start = list(turn.canvases.values()), perf_counter()
     if not running:
@@ -111,7 +108,7 @@ def denoise(
     graphed = _replays(model) > replays
     for sequence in running:
         sequence.stats.denoiser_calls += 1
-    reading = reading_of(model, logits, turn, config, masks, by_kernel, classes)
+    reading = reading_of(model, logits, turn, config, masks, by_kernel)
     return replace(reading, seconds=perf_counter() - start, graphed=graphed)
 
 
@@ -122,14 +119,13 @@ def reading_of(
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
-    classes: ClassTable | None = None,
 ) -> Reading:
     """What `logits` say of the canvases of a turn."""
     running, start = list(turn.canvases.values()), perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     heat = [_heat(sequence, config) for sequence in running]
     cuts = [_cut(sequence) for sequence in running]
-    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel, classes, cuts)
+    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel, cuts)
     scores = [marginals.scores(i) for i in range(len(running))]
     return Reading(turn, marginals, scores, perf_counter() - start)
 
@@ -304,8 +300,6 @@ def _settle(
         canvas.tokens = tokens
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
         entropy = entropies[: read.scored].mean().item()
-        if read.posterior is not None:
-            sequence.stats.log_z.append(read.posterior.log_z)
         settled = canvas.settle(read, entropy, config)
     except Exception as error:
         return error

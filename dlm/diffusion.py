@@ -12,7 +12,7 @@ from dlm.decoding import Model, Parts
 from dlm.denoise import Denoiser, Outcome
 from dlm.errors import DlmError
 from dlm.events import Draft, Event
-from dlm.grammar import Bounded, Compiled, Exact, Free, Frontier, Reasoning, Unfinished
+from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
 from dlm.pipeline import Pipeline
 from dlm.sequence import Sequence
 
@@ -52,9 +52,6 @@ class Diffusion:
             sequence.constraint = Free(stops)
             if reasoning is not None and reasoning.budget is not None:
                 sequence.constraint = Bounded(stops, reasoning, -(-len(parts.vocabulary) // 32))
-        elif config.policy == "exact":
-            automaton = parts.automata.of(compiled)
-            sequence.constraint = Exact(automaton, parts.vocabulary, room, config.suspect)
         else:
             sequence.constraint = Frontier(compiled, room, reasoning, parts.policy.step_work)
 

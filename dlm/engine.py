@@ -22,7 +22,6 @@ from dlm.errors import DlmError, RequestError, failure, forget_frames
 from dlm.event_routes import EventRoutes, StreamEvent, streamed
 from dlm.events import End, Event, Failed
 from dlm.grammar import (
-    Automata,
     Compiled,
     Compiler,
     GrammarError,
@@ -106,7 +105,6 @@ class Engine:
             policy=self.policy,
             vocabulary=self.vocabulary,
             compiler=self._compiler,
-            automata=Automata(),
             by_kernel=None if vocabulary is None else vocabulary == "triton",
         )
         self._decoder = decoder = self.decoding.decoder(parts)
@@ -220,9 +218,6 @@ class Engine:
         if not isinstance(request, Request | Decision):
             kind = type(request).__name__
             raise RequestError(f"a {kind} is no request: it takes a Request or a Decision")
-        gated = isinstance(request, Request) and request.constraint is not None and request.thinking
-        if gated and self.config.policy == "exact":
-            raise RequestError("thinking is true: the policy exact knows no reasoning, say false")
         return self._admission.admit(request, like)
 
     def start(self, prepared: Prepared, client: str = "") -> None:
@@ -267,7 +262,6 @@ class Engine:
         return streamed(self, self._routes, request)
 
     def _step(self) -> list[Event]:
-        self._parts.automata.begin(self.policy.step_work)
         for failed in self._scheduler.admit():
             self._fail(failed)
         running = self._scheduler.running
@@ -350,7 +344,6 @@ class Engine:
                 prepared = self.prepare(request, prepared)
                 numbers.append(prepared.number)
                 self.start(prepared)
-            self._parts.automata.begin()
             for at, number in enumerate(numbers):  # noqa: B007
                 self._scheduler.prepare(number)
         except DlmError as error:

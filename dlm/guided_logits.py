@@ -24,7 +24,6 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from dlm.class_table import ClassTable
 from dlm.cuts import Cut, columns
 from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance
 from dlm.guided_rows import flatten_rows_, mask_rows_, name_rows_
@@ -75,8 +74,6 @@ class _Changes:
             raise ValueError(f"a guess of {len(guess)} tokens for {L} positions")
         if not 0 <= read.suspect <= L:
             raise ValueError(f"position {read.suspect} of {L} is suspect")
-        if read.posterior is not None:
-            raise ValueError("guidance is a posterior: logits are rewritten under masks alone")
         masks = checked_rows(read, L, vocab_size)[: read.suspect]
         positions = np.arange(len(masks))
         named, masked = positions[masks < 0], positions[masks >= 0]
@@ -125,7 +122,7 @@ class LogitsGuide:
         """All constraints of a step together may do `work` units, of about 10 us each; what takes
         one more is `Unfinished`. `by_kernel` is that of `vocab_pass`."""
         self._vocab_size, self._work, self._by_kernel = vocab_size, work, by_kernel
-        self._table, self._classes = MaskTable(-(-vocab_size // 32)), ClassTable()
+        self._table = MaskTable(-(-vocab_size // 32))
         self.copies = 0  # between host and device so far, both ways
 
     def warm_up(self, device: torch.device) -> None:
@@ -156,7 +153,7 @@ class LogitsGuide:
             try:
                 canvas.constraint.work = share
                 rows = logits[canvas.first : canvas.first + canvas.length]
-                scores = Logits(found, rows, 1.0, None, link, classes=self._classes)
+                scores = Logits(found, rows, 1.0, None, link)
                 read = canvas.constraint.guide(scores, canvas.fixed)
                 changes.add(canvas, read, found, self._vocab_size)
             except Exception as error:

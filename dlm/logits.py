@@ -1,17 +1,14 @@
 """One canvas's logits, as a constraint on the host may ask about them."""
 
-from collections.abc import Collection, Mapping
 from math import exp, log
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int32
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from dlm.class_table import ClassTable, check_size
-from dlm.grammar import Candidates, ClassScores
+from dlm.grammar import Candidates
 from dlm.grammar.masks.bits import unpacked
-from dlm.kernels.classes import ClassPass, class_pass
 from dlm.kernels.vocab_rows import VocabPass, heated
 from dlm.link import Link
 
@@ -39,14 +36,10 @@ class Logits:
         inverse_temperature: float,
         softcap: float | None,
         link: Link,
-        uniform: Float32[Tensor, " L"] | None = None,
-        classes: ClassTable | None = None,
     ):
         """`found` is of `logits`, unmasked, and on the host; rows of these come over `link`.
 
-        It lists the tokens of probability `THRESHOLD` or more, `CANDIDATES` at most. `uniform`, on
-        the device, is what a constraint may draw by; by default zeros. `classes` are those that the
-        device knows."""
+        It lists the tokens of probability `THRESHOLD` or more, `CANDIDATES` at most."""
         V = logits.shape[1]
         argmax, lse = found.argmax.numpy(), found.lse.numpy()  # of which parts cost nothing
         self.argmax: list[int] = np.minimum(np.maximum(argmax, 0), V - 1).tolist()  # may be none
@@ -56,8 +49,6 @@ class Logits:
         self._ids, self._theirs = found.ids.numpy(), found.logits.numpy()
         self._logits, self._link, self._fetched = logits, link, dict[int, Tensor]()
         self._heat = torch.tensor([inverse_temperature]), softcap
-        self._uniform = torch.zeros(len(logits), device=link.device) if uniform is None else uniform
-        self._classes = classes or ClassTable()
 
     @property
     def copies(self) -> int:
@@ -92,34 +83,26 @@ class Logits:
         ranked = list(zip(tokens[order].tolist(), logp[order].tolist(), strict=True))
         return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
 
-    def by_class(
+    def class_sums(
         self,
-        classes: Int32[Tensor, " V"],
+        tokens: Int64[np.ndarray, " m"],
+        classes: Int64[np.ndarray, " m"],
         count: int,
-        without: Mapping[int, Collection[int]],
-        length: int | None = None,
-    ) -> ClassScores:
-        """Log-probabilities of `count` classes of tokens at the first `length` positions, or all.
+        length: int,
+    ) -> Float64[np.ndarray, "positions C"]:
+        """Log-probabilities of classes of tokens at the first `length` positions, in nats.
 
-        The device reads their rows once more, but no token of class 0, and `3 count + 1` numbers of
-        each come over the link in one copy. Tokens in `without`, by position, have no probability.
+        `tokens` are those that belong to one of the `count` classes, `classes` says to which. -inf:
+        none of a class's tokens has a probability. One copy goes to the device, and one comes back.
         """
-        logits, (inverse_temperature, softcap) = self._logits, self._heat
-        check_size(classes, logits.shape[1])
-        members = self._classes.place(classes, self._link).members
-        if without:
-            logits = logits.clone()
-            for position, tokens in without.items():
-                logits[position, list(tokens)] = -torch.inf
-        logits, uniform = logits[:length], self._uniform[:length]
-        heat = torch.full_like(uniform, inverse_temperature.item())
-        found = class_pass(logits, heat, members, count, softcap).packed()
-        sent = torch.cat((found, uniform.view(torch.int32)[:, None]), dim=1)
-        host = self._link.to_host(sent)
-        mass, top, best = (each.numpy() for each in ClassPass.unpacked(host[:, :-1]))
-        lse = np.array(self._lse[:length])[:, None]
-        uniform = host[:, -1].contiguous().view(torch.float32).double().numpy()
-        return ClassScores(mass=mass - lse, top=top - lse, best=best, uniform=uniform)
+        sent = self._link.to_device(torch.from_numpy(tokens), torch.from_numpy(classes))
+        logits, (heat, softcap) = self._logits[:length], self._heat
+        heat = heat.to(logits.device).expand(len(logits))
+        x = heated(logits[:, sent[0]], heat, softcap).double()
+        top = x.amax(-1, keepdim=True).clamp(min=-_FAR)
+        sums = x.new_zeros(len(x), count).index_add_(1, sent[1], (x - top).exp_())
+        host = self._link.to_host(sums.log_().add_(top)).numpy()
+        return host - np.array(self._lse[:length])[:, None]
 
     def _listed(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The listed tokens that are allowed, ascending, and their logits: no other one is

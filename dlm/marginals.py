@@ -4,8 +4,6 @@ The logits are read once, and what the host must know of them comes to it in one
 constraints have spoken, those rows of which they change something are read again, under their
 masks. A row that may take one token alone is not even read.
 
-Canvases with a posterior have their rows reweighted instead (`dlm/posterior.py`).
-
 Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
 """
 
@@ -16,11 +14,10 @@ import torch
 from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
-from dlm import posterior, sampling
-from dlm.class_table import ClassTable
+from dlm import sampling
 from dlm.cuts import Cut, columns
 from dlm.distributions import distributions
-from dlm.grammar import Guidance, Posterior
+from dlm.grammar import Guidance
 from dlm.kernels.expectation import Distributions
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
@@ -28,7 +25,6 @@ from dlm.kernels.vocab_rows import Masks, VocabPass, heated
 from dlm.link import Link
 from dlm.logits import CANDIDATES, THRESHOLD, Logits
 from dlm.mask_table import MaskTable
-from dlm.posterior import CanvasRows, Reweighted
 from dlm.row_masks import checked_rows, moved
 
 
@@ -44,13 +40,12 @@ class Marginals:
         softcap: float | None,
         table: MaskTable,
         by_kernel: bool | None = None,
-        classes: ClassTable | None = None,
         cuts: Sequence[Cut | None] = (),
     ):
         """`logits` are the model's, neither capped nor heated: each canvas has its temperature,
-        and each position a number in [0, 1) to draw by. `by_kernel` is `vocab_pass`'s; `classes`
-        are those that the device knows. `cuts` are those of the canvases, made under their masks:
-        what a constraint may ask is of whole distributions."""
+        and each position a number in [0, 1) to draw by. `by_kernel` is `vocab_pass`'s. `cuts`
+        are those of the canvases, made under their masks: what a constraint may ask is of whole
+        distributions."""
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
         self._logits, self._table, self._by_kernel = logits, table, by_kernel
         self._uniform, self.link = uniform.flatten(), Link(logits.device)
@@ -63,9 +58,6 @@ class Marginals:
         # By canvas: rows and the tokens that they name; rows to be read again, and their masks.
         self._named: list[tuple[np.ndarray, np.ndarray]] = []
         self._moved: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
-        self._classes = classes or ClassTable()
-        self._posteriors: list[tuple[int, Posterior]] = []  # by canvas
-        self._reweighted: list[tuple[int, Reweighted]] = []  # by the canvas's first row
         self._left_out: list[int] = []  # canvases
         self._cuts = {i: cut for i, cut in enumerate(cuts) if cut is not None}
         self._cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again, cut
@@ -81,13 +73,10 @@ class Marginals:
         """A token of every position; any one where nothing is possible.
 
         Where the temperature of a canvas, on top of its heat, is under 1, it is one of those that
-        are listed; at 0 the likeliest. A row without a list is drawn from as it is, and so is a
-        canvas with a posterior: token by token it would be no text of that.
+        are listed; at 0 the likeliest. A row without a list is drawn from as it is.
         """
         drawn = self._found.draw.clamp(0, self._V - 1)
-        joint = {i for i, _ in self._posteriors}
-        sharp = torch.tensor([1.0 if i in joint else t for i, t in enumerate(temperatures)])
-        sharp = sharp.repeat_interleave(self._L)
+        sharp = torch.tensor(temperatures).repeat_interleave(self._L)
         rows = ((sharp < 1) & (self._found.argmax >= 0)).nonzero()[:, 0]
         if len(rows):
             drawn[rows] = self._sharpened(rows, sharp[rows])
@@ -109,20 +98,15 @@ class Marginals:
         rows = slice(i * self._L, (i + 1) * self._L)
         found = VocabPass(*(column[rows] for column in self._found))
         heat = float(self._heat[rows.start])
-        more = Link(self._logits.device), self._uniform[rows], self._classes
-        return Logits(found, self._logits[i], heat, self._softcap, *more)
+        return Logits(found, self._logits[i], heat, self._softcap, Link(self._logits.device))
 
     def restrict(self, i: int, read: Guidance) -> None:
         """Let the leading positions of canvas `i` take what `read` allows them.
 
-        Raises `ValueError`, and does nothing, for masks or a posterior that do not fit the canvas.
+        Raises `ValueError`, and does nothing, for masks that do not fit the canvas.
         """
         cut, first = self._cuts.get(i), i * self._L
         free = first + np.arange(self._L)  # rows that no constraint speaks of
-        if read.posterior is not None:
-            posterior.check(read.posterior, self._L, self._V)
-            self._posteriors.append((i, read.posterior))
-            free = free[len(read.posterior.factors) :]
         if read.bitmask is None:
             if cut is not None:
                 self._cut.append((free, cut))
@@ -145,9 +129,7 @@ class Marginals:
         self._left_out.append(i)
 
     def mask(self) -> None:
-        """Let all that was told count: rows that masks or posteriors change are read again."""
-        for i, one in self._posteriors:
-            self._reweight(i, one)
+        """Apply all masks: rows that they change are read again."""
         if self._named:
             rows, tokens = (
                 torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
@@ -198,41 +180,21 @@ class Marginals:
         self, embedding: Callable[[Distributions], Float[Tensor, "n hidden"]]
     ) -> Float[Tensor, "n hidden"]:
         """What `embedding` makes of all `B * L` rows, its expectation under each of them."""
-        found = embedding(self.distributions())
-        for first, part in self._reweighted:
-            found[(first + part.rows).to(found.device)] = embedding(part.distributions(self.link))
-        return found
+        return embedding(self.distributions())
 
     def distributions(self) -> Distributions:
         """Of all `B * L` rows, for the model to take the expectation of its embedding under.
 
-        Rows that a posterior reweights are left out, and so are canvases that do not go on.
+        Canvases that do not go on are left out.
         """
         counted = torch.ones(self._B, self._L, dtype=torch.bool)
         counted[self._left_out] = False
-        counted = counted.flatten()
-        for first, part in self._reweighted:
-            counted[first + part.rows] = False
         masks = Masks(self._bitmask, self._masks) if self._moved or self._cut else None
         more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.link
         none = torch.empty(0, dtype=torch.int64)
         rows, tokens = (torch.cat(each) for each in zip((none, none), *self._names, strict=True))
         self._names = []
-        return distributions(self._found, self._sent, (rows, tokens), counted, *more)
-
-    def _reweight(self, i: int, one: Posterior) -> None:
-        first, logits = i * self._L, self._logits[i]
-        heat, lse = float(self._heat[first]), self._found.lse[first : first + self._L]
-        positions, tokens = posterior.certain(one)
-        self._name(first + positions, tokens)
-        live = torch.ones(len(one.factors), dtype=torch.bool)
-        live[positions] = False
-        if live.any():
-            canvas, rows = CanvasRows(logits, heat, self._softcap, lse), live.nonzero()[:, 0]
-            more = self._classes, self.link, self._by_kernel
-            part = Reweighted(canvas, rows, one, *more, self._cuts.get(i))
-            self._replace(first + rows, part.found)
-            self._reweighted.append((first, part))
+        return distributions(self._found, self._sent, (rows, tokens), counted.flatten(), *more)
 
     def _passed(
         self,

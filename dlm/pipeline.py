@@ -6,7 +6,6 @@ All canvases share a pass, since its weights are read once for all of them.
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from dlm.class_table import ClassTable
 from dlm.config import DecodeConfig
 from dlm.denoise import Denoiser, Outcome, Reading, denoise, settle
 from dlm.mask_table import MaskTable
@@ -34,7 +33,6 @@ class Pipeline:
         self._encode_tokens, self._work = encode_tokens, work
         self.masks = MaskTable(-(-model.vocab_size // 32))
         more = {"config": config, "masks": self.masks, "by_kernel": by_kernel}
-        more["classes"] = ClassTable()
         self._denoise = partial(denoise, model, cache, **more)
         self.idle = False  # the last step had nothing to do
 

@@ -249,8 +249,6 @@ class Stats:
     rollbacks: int = 0  # choices taken back: they led nowhere, or to a value that was refused
     copies: int = 0  # between host and device, but for the model's own; shared ones count for each
     fetched_rows: int = 0  # rows of logits that the constraint could not do without
-    log_z: list[float] = field(default_factory=list)  # nats, by pass: what the model gives to all
-    # that the grammar allows, as hot as the pass is; under the exact policy alone
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(_PASS, 0.0)
     )  # wall-clock by phase; a pass shared by several requests counts in full for each

@@ -18,17 +18,14 @@ if TYPE_CHECKING:
     from dlm.grammar.constraint import (
         NOTHING,
         Candidates,
-        ClassScores,
         Constraint,
         Fixed,
         Free,
         FreeTokens,
         Guidance,
         Look,
-        Posterior,
         Row,
         Scores,
-        ScoresByClass,
         TokenConstraint,
     )
     from dlm.grammar.errors import (
@@ -41,10 +38,6 @@ if TYPE_CHECKING:
         LimitError,
         Unfinished,
     )
-    from dlm.grammar.exact.automaton import TokenAutomaton
-    from dlm.grammar.exact.construction import Automata, token_automaton
-    from dlm.grammar.exact.exact import Exact
-    from dlm.grammar.exact.labels import FirstTokens, Labels
     from dlm.grammar.kinds.cfg import Grammar
     from dlm.grammar.kinds.choice import Choice
     from dlm.grammar.kinds.json_object import JsonObject
@@ -66,17 +59,13 @@ _EXPORTS = {
     "dlm.grammar.canvas.frontier": "Frontier",
     "dlm.grammar.canvas.workers": "Task Workers",
     "dlm.grammar.constraint": (
-        "NOTHING Candidates ClassScores Constraint Fixed Free FreeTokens Guidance Look Posterior "
-        "Row Scores ScoresByClass TokenConstraint"
+        "NOTHING Candidates Constraint Fixed Free FreeTokens Guidance Look Row Scores "
+        "TokenConstraint"
     ),
     "dlm.grammar.errors": (
         "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
         "InvalidValueError LimitError Unfinished"
     ),
-    "dlm.grammar.exact.automaton": "TokenAutomaton",
-    "dlm.grammar.exact.construction": "Automata token_automaton",
-    "dlm.grammar.exact.exact": "Exact",
-    "dlm.grammar.exact.labels": "FirstTokens Labels",
     "dlm.grammar.kinds.cfg": "Grammar",
     "dlm.grammar.kinds.choice": "Choice",
     "dlm.grammar.kinds.json_object": "JsonObject",

@@ -10,7 +10,7 @@ from sys import maxsize
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Int32
 from torch import Tensor
 
 
@@ -41,64 +41,12 @@ class Scores(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassScores:
-    """What a canvas's logits say of classes of tokens, in nats: log-probabilities of `C` classes.
-
-    A class without tokens, or whose tokens have no probability, has -inf.
-    """
-
-    mass: Float64[np.ndarray, "L C"]  # of all tokens of the class together
-    top: Float64[np.ndarray, "L C"]  # of its likeliest token
-    best: Int64[np.ndarray, "L C"]  # that token; of equals, the lowest
-    uniform: Float64[np.ndarray, " L"]  # numbers in [0, 1), to draw by
-
-
-@runtime_checkable
-class ScoresByClass(Scores, Protocol):
-    """The same, with sums over all tokens: what the loop gives to every constraint."""
-
-    def by_class(
-        self,
-        classes: Int32[Tensor, " V"],
-        count: int,
-        without: Mapping[int, Collection[int]],
-        length: int | None = None,
-    ) -> ClassScores:
-        """Of the first `length` positions at once, by default all; `classes` says to which of
-        `count` classes a token belongs.
-
-        Tokens in `without`, by position, have no probability, and others have no more for it.
-        Class 0 is nobody's concern: what is said of it may be anything.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posterior:
-    """Exact marginals of the leading positions, as the model's own and a factor for each class.
-
-    Of token v at position l: its probability, times e^factors[l, classes[v]]. The last of the `C`
-    classes has no token: its factor is the log-probability of padding. `T` positions, the trusted
-    ones; the leading of them may be pinned to a token each.
-    """
-
-    classes: Int32[Tensor, " V"]  # never changes while it lives: it is sent to the device once
-    factors: Float32[np.ndarray, "T C"]  # -inf: none of the class is allowed
-    pad: int
-    pinned: Sequence[int]
-    without: Mapping[int, Collection[int]]  # tokens, by position, that are not allowed
-    drawn: Int64[np.ndarray, " T"]  # the classes of a text from the joint distribution
-    uniform: Float32[np.ndarray, " T"]  # in [0, 1), to draw each token of it by
-    log_z: float  # nats: the model's probability of all texts that are allowed, pins taken for sure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance:
     """How a constraint wants one denoising step of a canvas of `L` positions to be read.
 
     Each of the leading positions, the trusted ones, allows the tokens of a row of `bitmask`, or one
-    token alone. None: all are allowed everywhere, or what `posterior` says of them. A row that has
-    been told of never changes while its `bitmask` lives: it is sent to the model's device once.
+    token alone. None: all are allowed everywhere. A row never changes while its `bitmask` lives: it
+    is sent to the model's device once.
     """
 
     guess: list[int]  # [L] what would be committed now; padding after its stop
@@ -111,7 +59,6 @@ class Guidance:
     read: int = maxsize  # leading positions whose tokens are valid; others are the model's own
     mass: float = 1.0  # the model's own share in what is allowed where it is first refused
     choice: int = -1  # the last free choice in front of that position; -1: none to take back
-    posterior: Posterior | None = None  # instead of masks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +79,7 @@ class Constraint(Protocol):
 
     work: int  # units that one look may take; what a unit is, the constraint knows
 
-    def guide(self, scores: ScoresByClass, fixed: Fixed = NOTHING) -> Guidance:
+    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         """Read a step's scores. Leaves no trace.
 
         Raises `Unfinished` when its work is spent: with the same scores, asking again goes on.

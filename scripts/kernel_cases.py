@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlm.kernels.attention import attention, attention_reference
-from dlm.kernels.classes import Members, class_pass, class_pass_reference
 from dlm.kernels.gelu import gated_gelu
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
 from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer
@@ -80,7 +79,6 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
     sm = 10 * major + minor
     for masked in (False, True):
         yield _vocabulary(sizes, masked, rng)
-    yield _classes(sizes, rng)
     yield _w4a16(sizes, rng)
     if sm >= 89 or not cuda:
         yield _quantised(sizes, rng)
@@ -121,30 +119,6 @@ def _vocabulary(sizes: Sizes, masked: bool, rng: torch.Generator) -> Case:
         reference=lambda: vocab_pass_reference(*args, **_ASKED).entropy,
         composed=composed,
         moved=logits.nbytes + (masks.bitmask.nbytes if masks else 0),
-        operations=0,
-    )
-
-
-def _classes(sizes: Sizes, rng: torch.Generator) -> Case:
-    """As a schema with strings has them: most tokens count, in some hundred classes."""
-    n, V, count = sizes.rows, sizes.vocab, min(300, sizes.vocab // 8)
-    logits = (_normal(rng, n, V) * 8).bfloat16()
-    inverse = torch.full((n,), 1 / _HEAT, device=rng.device)
-    of = torch.randint(count, (V,), generator=rng, device=rng.device)
-    members = Members(torch.arange(V, device=rng.device), of)
-
-    def composed() -> Tensor:
-        x = _SOFTCAP * torch.tanh(logits.float() / _SOFTCAP) * inverse[:, None]
-        top = x.amax(-1, keepdim=True)
-        return ((x - top).exp() @ F.one_hot(of, count).float()).log() + top
-
-    return Case(
-        name="class sums",
-        shape=f"{n} x {V} bf16, {count} classes",
-        run=lambda: class_pass(logits, inverse, members, count, _SOFTCAP).mass,
-        reference=lambda: class_pass_reference(logits, inverse, members, count, _SOFTCAP).mass,
-        composed=composed,
-        moved=logits.nbytes,
         operations=0,
     )
 

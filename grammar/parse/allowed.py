@@ -124,20 +124,6 @@ class Allowed:
         tokens = np.flatnonzero(costs < _NEVER)
         return Following(tokens, costs[tokens], places[tokens]), all_end
 
-    def moves(self, state: State) -> tuple[np.ndarray, np.ndarray, list[State]]:
-        """The tokens that may follow, stops left out; for each which of the states it leads to."""
-        root = np.zeros(1, dtype=np.int32)
-        reached, states = walk(self._vocabulary.trie, self, [(root, state)])
-        self._meter.spend(1 + len(reached.nodes) // _NODES)
-        tokens, owner = self._vocabulary.trie.tokens_at(reached.nodes)
-        which = reached.states[owner]
-        for token in sorted(self._control(state) - {*self._vocabulary.stops}):
-            behind = self._parser.after(state, token, b"")
-            if behind is not None:
-                tokens, which = np.append(tokens, token), np.append(which, len(states))
-                states.append(behind)
-        return tokens, which, states
-
     def _words(self, state: State) -> Words:
         """What can be cut short comes first, and is not done again."""
         self._terminals.trim()

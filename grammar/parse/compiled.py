@@ -58,7 +58,6 @@ class Compiled:
         self.parser = Parser(network, terminals.scanner, self.meter)
         self.masks = Masks(len(vocabulary))
         self._allowed = Allowed(self.parser, vocabulary, terminals, self.masks, self.meter)
-        self.extra_bytes = 0  # of what others make of it, and keep as long as it is there
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self.few_keys = network.few_keys  # and there may be no other
@@ -82,7 +81,7 @@ class Compiled:
         learnt = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.remainders.nbytes
         kept = sum(words.nbytes for words in self.closings.values() if words is not None)
         kept += sum(array.nbytes for found, _ in self._followings.values() for array in found)
-        return _EDGE_BYTES * len(self._network.edges) + learnt + kept + self.extra_bytes
+        return _EDGE_BYTES * len(self._network.edges) + learnt + kept
 
     @cached_property
     def packed(self) -> bytes:
@@ -129,11 +128,6 @@ class Compiled:
     def exploration(self) -> Exploration:
         """Of its terminals: what fills their part of the masks."""
         return Exploration(self._network, self._allowed.tokens, self.meter)
-
-    def moves(self, state: State) -> tuple[np.ndarray, np.ndarray, list[State]]:
-        """The tokens that may follow at `state`, stops left out, and where each of them leads:
-        which of some states, among which others may be."""
-        return self._allowed.moves(state)
 
     def known_mask(self, state: State, keys: Keys | None) -> Mask | None:
         """The mask where an object has `keys`, if a matcher has asked for it before."""

@@ -72,16 +72,6 @@ POLICIES = (
         decoding=Guided(frontier=WholeChain),
     ),
     Mode(
-        name="exact posterior",
-        what="all positions have their probabilities given that the whole is valid",
-        config={"policy": "exact"},
-    ),
-    Mode(
-        name="exact posterior and suspect",
-        what="the same up to the first disagreement, noise behind it",
-        config={"policy": "exact", "suspect": "refused"},
-    ),
-    Mode(
         name="pinned without patience",
         what="what the grammar agrees with is fixed as soon as that has not grown for a pass",
         config={"patience": 1},

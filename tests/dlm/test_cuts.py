@@ -9,7 +9,6 @@ from values import PROMPT, V
 
 from dlm import (
     Autoregressive,
-    Choice,
     DecodeConfig,
     Draft,
     JsonSchema,
@@ -61,7 +60,7 @@ def read(logits, uniform, bitmask, cuts, by_kernel=None) -> Marginals:
     """Canvases of which two positions are named or masked by one token, and two are not masked."""
     heat = [0.5] * len(logits)
     table = MaskTable(WORDS)
-    marginals = Marginals(logits, heat, uniform, 30.0, table, by_kernel, None, cuts)
+    marginals = Marginals(logits, heat, uniform, 30.0, table, by_kernel, cuts)
     for i in range(len(logits)):
         rows = [0, 2, ~9] if i < 3 else []
         guidance = Guidance(
@@ -130,7 +129,7 @@ def test_a_canvas_is_cut_bit_for_bit_as_it_is_alone(step):
 def test_without_a_cut_nothing_is_read_twice(step):
     logits, uniform, _ = step
     for cuts in ([None] * B, ()):
-        marginals = Marginals(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, None, cuts)
+        marginals = Marginals(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, cuts)
         for i in range(B):
             guidance = Guidance(
                 guess=[0] * L, bitmask=None, rows=[], suspect=L, repaired=False, stop=L, scored=L
@@ -145,7 +144,7 @@ def test_a_constraint_is_told_of_whole_distributions(step):
     logits, uniform, _ = step
     every = np.full(WORDS, -1, dtype=np.int32).view(np.uint32)
     cut, whole = (
-        Marginals(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, None, cuts).scores(0)
+        Marginals(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, cuts).scores(0)
         for cuts in (CUTS, ())
     )
     for position in range(L):
@@ -202,19 +201,6 @@ def test_the_grammar_wins_where_it_allows_only_what_a_cut_would_take_away(decodi
         for result in results:
             assert result.finish_reason == "stop"
             assert result.parsed is not None, right
-
-
-def test_under_the_exact_policy_a_cut_leaves_whole_texts(engine_of):
-    config = DecodeConfig(max_steps=6, confidence=0.02, patience=3, policy="exact")
-    spec = Choice(("red", "green", "greenish", "blue and white"))
-    engine = engine_of(Dreamer(V, 2), config)
-    results = engine.generate([
-        Request(token_ids=PROMPT, constraint=spec, max_tokens=30, seed=seed, **cut)
-        for seed in range(4)
-        for cut in ({"top_k": 1}, {"top_p": 0.3}, {"min_p": 0.9, "top_k": 2})
-    ])  # fmt: skip
-    for result in results:
-        assert result.parsed in ("red", "green", "greenish", "blue and white")
 
 
 def test_drafted_answers_are_those_of_the_plain_loop(engine_of):

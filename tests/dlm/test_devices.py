@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import jsonschema
 import pytest
@@ -45,21 +44,14 @@ def directory(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("policy", "decoding"),
-    [("frontier", None), ("exact", None), ("frontier", Autoregressive(drafts=True))],
+    "decoding",
+    [None, Autoregressive(drafts=True)],
     ids=str,
 )
-def test_answers_are_values_of_the_schema_whatever_computes_them(
-    policy, decoding, directory, device
-):
+def test_answers_are_values_of_the_schema_whatever_computes_them(decoding, directory, device):
     kv = "fp8" if device == "cuda" else "auto"
     more = {"slots": 5, "kv": kv, "cache_tokens": 4096, "decoding": decoding}
-    loaded = Engine.load(directory, device=device, **more)
-    loaded.close()
-    config = replace(loaded.config, policy=policy)
-    engine = Engine(
-        loaded.model, loaded.chat, config, 5, cache=loaded._cache, decoding=loaded.decoding
-    )
+    engine = Engine.load(directory, device=device, **more)
     prompts = ["Extract name, age as JSON. Ada is 36.", "Who?", "7", "Say it in red. " * 20, "x"]
     asked = [
         Request(prompt=prompt, constraint=JsonSchema(SCHEMA), max_tokens=96, seed=i)

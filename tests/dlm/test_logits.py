@@ -67,6 +67,32 @@ def test_answers_are_those_of_whole_rows(seed, scale, share, dtype, softcap, hea
 
 @given(
     seed=st.integers(0, 2**32),
+    scale=st.sampled_from([0.1, 7.0, 200.0]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    softcap=st.sampled_from([None, 30.0]),
+    heat=st.sampled_from([1.0, 2.5]),
+    length=st.integers(1, 3),
+)
+def test_sums_over_classes_are_those_of_whole_rows(seed, scale, dtype, softcap, heat, length):
+    """The last class has no token, the one before none that may come."""
+    rng = np.random.default_rng(seed)
+    logits = torch.tensor(scale * rng.normal(size=(3, SIZE))).to(dtype)
+    tokens, classes = rng.permutation(SIZE)[:200], rng.integers(0, 40, 200)
+    logits[:, tokens[classes == 39]] = -torch.inf
+    inverse, uniform = torch.full((3,), heat), torch.zeros(3)
+    found = vocab_pass(logits, inverse, uniform, softcap=softcap, threshold=THRESHOLD, k=CANDIDATES)
+    ours = Logits(found, logits, heat, softcap, Link(torch.device("cpu")))
+    x = logits.double() if softcap is None else softcap * torch.tanh(logits.double() / softcap)
+    rows = FullRows((x * heat).masked_fill(logits.isneginf(), -torch.inf))
+    expected = rows.class_sums(tokens, classes, 41, length)
+    sums = ours.class_sums(tokens, classes, 41, length)
+    assert np.isneginf(sums[:, 39:]).all()
+    near = expected > expected.max(1, keepdims=True) - 600  # nats: what is less likely may be -inf
+    np.testing.assert_allclose(sums[near], expected[near], rtol=1e-4, atol=1e-3)
+
+
+@given(
+    seed=st.integers(0, 2**32),
     scale=st.sampled_from([0.1, 3.0, 500.0]),
     share=st.sampled_from([1.0, 0.01, 0.0]),
     count=st.sampled_from([1, 3, 200]),

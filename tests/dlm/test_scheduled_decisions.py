@@ -26,7 +26,7 @@ from dlm import (
 )
 from dlm.asked import Asked, reading_work
 from dlm.events import End
-from dlm.grammar import Labels
+from dlm.decisions.labels import Labels
 
 INPUT = "Anna lives in Paris, and is aged 30. " * 6
 QUESTIONS = [

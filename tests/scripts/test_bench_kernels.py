@@ -19,7 +19,6 @@ SMALL = Sizes(
 ALL = {
     "vocabulary pass",
     "vocabulary pass, masked",
-    "class sums",
     "NVFP4 product, W4A16",
     "NVFP4 of activations",
     "NVFP4 product, W4A4",

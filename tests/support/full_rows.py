@@ -1,23 +1,19 @@
 """What a constraint may ask of logits, by definition: in fp64, from whole rows."""
 
-from collections.abc import Collection, Mapping
-
 import numpy as np
 from torch import Tensor
 
 from dlm.grammar import Candidates
-from dlm.grammar.constraint import ClassScores
 from dlm.grammar.masks.bits import unpacked
 
 
 class FullRows:
     """Scores of heated `logits [L, V]`."""
 
-    def __init__(self, logits: Tensor, uniform: np.ndarray | None = None):
+    def __init__(self, logits: Tensor):
         self.argmax = logits.argmax(-1).tolist()
         self._logits = logits.double().numpy()
         self._logp = logits.double().log_softmax(-1).numpy()
-        self._uniform = np.zeros(len(logits)) if uniform is None else uniform
 
     def best(self, position: int, allowed: np.ndarray) -> int:
         tokens = self._tokens(allowed)
@@ -31,25 +27,14 @@ class FullRows:
         ranked = [(int(tokens[i]), float(logp[i])) for i in near]
         return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
 
-    def by_class(
-        self,
-        classes: Tensor,
-        count: int,
-        without: Mapping[int, Collection[int]],
-        length: int | None = None,
-    ) -> ClassScores:
-        logp, of = self._logp[:length].copy(), classes.numpy()
-        for position, tokens in without.items():
-            logp[position, list(tokens)] = -np.inf
+    def class_sums(
+        self, tokens: np.ndarray, classes: np.ndarray, count: int, length: int
+    ) -> np.ndarray:
+        logp = self._logp[:length]
         mass = np.full((len(logp), count), -np.inf)
-        top, best = mass.copy(), np.zeros(mass.shape, dtype=np.int64)
-        for label in range(count):
-            members = np.flatnonzero(of == label)
-            if len(members):
-                mass[:, label] = np.logaddexp.reduce(logp[:, members], axis=1)
-                top[:, label] = logp[:, members].max(1)
-                best[:, label] = members[logp[:, members].argmax(1)]
-        return ClassScores(mass=mass, top=top, best=best, uniform=self._uniform[:length])
+        for token, each in zip(tokens, classes, strict=True):
+            mass[:, each] = np.logaddexp(mass[:, each], logp[:, token])
+        return mass
 
     def _tokens(self, allowed: np.ndarray) -> np.ndarray:
         return np.flatnonzero(unpacked(allowed)[: self._logits.shape[1]])

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spellings import probability
 
-from dlm.grammar import FirstTokens, GrammarError, Labels, Vocabulary
+from dlm.decisions.labels import FirstTokens, Labels
+from dlm.grammar import GrammarError, Vocabulary
 
 PIECES = [b"", b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"a", "é".encode(), b"\xc3", b"\xa9"]
 STOPS = [1, 13]
@@ -18,9 +19,13 @@ VOCABULARY = Vocabulary(
 V = len(VOCABULARY)
 
 
-def log_masses(asked, scores):
-    """Of each label, over the whole canvas."""
-    return list(asked.forward(scores))[-1]
+def parts(labels, logits):
+    """Log-probabilities of `labels` at the first positions of a canvas, one more each time."""
+    return list(labels.forward(sums(labels, logits)))
+
+
+def sums(labels, logits):
+    return FullRows(logits).class_sums(labels.tokens, labels.classes, labels.count, labels.length)
 
 
 @given(
@@ -32,7 +37,7 @@ def test_a_label_has_the_probability_of_all_its_spellings_and_a_stop(labels, L, 
     logits = torch.tensor(3 * np.random.default_rng(seed).normal(size=(L, V)))
     p = logits.softmax(-1).numpy()
     asked = Labels(labels, VOCABULARY)
-    found = log_masses(asked, FullRows(logits).by_class(asked.classes, asked.count, {}))
+    found = parts(asked, logits)[-1]
     expected = [probability(each.encode(), VOCABULARY.pieces, p, STOPS) for each in labels]
     np.testing.assert_allclose(np.exp(found), expected, rtol=1e-9, atol=1e-300)
 
@@ -47,7 +52,7 @@ def test_labels_that_are_spelled_alike_in_part_are_told_apart():
     logits = torch.full((4, V), -50.0)
     logits[0, 5], logits[1, 4], logits[2, 1] = 50.0, 50.0, 50.0
     asked = Labels(["ab", "bc", "abc"], VOCABULARY)
-    found = log_masses(asked, FullRows(logits).by_class(asked.classes, asked.count, {}))
+    found = parts(asked, logits)[-1]
     assert found.argmax() == 2
     assert found[2] == pytest.approx(0, abs=1e-6)
 
@@ -56,18 +61,13 @@ def test_sums_over_the_first_positions_are_those_of_a_shorter_canvas():
     logits = torch.tensor(3 * np.random.default_rng(1).normal(size=(6, V)))
     asked = Labels(["ab", "abc", "cab"], VOCABULARY)
     assert asked.length == 4
-    scores = FullRows(logits).by_class(asked.classes, asked.count, {}, asked.length)
-    parts = list(asked.forward(scores))
-    assert len(parts) == 4
-    for end, found in enumerate(parts, start=1):
-        short = FullRows(logits).by_class(asked.classes, asked.count, {}, end)
-        np.testing.assert_array_equal(found, log_masses(asked, short))
-    whole = FullRows(logits).by_class(asked.classes, asked.count, {})
-    np.testing.assert_array_equal(parts[-1], log_masses(asked, whole))
+    found = parts(asked, logits)
+    assert len(found) == 4
+    for end, each in enumerate(found, start=1):
+        np.testing.assert_array_equal(each, parts(asked, logits[:end])[-1])
 
 
 def test_first_tokens_are_compared_at_the_first_position():
     logits = torch.tensor(3 * np.random.default_rng(2).normal(size=(3, V)))
-    asked = FirstTokens([4, 2], V)
-    (found,) = asked.forward(FullRows(logits).by_class(asked.classes, asked.count, {}, 1))
+    (found,) = parts(FirstTokens([4, 2]), logits)
     np.testing.assert_allclose(found, logits.log_softmax(-1)[0, [4, 2]].numpy())

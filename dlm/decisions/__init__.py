@@ -1,0 +1,1 @@
+"""Typed questions about an input, answered with probabilities."""

@@ -1,1 +1,0 @@
-"""The exact posterior over texts of a grammar whose token automaton is small."""
