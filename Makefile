@@ -26,6 +26,14 @@ vllm: $(VLLM)/installed
 	$(VLLM)/bin/python -m pytest -c $(IN_VLLM)/pytest.ini --rootdir $(IN_VLLM) $(IN_VLLM) \
 	  $(if $(SCHEMAS),--schemas $(SCHEMAS)) -s
 
+# The site, in build/site: every page, the API from docstrings, all links and anchors checked.
+docs: .venv/docs
+	$(BIN)/mkdocs build --quiet --strict
+
+.venv/docs: $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch .venv/docs
+
 install: $(STAMP)
 
 # torch first: whatever asks for torch later must find this one. The links give type checkers
@@ -48,4 +56,4 @@ $(VLLM)/installed: pyproject.toml $(IN_VLLM)/environment/requirements.txt
 clean:
 	rm -rf .venv $(VLLM) dlm/kernels dlm/grammar dlm/models
 
-.PHONY: demo test suite lint vllm install clean
+.PHONY: demo test suite lint vllm docs install clean
