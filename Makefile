@@ -28,7 +28,7 @@ vllm: $(VLLM)/installed
 
 # The site, in build/site: every page, the API from docstrings, all links and anchors checked.
 docs: .venv/docs
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 .venv/docs: $(STAMP)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -1,4 +1,4 @@
-"""docs/serving.md tells of every flag, route, field and metric that there is."""
+"""docs/serving.md and docs/batch.md tell of every flag, route, field and metric that there is."""
 
 import re
 import subprocess
@@ -19,7 +19,7 @@ from dlm.serving.metrics import Metrics
 from dlm.serving.settings import Settings
 
 ROOT = Path(__file__).parents[3]
-DOC = (ROOT / "docs" / "serving.md").read_text()
+DOC = "".join((ROOT / "docs" / page).read_text() for page in ("serving.md", "batch.md"))
 
 
 @pytest.mark.parametrize("name", ["serve.py", "batch.py"])
