@@ -91,7 +91,9 @@ def svg(drawn: list[Row]) -> str:
     height = 12 + (len(drawn) + 1) * (HEIGHT + 6)
     size = f'viewBox="0 0 {widest + 8:.0f} {height}" font-family="monospace" font-size="12"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *lines, "</svg>\n"])
+    return "\n".join(
+        [head, '<rect width="100%" height="100%" fill="#ffffff"/>', *lines, "</svg>\n"]
+    )
 
 
 def _text(text: str, left: float, top: int, color: str) -> str:
@@ -101,7 +103,7 @@ def _text(text: str, left: float, top: int, color: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="The SVG file.")
     args = parser.parse_args()
     schema = json.loads((ROOT / "examples" / "invoice.json").read_text())

@@ -13,7 +13,6 @@ scripts/ run in this process, `python scripts/serve.py` once beside it.
 import gc
 import io
 import json
-import os
 import re
 import runpy
 import shlex
@@ -31,6 +30,8 @@ import httpx2
 import pytest
 import torch
 from waiting import PATIENCE
+
+import dlm
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -132,12 +133,14 @@ def test_a_page_runs(page, server, folder, capsys):
             for line in text.replace("\\\n", " ").splitlines():
                 code = run(line, block.why, server)
                 assert code == 0, f"{where}: {line} ended with {code}: {capsys.readouterr().err}"
-    for engine in {id(one): one for one in names.values() if hasattr(one, "close")}.values():
-        engine.close()
+    for engine in names.values():
+        if isinstance(engine, dlm.Engine):
+            engine.close()
 
 
 def test_the_readers_of_blocks_find_what_has_no_mark():
-    text = "a\n\n```sh\nls\n```\n\n    indented\n\n<!-- needs: a GPU -->\n```python\n1\n```\n\n```\nx\n```\n"
+    text = "a\n\n```sh\nls\n```\n\n    indented\n\n"
+    text += "<!-- needs: a GPU -->\n```python\n1\n```\n\n```\nx\n```\n"
     found = [(one.line, one.language, one.mark, one.runs) for one in blocks(text)]
     assert found == [
         (3, "sh", "", True),

@@ -1,0 +1,22 @@
+"""The API page has every public name of `dlm`, and no other; those of `dlm.grammar` exist."""
+
+import re
+from pathlib import Path
+
+import dlm
+
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+NAMES = re.findall(r"^::: (\S+)$", PAGE, re.M)
+
+
+def test_every_public_name_of_dlm_is_on_the_page():
+    packages = {"grammar", "integrations", "models"}
+    public = {f"dlm.{name}" for name in dlm.__all__ if name not in packages}
+    listed = {name for name in NAMES if not name.startswith("dlm.grammar.")}
+    assert listed == public
+
+
+def test_names_of_grammar_exist():
+    listed = [name.removeprefix("dlm.grammar.") for name in NAMES if "dlm.grammar." in name]
+    assert len(listed) > 10
+    assert not {name for name in listed if not hasattr(dlm.grammar, name)}
