@@ -1,0 +1,34 @@
+"""The log has an index, and the documents that a newcomer reads are in plain words."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOG = ROOT / "docs" / "log"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+UNCLEAR = re.compile(
+    r"\bbehind\b|\bin front of\b|\bwhoever\b|\btold\b|\bso many\b|\N{EM DASH}", re.I
+)
+
+
+def test_every_entry_has_a_question_and_an_answer():
+    index = (LOG / "index.md").read_text()
+    months = [path for path in LOG.glob("*.md") if path.stem != "index"]
+    entries = [(path, title) for path in months for title in headings(path)]
+    assert len(entries) > 30
+    for path, title in entries:
+        anchor = re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", title.lower()))
+        row = rf"\| .+\? .*\| .+ \| \[{title[:10]}\]\({path.name}#{re.escape(anchor)}\) \|"
+        assert re.search(row, index), f"index.md has no row for {path.name}: {title}"
+
+
+def headings(path: Path) -> list[str]:
+    return re.findall(r"^## (.+)$", path.read_text(), re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_are_in_plain_words(page):
+    prose = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", page.read_text(), flags=re.DOTALL)
+    assert not UNCLEAR.findall(prose)
