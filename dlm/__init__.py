@@ -10,10 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlm import grammar, integrations, models
-    from dlm.autoregressive import Autoregressive
     from dlm.config import DecodeConfig
-    from dlm.decision import Decision
-    from dlm.diffusion import Diffusion
+    from dlm.decisions.questions import (
+        Decision,
+        Label,
+        Predicate,
+        PredicateAnswer,
+        Question,
+        Rating,
+        RatingAnswer,
+        Selection,
+        SelectionAnswer,
+        question_of,
+    )
     from dlm.engine import Engine
     from dlm.errors import RequestError
     from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
@@ -31,30 +40,20 @@ if TYPE_CHECKING:
         ToolCall,
         Tools,
     )
+    from dlm.loop.diffusion import Diffusion
+    from dlm.loop.left_to_right import Autoregressive
     from dlm.models import BackendError, CheckpointError, ModelError
     from dlm.openai.constraint import constraint_of
-    from dlm.openai.fields import request_of
-    from dlm.openai.thinking import EFFORT
+    from dlm.openai.messages import EFFORT
+    from dlm.openai.requests import request_of
     from dlm.policy import Policy
-    from dlm.questions import (
-        Label,
-        Predicate,
-        PredicateAnswer,
-        Question,
-        Rating,
-        RatingAnswer,
-        Selection,
-        SelectionAnswer,
-        question_of,
-    )
     from dlm.request import Request, Result, Stats
     from dlm.root_error import DlmError
 
 _EXPORTS = {
-    "dlm.autoregressive": "Autoregressive",
+    "dlm.loop.left_to_right": "Autoregressive",
     "dlm.config": "DecodeConfig",
-    "dlm.decision": "Decision",
-    "dlm.diffusion": "Diffusion",
+    "dlm.loop.diffusion": "Diffusion",
     "dlm.engine": "Engine",
     "dlm.errors": "RequestError",
     "dlm.events": "Committed Decided Draft Event Failed Finished",
@@ -64,12 +63,12 @@ _EXPORTS = {
     ),
     "dlm.models": "BackendError CheckpointError ModelError",
     "dlm.openai.constraint": "constraint_of",
-    "dlm.openai.fields": "request_of",
-    "dlm.openai.thinking": "EFFORT",
+    "dlm.openai.requests": "request_of",
+    "dlm.openai.messages": "EFFORT",
     "dlm.policy": "Policy",
-    "dlm.questions": (
-        "Label Predicate PredicateAnswer Question Rating RatingAnswer Selection SelectionAnswer "
-        "question_of"
+    "dlm.decisions.questions": (
+        "Decision Label Predicate PredicateAnswer Question Rating RatingAnswer Selection "
+        "SelectionAnswer question_of"
     ),
     "dlm.request": "Request Result Stats",
     "dlm.root_error": "DlmError",

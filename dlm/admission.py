@@ -9,14 +9,14 @@ from itertools import count
 from time import perf_counter
 
 from dlm.chat import Chat, leaves
-from dlm.decide import Decider
-from dlm.decision import Decision
-from dlm.decoding import Model
+from dlm.decisions.decide import Decider
+from dlm.decisions.questions import Decision
 from dlm.errors import RequestError, failure
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
+from dlm.logits.sampling import fixed, generator
+from dlm.loop.decoding import Model
 from dlm.policy import Policy
 from dlm.request import Request, check_tokens
-from dlm.seeds import fixed, generator
 from dlm.sequence import Sequence
 from dlm.stream import Stream
 

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from dlm.errors import DlmError, RequestError
-from dlm.grammar.schema.nulls import without_nulls
+from dlm.grammar.schema.documents import without_nulls
 from dlm.request import Request
 
 _TURN = "<|turn>model\n"  # what a model's turn begins with

@@ -11,15 +11,12 @@ from typing import Any, get_args, overload
 import torch
 
 from dlm.admission import Admission, Prepared
-from dlm.changes import Changes
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
-from dlm.decide import By, Decider
-from dlm.decision import Decision
-from dlm.decoding import Decoding, Model, Parts
-from dlm.diffusion import Diffusion
+from dlm.decisions.decide import By, Decider
+from dlm.decisions.questions import Answer, Decision, Question
 from dlm.errors import DlmError, RequestError, failure, forget_frames
-from dlm.event_routes import EventRoutes, StreamEvent, streamed
+from dlm.event_routes import Changes, EventRoutes, StreamEvent, streamed
 from dlm.events import End, Event, Failed
 from dlm.grammar import (
     Compiled,
@@ -31,16 +28,17 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
+from dlm.loop.decoding import Decoding, Model, Parts
+from dlm.loop.diffusion import Diffusion
+from dlm.loop.pass_plan import Cache
 from dlm.models import ModelError, checkpoint
 from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs
 from dlm.policy import Policy
-from dlm.questions import Answer, Question
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
 from dlm.storage import Storage
-from dlm.turn import Cache
 
 BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
 

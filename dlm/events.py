@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from dlm.decisions.questions import Answer
 from dlm.errors import DlmError
-from dlm.questions import Answer
 from dlm.request import Result, Stats
 
 

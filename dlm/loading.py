@@ -7,8 +7,8 @@ from dlm.errors import DlmError
 from dlm.policy import Policy
 
 if TYPE_CHECKING:
-    from dlm.decoding import Decoding
     from dlm.engine import Engine  # with torch, which takes seconds
+    from dlm.loop.decoding import Decoding
 
 Writes = Literal["canvas", "drafted", "left-to-right"]
 
@@ -52,8 +52,8 @@ class Loading:
         )
 
     def _decoding(self) -> "Decoding":
-        from dlm.autoregressive import Autoregressive
-        from dlm.diffusion import Diffusion
+        from dlm.loop.diffusion import Diffusion
+        from dlm.loop.left_to_right import Autoregressive
 
         if self.writes == "canvas":
             return Diffusion()

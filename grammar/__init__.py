@@ -10,10 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dlm.grammar.calls.tool_call import Answer, ToolCall
-    from dlm.grammar.canvas.bounded import Bounded, BoundedTokens
+    from dlm.grammar.calls.gemma import Answer, ToolCall
     from dlm.grammar.canvas.compiler import Compiler
-    from dlm.grammar.canvas.frontier import Frontier
+    from dlm.grammar.canvas.frontier import Bounded, BoundedTokens, Frontier
     from dlm.grammar.canvas.workers import Task, Workers
     from dlm.grammar.constraint import (
         NOTHING,
@@ -38,25 +37,21 @@ if TYPE_CHECKING:
         LimitError,
         Unfinished,
     )
-    from dlm.grammar.kinds.cfg import Grammar
-    from dlm.grammar.kinds.choice import Choice
-    from dlm.grammar.kinds.json_object import JsonObject
-    from dlm.grammar.kinds.json_schema import JsonSchema
-    from dlm.grammar.kinds.regex import Regex
-    from dlm.grammar.kinds.spec import Spec
-    from dlm.grammar.kinds.structural_tag import StructuralTag
-    from dlm.grammar.kinds.tools import Tools
     from dlm.grammar.parse.compiled import Compiled
     from dlm.grammar.parse.left_to_right import LeftToRight
     from dlm.grammar.parse.matcher import Matcher
     from dlm.grammar.parse.reasoning import Reasoning
+    from dlm.grammar.specs.json_schema import JsonObject, JsonSchema
+    from dlm.grammar.specs.spec import Spec
+    from dlm.grammar.specs.structural_tag import StructuralTag
+    from dlm.grammar.specs.text import Choice, Grammar, Regex
+    from dlm.grammar.specs.tools import Tools
     from dlm.grammar.vocabulary import Vocabulary
 
 _EXPORTS = {
-    "dlm.grammar.calls.tool_call": "Answer ToolCall",
-    "dlm.grammar.canvas.bounded": "Bounded BoundedTokens",
+    "dlm.grammar.calls.gemma": "Answer ToolCall",
     "dlm.grammar.canvas.compiler": "Compiler",
-    "dlm.grammar.canvas.frontier": "Frontier",
+    "dlm.grammar.canvas.frontier": "Bounded BoundedTokens Frontier",
     "dlm.grammar.canvas.workers": "Task Workers",
     "dlm.grammar.constraint": (
         "NOTHING Candidates Constraint Fixed Free FreeTokens Guidance Look Row Scores "
@@ -66,14 +61,11 @@ _EXPORTS = {
         "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
         "InvalidValueError LimitError Unfinished"
     ),
-    "dlm.grammar.kinds.cfg": "Grammar",
-    "dlm.grammar.kinds.choice": "Choice",
-    "dlm.grammar.kinds.json_object": "JsonObject",
-    "dlm.grammar.kinds.json_schema": "JsonSchema",
-    "dlm.grammar.kinds.regex": "Regex",
-    "dlm.grammar.kinds.spec": "Spec",
-    "dlm.grammar.kinds.structural_tag": "StructuralTag",
-    "dlm.grammar.kinds.tools": "Tools",
+    "dlm.grammar.specs.json_schema": "JsonObject JsonSchema",
+    "dlm.grammar.specs.text": "Choice Grammar Regex",
+    "dlm.grammar.specs.spec": "Spec",
+    "dlm.grammar.specs.structural_tag": "StructuralTag",
+    "dlm.grammar.specs.tools": "Tools",
     "dlm.grammar.parse.compiled": "Compiled",
     "dlm.grammar.parse.left_to_right": "LeftToRight",
     "dlm.grammar.parse.matcher": "Matcher",

@@ -10,9 +10,9 @@ import xgrammar as xgr
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dlm.grammar.errors import GrammarError
-from dlm.grammar.markers import CallMarkers, Markers
+from dlm.grammar.json_text import QuotedTokens
 from dlm.grammar.masks.bits import packed
-from dlm.grammar.quotes import QuotedTokens
+from dlm.grammar.tokens import CallMarkers, Markers
 from dlm.grammar.trie import Trie
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format

@@ -19,9 +19,8 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 from torch.nn import functional as F
 
-from dlm.kernels.rounding import ROWS
-from dlm.kernels.vocab_cpu import forbid_, mask_words
-from dlm.kernels.vocab_rows import Masks, heated
+from dlm.kernels.nvfp4 import ROWS
+from dlm.kernels.vocab_rows import Masks, forbid_, heated, mask_words
 
 _CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32
 _GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB; of fewer rows, as many more tokens

@@ -23,19 +23,22 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.kernels.blocks import (
+from dlm.kernels.norms import gelu_tanh
+from dlm.kernels.nvfp4 import NVFP4, dequantize
+from dlm.kernels.tiles import (
+    Tiles,
     activations,
     added,
+    column,
     fitting,
     layout,
     major,
+    ordered,
     scales,
+    untiled,
     weights,
     zeros,
 )
-from dlm.kernels.gelu import gelu_tanh
-from dlm.kernels.nvfp4 import NVFP4, dequantize
-from dlm.kernels.tiles import Tiles, column, ordered, untiled
 
 Stack = Tensor | NVFP4 | Tiles
 """Matrices [E, R, C] of all experts. An NVFP4 has `packed` [E, R, C / 2], `scale` [E, R, C / 16]

@@ -9,6 +9,11 @@ block-scaled tensor cores multiply them, on SM 10.0 and 12.0. Where activations 
 Nothing is known here of layers, experts or file formats.
 
 Shapes: weights `[M, K]`, activations `[N, K]`, K a multiple of 16, for products of 64.
+
+How many rows a matrix product must have, so that a row's result does not depend on how many.
+
+With fewer, or with a number that is no multiple of it, libraries may take another path and add in
+another order: what else is in a batch would show in a row's last bits.
 """
 
 from typing import Any, NamedTuple
@@ -258,3 +263,6 @@ def _w4a4_kernel(
     tl.store(
         y_ptr + n.to(tl.int64)[:, None] * M + m[None, :], y, (n < N)[:, None] & (m < M)[None, :]
     )
+
+
+ROWS = 16

@@ -1,6 +1,6 @@
 """Every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
-from dlm.kernels import attention, blocks, gelu, moe, norms, rotary, routing, vocab
+from dlm.kernels import attention, moe, norms, rotary, routing, tiles, vocab
 from dlm.kernels.nvfp4 import W4A4_TILES
 from dlm.kernels.offline import Case
 from dlm.kernels.w4a16 import W4A16_TILES
@@ -60,12 +60,12 @@ def stack(four_bit: bool, sm: int) -> str:
     """Return the types of weights, scales and tensor scales, as an SM takes them."""
     if not four_bit:
         return "*bf16:16 *bf16:16 *bf16:16"
-    return f"*i16:16 {'*u8' if blocks.BY_SM[sm // 10]['WEIGHTS_FIRST'] else '*i32'}:16 *fp32:16"
+    return f"*i16:16 {'*u8' if tiles.BY_SM[sm // 10]['WEIGHTS_FIRST'] else '*i32'}:16 *fp32:16"
 
 
 def layout(four_bit: bool, sm: int) -> str:
     """Return SPLIT and WEIGHTS_FIRST as an SM has them."""
-    return "{SPLIT} {WEIGHTS_FIRST}".format(**blocks.layout(sm // 10, four_bit))
+    return "{SPLIT} {WEIGHTS_FIRST}".format(**tiles.layout(sm // 10, four_bit))
 
 
 def read(signature: str) -> tuple[list[str], int]:
@@ -129,17 +129,17 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
             + tile(options),
             {sm: "mma"},
         )
-        for kernel, signature, tiles in (
+        for kernel, signature, tiles_of in (
             ("_gate_up_kernel", GATE_UP, moe.gate_up_tiles),
             ("_down_kernel", DOWN, moe.down_tiles),
         )
         for four_bit in (True, False)
         for sm in SHARED
-        for options in tiles(sm // 10, four_bit)
+        for options in tiles_of(sm // 10, four_bit)
     ),
 ]
-for tiles, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (100, 90))):
-    for (D, size), options in tiles.items():
+for sizes, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (100, 90))):
+    for (D, size), options in sizes.items():
         for sm in able if D > 128 else able[-1:]:  # the wide ones are what takes all of an SM
             kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
             both = ((1, "*bf16"), (4, "*fp32"))
@@ -171,7 +171,7 @@ for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # the launches around a lay
             )
             for heads, D in ((8, 256), (2, 512))
         ),
-        ("gelu._gated_gelu_kernel", GELU.format(x, gelu.BLOCK), everywhere),
+        ("norms._gated_gelu_kernel", GELU.format(x, norms.BLOCK), everywhere),
         ("routing._choose_kernel", CHOOSE.format(x), everywhere),
     ]
 KERNELS.append(("routing._sort_kernel", SORT.format(routing.BLOCK), dict.fromkeys(SHARED, "")))

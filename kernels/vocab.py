@@ -22,8 +22,14 @@ import triton.language as tl
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm.kernels.vocab_cpu import mask_words, pass_rows
-from dlm.kernels.vocab_rows import Masks, VocabPass, check_numbers, check_source
+from dlm.kernels.vocab_rows import (
+    Masks,
+    VocabPass,
+    check_numbers,
+    check_source,
+    mask_words,
+    pass_rows,
+)
 
 _UNIT = 1 << 9  # tokens: 262,144 are 512 units, which one block merges
 _CHUNK, _CHUNK_WARPS = 1 << 12, 4  # tokens that a block reduces to units

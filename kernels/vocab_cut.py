@@ -28,8 +28,7 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm.kernels.vocab import allowed_logits, heated_logits
-from dlm.kernels.vocab_cpu import forbid_, mask_words
-from dlm.kernels.vocab_rows import Masks, check_numbers, check_source, heated
+from dlm.kernels.vocab_rows import Masks, check_numbers, check_source, forbid_, heated, mask_words
 
 _CHUNK = 1 << 12  # tokens that a block reads at a time
 _CPU_BLOCK, _GPU_BLOCK = 1 << 18, 1 << 24  # logits at a time, without a kernel

@@ -17,9 +17,20 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from dlm.kernels.blocks import activations, added, fitting, layout, major, scales, weights, zeros
 from dlm.kernels.nvfp4 import NVFP4, check, check_activations, matmul_reference
-from dlm.kernels.tiles import Tiles, ordered, untiled
+from dlm.kernels.tiles import (
+    Tiles,
+    activations,
+    added,
+    fitting,
+    layout,
+    major,
+    ordered,
+    scales,
+    untiled,
+    weights,
+    zeros,
+)
 
 # BLOCK_N rows of activations by BLOCK_M of weights for a program, by the major of the SM, from the
 # largest. UNROLL groups of 64 columns make an iteration: with few weights a lane, what else is in

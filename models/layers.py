@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dlm.kernels.gelu import gated_gelu
 from dlm.kernels.moe import Stack, choices, matrix, moe
 from dlm.kernels.norms import (
     AttentionGains,
@@ -21,10 +20,11 @@ from dlm.kernels.norms import (
     LayerOutput,
     add_attention,
     end_layer,
+    gated_gelu,
     normed,
 )
+from dlm.kernels.nvfp4 import ROWS
 from dlm.kernels.rotary import norm_and_rotate, rotated
-from dlm.kernels.rounding import ROWS
 from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import Tiles
 from dlm.models.backends import Backend

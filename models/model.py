@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dlm.kernels.expectation import Distributions
-from dlm.kernels.rounding import ROWS
+from dlm.kernels.nvfp4 import ROWS
 from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig

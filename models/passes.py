@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dlm.kernels.copies import sent
-from dlm.kernels.paging import Paging, Segment
+from dlm.kernels.paging import Paging, Segment, sent
 
 
 class Pass(NamedTuple):

@@ -32,10 +32,8 @@ from engine_options import (
 )
 
 if TYPE_CHECKING:
-    from dlm.batch.batch import Batch, Ended, Form, Runner
-    from dlm.batch.output import Output
-    from dlm.batch.rows import Rest, Rows
-    from dlm.batch.template import Template
+    from dlm.batch.batch import Batch, Ended, Form, Output, Runner
+    from dlm.batch.rows import Rest, Rows, Template
 
     Answered = Callable[[Rest], Iterator[Ended]]
 
@@ -69,7 +67,7 @@ def main() -> None:
 def run(args: argparse.Namespace, source: str | None) -> int:
     """Answers all rows that have no answer yet; returns how many have failed, in earlier runs too.
     What is wrong with the file or the options is told before a model is loaded."""
-    from dlm.batch.output import Output
+    from dlm.batch.batch import Output
     from dlm.batch.rows import Rest, rows_of
 
     rows = rows_of(args.input.absolute())  # a worker on Ray has another directory
@@ -136,7 +134,7 @@ def follow(ended: "Iterator[Ended]", output: "Output", total: int) -> None:
 
 def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form":
     """What rows mean: OpenAI's lines if they are such and nothing else is asked for."""
-    from dlm.batch.extraction import Extraction
+    from dlm.batch.batch import Extraction
     from dlm.openai.batch import Lines, are_lines
 
     free = kind_of(args) is None and args.column is None and args.template is None
@@ -165,8 +163,7 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form
 
 
 def template_of(args: argparse.Namespace, rows: "Rows") -> "Template":
-    from dlm.batch.rows import InputError
-    from dlm.batch.template import Template
+    from dlm.batch.rows import InputError, Template
 
     if args.template is not None:
         template = Template.parse(args.template)

@@ -34,8 +34,7 @@ from dlm.collector import collect_seldom
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.kernels.vocab import vocab_pass
-from dlm.link import Link
-from dlm.logits import CANDIDATES, THRESHOLD, Logits
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, Link, Logits
 
 HOST_SLOTS = 1, 4, 16
 _BUDGET = 4096  # tokens

@@ -102,7 +102,7 @@ def text_of(raw: bytes, what: str) -> str:
 def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | None":
     """Of what `read_source` has read. Raises `dlm.InvalidGrammarError`."""
     import dlm  # what is wrong with the arguments is told before
-    from dlm.grammar.plain import plain
+    from dlm.grammar.json_text import plain
 
     if source is None:
         return None

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     from canvas_view import status
 
     import dlm  # what is wrong with the arguments is told before
-    from dlm.batch.extraction import asked
+    from dlm.batch.batch import asked
     from dlm.loading import Loading
 
     try:

@@ -15,7 +15,7 @@ import dlm
 from dlm.engine import BUILT_IN
 from dlm.events import Finished
 from dlm.kernels.vocab_rows import VocabPass
-from dlm.logits import CANDIDATES
+from dlm.logits.canvas_logits import CANDIDATES
 
 LENGTH, SIZE = 256, 262_144  # of a canvas, and of the vocabulary
 _LISTED = 32  # tokens that an unsure row has in mind; every other row is sure
@@ -54,7 +54,10 @@ def host_milliseconds(slots: int) -> float:
     for i in range(slots):
         engine.add(dlm.Request(token_ids=[1], max_tokens=4096, seed=i))
     taken = []
-    with patch("dlm.marginals.vocab_pass", lambda *_, **__: VocabPass(*(x.clone() for x in made))):
+    with patch(
+        "dlm.logits.distributions.vocab_pass",
+        lambda *_, **__: VocabPass(*(x.clone() for x in made)),
+    ):
         for _ in range(_WARM + _STEPS):
             begun = time.perf_counter()
             events = engine.step()

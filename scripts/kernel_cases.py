@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlm.kernels.attention import attention, attention_reference
-from dlm.kernels.gelu import gated_gelu
 from dlm.kernels.moe import Stack, matrix, moe, moe_reference
-from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer
+from dlm.kernels.norms import AttentionGains, LayerGains, add_attention, end_layer, gated_gelu
 from dlm.kernels.nvfp4 import (
     NVFP4,
     dequantize,

@@ -36,7 +36,7 @@ from training.tools import tool_call
 
 import dlm
 from dlm.collector import collect_seldom
-from dlm.openai.fields import chat_of
+from dlm.openai.requests import chat_of
 
 SERVE = Path(__file__).with_name("serve.py")
 GIVEN_UP = 0.2  # share of requests whose clients hang up

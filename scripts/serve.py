@@ -22,7 +22,7 @@ from command_line import Parser, fail, interruptible, open_streams, stop_at
 from engine_options import LOCAL_RAY, add_engine_options, add_ray, loading_of, model_names
 
 if TYPE_CHECKING:
-    from dlm.serving.connections import Connections
+    from dlm.serving.protocol import Connections
     from dlm.serving.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -216,7 +216,7 @@ def arguments() -> argparse.Namespace:
 def connections_of(args: argparse.Namespace) -> "Connections":
     """Return the book of connections, for as many as the flags and `ulimit -n` allow. On a Unix
     socket clients have no addresses."""
-    from dlm.serving.connections import Connections, connections_allowed
+    from dlm.serving.protocol import Connections, connections_allowed
 
     most = connections_allowed(args.max_connections, args.slots + args.max_queue)
     return Connections(most, args.max_connections_per_address or max(1, most // 2))

@@ -35,7 +35,6 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from dlm import DecodeConfig, JsonSchema, Stats
-from dlm.canvas import Canvas
 from dlm.grammar import (
     BudgetError,
     Candidates,
@@ -47,6 +46,7 @@ from dlm.grammar import (
 )
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.matcher import Matcher
+from dlm.sequence import Canvas
 
 L = 256  # positions a canvas
 STOPS, PAD = (1, 106, 50), 0

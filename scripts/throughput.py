@@ -32,7 +32,7 @@ from dlm.collector import collect_seldom
 from dlm.events import Committed, Finished
 from dlm.grammar import Compiler, GrammarError, Matcher
 from dlm.kernels.vocab_rows import VocabPass
-from dlm.logits import CANDIDATES
+from dlm.logits.canvas_logits import CANDIDATES
 
 PASS = 0.009  # seconds
 _PASSES = 12  # until all of a canvas is known
@@ -204,7 +204,7 @@ def _begun(engine: dlm.Engine, specs: Sequence[dlm.JsonSchema | None]) -> dict[i
 def _canvases(engine: dlm.Engine, requests: dict[int, dlm.Request], steps: int) -> float:
     """Committed a second. Who has an answer asks again."""
     device: Any = engine.model
-    with patch("dlm.marginals.vocab_pass", device.vocab_pass):
+    with patch("dlm.logits.distributions.vocab_pass", device.vocab_pass):
         begun, count = time.perf_counter(), 0
         for _ in range(steps):
             for event in engine.step():

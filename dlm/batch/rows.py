@@ -2,6 +2,8 @@
 
 A row that cannot be read is still a row: it says what is wrong with it. Only what makes all rows
 behind it doubtful is an error of the file.
+
+Prompts made of a row's fields.
 """
 
 import csv
@@ -9,12 +11,13 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from dlm.errors import DlmError, RequestError
@@ -223,3 +226,53 @@ def _distinct(path: Path, names: Iterable[str]) -> tuple[str, ...]:
     if not found:
         raise InputError(f"{path} has no columns: it takes a header")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Text with the names of fields in it: what stands in braces is a name, whole, and braces that
+    are text are doubled. Nothing of a value is looked into, and no format is applied."""
+
+    parts: tuple[tuple[str, str | None], ...]  # text, and the field behind it
+
+    @classmethod
+    def parse(cls, text: str) -> "Template":
+        """Raises `RequestError` for braces that do not match or that hold no plain name."""
+        parts = []
+        try:
+            for literal, name, form, conversion in Formatter().parse(text):
+                if name == "" or form or conversion or "{" in (name or ""):
+                    raise ValueError("braces hold the name of a field and nothing else")
+                parts.append((literal, name))
+        except ValueError as error:
+            message = f"the template cannot be read: {error}; write {{{{ and }}}} for braces"
+            raise RequestError(message) from error
+        if not any(name for _, name in parts):
+            raise RequestError("the template names no field, as in {text}: all rows would be alike")
+        return cls(tuple(parts))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that it reads."""
+        return tuple(dict.fromkeys(name for _, name in self.parts if name is not None))
+
+    @classmethod
+    def column(cls, name: str) -> "Template":
+        """The field alone."""
+        return cls((("", name),))
+
+    def fill(self, fields: Mapping[str, Any]) -> str:
+        """Values that are no text as JSON. Raises `RequestError` for a field that is not there."""
+        return "".join(
+            literal + ("" if name is None else _text_at(name, fields))
+            for literal, name in self.parts
+        )
+
+
+def _text_at(name: str, fields: Mapping[str, Any]) -> str:
+    if name not in fields:
+        raise RequestError(f"the row has no field {name!r}: it has {', '.join(fields) or 'none'}")
+    value = fields[name]
+    if value is None:
+        raise RequestError(f"the row's field {name!r} is null")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -59,7 +59,7 @@ class TransformersLM:
     def predict(
         self, tokens: Mapping[int, Sequence[int]], last: Mapping[int, int], cache: "SlotCaches"
     ) -> Float[Tensor, "n V"]:
-        """As `dlm.causal.CausalLM` says."""
+        """As `dlm.loop.causal.CausalLM` says."""
         logits = {}
         for slot, some in tokens.items():
             keep, ids = last.get(slot, 1), torch.tensor([list(some)], device=self.device)

@@ -16,8 +16,7 @@ from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
 from dlm.openai.body import object_at, only, text_at, wrong
 from dlm.openai.errors import status_of, told
-from dlm.openai.fields import Generation, chat_of, completion_of
-from dlm.openai.model_name import known_name
+from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.policy import Policy
 from dlm.request import Result
 

@@ -18,10 +18,8 @@ from dlm.grammar import (
     Spec,
     StructuralTag,
 )
-from dlm.openai.body import flag_at, list_at, object_at, only, text_at, wrong
-from dlm.openai.made import made
+from dlm.openai.body import check_old, flag_at, list_at, made, object_at, only, text_at, wrong
 from dlm.openai.tools import tools_of
-from dlm.openai.unsupported import check_old
 from dlm.policy import Policy
 
 _WRAPPER = ("name", "description", "schema", "strict")  # OpenAI's, around a schema

@@ -9,15 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlm.decision import Decision, at
+from dlm.decisions.questions import (
+    Answer,
+    Decision,
+    PredicateAnswer,
+    Question,
+    RatingAnswer,
+    at,
+    question_of,
+)
+from dlm.decisions.questions import SelectionAnswer as Chosen
 from dlm.errors import RequestError
 from dlm.events import Decided
-from dlm.openai.body import list_at, object_at, text_at, whole_at, wrong
-from dlm.openai.fields import model_of
+from dlm.openai.body import check_fields, list_at, object_at, text_at, whole_at, wrong
 from dlm.openai.messages import messages_of
-from dlm.openai.unsupported import check_fields
-from dlm.questions import Answer, PredicateAnswer, Question, RatingAnswer, question_of
-from dlm.questions import SelectionAnswer as Chosen
+from dlm.openai.requests import model_of
 from dlm.request import Request
 
 DECISION = ("model", "input", "questions", "seed", "prompt_cache_options")

@@ -7,8 +7,14 @@ from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.grammar import CrashError, GrammarError
 from dlm.models import ModelError
 from dlm.openai.decisions import DECISION
-from dlm.openai.fields import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, TOKENIZE_CHAT
-from dlm.openai.model_name import UnknownModelError
+from dlm.openai.requests import (
+    CHAT,
+    COMPLETION,
+    DETOKENIZE,
+    TOKENIZE,
+    TOKENIZE_CHAT,
+    UnknownModelError,
+)
 
 _TYPES = {
     400: "BadRequestError",

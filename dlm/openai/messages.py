@@ -4,6 +4,8 @@ Content is text, arguments are data, the result of a tool names its tool. What a
 cannot read is refused. What clients leave in messages beside that, such as an earlier answer's
 reasoning, is not shown to the model; whether a message's `name` is shown is the template's to say,
 and Gemma's shows none.
+
+Whether a body lets the model reason first, and for how long.
 """
 
 from collections.abc import Mapping
@@ -11,8 +13,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from dlm.errors import RequestError
-from dlm.openai.arguments import arguments_of
-from dlm.openai.body import list_at, object_at, shown, text_at, wrong
+from dlm.openai.body import flag_at, list_at, object_at, only, shown, text_at, whole_at, wrong
+from dlm.openai.tools import arguments_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _READ = {  # fields of a message that are read, by its role
@@ -126,3 +128,44 @@ def _answered(field: str, message: Mapping[str, Any], called: Mapping[str, str])
     if id not in called:
         raise RequestError(f"{field}.tool_call_id is {id!r:.60}: no call before it has that id")
     return {"tool_call_id": id, "name": called[id]}
+
+
+# Tokens of reasoning at most, by `reasoning_effort`; from "low" on whole canvases of 256. "none"
+# does not think.
+EFFORT = {
+    "none": 0,
+    "minimal": 64,
+    "low": 256,
+    "medium": 1024,
+    "high": 4096,
+    "xhigh": 16_384,
+    "max": 65_536,
+}
+
+
+def thinking_of(body: Mapping[str, Any]) -> tuple[bool, int | None]:
+    """Whether to think, and for how many tokens at most; None: as many as there is room for.
+
+    `thinking_token_budget` goes before what `reasoning_effort` stands for, and a template's switch
+    `enable_thinking` before both, unless they leave no token. Raises `RequestError`.
+    """
+    effort, field = body.get("reasoning_effort"), "reasoning_effort"
+    if effort is not None and (not isinstance(effort, str) or effort not in EFFORT):
+        raise wrong(field, effort, ", ".join(EFFORT))
+    budget = whole_at("thinking_token_budget", body.get("thinking_token_budget"))
+    if budget is not None and budget < 0:
+        raise wrong("thinking_token_budget", budget, "0 or more tokens")
+    if budget is None and effort is not None:
+        budget = EFFORT[effort]
+    thinking = _switch(body.get("chat_template_kwargs"))
+    if thinking is None or budget == 0:
+        thinking = bool(budget)
+    return thinking, budget if thinking else None
+
+
+def _switch(value: Any) -> bool | None:
+    if value is None:
+        return None
+    field = "chat_template_kwargs"
+    only(field, object_at(field, value), ("enable_thinking",))
+    return flag_at(f"{field}.enable_thinking", value.get("enable_thinking"))

@@ -1,31 +1,217 @@
-"""The routes of a server, answered by one engine."""
+"""The routes of a server, answered by one engine.
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+The routes of a server in OpenAI's form, whoever it is that answers them.
+
+A name for every request, in the header of its answer: the client's own, or one made here.
+
+What a prompt begins with, as a name: prompts that begin alike have the same.
+
+So they can be sent where the beginning is encoded already. Knows bodies, and no tokens.
+
+Errors that nobody foresaw, answered within all other middleware: its headers are theirs too.
+"""
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from secrets import token_hex
 from time import perf_counter
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dlm.collector import collect_seldom
 from dlm.engine import Engine
+from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
-from dlm.openai.body import object_at
+from dlm.openai.body import object_at, parsed
 from dlm.openai.decisions import answered, inquiry_of
-from dlm.openai.errors import error_body
-from dlm.openai.fields import Generation, chat_of, completion_of, model_of
-from dlm.openai.json_text import parsed
-from dlm.openai.model_name import known_name
+from dlm.openai.errors import error_body, status_of, told
+from dlm.openai.requests import Generation, chat_of, completion_of, known_name, model_of
 from dlm.policy import Policy
 from dlm.serving.answering import answer, decided
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.client import Came, while_there
+from dlm.serving.guard import Came, ClientGoneError, Entrance, Guard, note, while_there
 from dlm.serving.metrics import Metrics
-from dlm.serving.routes import METRICS_TYPE, Routes, application
 from dlm.serving.settings import Settings
 from dlm.serving.tokens import detokenized, tokenized
+
+Told = Callable[[Request, Exception], Awaitable[Response]]
+
+
+class Faults:
+    """ASGI middleware. A framework answers such errors outside of all middleware."""
+
+    def __init__(self, app: ASGIApp, told: Told):
+        self._app, self._told = app, told
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if begun or scope["type"] != "http":
+                raise
+            answer = await self._told(Request(scope), error)
+            await answer(scope, receive, send)
+
+
+_HEADER = "X-Request-Id"
+_NAME = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class RequestIds:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(_HEADER, "")
+        name = given if _NAME.fullmatch(given) else token_hex(16)
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[_HEADER] = name
+            await send(message)
+
+        await self._app(scope, receive, send_named)
+
+
+_PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+_POLICY = (  # the page asks this server, and nobody else
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_READ = ["GET", "HEAD"]
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Routes(ABC):
+    """What is answered under each route."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.guard = Guard(settings)
+
+    @abstractmethod
+    def serving(self, app: FastAPI) -> AbstractAsyncContextManager[None]:
+        """Around all that is served, in the event loop that serves."""
+
+    @abstractmethod
+    async def chat(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def complete(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def decide(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def tokenize(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def detokenize(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def models(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def model(self, request: Request, name: str) -> Response: ...
+
+    @abstractmethod
+    async def health(self, request: Request) -> Response:
+        """Empty where all is well."""
+
+    @abstractmethod
+    async def read_metrics(self) -> Response: ...
+
+    async def page(self) -> Response:
+        return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
+
+    async def version(self) -> Response:
+        return JSONResponse({"version": version("dlm")})
+
+    async def on_http_error(self, request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        body = error_body(error.status_code, str(error.detail))
+        return JSONResponse(body, error.status_code, dict(error.headers or {}))
+
+    async def on_error(self, request: Request, error: Exception) -> Response:
+        """Whatever a request fails with."""
+        if isinstance(error, ClientGoneError):
+            return Response(status_code=499)  # nobody reads it
+        note(error)
+        status = status_of(error)
+        wait = {"Retry-After": str(self.settings.retry_after)} if status in (429, 503) else None
+        return JSONResponse(told(error), status, wait)
+
+
+def application(service: Routes) -> FastAPI:
+    settings = service.settings
+    app = FastAPI(
+        title="dlm",
+        openapi_url=None,  # and with it the pages that would load scripts from elsewhere
+        root_path=settings.root_path,
+        lifespan=service.serving,
+        redirect_slashes=False,
+    )
+    guard = service.guard
+    guarded = APIRouter(dependencies=[Depends(guard.check_key)], redirect_slashes=False)
+    typed = [Depends(guard.check_type)]
+    for path, work in {
+        "/v1/chat/completions": service.chat,
+        "/v1/completions": service.complete,
+        "/v1/decisions": service.decide,
+        "/tokenize": service.tokenize,
+        "/detokenize": service.detokenize,
+    }.items():
+        guarded.add_api_route(path, work, methods=["POST"], dependencies=typed)
+    guarded.add_api_route("/v1/models", service.models, methods=_READ)
+    guarded.add_api_route("/v1/models/{name:path}", service.model, methods=_READ)
+    app.include_router(guarded)
+    for path, work in {
+        "/": service.page,
+        "/health": service.health,
+        "/metrics": service.read_metrics,
+        "/version": service.version,
+    }.items():
+        app.add_api_route(path, work, methods=_READ)
+    app.add_exception_handler(HTTPException, service.on_http_error)
+    for kind in (DlmError, ClientGoneError):
+        app.add_exception_handler(kind, service.on_error)
+    app.add_middleware(Faults, told=service.on_error)  # the first is the innermost
+    if settings.allowed_origins:
+        origins = list(settings.allowed_origins)
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_middleware(Entrance, hosts=settings.allowed_hosts)
+    if settings.request_ids:
+        app.add_middleware(RequestIds)
+    return app
+
 
 _RESERVED = 8  # the share of the queue, one in so many places, for clients with no request in it
 Read = Callable[[Any, Policy], Generation]
@@ -125,3 +311,32 @@ def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Service]:
     """An application that ends the engine when it ends."""
     service = Service(engine, settings)
     return application(service), service
+
+
+_MOST = 1024  # characters that count: some 200 tokens, a dozen pages of the cache
+
+
+def prefix_of(raw: bytes) -> str:
+    """A digest of a body's tools, instructions and first message of a user, up to 1,024 characters:
+    later turns of a conversation do not change it. Of a body that is none, something."""
+    try:
+        body = parsed("the body", raw)
+    except RequestError:
+        body = None
+    if not isinstance(body, dict):
+        return _digest("")
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        return _digest(json.dumps([body.get("tools"), *_opening(messages)]))
+    return _digest(json.dumps(body.get("prompt", body.get("input"))))
+
+
+def _opening(messages: list[Any]) -> Iterator[Any]:
+    for message in messages:
+        yield message
+        if isinstance(message, dict) and message.get("role") == "user":
+            return
+
+
+def _digest(text: str) -> str:
+    return blake2b(text[:_MOST].encode(), digest_size=8).hexdigest()

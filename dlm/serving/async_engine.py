@@ -2,26 +2,127 @@
 
 Knows no HTTP. What a client sends is read, limited, tokenized and compiled neither in the event
 loop nor in the thread that steps.
+
+Requests that are prepared in threads, for a client that may leave meanwhile.
+
+The events of one request, for one reader in an event loop.
 """
 
 import asyncio
 import logging
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from threading import Lock
 from time import perf_counter
+from types import TracebackType
 from typing import Protocol, TypeVar
 
-from dlm.decision import Decision
+from dlm.admission import Prepared
+from dlm.decisions.questions import Decision
 from dlm.engine import Engine
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
-from dlm.events import End, Event, Failed
+from dlm.events import Draft, End, Event, Failed
 from dlm.request import Request
-from dlm.serving.opening import Opening
 from dlm.serving.settings import LARGE
-from dlm.serving.stream import EventStream
+
+
+class Opening:
+    """Around their preparation: where that ends with an error, all of them are discarded, those too
+    that a thread comes to, or ends, later."""
+
+    def __init__(self, engine: Engine):
+        self._engine, self._left, self._change = engine, False, Lock()
+        self.prepared: list[Prepared] = []
+
+    def prepare(self, request: Request | Decision) -> None:
+        """In any thread."""
+        if self._left:
+            raise CancelledError
+        one = self._engine.prepare(request, self.prepared[-1] if self.prepared else None)
+        with self._change:
+            if not self._left:
+                self.prepared.append(one)
+                return
+        one.discard()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            return
+        with self._change:
+            self._left = True
+        for one in self.prepared:
+            one.discard()
+
+
+class EventStream:
+    """Ends after an `End`, or when it is closed, which cancels the request.
+
+    Belongs to one event loop. Its memory is bounded by what a request can say: of drafts that
+    nobody has read, only the last of a run is kept.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        prompt_tokens: int,
+        drafts: bool,
+        leave: Callable[["EventStream"], None],
+        arrived: float | None = None,
+        client: str = "",
+    ):
+        """With `drafts` it tells of those too. `leave` is called where it is closed too early.
+        `arrived` is when the request did, by `perf_counter`; None: now. `client` sent it."""
+        self.number, self.prompt_tokens = number, prompt_tokens
+        self.client = client
+        self.opened = perf_counter()
+        self.arrived = self.opened if arrived is None else arrived
+        self.last_text: float | None = None  # when text was last told, by `perf_counter`
+        self._drafts, self._leave = drafts, leave
+        self._events: deque[Event] = deque()
+        self._ready = asyncio.Event()
+        self._over = False  # nothing comes any more
+
+    def put(self, event: Event) -> None:
+        if self._over:
+            return
+        if isinstance(event, Draft):
+            if not self._drafts:
+                return
+            if self._events and isinstance(self._events[-1], Draft):
+                self._events.pop()
+        self._events.append(event)
+        self._over = isinstance(event, End)
+        self._ready.set()
+
+    def close(self) -> None:
+        """The reader goes away; nothing is left to read."""
+        self._events.clear()
+        if not self._over:
+            self._over = True
+            self._leave(self)
+        self._ready.set()
+
+    def __aiter__(self) -> "EventStream":
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self._over:
+                raise StopAsyncIteration
+            self._ready.clear()
+            await self._ready.wait()
+        return self._events.popleft()
+
 
 _LOG = logging.getLogger(__name__)
 _READERS = 3  # threads that read what clients send

@@ -1,20 +1,93 @@
-"""Who may ask, and how much: keys, and bodies that are JSON and end."""
+"""Who may ask, and how much: keys, and bodies that are JSON and end.
+
+Checks on where a request is sent, before anything else looks at it.
+
+A page on the web may give its own name the address of this machine (DNS rebinding). A browser then
+takes this server for the page's own, and lets the page read its answers; but it still sends the
+page's name as `Host`.
+
+Who asks: it may go away before it has its answer, and is not told everything.
+"""
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from ipaddress import ip_address
+from typing import Any, TypeVar
 
 from fastapi import Request
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dlm.errors import QueueFullError, UnavailableError
-from dlm.serving.client import ClientGoneError
-from dlm.serving.connections import network_of
+from dlm.errors import DlmError, QueueFullError, UnavailableError
+from dlm.openai.errors import error_body, status_of
+from dlm.serving.protocol import network_of
 from dlm.serving.settings import LARGE, Settings
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A body that has arrived."""
+
+    size: int  # bytes
+    client: str  # who sent it, as `Guard.client` names it
+    at: float  # when its request began to arrive, by `perf_counter`
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def while_there(
+    request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], None] = lambda _: None
+) -> T:
+    """What `work` returns or raises; `ClientGoneError` if the client goes away before that. What it
+    returns to nobody, since that was too late, is for `undo`."""
+
+    def end(ended: asyncio.Task[T]) -> None:
+        if not ended.cancelled() and ended.exception() is None:
+            undo(ended.result())
+
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGoneError
+        return working.result()
+    except BaseException:
+        working.add_done_callback(end)
+        if not working.done():
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+        raise
+    finally:
+        leaving.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def note(error: Exception) -> None:
+    """Into the log goes what the client is not told."""
+    if not isinstance(error, DlmError) or status_of(error) == 500:
+        _LOG.error("a request failed", exc_info=error)
+
 
 _ENDING = "the server is shutting down"
 CLIENT = "dlm.client"  # of a scope: the client's name, where another process has found it
@@ -139,3 +212,60 @@ def _key(request: Request) -> tuple[bool, str]:
 
 def _digest(key: str) -> bytes:
     return sha256(key.encode()).digest()
+
+
+_OPEN = ("/health",)  # tells nothing, and is asked for by address
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_PORT = re.compile(r":[0-9]*\Z")
+
+
+class Entrance:
+    """ASGI middleware. 403 for a `Host` that is not allowed, 404 for a path that no route has but
+    that a router would take for one: with a line feed at its end."""
+
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
+        """`hosts` are names without ports, `*.NAME` for all names below one, or `*`. The names and
+        addresses of this machine's loopback are always allowed."""
+        self._app, self._any = app, "*" in hosts
+        self._hosts = frozenset(_bare(host) for host in hosts if not host.startswith("*"))
+        self._below = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            problem = self._problem(scope)
+            if problem is not None:
+                status, message = problem
+                await JSONResponse(error_body(status, message), status)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _problem(self, scope: Scope) -> tuple[int, str] | None:
+        if _CONTROL.search(scope["path"]):
+            return 404, "Not Found"
+        if self._any or scope["path"].removeprefix(scope.get("root_path", "")) in _OPEN:
+            return None
+        for given in Headers(scope=scope).getlist("host"):
+            if not self.allows(given):
+                return 403, (
+                    f"Host is {given[:80]!r}: this server takes requests for this machine only "
+                    "(localhost, 127.0.0.1, [::1]); start it with `--allowed-hosts NAME` for others"
+                )
+        return None
+
+    def allows(self, given: str) -> bool:
+        """Whether `given`, the value of a `Host` header, names an allowed host."""
+        host = _bare(_PORT.sub("", given))
+        return self._any or host in self._hosts or host.endswith(self._below) or _is_loopback(host)
+
+
+def _bare(host: str) -> str:
+    return host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dlm.serving.connections import Connections, network_of
-from dlm.serving.protocol import FULL, BoundedProtocol
+from dlm.serving.protocol import FULL, BoundedProtocol, Connections, network_of
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 16  # connections that are accepted before the event loop does something else

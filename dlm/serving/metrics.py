@@ -1,16 +1,21 @@
 """What dashboards read, in Prometheus' form, under the names that vLLM's users know.
 
 Times are the engine's and the event loop's own, in seconds.
+
+The metrics of several servers as those of one, in Prometheus' form.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from dlm.engine import Occupancy
 from dlm.events import Committed, Decided, Event, Failed, Finished
 from dlm.request import Stats
-from dlm.serving.stream import EventStream
+from dlm.serving.async_engine import EventStream
 
 _TIMES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # seconds
 _RATES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # tokens
@@ -137,3 +142,27 @@ class Metrics:
             f"dlm:{name}", what, ["model_name"], registry=self._registry, buckets=buckets
         )
         return histogram.labels(self._label)
+
+
+def merged(texts: Mapping[str, str]) -> bytes:
+    """One text of several: their samples, labelled by the `replica` whose text it is, the key."""
+    families = dict[str, Metric]()
+    for replica, text in texts.items():
+        for family in text_string_to_metric_families(text):
+            into = families.setdefault(
+                family.name, Metric(family.name, family.documentation, family.type)
+            )
+            for sample in family.samples:
+                labels = sample.labels | {"replica": replica}
+                into.samples.append(sample._replace(labels=labels))
+    registry = CollectorRegistry()
+    registry.register(_Collected(families.values()))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, families: Iterable[Metric]):
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families

@@ -16,9 +16,8 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
 from dlm.serving.app import Service
-from dlm.serving.connections import Connections
 from dlm.serving.listener import Listener, listening
-from dlm.serving.protocol import BoundedProtocol, Limits
+from dlm.serving.protocol import BoundedProtocol, Connections, Limits
 
 IDLE_SECONDS = 90  # that a connection is kept without a request, as Ray Serve keeps it: clients and
 # load balancers let go earlier, so that none sends a request into a connection being closed

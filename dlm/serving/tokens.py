@@ -5,12 +5,10 @@ from typing import Any
 
 from dlm.engine import Engine
 from dlm.errors import RequestError
-from dlm.openai.body import flag_at, list_at, text_at
-from dlm.openai.fields import DETOKENIZE, TOKENIZE, TOKENIZE_CHAT
-from dlm.openai.messages import messages_of
-from dlm.openai.thinking import thinking_of
+from dlm.openai.body import check_fields, flag_at, list_at, text_at
+from dlm.openai.messages import messages_of, thinking_of
+from dlm.openai.requests import DETOKENIZE, TOKENIZE, TOKENIZE_CHAT
 from dlm.openai.tools import declared, tools_of
-from dlm.openai.unsupported import check_fields
 from dlm.request import Request
 
 

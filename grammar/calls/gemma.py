@@ -4,22 +4,48 @@ they are read from an answer's tokens.
 Keys are bare, and the token `<|"|>` quotes strings; nothing is escaped, nothing is spaced. A key
 ends at the first colon that a value follows (`schema.dialect.is_bare`). A marker is a token, and
 text that reads like one is text. Knows no tools and no schemas.
+
+What an answer with tool calls says, whatever form a model writes it in.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dlm.grammar.calls.tool_call import Answer, ToolCall
 from dlm.grammar.errors import InvalidValueError
-from dlm.grammar.markers import CallMarkers
-from dlm.grammar.rules.nodes import Node, SpecialToken, concatenation
+from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
 from dlm.grammar.schema.dialect import BARE_VALUE
+from dlm.grammar.tokens import CallMarkers
 
 if TYPE_CHECKING:
-    from dlm.grammar.excerpt import Excerpt
+    from dlm.grammar.tokens import Excerpt
     from dlm.grammar.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    def to_openai(self, id: str) -> dict[str, Any]:
+        """As OpenAI's chat API has it: the arguments are JSON text."""
+        arguments = json.dumps(self.arguments, ensure_ascii=False)
+        function = {"name": self.name, "arguments": arguments}
+        return {"id": id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer: its text outside of calls, None where there is none, and its calls."""
+
+    content: str | None
+    tool_calls: tuple[ToolCall, ...]
+
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _WORDS = {"true": True, "false": False, "null": None}

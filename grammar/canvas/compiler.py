@@ -10,11 +10,11 @@ from dlm.grammar.canvas.tasks import build, read
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.grammar.canvas.workers import Task, Workers
 from dlm.grammar.errors import CrashError
-from dlm.grammar.excerpt import Excerpt
-from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.within import Terminals
+from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.specs.spec import Spec
+from dlm.grammar.tokens import Excerpt
 from dlm.grammar.vocabulary import Vocabulary
 
 _REMEMBERED = 1024  # grammars and failures

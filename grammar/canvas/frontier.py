@@ -9,22 +9,92 @@ says the same, and to its end in the last passes, where the whole guess may be c
 
 No token is taken that leaves too few of the budget to complete the text: then the shortest
 completion is followed instead.
+
+One pass over a canvas: its guess and masks, and where the model's choices were refused.
+
+Free text whose reasoning has an end: nothing is constrained but where it closes.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from sys import maxsize
 
-from dlm.grammar.canvas.canvas_pass import CanvasPass
-from dlm.grammar.common import common
-from dlm.grammar.constraint import NOTHING, Candidates, Fixed, Guidance, Scores
+import torch
+from jaxtyping import Int32
+from torch import Tensor
+
+from dlm.grammar.constraint import (
+    NOTHING,
+    Candidates,
+    Fixed,
+    Free,
+    FreeTokens,
+    Guidance,
+    Look,
+    Scores,
+)
 from dlm.grammar.errors import DeadEndError, GrammarError
-from dlm.grammar.masks.table import Mask
+from dlm.grammar.masks.bits import Mask
 from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.completions import most_tokens
+from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
-from dlm.grammar.parse.matcher import Matcher
+from dlm.grammar.parse.matcher import Matcher, most_tokens
 from dlm.grammar.parse.reasoning import Reasoning
-from dlm.grammar.parse.state import State
+from dlm.grammar.tokens import common
+
+
+@dataclass(slots=True)
+class CanvasPass:
+    """As far as it got."""
+
+    fixed: Fixed
+    wanted: list[int] = field(default_factory=list)  # what is pinned, then the model's choices
+    guess: list[int] = field(default_factory=list)
+    masks: list[Mask] = field(default_factory=list)  # in front of the suspect position
+    forced: list[int] = field(default_factory=list)  # what the grammar leaves no choice about, next
+    forced_at: dict[int, list[int]] = field(default_factory=dict)  # what was forced where it was
+    completions: dict[int, list[int]] = field(default_factory=dict)  # those begun, by position
+    repair: int | None = None  # the first position where the model's choice was refused
+    suspect: int | None = None  # the first position behind the repair and what that dictates
+    mass: float = 1.0
+
+    def guidance(self, ended: bool, pad: int, bitmask: Int32[Tensor, "masks words"]) -> Guidance:
+        """What it says of the canvas. `ended`: the guess's last token is its stop."""
+        L, read = len(self.wanted), len(self.guess)
+        guess = self.guess if ended else self.guess + self.wanted[read:]
+        suspect = L if self.suspect is None else self.suspect
+        return Guidance(
+            guess=guess + [pad] * (L - len(guess)),
+            bitmask=bitmask,
+            rows=self.masks + [~pad] * (suspect - len(guess)),
+            suspect=suspect,
+            repaired=self.repair is not None,
+            stop=read - 1 if ended else L,
+            scored=len(guess),
+            read=L if ended else read,
+            mass=self.mass,
+            choice=self.choice,
+        )
+
+    def sure_of(self, token: int) -> bool:
+        """The next one is pinned, or goes on with a completion: it is known to fit the budget."""
+        position = len(self.guess)
+        if position < len(self.fixed.pinned):
+            return True
+        return self.completions.get(position, [])[:1] == [token]
+
+    @property
+    def agreed(self) -> int:
+        """Leading positions that hold the model's own choice."""
+        return len(self.guess) if self.repair is None else self.repair
+
+    @property
+    def choice(self) -> int:
+        """The last position in front of the repair that was the model's to choose; -1: none."""
+        free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.forced_at)
+        last = -1 if self.repair is None else next(free, -1)
+        return last if last >= len(self.fixed.pinned) else -1
+
 
 _CONTEXT = 20  # tokens that are remembered of the text so far, to spell what follows and for errors
 _TRIED = 3  # candidates for a repair: the budget may be too small for the likeliest
@@ -255,7 +325,7 @@ class Frontier:
         return self._allowed(refused) if here.suspect is None else 0
 
     def _allowed(self, refused: Collection[int]) -> Mask:
-        return self._masks.changed(self._matcher.mask(), remove=refused)
+        return self._masks.changed(self._matcher.mask(), fewer=refused)
 
     def _candidates(self, scores: Scores, position: int, mask: Mask) -> Candidates:
         return scores.candidates(position, self._masks.words(mask), _TRIED)
@@ -270,7 +340,7 @@ class Frontier:
         if completion:
             here.completions[position] = completion
             return completion[0], ~completion[0]
-        stops = self._masks.changed(None, add=self._vocabulary.stops)
+        stops = self._masks.changed(None, more=self._vocabulary.stops)
         return scores.best(position, self._masks.words(stops)), stops
 
     def _spelled(self, guess: list[int], text: str) -> list[int]:
@@ -280,3 +350,89 @@ class Frontier:
     def _recent(self, tokens: Sequence[int]) -> list[int]:
         """The last of what was committed and of `tokens` behind it."""
         return [*self._said[-_CONTEXT:], *tokens[-_CONTEXT:]][-_CONTEXT:]
+
+
+class Bounded(Free):
+    """Once `reasoning.budget` tokens of reasoning are full, its closing marker is all that may
+    come. What was predicted behind it was meant to be reasoning, and is suspect."""
+
+    def __init__(self, stops: Collection[int], reasoning: Reasoning, words: int):
+        """`words` is the number of 32-bit words that a mask over the vocabulary takes."""
+        super().__init__(stops)
+        self._reasoning, self._said = reasoning, list[int]()
+        self._any = torch.full((1, words), -1, dtype=torch.int32)
+
+    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+        free = super().guide(scores, fixed)
+        L, pinned = len(free.guess), list(fixed.pinned)
+        guess = pinned + free.guess[len(pinned) :]
+        stop = next((i for i, token in enumerate(guess) if token in self._stops), L)
+        begin, marker = _closing(self._said, guess[:stop], self._reasoning)
+        forced = marker[: L - begin] if begin <= stop else []
+        end = max(len(pinned), begin + len(forced) if forced else 0)
+        repaired = bool(forced) and guess[begin : begin + len(forced)] != forced
+        if forced:
+            guess[begin : begin + len(forced)] = forced
+        if repaired:
+            stop = L
+        return replace(
+            free,
+            guess=guess,
+            bitmask=self._any,
+            rows=[~t if i < len(pinned) or i >= begin else 0 for i, t in enumerate(guess[:end])],
+            suspect=end if repaired else L,
+            repaired=repaired,
+            stop=stop,
+        )
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._said += tokens
+
+    def rollback(self, count: int) -> None:
+        del self._said[len(self._said) - count :]
+
+
+class BoundedTokens(FreeTokens):
+    """The same for text that is written left to right."""
+
+    def __init__(self, stops: Collection[int], budget: int, reasoning: Reasoning):
+        super().__init__(stops, budget)
+        self._reasoning, self._said = reasoning, list[int]()
+
+    def look(
+        self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
+    ) -> Look:
+        begin, marker = _closing(self._said, list(draft), self._reasoning)
+        if not marker or begin > len(draft):
+            return super().look(draft)
+        if begin == 0:
+            return Look(forced=marker[: max(0, self._left - 1)], draft=[], rows=[None])
+        free = super().look(draft[:begin])
+        rows = free.rows if len(free.draft) < begin else [*free.rows[:-1], ~marker[0]]
+        return Look(forced=[], draft=free.draft, rows=rows)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        super().commit(tokens)
+        self._said += tokens
+
+    def rollback(self, count: int) -> None:
+        super().rollback(count)
+        del self._said[len(self._said) - count :]
+
+
+def _closing(said: list[int], guess: list[int], reasoning: Reasoning) -> tuple[int, list[int]]:
+    """Where in `guess`, which comes behind `said`, reasoning must be closed, and what of the marker
+    is not said yet; no tokens where it closes by itself, or there is none."""
+    text, opens, closes = said + guess, reasoning.open, reasoning.close
+    opened = opens.find(text)
+    if opened is None or (opens.size and opened[0]) or reasoning.budget is None:
+        return 0, []
+    end = opened[0] + reasoning.budget
+    closed = closes.find(text[opened[1] :])
+    if closed is not None and opened[1] + closed[1] <= end:
+        return 0, []
+    marker = closes.rest(0)
+    begin = max(opened[1], end - len(marker)) - len(said)
+    if begin < -len(marker):  # it was not closed in time, which a marker of text may not allow
+        return 0, []
+    return max(0, begin), marker[max(0, -begin) :]

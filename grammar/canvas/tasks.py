@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dlm.grammar.excerpt import Excerpt
-from dlm.grammar.kinds.spec import Spec
-from dlm.grammar.markers import CallMarkers
 from dlm.grammar.parse.network import Network
+from dlm.grammar.specs.spec import Spec
+from dlm.grammar.tokens import CallMarkers, Excerpt
 
 
 def build(spec: Spec, markers: CallMarkers | None) -> tuple[Network, bool]:

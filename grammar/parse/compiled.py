@@ -11,21 +11,14 @@ from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.masks.bits import packed, tokens_in
-from dlm.grammar.masks.table import Mask, Masks
-from dlm.grammar.parse.allowed import Allowed, Following
-from dlm.grammar.parse.apart import Apart, Way
-from dlm.grammar.parse.apart_text import ApartText
-from dlm.grammar.parse.exploration import Exploration
-from dlm.grammar.parse.fewest import FewestTokens
-from dlm.grammar.parse.keys import Keys
-from dlm.grammar.parse.made import Limited
-from dlm.grammar.parse.meter import Meter
+from dlm.grammar.masks.bits import Mask, Masks, packed, tokens_in
+from dlm.grammar.parse.earley import Parser, State
+from dlm.grammar.parse.keys import Apart, ApartText, Keys, Way
+from dlm.grammar.parse.limits import Limited, Meter
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.parser import Parser
-from dlm.grammar.parse.remainders import NEVER, Remainders
-from dlm.grammar.parse.state import State
-from dlm.grammar.parse.within import Terminals
+from dlm.grammar.parse.remainders import NEVER, FewestTokens, Remainders
+from dlm.grammar.parse.state_masks import Allowed, Exploration, Following
+from dlm.grammar.parse.terminal_masks import Terminals
 from dlm.grammar.vocabulary import Vocabulary
 
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # of Python objects, roughly

@@ -3,19 +3,37 @@
 Rules cannot say it of what they do not name, and readers differ in what they make of a key that
 comes twice (RFC 8259, section 4). So it is watched beside the parser. Knows JSON's tokens, and no
 grammar: which arrays are of distinct items has to be told.
+
+How a key or an item that is begun can become one that is not there yet.
+
+A key or an item that is there already is refused where it ends. Where nothing but its end could
+follow, that is too late: of keys of three letters, or items of ten values, there may be no other.
+So no token is allowed after which there is no way to something new; and a completion that would
+repeat something goes this way instead.
+
+A short text to the end in which no key and no distinct item comes twice.
+
+It is the grammar's shortest. Where that repeats a key or an item, the text goes back to where this
+was begun, and takes a way to another one (`apart.py`).
 """
 
+import heapq
 import json
 import re
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import count
+from sys import maxsize
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt32
 
-from dlm.grammar.parse.partial import Partial, hashable
-from dlm.grammar.quotes import QuotedTokens
+from dlm.grammar.json_text import QuotedTokens
+from dlm.grammar.parse.earley import Parser, State
+from dlm.grammar.parse.limits import Meter
+from dlm.grammar.parse.shared_masks import Partial, hashable
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _OPEN, _CLOSE = b"{[", b"}]"
@@ -267,3 +285,166 @@ def _decoded(key: bytes) -> str:
     if b"\\" not in key:  # nearly all: several times as fast
         return key.decode()
     return json.loads(b'"%s"' % key)
+
+
+_MOST = 4096  # places that are looked at
+_UNITS = 3  # of work for one
+_NICE = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ _"
+_TENS = 10  # bytes of a range that are all tried: digits may spell one number in many ways
+
+
+class Way(NamedTuple):
+    """A text that makes the difference, and where it leads."""
+
+    text: bytes
+    state: State
+    keys: Keys
+
+
+class Apart:
+    """Ways to what is not there yet, in one grammar."""
+
+    def __init__(self, parser: Parser, meter: Meter):
+        self._parser, self._meter = parser, meter
+        self.distinct = bool(parser.network.distinct)
+
+    def after(self, state: State, keys: Keys, piece: bytes) -> Keys | None:
+        """`keys` after `piece`, which is read at `state`; None where something comes twice."""
+        if not self.distinct or b"[" not in piece:
+            return keys.after(piece)
+
+        def is_distinct(place: int) -> bool:
+            before = self._parser.after(state, 0, piece[:place]) if place else state
+            return before is not None and self._opens_distinct(before)
+
+        return keys.after(piece, is_distinct)
+
+    def way(self, state: State, keys: Keys) -> Way | None:
+        """A way from `state` to where what is at risk is new; None: none is found.
+
+        It is of the fewest bytes to the end of the text.
+        """
+        risks = keys.at_risk
+        numbers = count(0, -1)  # of those that are as far, the last one is followed
+        heap = [(state.cost or 0, next(numbers), b"", state, keys)]
+        seen = {(state, keys)}
+        for _ in range(_MOST):
+            if not heap:
+                return None
+            _, _, text, at, known = heapq.heappop(heap)
+            self._meter.add(_UNITS)
+            now = known.at_risk
+            if all(now.get(place, maxsize) > held for place, held in risks.items()):
+                return Way(text, at, known)
+            taken = {rest[:1] for rest in known.taken}
+            for byte in self._bytes(at, known, taken):
+                onward = self._parser.behind(at, byte)
+                if onward is None or onward.cost is None:
+                    continue
+                piece = bytes([byte])
+                after = self.after(at, known, piece)
+                if after is not None and (onward, after) not in seen:
+                    seen.add((onward, after))
+                    cost = len(text) + 1 + onward.cost
+                    heapq.heappush(heap, (cost, next(numbers), text + piece, onward, after))
+        return None
+
+    def _opens_distinct(self, state: State) -> bool:
+        """An array that is opened at `state` is, or may be, one of distinct items."""
+        network, scanners = self._parser.network, self._parser.scanners
+        return any(
+            thread.behind.state in network.distinct
+            for thread in state.threads
+            for low, high, _ in scanners[thread.terminal].moves(thread.at)
+            if low <= ord("[") <= high
+        )
+
+    def _bytes(self, state: State, keys: Keys, taken: set[bytes]) -> Iterator[int]:
+        """Bytes that may follow: of each range, those of `taken` and another one."""
+        for low, high in self._parser.ranges(state):
+            if not keys.string and high - low < _TENS:
+                yield from range(low, high + 1)
+                continue
+            yield from (rest[0] for rest in taken if rest and low <= rest[0] <= high)
+            others = (byte for byte in (*_NICE, *range(low, high + 1)) if low <= byte <= high)
+            other = next((byte for byte in others if bytes([byte]) not in taken), None)
+            if other is not None:
+                yield other
+
+
+_MOST_REPEATED = 512  # keys and items of one text that have to become others
+_AT_ONCE = 256  # bytes that are read before the shortest text from there is asked for again
+
+Text = list[bytes | int]  # bytes, and control tokens by their ids
+
+
+class ApartText:
+    """The text from one state on, written as far as it is asked for.
+
+    Where work runs out in the middle, `Unfinished` is raised, and asking again goes on.
+    """
+
+    def __init__(
+        self,
+        parser: Parser,
+        apart: Apart,
+        way: Callable[[State, Keys], Way | None],
+        meter: Meter,
+        begin: tuple[State, Keys],
+    ):
+        """`way` is `Apart.way`, remembered."""
+        self._parser, self._apart, self._way, self._meter = parser, apart, way, meter
+        self._parts, self._text = Text(), bytearray()  # what is written: the text comes last
+        self._state, self._keys = begin
+        # Where a key or an item was begun that may be there already: a place in the text.
+        self._begun: tuple[int, State, Keys] = (0, *begin)
+        self._repeated, self._impossible = 0, False
+
+    def written(self, most: int) -> Text | None:
+        """At least the first `most` bytes, or all of it; None: there is none, or none is found."""
+        while self._state.cost and len(self._text) < most and not self._impossible:
+            self._meter.spend(1 + min(most, self._state.cost, _AT_ONCE) // 4)
+            for symbol in _symbols(self._parser.completion(self._state, _AT_ONCE)):
+                if not self._read(symbol):
+                    break
+        return None if self._impossible else [*self._parts, bytes(self._text)]
+
+    def _read(self, symbol: bytes | int) -> bool:
+        """Write a byte or a control token; False: the shortest text from here is another now."""
+        if isinstance(symbol, int):
+            onward, after = self._parser.after(self._state, symbol, b""), self._keys
+        else:
+            onward = self._parser.behind(self._state, symbol[0])
+            after = self._apart.after(self._state, self._keys, symbol)
+        if onward is None or onward.cost is None:
+            self._impossible = True
+            return False
+        if after is None:
+            self._become_another()
+            return False
+        if isinstance(symbol, int):
+            self._parts += [bytes(self._text), symbol]
+            self._text.clear()
+        else:
+            self._text += symbol
+        if not self._keys.at_risk or not self._text:
+            self._begun = len(self._text), onward, after
+        self._state, self._keys = onward, after
+        return True
+
+    def _become_another(self) -> None:
+        place, before, held = self._begun
+        way = self._way(before, held)
+        self._repeated += 1
+        if way is None or self._repeated > _MOST_REPEATED:
+            self._impossible = True
+            return
+        self._text[place:] = way.text
+        self._state, self._keys = way.state, way.keys
+        self._begun = len(self._text), way.state, way.keys
+
+
+def _symbols(parts: Text) -> Iterator[bytes | int]:
+    """The bytes of a text, one by one, and its control tokens."""
+    for part in parts:
+        yield from (part,) if isinstance(part, int) else (bytes([byte]) for byte in part)

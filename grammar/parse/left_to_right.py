@@ -9,13 +9,13 @@ from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.common import common
 from dlm.grammar.constraint import Look, Row
 from dlm.grammar.errors import DeadEndError, GrammarError, Unfinished
 from dlm.grammar.masks import bits
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Reasoning
+from dlm.grammar.tokens import common
 
 _AMPLE = 32  # tokens of room for the text's completion, beyond those that it takes
 _CONTEXT = 20  # tokens of the text so far that are remembered, to spell what follows

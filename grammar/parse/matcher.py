@@ -2,21 +2,143 @@
 
 What the frontier does over canvases rests on it, and so can any decoder that writes from left to
 right: take only tokens out of `allowed(budget)`, and the text is valid and ends in time.
+
+Completions of what a matcher has begun, in which no key and no distinct item comes twice.
+
+The parser knows the shortest text to the end, and no keys: where the grammar leaves keys free, it
+would write `"":0` again and again. Here such keys and items become others (`apart_text.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from sys import maxsize
 
 import numpy as np
+from jaxtyping import UInt32
 
-from dlm.grammar.errors import GrammarError
-from dlm.grammar.masks.table import Mask
+from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
+from dlm.grammar.masks.bits import Mask
 from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.completions import Completions
+from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.reasoning import Reasoning
-from dlm.grammar.parse.state import State
+
+_TOLD = 1 << 15  # bytes of a completion that is counted just to say how long it is
+
+
+def most_tokens(cost: int) -> int:
+    """That a text of so many bytes takes: a free key has four or more, and two make it differ."""
+    return cost + cost // 2 + 2
+
+
+class Completions:
+    """Of one grammar. Where its keys are not free, they are the grammar's own."""
+
+    def __init__(self, compiled: Compiled):
+        self._compiled, self._vocabulary = compiled, compiled.vocabulary
+
+    def closes_within(self, state: State, keys: Keys | None, tokens: int) -> bool:
+        """The text can be completed in so many tokens, its stop not counted."""
+        compiled = self._compiled
+        if keys is None:
+            return compiled.closes_within(state, tokens)
+        told = compiled.decided_by_bytes(state, tokens, most_tokens(state.cost or 0))
+        if told is False or (told and not compiled.runs_out):
+            return told
+        shortest = self.shortest(state, keys, tokens)
+        return shortest is not None and len(shortest) <= tokens
+
+    def allowed(
+        self, state: State, keys: Keys | None, budget: int, fits: Callable[[int], bool]
+    ) -> UInt32[np.ndarray, " words"] | None:
+        """The tokens after which the text can be completed within `budget`, as packed bits.
+
+        The token and the stop count. None: all tokens. Where keys are free, `fits` says of a token
+        whether it does.
+        """
+        known, key = self._compiled.closings, (state, keys, budget)
+        if key not in known:
+            known[key] = self._closing(state, keys, budget, fits)
+        return known[key]
+
+    def _closing(
+        self, state: State, keys: Keys | None, budget: int, fits: Callable[[int], bool]
+    ) -> UInt32[np.ndarray, " words"] | None:
+        if keys is None:
+            return self._compiled.closing(state, budget - 2)
+        # as `most_tokens` bounds it, where nothing runs out
+        sure = -1 if self._compiled.runs_out else 2 * (budget - 4) // 3
+        in_key = keys.key is not None or keys.watched
+        return self._compiled.closing_apart(state, sure, fits, in_key)
+
+    def shortest(self, state: State, keys: Keys | None, tokens: int) -> list[int] | None:
+        """The tokens of a shortest text to the end; None: there is none.
+
+        At most so many `tokens`, if that is known to be possible.
+        """
+        compiled = self._compiled
+        if keys is None:
+            return compiled.shortest_completion(state, tokens)
+        spelled = compiled.spelled_apart(state, keys)
+        if spelled is None or len(spelled) > tokens:
+            other = compiled.shortest_completion(state, tokens)
+            if other and len(other) <= tokens and self._is_apart(state, keys, other):
+                return other
+        return spelled
+
+    def completing(
+        self, state: State, keys: Keys | None, tokens: int
+    ) -> tuple[list[int] | None, bool]:
+        """One of at most so many tokens, and whether that is all of it; None: there is none.
+
+        Where its bytes bound its tokens, its beginning is enough to go on with.
+        """
+        most = state.cost or 0
+        told = self._compiled.decided_by_bytes(state, tokens, most_tokens(most) if keys else most)
+        if told is False:
+            return None, False
+        if told is None or (keys and self._compiled.runs_out):
+            return self.shortest(state, keys, tokens), True
+        if keys is None:
+            return self._compiled.begun(state), False
+        return self._compiled.begun_apart(state, keys), False
+
+    def too_long(
+        self, state: State, keys: Keys | None, first: int, budget: int
+    ) -> BudgetError | DeadEndError:
+        """What to raise where none fits `budget` tokens, the stop and `first` others among them."""
+        least = first + self._compiled.fewest_possible(state) + 1
+        if least > budget and (state.cost or 0) > _TOLD:  # too long to be counted for the message
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, more than {budget}", least
+            )
+        if not self._compiled.counts(state):
+            cost = state.cost or 0
+            enough = first + (most_tokens(cost) if keys else cost) + 1
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
+                f"but it is too long to tell whether it fits {budget}",
+                enough,
+            )
+        shortest = self.shortest(state, keys, budget - 1 - first)
+        if shortest is None:
+            return DeadEndError(
+                "no text that the grammar accepts can be written in this vocabulary"
+            )
+        needed = first + len(shortest) + 1
+        return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
+
+    def _is_apart(self, state: State, keys: Keys, tokens: list[int]) -> bool:
+        """Whether `tokens` can follow without a key or an item that is there already."""
+        compiled = self._compiled
+        for token in tokens:
+            after = compiled.apart.after(state, keys, self._vocabulary.pieces[token])
+            onward = compiled.after(state, token)
+            if onward is None or after is None:
+                return False
+            state, keys = onward, after
+        return True
+
 
 # Where a token was read: state, bytes of a marker, tokens of reasoning, keys, what was promised.
 _Before = tuple["_Phase", State, int, int, Keys | None, list[int] | None]
@@ -120,7 +242,7 @@ class Matcher:
         opens = reasoning.open.rest(marker)[0]
         if marker:
             return ~opens
-        return masks.changed(self._compiled.mask(self._state), add=[opens])
+        return masks.changed(self._compiled.mask(self._state), more=[opens])
 
     def allowed(self, budget: int | None = None) -> np.ndarray:
         """The same as packed bits `[words]`, a copy: token `v` is bit `v % 32` of word `v // 32`.
@@ -198,7 +320,7 @@ class Matcher:
             suspects = compiled.suspects(keys, masks.words(mask))
             compiled.meter.spend(1 + len(suspects) // 2)
             doubles = [token for token in suspects if self._read(token) is None]
-            known = masks.known[mask, keys] = masks.changed(mask, remove=doubles)
+            known = masks.known[mask, keys] = masks.changed(mask, fewer=doubles)
         return known
 
     def _behind_closing(self, rest: list[int] | None) -> list[int] | None:
@@ -235,10 +357,10 @@ class Matcher:
         )
         if left is not None:
             first = (self.completing(budget - 1) or [])[:1]
-            left = left | self._compiled.masks.words(self._compiled.masks.changed(None, add=first))
+            left = left | self._compiled.masks.words(self._compiled.masks.changed(None, more=first))
         if left is not None and self._state.cost == 0:
             left = left | self._compiled.masks.words(
-                self._compiled.masks.changed(None, add=self._compiled.vocabulary.stops)
+                self._compiled.masks.changed(None, more=self._compiled.vocabulary.stops)
             )
         return left
 

@@ -1,20 +1,167 @@
-"""Union, intersection, difference and complement of deterministic automata; words and lengths."""
+"""Union, intersection, difference and complement of deterministic automata; words and lengths.
+
+Deterministic automata over classes of characters, as they are made, and their minimum.
+"""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
-from dlm.grammar.regex.effort import spend
-from dlm.grammar.regex.ranges import EVERY, Ranges, alphabet, inverted
-from dlm.grammar.regex.table import (
-    MOST_STATES,
-    Edge,
-    Machine,
-    TooLargeError,
-    explored,
-    minimal,
-    numbered,
-)
+from dlm.grammar.regex.nodes import EVERY, Ranges, alphabet, inverted, spend
+
+MOST_STATES = 4096
+_MOST_EDGES = 300_000  # of one construction: about a second
+
+Edge = tuple[int, int, int]  # the characters from `low` to `high` lead to a state
+Edges = tuple[tuple[Edge, ...], ...]  # by state: sorted and disjoint
+Machine = tuple[Edges, frozenset[int]]  # and the final states
+State = TypeVar("State", bound=Hashable)
+
+
+class TooLargeError(Exception):
+    """An automaton of more states, or more work, than a grammar is worth."""
+
+    def __init__(self, reason: str = f"its automaton has over {MOST_STATES:,} states"):
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where each class of characters leads, by state. It begins in state 0."""
+
+    classes: list[Ranges]
+    rows: list[dict[int, int]]
+    final: set[int]
+
+
+def explored(
+    start: State,
+    follow: Callable[[State], Iterable[tuple[int, State]]],
+    accepts: Callable[[State], bool],
+    classes: list[Ranges],
+    limit: int = MOST_STATES,
+) -> Table:
+    """All states that can be reached; `follow` gives the classes that go on, and where to."""
+    numbers, work = {start: 0}, [start]
+    rows: list[dict[int, int]] = []
+    edges = 0
+    for state in work:  # it grows meanwhile
+        row = {}
+        for letter, to in follow(state):
+            number = numbers.get(to)
+            if number is None:
+                number = numbers[to] = len(work)
+                work.append(to)
+            row[letter] = number
+        rows.append(row)
+        edges += len(row)
+        spend(1 + len(row))
+        if len(work) > limit:
+            raise TooLargeError(f"its automaton has over {limit:,} states")
+        if edges > _MOST_EDGES:
+            raise TooLargeError(f"its automaton has over {_MOST_EDGES:,} edges")
+    return Table(classes, rows, {number for state, number in numbers.items() if accepts(state)})
+
+
+def minimal(table: Table) -> Machine:
+    """The least automaton of the same texts; its states are numbered as a search finds them."""
+    inverse: list[list[tuple[int, int]]] = [[] for _ in table.rows]
+    for state, row in enumerate(table.rows):
+        for letter, to in row.items():
+            inverse[to].append((letter, state))
+    alive = _alive(inverse, table.final)
+    if 0 not in alive:
+        return ((),), frozenset()
+    rows = [
+        {letter: to for letter, to in row.items() if to in alive} if state in alive else {}
+        for state, row in enumerate(table.rows)
+    ]
+    block_of = _refined(rows, inverse, alive, table.final)
+    first: dict[int, int] = {}  # of each block, a state
+    for state in alive:
+        first.setdefault(block_of[state], state)
+    blocks: list[dict[int, Ranges]] = [{} for _ in range(max(first) + 1)]
+    for block, state in first.items():
+        found: dict[int, list[tuple[int, int]]] = {}
+        for letter, to in rows[state].items():
+            found.setdefault(block_of[to], []).extend(table.classes[letter])
+        blocks[block] = {to: tuple(ranges) for to, ranges in found.items()}
+    return numbered(blocks, {block_of[state] for state in table.final}, block_of[0])
+
+
+def numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0) -> Machine:
+    """A minimal automaton, its states in the order in which a search from `start` finds them."""
+    numbers, work = {start: 0}, [start]
+    edges: list[tuple[Edge, ...]] = []
+    for state in work:  # it grows meanwhile
+        found: list[Edge] = []
+        every = sorted((*r, to) for to, ranges in rows[state].items() for r in ranges)
+        spend(len(every) // 3)  # of one class of characters there may be 700 ranges
+        for low, high, to in every:
+            number = numbers.setdefault(to, len(work))
+            if number == len(work):
+                work.append(to)
+            if found and found[-1][1] + 1 == low and found[-1][2] == number:
+                low = found.pop()[0]
+            found.append((low, high, number))
+        edges.append(tuple(found))
+    return tuple(edges), frozenset(numbers[state] for state in final if state in numbers)
+
+
+def _alive(inverse: list[list[tuple[int, int]]], final: Iterable[int]) -> set[int]:
+    """The states with a way to a final one."""
+    alive, work = set(final), list(final)
+    while work:
+        for _, state in inverse[work.pop()]:
+            if state not in alive:
+                alive.add(state)
+                work.append(state)
+    return alive
+
+
+def _refined(
+    rows: list[dict[int, int]],
+    inverse: list[list[tuple[int, int]]],
+    alive: set[int],
+    final: set[int],
+) -> list[int]:
+    """By state, the number of its block: no text tells the states of a block apart (Hopcroft)."""
+    block_of = [-1] * len(rows)
+    kinds: dict[Hashable, set[int]] = {}
+    for state in alive:
+        kinds.setdefault((state in final, frozenset(rows[state])), set()).add(state)
+    blocks = list(kinds.values())
+    for number, block in enumerate(blocks):
+        for state in block:
+            block_of[state] = number
+    work = list(range(len(blocks)))
+    while work:
+        sources: dict[int, list[int]] = {}
+        for to in blocks[work.pop()]:
+            for letter, state in inverse[to]:
+                sources.setdefault(letter, []).append(state)
+        for states in sources.values():
+            touched: dict[int, list[int]] = {}
+            for state in states:
+                touched.setdefault(block_of[state], []).append(state)
+            for number, part in touched.items():
+                if number < 0 or len(part) == len(block := blocks[number]):
+                    continue
+                # The smaller part gets a new number: the larger one need not be looked at again.
+                if 2 * len(part) <= len(block):
+                    new = set(part)
+                    block -= new
+                else:
+                    new = block.difference(part)
+                    blocks[number] = set(part)
+                for state in new:
+                    block_of[state] = len(blocks)
+                work.append(len(blocks))
+                blocks.append(new)
+    return block_of
+
 
 ANYTHING: Machine = ((tuple((low, high, 0) for low, high in EVERY),), frozenset({0}))
 _HALF = re.compile("[\ud800-\udfff]")

@@ -1,15 +1,26 @@
-"""Sets of characters that ECMA-262 has names for under its flag u: escapes, and case.
+r"""Sets of characters that ECMA-262 has names for under its flag u: escapes, and case.
 
-Readers differ in what `\\d`, `\\w` and `\\s` are: for ECMA-262 mostly ASCII, for Python's `re` and
+Readers differ in what `\d`, `\w` and `\s` are: for ECMA-262 mostly ASCII, for Python's `re` and
 Rust's `regex` any alphabet's. So each has a narrow meaning, what all of them match, and a wide one.
+
+Sets of characters by their Unicode properties: all that ECMA-262 knows between `\p{` and `}`.
+
+General categories are read from `unicodedata`; scripts and binary properties are asked of the
+`regex` library, which looks at every character once: about 10 ms for each property.
 """
 
+import re
+import sys
 import unicodedata
+from array import array
 from bisect import bisect_left
 from functools import lru_cache
 from itertools import chain, groupby, starmap
 
-from dlm.grammar.regex.ranges import Ranges, union
+import regex
+
+from dlm.grammar.regex.nodes import EVERY, Ranges, inverted, union
+from dlm.grammar.shared_cache import RESULTS
 
 DIGITS: Ranges = ((0x30, 0x39),)
 WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
@@ -63,3 +74,133 @@ def _variants() -> tuple[dict[int, list[int]], list[int]]:
                 break
     variants = {point: group for group in alike.values() if len(group) > 1 for point in group}
     return variants, sorted(variants)
+
+
+_CATEGORIES = {  # PropertyValueAliases.txt of Unicode
+    name: short
+    for line in """
+        L Letter|LC Cased_Letter|Lu Uppercase_Letter|Ll Lowercase_Letter|Lt Titlecase_Letter
+        Lm Modifier_Letter|Lo Other_Letter|M Mark Combining_Mark|Mn Nonspacing_Mark|Mc Spacing_Mark
+        Me Enclosing_Mark|N Number|Nd Decimal_Number digit|Nl Letter_Number|No Other_Number
+        P Punctuation punct|Pc Connector_Punctuation|Pd Dash_Punctuation|Ps Open_Punctuation
+        Pe Close_Punctuation|Pi Initial_Punctuation|Pf Final_Punctuation|Po Other_Punctuation
+        S Symbol|Sm Math_Symbol|Sc Currency_Symbol|Sk Modifier_Symbol|So Other_Symbol|Z Separator
+        Zs Space_Separator|Zl Line_Separator|Zp Paragraph_Separator|C Other|Cc Control cntrl
+        Cf Format|Cs Surrogate|Co Private_Use|Cn Unassigned
+    """.replace("\n", "|").split("|")
+    if line.strip()
+    for short, *names in [line.split()]
+    for name in (short, *names)
+}
+_BINARY = frozenset(  # binary-unicode-properties of ECMA-262, with their short names
+    """
+    ASCII_Hex_Digit AHex Alphabetic Alpha Bidi_Control Bidi_C Bidi_Mirrored Bidi_M Case_Ignorable CI
+    Cased Changes_When_Casefolded CWCF Changes_When_Casemapped CWCM Changes_When_Lowercased CWL
+    Changes_When_NFKC_Casefolded CWKCF Changes_When_Titlecased CWT Changes_When_Uppercased CWU Dash
+    Default_Ignorable_Code_Point DI Deprecated Dep Diacritic Dia Emoji Emoji_Component EComp
+    Emoji_Modifier EMod Emoji_Modifier_Base EBase Emoji_Presentation EPres Extended_Pictographic
+    ExtPict Extender Ext Grapheme_Base Gr_Base Grapheme_Extend Gr_Ext Hex_Digit Hex
+    IDS_Binary_Operator IDSB IDS_Trinary_Operator IDST ID_Continue IDC ID_Start IDS Ideographic Ideo
+    Join_Control Join_C Logical_Order_Exception LOE Lowercase Lower Math Noncharacter_Code_Point
+    NChar Pattern_Syntax Pat_Syn Pattern_White_Space Pat_WS Quotation_Mark QMark Radical
+    Regional_Indicator RI Sentence_Terminal STerm Soft_Dotted SD Terminal_Punctuation Term
+    Unified_Ideograph UIdeo Uppercase Upper Variation_Selector VS White_Space space XID_Continue
+    XIDC XID_Start XIDS
+    """.split()
+)
+_NFKC_CASEFOLDED = ("Changes_When_NFKC_Casefolded", "CWKCF")  # which the library does not know
+_CATEGORY = ("General_Category", "gc")
+_SCRIPT = {"Script": "sc", "sc": "sc", "Script_Extensions": "scx", "scx": "scx"}
+_PROPERTY = re.compile(r"\\[pP]\{([^{}]*)\}")
+_VALUE = re.compile(r"[A-Za-z][A-Za-z_]*")
+_SURROGATE = (0xD800, 0xDFFF)
+_UNCHANGED = ((0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x17000, 0x18D8F), (0x20000, 0x2F7FF))
+
+
+@RESULTS.remembered
+def property_(text: str) -> Ranges | None:
+    """Return the characters that `text` between the braces of `\\p{}` stands for; None if ECMA-262
+    knows no such property. A script's name alone is its characters, as in Rust and PCRE.
+    """
+    name, equals, value = text.partition("=")
+    if equals and name in _SCRIPT:
+        return _script(_SCRIPT[name], value)
+    if equals:
+        return _category(value) if name in _CATEGORY else None
+    if text in ("Any", "ASCII"):
+        return EVERY if text == "Any" else ((0, 0x7F),)
+    if text == "Assigned":
+        return inverted(_categories()["Cn"])
+    if text in _NFKC_CASEFOLDED:
+        return _changed_by_nfkc_casefold()
+    if text in _BINARY:
+        return _matching(rf"\p{{{text}=Yes}}")
+    return _category(text) or _script("sc", text)
+
+
+def looked_up(pattern: str) -> set[str]:
+    """Return the properties in a pattern for which `property_` looks at every character."""
+    named = {found.rpartition("=")[2] for found in _PROPERTY.findall(pattern)}
+    return named.difference(_CATEGORIES, ("Any", "ASCII", "Assigned"))
+
+
+def _category(name: str) -> Ranges | None:
+    if (short := _CATEGORIES.get(name)) is None:
+        return None
+    kinds = ("Lu", "Ll", "Lt") if short == "LC" else (short,)
+    found = (r for kind, ranges in _categories().items() if kind.startswith(kinds) for r in ranges)
+    return inverted(inverted(found))  # without surrogates
+
+
+def _script(name: str, value: str) -> Ranges | None:
+    if not _VALUE.fullmatch(value):
+        return None
+    try:
+        return _matching(rf"\p{{{name}={value}}}")
+    except regex.error:
+        return None
+
+
+def _matching(one: str) -> Ranges:
+    """The characters that a pattern of the `regex` library matches. Raises `regex.error`."""
+    found = regex.compile(f"(?:{one})+").finditer(_all_characters())
+    return inverted(inverted((run.start(), run.end() - 1) for run in found))
+
+
+@lru_cache(maxsize=1)
+def _all_characters() -> str:
+    """Every code point at its own index: 4.5 MB."""
+    points = array("I", range(sys.maxunicode + 1)).tobytes()
+    return points.decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
+
+
+@lru_cache(maxsize=1)
+def _categories() -> dict[str, list[tuple[int, int]]]:
+    found: dict[str, list[tuple[int, int]]] = {}
+    start = 0
+    for kind, run in groupby(map(unicodedata.category, map(chr, range(sys.maxunicode + 1)))):
+        end = start + sum(1 for _ in run)
+        found.setdefault(kind, []).append((start, end - 1))
+        start = end
+    return found
+
+
+@lru_cache(maxsize=1)
+def _changed_by_nfkc_casefold() -> Ranges:
+    """Characters that NFKC_Casefold changes or removes; most ideographs and syllables stay."""
+    ignorable = _matching(r"\p{DI}")
+    assigned = (r for kind, ranges in _categories().items() if kind != "Cn" for r in ranges)
+    private = _categories()["Co"]
+    looked_at = inverted((*_UNCHANGED, *private, *inverted(assigned), _SURROGATE))
+    changed = (
+        (point, point)
+        for low, high in looked_at
+        for point in range(low, high + 1)
+        if _nfkc_casefold(chr(point)) != chr(point)
+    )
+    return union((*ignorable, *changed))
+
+
+def _nfkc_casefold(text: str) -> str:
+    folded = unicodedata.normalize("NFD", text).casefold()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", folded).casefold())

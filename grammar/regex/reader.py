@@ -11,11 +11,10 @@ by name and place.
 import re
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.characters import LINE_ENDS, any_case, named
-from dlm.grammar.regex.properties import property_
-from dlm.grammar.regex.ranges import EVERY, Ranges, inverted, union
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.characters import LINE_ENDS, any_case, named, property_
+from dlm.grammar.regex.nodes import (
     EMPTY,
+    EVERY,
     NOTHING,
     Alternation,
     Characters,
@@ -23,9 +22,12 @@ from dlm.grammar.rules.nodes import (
     Lookahead,
     Lookbehind,
     Node,
+    Ranges,
     Repetition,
     alternation,
     concatenation,
+    inverted,
+    union,
 )
 
 _NEWLINE: Ranges = ((0x0A, 0x0A),)

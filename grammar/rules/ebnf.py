@@ -11,18 +11,18 @@ linear in the text.
 
 import re
 
-from dlm.grammar.rules.nodes import Literal, Node, Reference, Repetition
-from dlm.grammar.rules.nodes import alternation as either
-from dlm.grammar.rules.nodes import concatenation as row
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.rules.source import (
+from dlm.grammar.regex.nodes import Literal, Node, Reference, Repetition
+from dlm.grammar.regex.nodes import alternation as either
+from dlm.grammar.regex.nodes import concatenation as row
+from dlm.grammar.rules.rules import (
     ANY_CHARACTER,
     MOST_NESTED,
     MOST_REPEATED,
+    Rules,
     Source,
+    Tokens,
     characters,
 )
-from dlm.grammar.rules.tokens import Tokens
 
 _SPACE = r"(?:[ \t\r\n]++|\#[^\r\n]*+)*+"  # possessive: there is one way to read it
 _TOKEN = re.compile(

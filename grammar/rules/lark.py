@@ -19,12 +19,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.regex.pattern import automaton_of
-from dlm.grammar.rules.lark_common import COMMON
-from dlm.grammar.rules.lark_nodes import Both, Data, Item, Not, Parsed, Regex, Use, is_terminal
-from dlm.grammar.rules.lark_syntax import parse
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of
+from dlm.grammar.regex.nodes import (
     EMPTY,
     Alternation,
     Concatenation,
@@ -37,8 +33,19 @@ from dlm.grammar.rules.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.rules.source import Source
+from dlm.grammar.rules.lark_syntax import (
+    COMMON,
+    Both,
+    Data,
+    Item,
+    Not,
+    Parsed,
+    Regex,
+    Use,
+    is_terminal,
+    parse,
+)
+from dlm.grammar.rules.rules import Rules, Source
 from dlm.grammar.rules.terminals import matching
 
 Schemas = Callable[[Any, Rules], Node]  # the values of a JSON schema, their rules added

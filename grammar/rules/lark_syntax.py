@@ -1,14 +1,18 @@
 """What a Lark grammar says, as it is written: items, and expressions of nodes.
 
 Knows no terminals, no `%ignore` and no templates but their form: `lark.py` gives them meaning.
+
+What a Lark grammar says, before it is known what its names mean.
+
+The terminals of Lark's `common` library, by what its documentation says of them.
 """
 
 import json
 import re
+from dataclasses import dataclass, field
 from typing import Any
 
-from dlm.grammar.rules.lark_nodes import Both, Data, Item, Not, Parsed, Regex, Use, is_terminal
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.nodes import (
     EMPTY,
     Literal,
     Node,
@@ -18,8 +22,77 @@ from dlm.grammar.rules.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.rules.source import MOST_NESTED, MOST_REPEATED, Source, characters
-from dlm.grammar.rules.tokens import Tokens
+from dlm.grammar.rules.rules import MOST_NESTED, MOST_REPEATED, Source, Tokens, characters
+
+
+@dataclass(frozen=True, slots=True)
+class Regex(Node):
+    """What stands between slashes, and the flags behind it."""
+
+    pattern: str
+    flags: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Both(Node):
+    """Texts that all parts match."""
+
+    parts: tuple[Node, ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Node):
+    """Texts that the part does not match."""
+
+    part: Node
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use(Node):
+    """A template with what stands for its parameters."""
+
+    name: str
+    arguments: tuple[Node, ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data(Node):
+    """`%json` or `%regex`, by `name`, and the JSON behind it, as text."""
+
+    name: str
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The definition of a rule or a terminal."""
+
+    body: Node
+    at: int
+    priority: int = 0
+    params: tuple[str, ...] = ()
+    options: dict[str, Node | None] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()  # of rules and terminals that it is made of
+
+
+@dataclass(slots=True)
+class Parsed:
+    """A whole grammar. `used` says where each name is used first."""
+
+    items: dict[str, Item] = field(default_factory=dict)
+    imported: dict[str, tuple[str, int]] = field(default_factory=dict)  # from common, by new name
+    ignored: list[Node] = field(default_factory=list)
+    used: dict[str, int] = field(default_factory=dict)
+
+
+def is_terminal(name: str) -> bool:
+    return name.lstrip("_")[0].isupper()
+
 
 _NAME = r"_*[A-Za-z](?:[A-Za-z0-9_]|-(?!>))*"
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"i?'
@@ -291,3 +364,35 @@ class _Parser(Tokens):
 
 def _in_any_case(text: str, at: int) -> Node:
     return Regex(re.sub(r"([\\^$.*+?()[\]{}|/])", r"\\\1", text), "i", at) if text else Literal("")
+
+
+_EXPONENT = r"[eE][+-]?\d+"
+_DECIMAL = r"(?:\d+\.\d*|\.\d+)"
+_FLOAT = rf"(?:{_DECIMAL}(?:{_EXPONENT})?|\d+{_EXPONENT})"
+COMMON = {
+    "DIGIT": r"\d",
+    "HEXDIGIT": "[0-9A-Fa-f]",
+    "INT": r"\d+",
+    "SIGNED_INT": r"[+-]?\d+",
+    "DECIMAL": _DECIMAL,
+    "_EXP": _EXPONENT,
+    "FLOAT": _FLOAT,
+    "SIGNED_FLOAT": rf"[+-]?{_FLOAT}",
+    "NUMBER": rf"(?:{_FLOAT}|\d+)",
+    "SIGNED_NUMBER": rf"[+-]?(?:{_FLOAT}|\d+)",
+    "ESCAPED_STRING": r'"(?:[^"\\\n]|\\[^\n])*"',
+    "LCASE_LETTER": "[a-z]",
+    "UCASE_LETTER": "[A-Z]",
+    "LETTER": "[A-Za-z]",
+    "WORD": "[A-Za-z]+",
+    "CNAME": "[A-Za-z_][A-Za-z0-9_]*",
+    "WS_INLINE": r"[ \t]+",
+    "WS": r"[ \t\f\r\n]+",
+    "CR": r"\r",
+    "LF": r"\n",
+    "NEWLINE": r"(?:\r?\n)+",
+    "SH_COMMENT": r"#[^\n]*",
+    "CPP_COMMENT": r"\/\/[^\n]*",
+    "C_COMMENT": r"\/\*(?:[^*]|\*+[^*\/])*\*+\/",
+    "SQL_COMMENT": r"--[^\n]*",
+}

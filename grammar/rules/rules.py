@@ -1,14 +1,28 @@
-"""The rules of one grammar, by name. Knows no notation."""
+"""The rules of one grammar, by name. Knows no notation.
 
+The tokens of a grammar's text, one behind the other. Knows no notation: it is told the forms.
+
+The text of a grammar, as its readers walk along it: tokens, and where an error is.
+
+Knows no notation.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
 from itertools import count
+from typing import NoReturn, cast
 
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.nodes import (
     EMPTY,
+    EVERY,
     Alternation,
+    Characters,
     Concatenation,
     Node,
     Reference,
     Repetition,
+    inverted,
 )
 
 
@@ -54,3 +68,123 @@ def _renamed(node: Node, names: dict[str, Reference]) -> Node:
         case Repetition(part, low, high):
             return Repetition(_renamed(part, names), low, high)
     return node
+
+
+MOST_CHARACTERS = 262_144  # of a grammar
+MOST_NESTED = 64  # brackets within brackets
+MOST_REPEATED = 1_000_000_000  # times that a repetition may ask for
+
+_LAST = 0x10FFFF
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.)|$)", re.DOTALL)
+_NAMED = {
+    **dict(zip("abefnrtv0", "\a\b\x1b\f\n\r\t\v\0", strict=True)),
+    **{mark: mark for mark in "\"'\\/?"},
+}
+
+
+class Source:
+    """A grammar's text. Raises `InvalidGrammarError` for what is too long, or no text at all."""
+
+    def __init__(self, text: str, kind: str = "grammar"):
+        self.text, self.kind = text, kind
+        if len(text) > MOST_CHARACTERS:
+            reason = f"{len(text)} characters are too many: it takes up to {MOST_CHARACTERS}"
+            raise InvalidGrammarError(kind, reason)
+        if half := re.search("[\ud800-\udfff]", text):
+            raise self.error("half a surrogate pair is no text", half.start())
+
+    def error(self, reason: str, at: int) -> InvalidGrammarError:
+        line = self.text.count("\n", 0, at) + 1
+        column = at - self.text.rfind("\n", 0, at)
+        return InvalidGrammarError(self.kind, reason, f"line {line} column {column}")
+
+    def unescaped(self, start: int, end: int, also: str = "") -> list[tuple[int, bool]]:
+        """Code points between two places, and whether each was escaped; `also` may be, too."""
+        text, at, found = self.text, start, []
+        while (slash := text.find("\\", at, end)) >= 0:
+            found += [(ord(c), False) for c in text[at:slash]]
+            if (escape := _ESCAPE.match(text, slash, end)) is None:
+                raise self.error(r"\u and \U take 4 and 8 hexadecimal digits", slash)
+            point, at = self._point(escape, also), escape.end()
+            low = _ESCAPE.match(text, at, end) if 0xD800 <= point < 0xDC00 else None
+            if low and low[2] and 0xDC00 <= int(low[2], 16) < 0xE000:
+                point = 0x10000 + ((point - 0xD800) << 10) + int(low[2], 16) - 0xDC00
+                at = low.end()
+            found.append((point, True))
+        return found + [(ord(c), False) for c in text[at:end]]
+
+    def literal(self, start: int, end: int) -> str:
+        """The text that is written between two places."""
+        points = [point for point, _ in self.unescaped(start, end)]
+        if any(0xD800 <= point < 0xE000 for point in points):
+            raise self.error("half a surrogate pair is no text", start)
+        return "".join(map(chr, points))
+
+    def _point(self, escape: re.Match[str], also: str) -> int:
+        digits = escape[1] or escape[2] or escape[3]
+        if escape[1] and len(escape[1]) != 2:
+            reason = r"\x takes 2 hexadecimal digits: write \u or \U for more"
+            raise self.error(reason, escape.start())
+        if digits:
+            if (point := int(digits, 16)) > _LAST:
+                raise self.error(f"{escape[0]} is no character", escape.start())
+            return point
+        if (mark := escape[4]) is None or (mark not in _NAMED and mark not in also):
+            raise self.error(f"{escape[0]!r} is no escape", escape.start())
+        return ord(_NAMED.get(mark, mark))
+
+
+def characters(ranges: Iterable[tuple[int, int]], negated: bool = False) -> Characters:
+    """Ranges in any order as a node, without halves of surrogate pairs, which are no characters."""
+    others = inverted(ranges)
+    return Characters(others if negated else inverted(others))
+
+
+ANY_CHARACTER = Characters(EVERY)
+
+
+class Tokens:
+    """The token at hand: its match, its kind (the name of its group) and where it begins.
+
+    `mark` is its text where its kind is that. At the end of the text, the kind is "end".
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        forms: "re.Pattern[str]",
+        between: "re.Pattern[str]",
+        unfinished: Mapping[str, str],
+    ):
+        """`between` matches what separates tokens; `unfinished` says what is wrong with a
+        character that begins none."""
+        self.source = source
+        self._forms, self._between, self._unfinished = forms, between, unfinished
+        self.token = cast("re.Match[str]", re.match("", ""))
+        self.move(0)
+
+    def move(self, at: int) -> None:
+        """To the first token from there on."""
+        self.at = self.behind(at)
+        found = self._forms.match(self.source.text, self.at)
+        if found is None and self.at < len(self.source.text):
+            mark = self.source.text[self.at]
+            self.fail(self._unfinished.get(mark, f"{mark!r} has no meaning here"))
+        self.kind = (found and found.lastgroup) or "end"
+        self.token = found or self.token
+        self.mark = found["mark"] if found else None
+
+    def behind(self, at: int) -> int:
+        """Where what separates tokens ends that may begin there."""
+        between = self._between.match(self.source.text, at)
+        return between.end() if between else at
+
+    def next(self) -> None:
+        self.move(self.token.end())
+
+    def fail(self, reason: str) -> NoReturn:
+        raise self.source.error(reason, self.at)
+
+    def first_on_its_line(self) -> bool:
+        start = self.source.text.rfind("\n", 0, self.at) + 1
+        return not self.source.text[start : self.at].strip()

@@ -8,11 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.regex.lengths import any_of_length
-from dlm.grammar.regex.pattern import bounded, parse
-from dlm.grammar.rules.analysis import is_nullable, nullable, reachable, references
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, any_of_length, bounded, parse
+from dlm.grammar.regex.nodes import (
     EMPTY,
     Alternation,
     Characters,
@@ -28,6 +25,7 @@ from dlm.grammar.rules.nodes import (
     alternation,
     concatenation,
 )
+from dlm.grammar.rules.analysis import is_nullable, nullable, reachable, references
 from dlm.grammar.rules.rules import Rules
 
 MOST_STATES = 256  # of an automaton that is made of parts; one of words may have more

@@ -3,45 +3,34 @@
 Disjunctive, with negation pushed inward: `not`, `if`, `oneOf`, dependencies and unevaluated
 properties are gone from it. What becomes too large, or has no place in it, is left out and noted
 in `inexact`: the alternatives never allow less than the schema does. The work is counted.
+
+Whether a value fits a condition, as JSON Schema says: objects are never closed here.
+
+Knows alternatives, not how they are found.
+
+Which part of a schema is why no value fits the whole. Knows no keyword.
 """
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import TooLargeError
-from dlm.grammar.regex.lengths import any_of_length
-from dlm.grammar.schema.constant import Constant
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, any_of_length
+from dlm.grammar.schema.documents import Work
 from dlm.grammar.schema.facets import (
     EMPTY,
     KINDS,
     Arrays,
+    Clause,
+    Facets,
     Numbers,
     Objects,
     Shape,
-    Strings,
-)
-from dlm.grammar.schema.formula import (
-    FALSE,
-    TRUE,
-    Conditional,
-    Every,
-    ExactlyOne,
-    Formula,
-    Leaf,
-    Some,
-    complement,
-    every,
-    pairs,
-    place,
-)
-from dlm.grammar.schema.keywords import Keywords, alone, whole
-from dlm.grammar.schema.languages import Languages, most_characters
-from dlm.grammar.schema.opposites import Opposites
-from dlm.grammar.schema.shapes import (
     Shapes,
+    Strings,
     closed_names,
     disjoint,
     last_named,
@@ -50,8 +39,119 @@ from dlm.grammar.schema.shapes import (
     weight_of,
     with_evaluated,
 )
-from dlm.grammar.schema.values import MOST_TRIED, Values
-from dlm.grammar.schema.work import Work
+from dlm.grammar.schema.formula import (
+    FALSE,
+    TRUE,
+    Conditional,
+    Constant,
+    Every,
+    ExactlyOne,
+    Formula,
+    Leaf,
+    Some,
+    complement,
+    constant,
+    every,
+    exact,
+    pairs,
+    place,
+)
+from dlm.grammar.schema.keywords import Keywords, Opposites, alone, whole
+from dlm.grammar.schema.languages import Languages, most_characters
+
+MOST_TRIED = 64  # values of a shape that are looked at to see whether one fits
+
+
+class Values(ABC):
+    """Judges values by the alternatives of conditions."""
+
+    def __init__(self, languages: Languages, work: Work):
+        self.languages, self.work = languages, work
+        self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
+
+    @abstractmethod
+    def shapes(self, formula: Formula, kind: str) -> tuple[Shape, ...]:
+        """The alternatives for values of a type."""
+
+    def property(self, clause: Clause, name: str) -> Formula:
+        """What a clause says of the value of a property.
+
+        Where readers disagree whether a pattern matches the name, both that and the rest.
+        """
+        parts = [value for key, value in clause.properties if key == name]
+        doubtful = []
+        for pattern, value in clause.patterns:
+            if self.languages.of("pattern", pattern).accepts(name):
+                parts.append(value)
+            elif not self.languages.of("pattern", pattern, False).accepts(name):
+                doubtful.append(value)
+        return every(*(parts or (clause.rest,)), *doubtful)
+
+    def value_of(self, objects: Objects, name: str) -> Formula:
+        """What all clauses say of it; FALSE if there must be no such property."""
+        if not all(self.admits(key, constant(name)) for key in objects.names):
+            return FALSE
+        return every(*(self.property(clause, name) for clause in objects.clauses))
+
+    def admits(self, formula: Formula, value: Constant) -> bool:
+        """Whether a value fits."""
+        return formula == TRUE or any(
+            self.admits_shape(shape, value) for shape in self.shapes(formula, value.kind)
+        )
+
+    def admits_shape(self, shape: Shape, value: Constant) -> bool:
+        listed = shape.values is None or value in self._set(shape.values)
+        return listed and self.admits_facets(shape.facets, value)
+
+    def _set(self, values: tuple[Constant, ...]) -> Collection[Constant]:
+        if len(values) <= MOST_TRIED:
+            return values
+        if id(values) not in self._sets:
+            self._sets[id(values)] = values, frozenset(values)  # kept, so that its id stays its own
+        return self._sets[id(values)][1]
+
+    def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
+        self.work.count(1 + len(value.parts) // 16, "")
+        match facets:
+            case Strings():
+                return facets == EMPTY["string"] or self.languages.admits(facets, value.value)
+            case Numbers():
+                return facets == EMPTY["number"] or facets.admits(exact(value.value))
+            case Arrays():
+                return self._admits_array(facets, value.parts)
+            case Objects():
+                return self._admits_object(facets, dict(zip(value.value, value.parts, strict=True)))
+        return True
+
+    def _admits_array(self, arrays: Arrays, items: tuple[Constant, ...]) -> bool:
+        again = len(set(items)) < len(items)
+        if len(items) < arrays.low or (arrays.high is not None and len(items) > arrays.high):
+            return False
+        if (arrays.unique and again) or (arrays.repeats and not again):
+            return False
+        for wanted in arrays.contains:
+            number = sum(self.admits(wanted.item, item) for item in items[wanted.start :])
+            if number < wanted.low or (wanted.high is not None and number > wanted.high):
+                return False
+        return all(self.admits(arrays.item(i), item) for i, item in enumerate(items))
+
+    def _admits_object(self, objects: Objects, parts: dict[str, Constant]) -> bool:
+        if len(parts) < objects.low or (objects.high is not None and len(parts) > objects.high):
+            return False
+        return (
+            all(name in parts for name in objects.required)
+            and all(self.admits(self.value_of(objects, n), part) for n, part in parts.items())
+            and all(
+                any(self._names(keys, n) and self.admits(f, part) for n, part in parts.items())
+                for keys, f in objects.some
+            )
+        )
+
+    def _names(self, keys: Automaton | Formula, name: str) -> bool:
+        if isinstance(keys, Formula):
+            return self.admits(keys, constant(name))
+        return keys.accepts(name)
+
 
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
@@ -298,3 +398,31 @@ class NormalForm(Values):
                 return False
             return all(self.possible(self.value_of(facets, name)) for name in facets.required)
         return True
+
+
+def blamed(formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]) -> str:
+    """The JSON pointer of an innermost part that is required and that no value fits.
+
+    `shapes` has the alternatives of a condition for values of a type.
+    """
+    seen: set[Formula] = set()
+    while formula not in seen:
+        seen.add(formula)
+        for part in _required(formula, normal, shapes):
+            found = (shape for kind in KINDS for shape in shapes(part, kind))
+            if part not in (FALSE, *seen) and not any(map(normal.fits_some, found)):
+                formula = part
+                break
+    return place(formula)
+
+
+def _required(
+    formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]
+) -> Iterator[Formula]:
+    """What the first item and the required properties of its values have to fit."""
+    for shape in (shape for kind in ("object", "array") for shape in shapes(formula, kind)):
+        match shape.facets:
+            case Objects():
+                yield from (normal.value_of(shape.facets, n) for n in shape.facets.required)
+            case Arrays(low=low) if low:
+                yield shape.facets.item(0)

@@ -8,10 +8,9 @@ from fractions import Fraction
 from functools import reduce
 from math import floor, inf, nextafter
 
-from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.regex.pattern import automaton_of
-from dlm.grammar.regex.table import explored, minimal
-from dlm.grammar.rules.nodes import Literal, Terminal, alternation, concatenation
+from dlm.grammar.regex.algebra import explored, minimal
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of
+from dlm.grammar.regex.nodes import Literal, Terminal, alternation, concatenation
 from dlm.grammar.shared_cache import RESULTS
 
 MOST_CHARACTERS = 308  # of any number: below 10 ** 308 without an exponent

@@ -9,31 +9,37 @@ from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.rules.analysis import without_endless
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.nodes import (
     NOTHING,
     Literal,
     Node,
     Reference,
     Terminal,
 )
+from dlm.grammar.rules.analysis import without_endless
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.arrays import TooManyError, Value, write_array, write_distinct
-from dlm.grammar.schema.blame import blamed
-from dlm.grammar.schema.constant import Constant
+from dlm.grammar.schema.arrays import (
+    Listing,
+    TooManyError,
+    Value,
+    either,
+    write_array,
+    write_distinct,
+)
 from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.documents import MOST_WORK, Reader, Work, without_nulls
 from dlm.grammar.schema.facets import KINDS, Arrays, Numbers, Objects, Shape, Strings
-from dlm.grammar.schema.formula import FALSE, Formula, place
+from dlm.grammar.schema.formula import FALSE, Constant, Formula, place
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, most_characters, whole
-from dlm.grammar.schema.listing import Listing, either
-from dlm.grammar.schema.members import Members, members
-from dlm.grammar.schema.normal import NormalForm
-from dlm.grammar.schema.nulls import without_nulls
-from dlm.grammar.schema.objects import ObjectWriter
-from dlm.grammar.schema.orders import AnyOrderWriter, in_other_orders
-from dlm.grammar.schema.reader import Reader
-from dlm.grammar.schema.work import MOST_WORK, Work
+from dlm.grammar.schema.normal import NormalForm, blamed
+from dlm.grammar.schema.objects import (
+    AnyOrderWriter,
+    Members,
+    ObjectWriter,
+    in_other_orders,
+    members,
+)
 
 _MOST_DISTINCT, _MOST_SETS = 8, 400  # items that differ by the rules, and rules for their sets
 _TOLD = 5  # places that an error names

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison.runs import Run
-from dlm.batch.lines import Lines
+from dlm.batch.batch import Lines
 
 
 class Records:

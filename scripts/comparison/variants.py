@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 import dlm
-from dlm.decoding import Parts
-from dlm.denoise import Outcome, Reading
 from dlm.grammar import (
     NOTHING,
     Compiled,
@@ -22,11 +20,13 @@ from dlm.grammar import (
     Scores,
     ScoresByClass,
 )
-from dlm.grammar.canvas.canvas_pass import CanvasPass
+from dlm.grammar.canvas.frontier import CanvasPass
 from dlm.grammar.masks.bits import tokens_in
 from dlm.kernels.expectation import Distributions
-from dlm.marginals import Marginals
-from dlm.pipeline import Outcomes, Pipeline
+from dlm.logits.distributions import Marginals
+from dlm.loop.decoding import Parts
+from dlm.loop.denoise import Outcome, Reading
+from dlm.loop.diffusion import Outcomes, Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

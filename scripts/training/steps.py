@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from dlm import DecodeConfig, sampling
+from dlm import DecodeConfig
+from dlm.logits import sampling
 
 
 def step_of(config: DecodeConfig) -> Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]:

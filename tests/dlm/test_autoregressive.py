@@ -29,9 +29,9 @@ from dlm import (
 from dlm.engine import BUILT_IN
 from dlm.grammar import LeftToRight, Matcher
 from dlm.grammar.masks.bits import unpacked
-from dlm.link import Link
-from dlm.pick import pick
-from dlm.turn import CHUNK
+from dlm.logits.canvas_logits import Link
+from dlm.loop.causal_passes import pick
+from dlm.loop.pass_plan import CHUNK
 
 PERSON = {
     "type": "object",

@@ -16,14 +16,14 @@ from dlm import (
     Request,
     RequestError,
 )
-from dlm.cuts import Cut, columns
 from dlm.grammar import Guidance
 from dlm.kernels.vocab_cut import cut_masks_reference
 from dlm.kernels.vocab_rows import Masks
-from dlm.link import Link
-from dlm.marginals import Marginals
-from dlm.mask_table import MaskTable
-from dlm.pick import pick
+from dlm.logits.canvas_logits import Link
+from dlm.logits.distributions import Marginals
+from dlm.logits.masks import MaskTable
+from dlm.logits.sampling import Cut, columns
+from dlm.loop.causal_passes import pick
 
 B, L, SIZE = 4, 5, 700
 WORDS = -(-SIZE // 32)

@@ -13,9 +13,9 @@ from masked import tokens_in
 from values import V
 
 from dlm import JsonSchema, Regex
-from dlm.cuts import Cut
 from dlm.grammar import Compiler, Fixed, Free, Frontier, Guidance, Unfinished, Vocabulary
-from dlm.guided_logits import GuidedCanvas, LogitsGuide
+from dlm.logits.guided import GuidedCanvas, LogitsGuide
+from dlm.logits.sampling import Cut
 
 SIZE, WORDS = 300, 10
 STOPS = 1, 106, 50

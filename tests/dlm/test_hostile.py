@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dlm import Grammar, GrammarError, JsonSchema, Regex, RequestError
 from dlm.chat import Chat
 from dlm.grammar import Compiler, Vocabulary
-from dlm.grammar.kinds.json_object import JsonObject
+from dlm.grammar.specs.json_schema import JsonObject
 from dlm.openai.constraint import constraint_of
-from dlm.openai.fields import request_of
+from dlm.openai.requests import request_of
 from dlm.policy import Policy
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

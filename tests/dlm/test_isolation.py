@@ -12,11 +12,11 @@ from doubles import Dreamer, Scripted
 from specs import Broken, checked
 from values import PROMPT, V
 
-import dlm.denoise
-import dlm.diffusion
+import dlm.loop.denoise
+import dlm.loop.diffusion
 from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Policy, Regex, Request
 from dlm.grammar import GrammarError, Guidance, Unfinished
-from dlm.marginals import Marginals
+from dlm.logits.distributions import Marginals
 
 FINE = Regex("[0-9]{3,9}")
 DOOMED = Choice(["mage of the north", "mage of the south"])
@@ -153,7 +153,7 @@ def test_a_failure_that_is_kept_keeps_no_logits(engine, monkeypatch):
     def sabotage(engine, doomed):
         doomed.constraint = Faulty(doomed.constraint, "guide", KeyError("x"), 1)
 
-    monkeypatch.setattr(dlm.denoise, "Marginals", Watched)
+    monkeypatch.setattr(dlm.loop.denoise, "Marginals", Watched)
     kept = run(engine, sabotage)[1][-1]
     gc.collect()
     assert len(alive) > 2
@@ -174,14 +174,14 @@ def test_an_error_of_a_rollback_ends_its_request_alone(engine, engine_of):
 def test_an_error_while_a_constraint_is_made_ends_its_request_alone(
     engine, engine_of, monkeypatch, error
 ):
-    original = dlm.diffusion.Frontier
+    original = dlm.loop.diffusion.Frontier
 
     def made(compiled, budget, *args, **more):
         if budget == 24:
             raise error
         return original(compiled, budget, *args, **more)
 
-    monkeypatch.setattr(dlm.diffusion, "Frontier", made)
+    monkeypatch.setattr(dlm.loop.diffusion, "Frontier", made)
     events = run(engine)
     monkeypatch.undo()
     said = "x" if isinstance(error, GrammarError) else type(error).__name__

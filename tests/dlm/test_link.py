@@ -2,7 +2,7 @@
 
 import torch
 
-from dlm.link import Link
+from dlm.logits.canvas_logits import Link
 
 
 def test_tensors_of_all_kinds_arrive_in_one_copy():

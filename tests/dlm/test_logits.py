@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scores import scores_of
 
 from dlm.kernels.vocab import vocab_pass
-from dlm.link import Link
-from dlm.logits import CANDIDATES, THRESHOLD, Logits
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, Link, Logits
 
 SIZE = 3000
 

@@ -11,19 +11,10 @@ from full_rows import FullRows
 from specs import checked
 from values import PROMPT, V
 
-from dlm import (
-    DecodeConfig,
-    Draft,
-    Finished,
-    Grammar,
-    JsonSchema,
-    Policy,
-    Regex,
-    Request,
-    sampling,
-)
+from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Policy, Regex, Request
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
 from dlm.grammar.masks.bits import unpacked
+from dlm.logits import sampling
 from dlm.retry import alike_in, is_blank, outside_strings, turning_point, untried
 
 UNHURRIED = Policy(step_work=1 << 40)  # no pass is made again since a grammar took too long

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from values import PROMPT, V
 
-import dlm.marginals
+import dlm.logits.distributions
 from dlm import JsonSchema, Regex, Request
 from dlm.grammar import Guidance
 from dlm.kernels.vocab import vocab_pass
-from dlm.link import Link
-from dlm.marginals import Marginals
-from dlm.mask_table import MaskTable
+from dlm.logits.canvas_logits import Link
+from dlm.logits.distributions import Marginals
+from dlm.logits.masks import MaskTable
 
 B, L, SIZE = 3, 5, 700
 WORDS = -(-SIZE // 32)
@@ -101,7 +101,9 @@ def test_by_the_kernels_it_is_the_same(scale, monkeypatch):
     """In the interpreter, where there is no GPU; as far as fp32 goes."""
     outcomes = []
     for by_kernel in (False, True):
-        monkeypatch.setattr(dlm.marginals, "vocab_pass", partial(vocab_pass, by_kernel=by_kernel))
+        monkeypatch.setattr(
+            dlm.logits.distributions, "vocab_pass", partial(vocab_pass, by_kernel=by_kernel)
+        )
         logits, heat, uniform, bitmask, masks = random_step(1, scale, torch.bfloat16)
         marginals = marginals_of(logits, heat, uniform, 30.0)
         for i, rows in enumerate(masks):

@@ -4,8 +4,8 @@ import gc
 
 import torch
 
-from dlm.link import Link
-from dlm.mask_table import MaskTable
+from dlm.logits.canvas_logits import Link
+from dlm.logits.masks import MaskTable
 
 WORDS = 3
 

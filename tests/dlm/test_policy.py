@@ -10,9 +10,9 @@ from values import V
 
 from dlm import Choice, DlmError, Grammar, JsonSchema, Regex, RequestError
 from dlm.grammar import Matcher
-from dlm.grammar.kinds.json_object import JsonObject
-from dlm.grammar.kinds.structural_tag import StructuralTag
-from dlm.grammar.kinds.tools import Tools
+from dlm.grammar.specs.json_schema import JsonObject
+from dlm.grammar.specs.structural_tag import StructuralTag
+from dlm.grammar.specs.tools import Tools
 from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
 

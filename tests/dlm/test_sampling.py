@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.diffusion_gemma import generation_diffusion_gemma as reference
 
-from dlm import sampling
+from dlm.logits import sampling
 
 LOGITS = st.builds(
     lambda seed, B, L, V, scale: (

@@ -24,9 +24,9 @@ from dlm import (
     Request,
     Selection,
 )
-from dlm.asked import Asked, reading_work
-from dlm.events import End
 from dlm.decisions.labels import Labels
+from dlm.decisions.running import Asked, reading_work
+from dlm.events import End
 
 INPUT = "Anna lives in Paris, and is aged 30. " * 6
 QUESTIONS = [
@@ -237,7 +237,7 @@ def counted(monkeypatch):
 
 def test_a_step_does_its_share_of_a_large_decision_and_no_more(engine_of, counted, monkeypatch):
     """60 questions of 255 long labels each; as costly to read as if they were longer still."""
-    monkeypatch.setattr("dlm.asked._NUMBERS", 64)
+    monkeypatch.setattr("dlm.decisions.running._NUMBERS", 64)
     model, work = Random(V, 0, canvas_length=32), 40
     engine = engine_of(model, slots=6, policy=Policy(step_work=work))
     values = [f"mark {7919 * i % 9973:04} of {104729 * i % 9967:04}, {i} red" for i in range(255)]

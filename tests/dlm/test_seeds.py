@@ -7,8 +7,8 @@ from doubles import Double, Dreamer
 from values import PROMPT, V
 
 from dlm import Autoregressive, Regex, Request, RequestError
-from dlm.seeds import generator
-from dlm.writing import Numbers
+from dlm.logits.sampling import generator
+from dlm.sequence import Numbers
 
 CPU = torch.device("cpu")
 SEEDS = [0, 1, -1, 2**32 - 1, 2**32, 2**63, -(2**63), 2**64 - 1, 2**64, 10**5000, -(10**5000)]

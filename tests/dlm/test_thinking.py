@@ -6,7 +6,7 @@ from doubles import Obsessed, Random, Scripted
 from values import PROMPT, V
 
 from dlm import EFFORT, Committed, Finished, JsonSchema, Policy, Request, request_of
-from dlm.openai.thinking import thinking_of
+from dlm.openai.messages import thinking_of
 
 engine_of = engine_of_each
 MARKERS = {

@@ -10,8 +10,8 @@ from values import PROMPT, V
 from waiting import PATIENCE
 
 from dlm import Choice, Failed, Finished, Request
-from dlm.changes import Changes
 from dlm.chat import Chat
+from dlm.event_routes import Changes
 
 CALLERS = 6
 CONTROL = "<turn|>\n<|turn>model\nSure: <|tool_call>"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from values import V
 
 from dlm import Choice, Policy, Request
-from dlm.turn import CHUNK, turn_of
+from dlm.loop.pass_plan import CHUNK, turn_of
 
 BUDGET = 2 * CHUNK
 

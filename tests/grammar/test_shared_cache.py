@@ -7,11 +7,10 @@ from fractions import Fraction
 
 import pytest
 
-from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.pattern import automaton_of, bounded, parse
-from dlm.grammar.rules.nodes import Characters, Literal, Repetition
+from dlm.grammar.regex.automaton import Automaton, automaton_of, bounded, parse
+from dlm.grammar.regex.nodes import Characters, Literal, Repetition
+from dlm.grammar.schema.dialect import run
 from dlm.grammar.schema.numbers import number_automaton
-from dlm.grammar.schema.whitespace import run
 from dlm.grammar.shared_cache import RESULTS, SharedCache, size_of
 
 

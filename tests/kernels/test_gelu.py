@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from bounded import Bounded, U, exact
 from torch import Tensor
 
-from dlm.kernels.gelu import gated_gelu, gated_gelu_reference
+from dlm.kernels.norms import gated_gelu, gated_gelu_reference
 
 DTYPES = [torch.bfloat16, torch.float16]
 SIZES = [(0, 8), (1, 1), (3, 77), (2, 2112), (5, 64)]

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dlm.kernels import moe as kernels
-from dlm.kernels.blocks import BY_SM
 from dlm.kernels.moe import Stack, moe, moe_reference, route
 from dlm.kernels.nvfp4 import NVFP4, dequantize, quantize
-from dlm.kernels.tiles import tiled
+from dlm.kernels.tiles import BY_SM, tiled
 
 U = 2.0**-24
 DTYPES = [torch.bfloat16, torch.float16]

@@ -16,8 +16,8 @@ from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, 
 from transformers.utils import logging
 
 from dlm.integrations.causal_lm import cache_name
-from dlm.marginals import Marginals
-from dlm.mask_table import MaskTable
+from dlm.logits.distributions import Marginals
+from dlm.logits.masks import MaskTable
 from dlm.models import DiffusionGemma, KVCache, checkpoint
 
 logging.disable_progress_bar()

@@ -16,7 +16,7 @@ from comparison.statistics import estimate, paired
 from comparison.tasks import Task, TaskError, built_in, read
 
 import dlm
-from dlm.batch.lines import LinesError
+from dlm.batch.batch import LinesError
 
 RUN = Run(
     mode="a",

@@ -5,7 +5,7 @@ from typing import Any
 
 import xgrammar as xgr
 
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.nodes import (
     Alternation,
     Characters,
     Concatenation,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dlm.grammar import Spec, Vocabulary
-from dlm.grammar.parse.meter import Meter
+from dlm.grammar.parse.earley import Parser
+from dlm.grammar.parse.limits import Meter
 from dlm.grammar.parse.network import Network, scanner_of
-from dlm.grammar.parse.parser import Parser
 
 
 @lru_cache(maxsize=256)

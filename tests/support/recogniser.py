@@ -7,7 +7,7 @@ themselves are looked at again until no set grows.
 import re
 
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.nodes import (
     Alternation,
     Characters,
     Concatenation,

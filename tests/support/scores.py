@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from dlm.kernels.vocab import vocab_pass
-from dlm.link import Link
-from dlm.logits import CANDIDATES, THRESHOLD, Logits
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, Link, Logits
 
 
 def scores_of(logits: Tensor, argmax: Sequence[int] | None = None) -> Logits:

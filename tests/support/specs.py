@@ -10,9 +10,9 @@ from typing import Any
 from jsonschema import Draft202012Validator, exceptions
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.kinds.json_schema import JsonSchema
-from dlm.grammar.kinds.spec import Spec
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.specs.json_schema import JsonSchema
+from dlm.grammar.specs.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Any
 from recogniser import Recogniser
 
 from dlm.grammar import Spec, ToolCall
-from dlm.grammar.markers import CallMarkers
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.nodes import (
     Alternation,
     Characters,
     Concatenation,
@@ -21,6 +20,7 @@ from dlm.grammar.rules.nodes import (
     Terminal,
 )
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.tokens import CallMarkers
 
 MARKERS = CallMarkers(open=1, close=2, quote=3)
 TOKENS = {1: "\ue001", 2: "\ue002", 3: "\ue003"}

@@ -1,26 +1,298 @@
-"""A server on Ray: replicas of an engine, and an ingress in front of them, by Ray Serve."""
+"""A server on Ray: replicas of an engine, and an ingress in front of them, by Ray Serve.
 
+An engine with the application around it, which is asked by messages in the place of a socket.
+
+Which replica gets a request: one that has met the beginning of its prompt, unless it is busy.
+
+Ray Serve sends this module to whoever routes.
+
+The routes of a server, answered by the replicas behind it.
+"""
+
+import asyncio
+import json
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, cast
 
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import ObjectLostError, RayActorError, RayError
 from ray.serve.config import HTTPOptions, ProxyLocation
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 from ray.serve.schema import LoggingConfig, ProxyStatus
+from starlette.types import Message, Receive, Scope, Send
 
-from dlm.errors import DlmError
-from dlm.integrations.ray.cluster import Cluster
-from dlm.integrations.ray.relay import Relay
-from dlm.integrations.ray.replica import Replica
-from dlm.integrations.ray.router import PrefixRouter
+from dlm.errors import DlmError, UnavailableError
+from dlm.integrations.ray.cluster import Call, Cluster
 from dlm.loading import Loading
-from dlm.serving.routes import application
+from dlm.openai.errors import told
+from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
+from dlm.serving.guard import CLIENT, ClientGoneError, while_there
+from dlm.serving.metrics import merged
 from dlm.serving.settings import Settings
+
+_CHANCES = 3  # replicas that a request may be given to
+_WELL = 5.0  # seconds in which some replica says that it is well
+_COUNTED = 5.0  # seconds in which replicas tell what they have counted
+_ENDED = (RayActorError, ObjectLostError)  # what a replica that has ended shows itself as
+
+Messages = DeploymentResponseGenerator[Any]  # an answer, in ASGI's
+
+
+class Relay(Routes):
+    """Checks who asks, and how much, and hands bodies on as they are.
+
+    A request whose replica ends, or is unavailable, before anything of its answer has been sent is
+    asked again of another, at most twice. It makes no difference to the client: nothing of it is
+    stored. A stream that has begun ends with an error.
+    """
+
+    def __init__(self, settings: Settings, replicas: DeploymentHandle):
+        """`replicas` leads to a deployment of `Replica`."""
+        super().__init__(settings)
+        self._replicas = replicas
+        self._ask = replicas.options(method_name="ask", stream=True)
+        self._draining = False
+
+    @asynccontextmanager
+    async def serving(self, app: FastAPI) -> AsyncIterator[None]:
+        yield
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse what comes; and what runs is ended after so many seconds."""
+        self._draining = True
+        self.guard.drain()
+        draining = self._replicas.broadcast("drain", seconds)
+        await draining.results_async(return_exceptions=True)
+
+    async def chat(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/chat/completions")
+
+    async def complete(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/completions")
+
+    async def decide(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/decisions")
+
+    async def tokenize(self, request: Request) -> Response:
+        return await self._relayed(request, "/tokenize")
+
+    async def detokenize(self, request: Request) -> Response:
+        return await self._relayed(request, "/detokenize")
+
+    async def models(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/models")
+
+    async def model(self, request: Request, name: str) -> Response:
+        return await self._relayed(request, f"/v1/models/{name}")
+
+    async def health(self, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(_WELL):
+                return await self._relayed(request, "/health")
+        except TimeoutError as error:
+            raise UnavailableError("no replica has answered in time") from error
+
+    async def read_metrics(self) -> Response:
+        counted = await self._replicas.broadcast("metrics").results_async(
+            timeout_s=_COUNTED, return_exceptions=True
+        )
+        texts = dict(one for one in counted if not isinstance(one, BaseException))
+        return Response(merged(texts), media_type=METRICS_TYPE)
+
+    async def _relayed(self, request: Request, path: str) -> Response:
+        if self._draining:
+            raise UnavailableError("the server is shutting down")
+        async with self.guard.body(request) as raw:
+            prefix = await asyncio.to_thread(prefix_of, raw)
+        client = self.guard.client(request)
+        call = Call(prefix=prefix, method=request.method, client=client, path=path, body=raw)
+        return _Relayed(*await while_there(request, self._begun(call)))
+
+    async def _begun(self, call: Call) -> tuple[Messages, list[Message]]:
+        """An answer, and its first two messages: status and headers, and what is sent with them."""
+        last = replace(call, tried=_CHANCES - 1)
+        while call.tried < last.tried:
+            with suppress(*_ENDED):
+                answer, first = await self._asked(call)
+                if first[0]["status"] != 503 or self._draining:
+                    return answer, first
+                answer.cancel()
+            call = replace(call, tried=call.tried + 1)
+        try:
+            return await self._asked(last)
+        except _ENDED as error:
+            raise UnavailableError(
+                f"{_CHANCES} replicas ended with this request, or beside it"
+            ) from error
+
+    async def _asked(self, call: Call) -> tuple[Messages, list[Message]]:
+        answer = cast(Messages, self._ask.remote(call))
+        try:
+            return answer, [await anext(answer), await anext(answer)]
+        except BaseException:
+            answer.cancel()
+            raise
+
+
+class _Relayed(Response):
+    """An answer as a replica sends it. Ends with the connection, and ends the request then."""
+
+    def __init__(self, answer: Messages, first: list[Message]):
+        super().__init__(status_code=first[0]["status"])
+        self._answer, self._first = answer, first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with suppress(ClientGoneError):
+                await while_there(Request(scope, receive), self._send(send))
+        finally:
+            self._answer.cancel()
+
+    async def _send(self, send: Send) -> None:
+        for message in self._first:
+            await send(message)
+        try:
+            async for message in self._answer:
+                await send(message)
+        except _ENDED:
+            error = told(UnavailableError("the replica that was answering has ended"))
+            last = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n"
+            await send({"type": "http.response.body", "body": last.encode(), "more_body": False})
+
+
+_UNSENT = 16  # messages that wait for a slow reader, before the application does
+
+
+class Replica:
+    """What Ray Serve has several of. Where its engine fails, its health check does: Ray ends it,
+    and starts another."""
+
+    async def __init__(self, loading: Loading, settings: Settings):
+        """Keys, origins, hosts and names of requests are the ingress's affair."""
+        from dlm.serving.app import app_of  # with torch: the ingress has no use for it
+
+        engine = await asyncio.to_thread(loading.engine)
+        inner = replace(
+            settings,
+            api_keys=(),
+            allowed_origins=(),
+            allowed_hosts=("*",),
+            root_path="",
+            request_ids=False,
+        )
+        self._app, self._service = app_of(engine, inner)
+        self._serving = self._service.serving(self._app)
+        await self._serving.__aenter__()  # and never out: it ends with its process
+
+    async def ask(self, call: Call) -> AsyncIterator[Message]:
+        """What the application sends, in ASGI's messages. Closing the iterator, or cancelling who
+        reads it, cancels the request."""
+        sent = asyncio.Queue[Message | None](_UNSENT)
+        running = asyncio.ensure_future(self._run(call, sent))
+        try:
+            while (message := await sent.get()) is not None:
+                yield message
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    async def metrics(self) -> tuple[str, str]:
+        """Its own name, and what it has counted, as Prometheus reads it."""
+        name = serve.get_replica_context().replica_id.unique_id
+        return name, self._service.metrics.text().decode()
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse what comes, and let what runs go on for so many seconds at most; then end it."""
+        await self._service.engine.drain(seconds)
+
+    async def check_health(self) -> None:
+        """Raises where the engine has failed."""
+        failure = self._service.engine.failure
+        if failure is not None:
+            raise RuntimeError(f"the engine has failed: {failure}")
+
+    async def _run(self, call: Call, sent: "asyncio.Queue[Message | None]") -> None:
+        arrived = [{"type": "http.request", "body": call.body, "more_body": False}]
+
+        async def receive() -> Message:
+            return arrived.pop() if arrived else await asyncio.get_running_loop().create_future()
+
+        with suppress(Exception):  # it has been answered, and is in the log
+            await self._app(_scope(call), receive, sent.put)
+        await sent.put(None)
+
+
+def _scope(call: Call) -> Scope:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": call.method,
+        "scheme": "http",
+        "path": call.path,
+        "raw_path": call.path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"content-type", b"application/json")],  # as the ingress has found
+        "client": None,
+        CLIENT: call.client,
+        "server": None,
+    }
+
+
+class PrefixRouter(RequestRouter):
+    """Every prefix has its own order of replicas (rendezvous hashing): all who route agree on it,
+    and where a replica comes or goes, the order of the others stays.
+
+    The first one with a free slot gets the request; if there is none, the one behind which the
+    fewest wait. How many a replica has is what it said last, or what was sent to it since.
+    """
+
+    queue_len_response_deadline_s = 2.0  # Ray's 0.1 s passes over replicas that are merely busy
+    max_queue_len_response_deadline_s = 2.0
+
+    def initialize_state(self, **settings: int) -> None:
+        """Of the requests that a replica has, so many as `slots` says run at once."""
+        self._slots = settings["slots"]
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        """All of them, one after the other, as Ray asks whether they take it."""
+        call = None
+        if pending_request is not None:
+            pending_request.routing_context.should_backoff = True  # in front of the next round
+            call = next((arg for arg in pending_request.args if isinstance(arg, Call)), None)
+        prefix, tried = ("", 0) if call is None else (call.prefix, call.tried)
+        ranked = sorted(
+            candidate_replicas,
+            key=lambda one: (self._waiting(one), preference(prefix, one.replica_id.unique_id)),
+        )
+        first = tried % len(ranked)  # not the one that has failed it
+        return [[replica] for replica in ranked[first:] + ranked[:first]]
+
+    def _waiting(self, replica: RunningReplica) -> int:
+        """Requests that would be waiting there, this one counted. One that has not been heard of
+        counts as idle: Ray asks it before anything is sent."""
+        has = self.replica_queue_len_cache.get(replica.replica_id) or 0
+        return max(0, has + 1 - self._slots)
+
+
+def preference(prefix: str, replica: str) -> bytes:
+    """The least comes first."""
+    return blake2b(f"{prefix} {replica}".encode(), digest_size=8).digest()
+
 
 NAME = "dlm"  # of the application on the cluster
 _HEALTH = 2.0  # seconds from one health check to the next; Ray ends a replica that fails three

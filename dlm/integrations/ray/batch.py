@@ -27,7 +27,7 @@ from dlm.batch.batch import Batch, Ended, Form, take
 from dlm.batch.rows import Rest, Row
 from dlm.collector import collect_seldom
 from dlm.errors import DlmError, failure
-from dlm.integrations.ray.lifeline import Owner, end_with
+from dlm.integrations.ray.cluster import Owner, end_with
 from dlm.loading import Loading
 
 Start = Callable[[], Batch]  # loads an engine; it travels to an actor

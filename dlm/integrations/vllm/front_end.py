@@ -17,11 +17,18 @@ from typing import Any, TypeVar
 
 from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError, Task
-from dlm.integrations.vllm.admission import Admission, Admitted
-from dlm.integrations.vllm.asked import check_options, forged_tools, is_asked
-from dlm.integrations.vllm.payload import KEY, TOOLS, ToolsText
-from dlm.integrations.vllm.vocabulary import vocabulary_of
-from dlm.integrations.vllm.wrapping import Function, wrap
+from dlm.integrations.vllm.admission import (
+    KEY,
+    TOOLS,
+    Admission,
+    Admitted,
+    ToolsText,
+    check_options,
+    forged_tools,
+    is_asked,
+    vocabulary_of,
+)
+from dlm.integrations.vllm.needs import Function, wrap
 from dlm.policy import Policy
 
 _ATTRIBUTE = "_dlm_front_end"  # of an InputProcessor

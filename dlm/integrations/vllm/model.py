@@ -17,11 +17,10 @@ from vllm.tokenizers import cached_tokenizer_from_config
 
 from dlm.config import DecodeConfig
 from dlm.grammar import Compiler
-from dlm.guided_logits import LogitsGuide
-from dlm.integrations.vllm.payload import Payload
+from dlm.integrations.vllm.admission import Payload, vocabulary_of
 from dlm.integrations.vllm.sampler import ConstrainedSampler
 from dlm.integrations.vllm.slots import Slots
-from dlm.integrations.vllm.vocabulary import vocabulary_of
+from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
 
 _LOG = logging.getLogger("vllm.dlm")

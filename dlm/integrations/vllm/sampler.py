@@ -19,11 +19,10 @@ from torch import Tensor
 
 from dlm.errors import failure
 from dlm.grammar import Unfinished
-from dlm.guided_logits import GuidedCanvas, LogitsGuide
-from dlm.guided_rows import name_rows_
 from dlm.integrations.vllm.needs import MOVED
 from dlm.integrations.vllm.slots import Slot, Slots
-from dlm.link import Link
+from dlm.logits.canvas_logits import Link
+from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 
 
 @dataclass(frozen=True, slots=True)

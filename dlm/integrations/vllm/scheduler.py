@@ -8,8 +8,8 @@ vLLM's scheduler, which asks whether a grammar takes what was emitted, hears tha
 
 from typing import Any
 
-from dlm.integrations.vllm.payload import Payload
-from dlm.integrations.vllm.wrapping import Function, wrap
+from dlm.integrations.vllm.admission import Payload
+from dlm.integrations.vllm.needs import Function, wrap
 
 
 def install() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 from dlm.config import DecodeConfig
-from dlm.cuts import Cut
 from dlm.errors import DlmError, failure
 from dlm.grammar import (
     NOTHING,
@@ -19,13 +18,14 @@ from dlm.grammar import (
     Guidance,
     LimitError,
     Reasoning,
-    ScoresByClass,
+    Scores,
     Unfinished,
 )
-from dlm.integrations.vllm.payload import Payload
+from dlm.integrations.vllm.admission import Payload
+from dlm.logits.sampling import Cut
 from dlm.policy import Policy
-from dlm.progress import Progress
 from dlm.request import Stats
+from dlm.sequence import Progress
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Slot:
     _unfinished: int = 0
     _progress: Progress = field(default_factory=lambda: Progress(stats=Stats()))
 
-    def guide(self, scores: ScoresByClass, fixed: Fixed = NOTHING) -> Guidance:
+    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         try:
             constraint = self._made()
             constraint.work = self.work

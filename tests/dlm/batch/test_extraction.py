@@ -8,10 +8,8 @@ from gated import Gated
 from values import V
 
 from dlm import Choice, JsonSchema, Regex, Tools
-from dlm.batch.batch import Batch, answers
-from dlm.batch.extraction import Extraction
-from dlm.batch.rows import Row
-from dlm.batch.template import Template
+from dlm.batch.batch import Batch, Extraction, answers
+from dlm.batch.rows import Row, Template
 
 PERSON = {
     "type": "object",

@@ -8,10 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from dlm.batch.extraction import Extraction
-from dlm.batch.lines import LinesError
-from dlm.batch.output import Output
-from dlm.batch.template import Template
+from dlm.batch.batch import Extraction, LinesError, Output
+from dlm.batch.rows import Template
 
 FORM = Extraction(template=Template.column("text"))
 SETTINGS = {"seed": 0, "model": "m"}

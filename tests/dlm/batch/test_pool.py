@@ -5,11 +5,9 @@ from contextlib import closing
 import fragile
 import pytest
 
-from dlm.batch.batch import answers
-from dlm.batch.extraction import Extraction
+from dlm.batch.batch import Extraction, answers
 from dlm.batch.pool import Pool
-from dlm.batch.rows import Row
-from dlm.batch.template import Template
+from dlm.batch.rows import Row, Template
 from dlm.errors import DlmError
 
 FORM = Extraction(template=Template.column("text"))

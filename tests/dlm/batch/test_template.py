@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlm.batch.template import Template
+from dlm.batch.rows import Template
 from dlm.errors import RequestError
 
 

@@ -19,10 +19,8 @@ import ray
 from waiting import wait_until
 
 from dlm import JsonSchema
-from dlm.batch.batch import Batch, answers
-from dlm.batch.extraction import Extraction
-from dlm.batch.rows import Rest, Row
-from dlm.batch.template import Template
+from dlm.batch.batch import Batch, Extraction, answers
+from dlm.batch.rows import Rest, Row, Template
 from dlm.errors import DlmError
 from dlm.integrations.ray.batch import Actors
 from dlm.integrations.ray.cluster import joined

@@ -9,18 +9,18 @@ pytest.importorskip("ray")
 
 from waiting import PATIENCE, wait_until
 
-from dlm.integrations.ray import lifeline
+from dlm.integrations.ray import cluster
 
 OWNER = """
 import time
-from dlm.integrations.ray.lifeline import listening
+from dlm.integrations.ray.cluster import listening
 with listening() as owner:
     print(*owner, flush=True)
     time.sleep(1e6)
 """
 WORKER = """
 import sys, time
-from dlm.integrations.ray.lifeline import end_with
+from dlm.integrations.ray.cluster import end_with
 end_with((sys.argv[1], int(sys.argv[2])))
 print("works", flush=True)
 time.sleep(1e6)
@@ -52,9 +52,9 @@ def test_a_worker_that_cannot_reach_its_owner_works(monkeypatch):
         tries.append(address)
         raise TimeoutError
 
-    monkeypatch.setattr(lifeline.os, "_exit", ends.append)
-    monkeypatch.setattr(lifeline.socket, "create_connection", nowhere)
-    lifeline.end_with(("192.0.2.1", 9))
+    monkeypatch.setattr(cluster.os, "_exit", ends.append)
+    monkeypatch.setattr(cluster.socket, "create_connection", nowhere)
+    cluster.end_with(("192.0.2.1", 9))
     wait_until(lambda: tries)
-    lifeline._watch(("192.0.2.1", 9))
+    cluster._watch(("192.0.2.1", 9))
     assert not ends

@@ -11,8 +11,8 @@ pytest.importorskip("ray")
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from dlm.integrations.ray.relay import Relay
-from dlm.serving.routes import application
+from dlm.integrations.ray.application import Relay
+from dlm.serving.app import application
 from dlm.serving.settings import Settings
 
 BODY = b'{"ok": true}'

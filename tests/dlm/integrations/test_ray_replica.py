@@ -13,8 +13,8 @@ from values import V
 
 pytest.importorskip("ray")
 
-from dlm.integrations.ray.call import Call
-from dlm.integrations.ray.replica import Replica
+from dlm.integrations.ray.application import Replica
+from dlm.integrations.ray.cluster import Call
 from dlm.serving.settings import Settings
 
 HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 64}

@@ -9,8 +9,8 @@ pytest.importorskip("ray")
 
 from ray.serve.request_router import PendingRequest
 
-from dlm.integrations.ray.call import Call
-from dlm.integrations.ray.router import PrefixRouter
+from dlm.integrations.ray.application import PrefixRouter
+from dlm.integrations.ray.cluster import Call
 
 NAMES = ("a", "b", "c", "d")
 

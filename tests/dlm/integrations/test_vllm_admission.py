@@ -9,11 +9,16 @@ from vllm_params import Outputs, Params, tools_text
 
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
-from dlm.integrations.vllm.admission import Admission
-from dlm.integrations.vllm.asked import check_options, is_asked, spec_of
-from dlm.integrations.vllm.payload import TOOLS, Payload
+from dlm.integrations.vllm.admission import (
+    TOOLS,
+    Admission,
+    Payload,
+    check_options,
+    is_asked,
+    spec_of,
+    vocabulary_of,
+)
 from dlm.integrations.vllm.scheduler import has_failed
-from dlm.integrations.vllm.vocabulary import vocabulary_of
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)

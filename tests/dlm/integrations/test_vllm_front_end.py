@@ -18,9 +18,8 @@ from dlm.grammar import (
     Task,
     Vocabulary,
 )
-from dlm.integrations.vllm.admission import Admission, Admitted
+from dlm.integrations.vllm.admission import KEY, Admission, Admitted
 from dlm.integrations.vllm.front_end import FrontEnd
-from dlm.integrations.vllm.payload import KEY
 
 
 def config(**parallel):

@@ -10,10 +10,10 @@ from vllm_double import Sampler, States, batch_of
 from dlm import JsonSchema, Regex
 from dlm.config import DecodeConfig
 from dlm.grammar import Compiler, Frontier, Unfinished, Vocabulary
-from dlm.guided_logits import LogitsGuide
-from dlm.integrations.vllm.payload import Payload
+from dlm.integrations.vllm.admission import Payload
 from dlm.integrations.vllm.sampler import ConstrainedSampler
 from dlm.integrations.vllm.slots import Slots
+from dlm.logits.guided import LogitsGuide
 from dlm.policy import Policy
 
 L, STEPS, STOPS, PAD = 16, 6, (1, 106, 50), 0

@@ -1,6 +1,6 @@
 """Functions that are wrapped where they are."""
 
-from dlm.integrations.vllm.wrapping import wrap
+from dlm.integrations.vllm.needs import wrap
 
 
 class Theirs:

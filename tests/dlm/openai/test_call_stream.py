@@ -12,7 +12,7 @@ from dlm.chat import Chat
 from dlm.engine import BUILT_IN
 from dlm.grammar import ToolCall, Vocabulary
 from dlm.grammar.schema.dialect import is_bare
-from dlm.openai.call_stream import CallStream
+from dlm.openai.answers import CallStream
 
 CHAT = Chat.load(BUILT_IN)
 VOCABULARY = Vocabulary.from_tokenizer(CHAT.tokenizer, 1536, (1, 106, 50), 0)

@@ -13,9 +13,9 @@ from dlm import (
     RequestError,
 )
 from dlm.grammar import Spec
-from dlm.grammar.kinds.json_object import JsonObject
-from dlm.grammar.kinds.structural_tag import StructuralTag
-from dlm.grammar.kinds.tools import Tools
+from dlm.grammar.specs.json_schema import JsonObject
+from dlm.grammar.specs.structural_tag import StructuralTag
+from dlm.grammar.specs.tools import Tools
 from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
 

@@ -3,9 +3,9 @@
 import pytest
 
 from dlm import Label, Predicate, Rating, RequestError, Selection
+from dlm.decisions.questions import PredicateAnswer, RatingAnswer, SelectionAnswer
 from dlm.events import Decided
 from dlm.openai.decisions import answered, inquiry_of
-from dlm.questions import PredicateAnswer, RatingAnswer, SelectionAnswer
 from dlm.request import Stats
 
 ASKED = {

@@ -3,9 +3,9 @@
 import pytest
 
 from dlm import Request, RequestError, Tools
-from dlm.openai.fields import chat_of, completion_of, request_of
-from dlm.openai.thinking import EFFORT, thinking_of
-from dlm.openai.unsupported import LABELS
+from dlm.openai.body import LABELS
+from dlm.openai.messages import EFFORT, thinking_of
+from dlm.openai.requests import chat_of, completion_of, request_of
 from dlm.policy import Policy
 
 LIBRARY = Policy()

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dlm import RequestError
-from dlm.openai import json_text
-from dlm.openai.json_text import MOST_PARTS, parsed
+from dlm.openai import body
+from dlm.openai.body import MOST_PARTS, parsed
 
 SIZE = 4 << 20
 LONG = {
@@ -21,7 +21,7 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 @pytest.mark.parametrize("kind", [str, str.encode])
 def test_what_has_many_values_is_refused_before_it_is_read(name, kind, monkeypatch):
-    monkeypatch.setattr(json_text.json, "loads", None)
+    monkeypatch.setattr(body.json, "loads", None)
     with pytest.raises(RequestError, match=r"the body has too many values: .* it takes 262144"):
         parsed("the body", kind(LONG[name]))
 

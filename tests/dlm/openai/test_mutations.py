@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlm import Policy, RequestError
+from dlm.openai.body import _NEUTRAL
 from dlm.openai.errors import told
-from dlm.openai.fields import CHAT, COMPLETION, Generation, chat_of, completion_of
-from dlm.openai.unsupported import _NEUTRAL
+from dlm.openai.requests import CHAT, COMPLETION, Generation, chat_of, completion_of
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

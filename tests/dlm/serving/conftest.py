@@ -17,8 +17,7 @@ from waiting import PATIENCE
 
 from dlm import Engine, Policy
 from dlm.serving.app import app_of
-from dlm.serving.connections import Connections
-from dlm.serving.protocol import Limits
+from dlm.serving.protocol import Connections, Limits
 from dlm.serving.server import IDLE_SECONDS, DrainingServer
 from dlm.serving.settings import Settings
 

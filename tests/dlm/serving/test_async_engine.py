@@ -17,8 +17,8 @@ from waiting import PATIENCE
 from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Request, RequestError
 from dlm.errors import QueueFullError, UnavailableError
 from dlm.grammar import Task
+from dlm.serving.answering import Merged
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.merged import Merged
 from dlm.serving.settings import LARGE
 
 REQUEST = Request(token_ids=PROMPT, max_tokens=32)

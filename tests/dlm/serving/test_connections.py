@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from dlm import DlmError
-from dlm.serving.connections import FILES, Connections, connections_allowed, network_of
+from dlm.serving.protocol import FILES, Connections, connections_allowed, network_of
 
 
 class Line:

@@ -10,10 +10,10 @@ from doubles import Random
 from values import V
 
 from dlm.engine import Occupancy
-from dlm.openai import unsupported
+from dlm.openai import body
 from dlm.openai.decisions import DECISION
-from dlm.openai.fields import CHAT, COMPLETION
-from dlm.openai.thinking import EFFORT
+from dlm.openai.messages import EFFORT
+from dlm.openai.requests import CHAT, COMPLETION
 from dlm.serving.app import app_of
 from dlm.serving.metrics import Metrics
 from dlm.serving.settings import Settings
@@ -32,7 +32,7 @@ def test_flags(name):
 
 
 def test_fields():
-    fields = {*CHAT, *COMPLETION, *DECISION, *unsupported._NEUTRAL, *unsupported.LABELS}
+    fields = {*CHAT, *COMPLETION, *DECISION, *body._NEUTRAL, *body.LABELS}
     left_out = {field for field in fields if not re.search(rf"\b{field}\b", DOC)}
     assert not left_out
     for effort, tokens in EFFORT.items():

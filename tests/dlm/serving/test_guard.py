@@ -12,8 +12,7 @@ from values import V
 from waiting import PATIENCE
 
 from dlm.errors import QueueFullError, UnavailableError
-from dlm.serving.client import ClientGoneError
-from dlm.serving.guard import Guard, _Upload
+from dlm.serving.guard import ClientGoneError, Guard, _Upload
 from dlm.serving.settings import LARGE, Settings
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlm.serving.client import while_there
-from dlm.serving.opening import Opening
+from dlm.serving.async_engine import Opening
+from dlm.serving.guard import while_there
 
 
 def test_what_is_prepared_for_who_has_left_is_discarded():

@@ -7,9 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dlm import Finished, Result
 from dlm.request import Stats
-from dlm.serving.metrics import Metrics
-from dlm.serving.scrapes import merged
-from dlm.serving.stream import EventStream
+from dlm.serving.async_engine import EventStream
+from dlm.serving.metrics import Metrics, merged
 
 RESULT = Result(
     text="",

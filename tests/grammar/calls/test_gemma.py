@@ -9,7 +9,7 @@ from native_calls import spell
 from spoken import MARKERS, TOKENS, accepts, call_text, recogniser, sample
 
 from dlm.grammar import InvalidGrammarError
-from dlm.grammar.kinds.tools import Tools
+from dlm.grammar.specs.tools import Tools
 
 
 def tools(schema, **options):

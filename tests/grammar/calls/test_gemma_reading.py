@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from native_calls import call_tokens, spell
 
 from dlm.grammar import InvalidValueError, Vocabulary
-from dlm.grammar.calls.gemma import read_calls
-from dlm.grammar.calls.tool_call import Answer, ToolCall
+from dlm.grammar.calls.gemma import Answer, ToolCall, read_calls
 from dlm.grammar.schema.dialect import is_bare
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

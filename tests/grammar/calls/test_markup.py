@@ -6,8 +6,8 @@ import pytest
 from spoken import accepts, sample
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError
-from dlm.grammar.calls.tool_call import ToolCall
-from dlm.grammar.kinds.tools import Tools
+from dlm.grammar.calls.gemma import ToolCall
+from dlm.grammar.specs.tools import Tools
 
 SEARCH = {
     "name": "search-web",

@@ -7,7 +7,7 @@ from native_calls import call_tokens, spell
 from spoken import MARKERS, call_text, recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError
-from dlm.grammar.kinds.tools import Tools
+from dlm.grammar.specs.tools import Tools
 
 
 def tools(schema, **more):

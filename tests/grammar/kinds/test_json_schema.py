@@ -10,8 +10,7 @@ from pydantic import BaseModel
 from recogniser import Recogniser
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.kinds.json_object import JsonObject
-from dlm.grammar.kinds.json_schema import JsonSchema
+from dlm.grammar.specs.json_schema import JsonObject, JsonSchema
 
 
 class Invoice(BaseModel):

@@ -9,7 +9,7 @@ from made_up import REGEXES
 from spoken import accepts, recogniser
 
 from dlm.grammar import InvalidGrammarError, Regex
-from dlm.grammar.rules.nodes import Terminal
+from dlm.grammar.regex.nodes import Terminal
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 import dlm.models
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonObject, JsonSchema
-from dlm.grammar.calls.tool_call import Answer, ToolCall
-from dlm.grammar.kinds.tools import Tools
+from dlm.grammar.calls.gemma import Answer, ToolCall
+from dlm.grammar.specs.tools import Tools
 
 
 def function(name, **properties):

@@ -7,8 +7,8 @@ from masked import rows_of, tokens_in
 from scores import scores_of
 
 from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema
-from dlm.grammar.masks import table as masks
-from dlm.grammar.masks.table import Masks
+from dlm.grammar.masks import bits as masks
+from dlm.grammar.masks.bits import Masks
 
 SIZE, L = 100, 12
 

@@ -18,8 +18,8 @@ from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.left_to_right import LeftToRight
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.reasoning import Marker, Reasoning
-from dlm.grammar.parse.within import Terminals
-from dlm.grammar.rules.nodes import Literal, Reference
+from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.regex.nodes import Literal, Reference
 from dlm.grammar.rules.rules import Rules
 
 STOP, BYTES = 1, 2  # a token, and the first of those of one byte each

@@ -14,8 +14,8 @@ from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.remainders import NEVER
-from dlm.grammar.parse.within import Terminals
-from dlm.grammar.rules.nodes import Alternation, Concatenation, Literal, Reference, SpecialToken
+from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.regex.nodes import Alternation, Concatenation, Literal, Reference, SpecialToken
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.trie import Trie
 

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.parse.lengths import Lengths
-from dlm.grammar.parse.literal import LiteralScanner
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.scanner import Scanner
-from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.pattern import automaton_of
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.parse.scanner import LiteralScanner, Scanner
+from dlm.grammar.regex.automaton import Automaton, automaton_of
+from dlm.grammar.regex.nodes import (
     Alternation,
     Characters,
     Concatenation,

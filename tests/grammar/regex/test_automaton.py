@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
-from dlm.grammar.rules.nodes import (
+from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
     Alternation,

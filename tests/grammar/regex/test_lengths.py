@@ -2,8 +2,7 @@
 
 import pytest
 
-from dlm.grammar.regex.lengths import any_of_length
-from dlm.grammar.regex.pattern import bounded
+from dlm.grammar.regex.automaton import any_of_length, bounded
 
 FAR = 10**9
 

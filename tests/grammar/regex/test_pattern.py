@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.pattern import automaton_of, bounded
+from dlm.grammar.regex.automaton import Automaton, automaton_of, bounded
 
 TEXTS = ["".join(text) for n in range(4) for text in product("ab \n", repeat=n)]
 PATTERNS = st.recursive(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from recogniser import Recogniser
 
 from dlm.grammar.regex.automaton import TooLargeError
-from dlm.grammar.rules.dispatch import dispatch, free_of
-from dlm.grammar.rules.nodes import Literal
+from dlm.grammar.regex.nodes import Literal
+from dlm.grammar.rules.analysis import dispatch, free_of
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.rules.terminals import with_terminals
 

@@ -10,9 +10,9 @@ from made_up import languages
 from recogniser import Recogniser
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.nodes import Literal, Repetition
 from dlm.grammar.rules.analysis import check
 from dlm.grammar.rules.ebnf import read_ebnf
-from dlm.grammar.rules.nodes import Literal, Repetition
 from dlm.grammar.rules.terminals import with_terminals
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from made_up import languages
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.nodes import Literal, Terminal
 from dlm.grammar.rules.analysis import check
 from dlm.grammar.rules.lark import read_lark
-from dlm.grammar.rules.nodes import Literal, Terminal
 from dlm.grammar.rules.terminals import with_terminals
 
 

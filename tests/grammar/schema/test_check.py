@@ -7,7 +7,7 @@ import pytest
 from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
-from dlm.grammar.schema.check import UncheckableError, check
+from dlm.grammar.schema.evaluate import UncheckableError, check
 
 DRAFT_7, DRAFT_2020 = (
     "http://json-schema.org/draft-07/schema#",

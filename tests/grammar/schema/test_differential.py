@@ -10,7 +10,7 @@ from recogniser import Recogniser
 from spelled import orders, text
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.rules.nodes import NOTHING
+from dlm.grammar.regex.nodes import NOTHING
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.writer import write

@@ -27,7 +27,7 @@ from pydantic import (
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.reader import read
-from dlm.grammar.schema.formats import format_automaton, format_length
+from dlm.grammar.schema.languages import format_automaton, format_length
 
 
 def fits(name: str, text: str) -> bool:

@@ -128,7 +128,7 @@ def test_what_takes_too_long_to_judge_is_not_enforced_and_logged(caplog: Any):
 
 
 def test_a_bug_of_the_check_is_logged(caplog: Any, monkeypatch: pytest.MonkeyPatch):
-    from dlm.grammar.schema import check as module
+    from dlm.grammar.schema import evaluate as module
 
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("ours")
@@ -141,7 +141,7 @@ def test_a_bug_of_the_check_is_logged(caplog: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_schema_is_written_once(monkeypatch: pytest.MonkeyPatch):
-    from dlm.grammar.kinds import json_schema as module
+    from dlm.grammar.specs import json_schema as module
 
     calls, write = [], module.write
     monkeypatch.setattr(module, "write", lambda *a, **k: calls.append(1) or write(*a, **k))

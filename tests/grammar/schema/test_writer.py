@@ -9,7 +9,7 @@ from recogniser import Recogniser
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.work import TooMuchWorkError
+from dlm.grammar.schema.documents import TooMuchWorkError
 from dlm.grammar.schema.writer import Written, write
 
 

@@ -24,9 +24,9 @@ def main(model: str = str(TINY)) -> None:
     import answers
     from vllm import LLM
 
-    from dlm.guided_logits import LogitsGuide
     from dlm.integrations.vllm.sampler import ConstrainedSampler
     from dlm.integrations.vllm.slots import Slot
+    from dlm.logits.guided import LogitsGuide
 
     spent: dict[str, list[float]] = {"sampler": [], "logits": [], "grammar": []}
 

@@ -1,0 +1,162 @@
+"""Decisions: typed questions about an input, answered with probabilities from one pass each.
+
+Each question has a slot and a canvas of its own, behind its own prompt. To pack several into one
+canvas would put labels where the model has never seen an answer begin, and let one answer's noise
+show in another's. What questions share, the input, is encoded once all the same: its pages are.
+
+A canvas is read at a temperature of 1, all noise. Where the labels are told apart by their first
+tokens, these are compared. Positions of a canvas are predicted independently: the product over a
+label of several tokens counts one doubt several times, and says 0.9 to 0.1 where each of two tokens
+says 0.75 to 0.25. Where first tokens tell too little, that product is taken, over all spellings of
+the labels: their exact posterior.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dlm.chat import Chat
+from dlm.decisions.labels import FirstTokens, Labels
+from dlm.decisions.likelihood import log_probabilities
+from dlm.decisions.questions import Answer, Decision, Question, at
+from dlm.decisions.running import Asked, LabelSet, Tally, answer_of, reading_work
+from dlm.errors import RequestError
+from dlm.grammar import Vocabulary
+from dlm.logits.sampling import fixed, generator
+from dlm.loop.causal import CausalLM
+from dlm.loop.decoding import Model
+from dlm.loop.denoise import Denoiser
+from dlm.loop.pass_plan import Cache
+from dlm.policy import Policy
+from dlm.request import Request, check_tokens
+from dlm.sequence import Sequence as Running
+from dlm.stream import Stream
+
+By = Literal["canvas", "causal"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A question, checked, and as tokens."""
+
+    question: Question
+    request: Request
+    prompt: list[int]
+    values: tuple[str, ...]  # of its labels
+    spelled: list[list[int]]  # the same, as the tokenizer writes them
+
+
+class Decider:
+    """Makes of decisions what an engine runs. Any thread may ask, and several at once."""
+
+    def __init__(
+        self,
+        model: Model,
+        chat: Chat,
+        policy: Policy,
+        vocabulary: Vocabulary,
+        capacity: int | None,
+        by_canvas: bool,
+    ):
+        """`capacity` is the cache's, in tokens; None: it grows. `by_canvas` says whether passes
+        read canvases."""
+        self._model: Any = model
+        self._chat, self._policy, self._vocabulary = chat, policy, vocabulary
+        self._capacity, self._by_canvas = capacity, by_canvas
+
+    def sequences(self, decision: Decision, number: int) -> list[Running]:
+        """One for each question, in their order: a canvas of each is to be read. Events about the
+        decision will have its `number`. Raises `RequestError` for what cannot be asked."""
+        if not self._by_canvas:
+            raise RequestError("this engine writes left to right: it decides by 'causal' alone")
+        tally, known = Tally(number, len(decision.questions)), dict[tuple[str, ...], LabelSet]()
+        made: list[Running] = []
+        for one in self._prepared(decision, "canvas"):
+            with at(len(made)):
+                if one.values not in known:
+                    known[one.values] = self._labels(one)
+            sequence = Running(
+                number=number,
+                request=one.request,
+                prompt=one.prompt,
+                stream=Stream(vocabulary=self._vocabulary, reasoning=None, calls=False),
+                rng=generator(fixed(one.request.seed), self._model.device),
+                asked=Asked(one.question, len(made), known[one.values], tally),
+            )
+            made.append(sequence)
+        return made
+
+    def by_causal(self, decision: Decision, cache: Cache, slots: int) -> list[Answer]:
+        """The answers of a model that reads labels left to right, one question after another. All
+        `slots` are empty, and are left empty. Raises `RequestError` for what cannot be asked."""
+        if not isinstance(self._model, CausalLM):
+            raise RequestError("by is 'causal': this model's encoder predicts no tokens")
+        answers = []
+        for one in list(self._prepared(decision, "causal")):
+            rest = one.prompt, one.spelled, self._vocabulary.stops
+            logs = log_probabilities(self._model, cache, range(slots), *rest)
+            answers.append(answer_of(one.question, logs.numpy(), len(one.prompt)))
+        return answers
+
+    def _prepared(self, decision: Decision, by: By) -> Iterator[_Prepared]:
+        """The questions, each checked before anything is made of the next."""
+        if not isinstance(self._model, Denoiser):
+            raise RequestError(f"a {type(self._model).__name__} has no canvases to read labels in")
+        sizes, tokens = dict[tuple[str, ...], int](), 0
+        spelled: dict[tuple[str, ...], list[list[int]]] = {}
+        for place, question, request in decision.asked():
+            with at(place):
+                values = tuple(label.value for label in question.labels)
+                sizes[values] = sum(len(value.encode()) for value in values)
+                self._policy.check_labels(sizes[values], sum(sizes.values()))
+                if values not in spelled:
+                    spelled[values] = [self._spelled(value) for value in values]
+                prompt = self._chat.prompt(request)
+                self._check_room(prompt, values, spelled[values], by)
+                tokens += len(prompt)
+                self._policy.check_prompts(tokens)
+            yield _Prepared(question, request, prompt, values, spelled[values])
+
+    def _labels(self, one: _Prepared) -> LabelSet:
+        """What tells its labels apart on a canvas."""
+        first = [tokens[0] for tokens in one.spelled]
+        if len(set(first)) == len(first):
+            return FirstTokens(first)
+        labels, most = Labels(one.values, self._vocabulary), self._policy.step_work
+        if max(labels.work, reading_work(labels)) > most:
+            raise RequestError(
+                f"its {len(first)} labels are too long, or have too little in common: to read them "
+                f"takes more than the {most} units of work that a step has"
+            )
+        return labels
+
+    def _spelled(self, label: str) -> list[int]:
+        """The tokenizer's own tokens, or, where these are no text or another, the fewest."""
+        vocabulary = self._vocabulary
+        if len(label) > self._model.canvas_length * vocabulary.longest:
+            raise RequestError(f"the label {label[:40]!r}... is longer than any canvas")
+        tokens = vocabulary.encode(label)
+        if b"".join(vocabulary.pieces[token] for token in tokens) == label.encode():
+            return tokens
+        fewest = vocabulary.fewest([label.encode()])
+        if fewest is None:
+            raise RequestError(f"the label {label!r:.80} cannot be spelled in this vocabulary")
+        return fewest
+
+    def _check_room(
+        self, prompt: list[int], values: Sequence[str], spelled: list[list[int]], by: By
+    ) -> None:
+        model, capacity = self._model, self._capacity
+        longest = max(range(len(spelled)), key=lambda i: len(spelled[i]))
+        L, most = model.canvas_length, len(spelled[longest]) + 1
+        if most > L:
+            raise RequestError(
+                f"the label {values[longest]!r:.80} takes {most} tokens with its stop, "
+                f"more than a canvas: {L}"
+            )
+        check_tokens("token", prompt, model.vocab_size)
+        if len(prompt) > (room := model.max_positions - L):
+            raise RequestError(f"{len(prompt)} prompt tokens: this model takes up to {room}")
+        needed = len(prompt) + (most if by == "causal" else 0)
+        if capacity is not None and needed > capacity:
+            raise RequestError(f"{needed} tokens are more than the cache holds: {capacity}")

@@ -1,0 +1,262 @@
+"""Typed questions and their answers, as OpenAI's Decisions API has them.
+
+What is asked is checked when it is made. Knows no model and no tokens.
+
+What a caller asks to have decided: typed questions about the input of a request.
+
+Knows no model and no tokens.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from dlm.errors import RequestError
+from dlm.request import Request
+
+MOST_QUESTIONS, MOST_CHOICES, MOST_LEVELS = 200, 255, 10  # the protocol's own limits
+YES, NO = "yes", "no"  # what a predicate is answered with
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A possible answer, as the model is to write it, and what it means."""
+
+    value: str
+    description: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(ABC):
+    """`instructions` are put behind the request's input, with the labels; empty: it asks already.
+
+    Raises `RequestError` for labels that nobody could tell apart, or too many of them.
+    """
+
+    name: str = ""
+    instructions: str = ""
+
+    type: ClassVar[str]
+    part: ClassVar[str] = "choices"  # as errors name the labels
+    most: ClassVar[int] = MOST_CHOICES
+
+    def __post_init__(self) -> None:
+        for field in ("name", "instructions"):
+            value = getattr(self, field)
+            if not isinstance(value, str) or _SURROGATES.search(value):
+                raise RequestError(f"{field} is {value!r:.40}: it takes text that can be written")
+        labels = self.labels
+        if not 1 <= len(labels) <= self.most:
+            raise RequestError(f"{len(labels)} {self.part}: a {self.type} takes 1 to {self.most}")
+        seen: set[str] = set()
+        for i, label in enumerate(labels):
+            where, value = f"{self.part}[{i}]", label.value
+            if not isinstance(value, str) or not value.strip() or _SURROGATES.search(value):
+                raise RequestError(f"{where} is {value!r:.40}: it takes text that can be written")
+            if not isinstance(label.description, str):
+                raise RequestError(f"{where}: its description is no text")
+            if value in seen:
+                raise RequestError(f"{where} is {value!r:.40}, and so is one in front of it")
+            seen.add(value)
+
+    @property
+    @abstractmethod
+    def labels(self) -> Sequence[Label]:
+        """What it may be answered with."""
+
+    @abstractmethod
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+        """What the `probabilities` say, and the fields that all answers have in `common`."""
+
+    def answer(self, probabilities: dict[str, float], mass: float, prompt_tokens: int) -> "Answer":
+        """What the `probabilities` of the labels, in their order, say."""
+        common = {"name": self.name, "mass": mass, "prompt_tokens": prompt_tokens}
+        return self._answer(probabilities, **common)
+
+    @property
+    def text(self) -> str:
+        """What is put behind the input."""
+        described = [f"- {one.value}: {one.description}" for one in self.labels if one.description]
+        values = ", ".join(label.value for label in self.labels)
+        return "\n".join([self.instructions, *described, f"Answer with one of {values}."])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicate(Question):
+    """Whether something holds."""
+
+    type = "predicate"
+
+    @property
+    def labels(self) -> Sequence[Label]:
+        return Label(YES), Label(NO)
+
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+        return PredicateAnswer(probability=probabilities[YES], **common)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(Question):
+    """Which of up to 255 choices."""
+
+    choices: Sequence[Label]
+
+    type = "choice"
+
+    @property
+    def labels(self) -> Sequence[Label]:
+        return self.choices
+
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+        best = max(probabilities, key=lambda value: probabilities[value])
+        return SelectionAnswer(
+            choice=best, probabilities=probabilities, confidence=probabilities[best], **common
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rating(Question):
+    """Where on a scale of up to 10 levels, the lowest first."""
+
+    levels: Sequence[Label]
+
+    type = "score"
+    part = "levels"
+    most = MOST_LEVELS
+
+    @property
+    def labels(self) -> Sequence[Label]:
+        return self.levels
+
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+        score = sum(i * p for i, p in enumerate(probabilities.values()))
+        return RatingAnswer(score=score, probabilities=probabilities, **common)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """`mass` is the model's probability of all labels together, or of their first tokens where
+    these were compared: near 0, it would rather have said something else, and the probabilities,
+    which are of the labels alone, mean little."""
+
+    name: str
+    mass: float
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredicateAnswer(Answer):
+    probability: float  # that it holds
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionAnswer(Answer):
+    choice: str  # the likeliest one; of equals, the first
+    probabilities: dict[str, float]  # by choice, in their order; their sum is 1
+    confidence: float  # the probability of `choice`
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatingAnswer(Answer):
+    score: float  # the mean level; the lowest is 0, and each further one is 1 more
+    probabilities: dict[str, float]  # by level, the lowest first; their sum is 1
+
+
+def question_of(data: Mapping[str, Any]) -> Question:
+    """A question in the protocol's JSON: `type`, `name`, `instructions`, `choices` or `levels`.
+
+    Raises `RequestError` for one that is none.
+    """
+    if not isinstance(data, Mapping):
+        raise RequestError(f"a question is an object, not {data!r:.40}")
+    given = {key: value for key, value in data.items() if key != "type"}
+    asked = {"name": given.pop("name", ""), "instructions": given.pop("instructions", "")}
+    kind = data.get("type")
+    if kind == Predicate.type:
+        question = Predicate(**asked)
+    elif kind == Selection.type:
+        choices = _labels("choices", "value", given.pop("choices", ()))
+        question = Selection(**asked, choices=choices)
+    elif kind == Rating.type:
+        levels = _labels("levels", "label", given.pop("levels", ()))
+        question = Rating(**asked, levels=levels)
+    else:
+        raise RequestError(f"a question's type is {kind!r}: it takes predicate, choice or score")
+    if given:
+        raise RequestError(f"a question of type {kind} has no {min(given, key=str)!r}")
+    return question
+
+
+def _labels(part: str, key: str, data: Any) -> list[Label]:
+    """Of objects that name a label by `key`, or texts."""
+    if not isinstance(data, Sequence) or isinstance(data, str):
+        raise RequestError(f"{part} is {data!r:.40}: it takes a list")
+    found = []
+    for i, one in enumerate(data):
+        if isinstance(one, Mapping):
+            if unknown := one.keys() - {key, "description"}:
+                raise RequestError(f"{part}[{i}] has no {min(unknown, key=str)!r}")
+            found.append(Label(one.get(key, ""), one.get("description") or ""))
+        else:
+            found.append(Label(one))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Questions, each of which is put behind the input of `request`; one without instructions is
+    what the input itself asks. They may be the protocol's JSON.
+
+    Raises `RequestError` for what no model could decide.
+    """
+
+    request: Request
+    questions: Sequence[Question | Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.questions) <= MOST_QUESTIONS:
+            count = len(self.questions)
+            raise RequestError(f"questions holds {count}: it takes 1 to {MOST_QUESTIONS}")
+        if self.request.constraint is not None or self.request.thinking:
+            raise RequestError("a decision takes a request without a constraint and thinking")
+
+    def asked(self) -> Iterator[tuple[int, Question, Request]]:
+        """Each question, its place among them, and the request with all that it asks.
+
+        Raises `RequestError` for one that cannot be asked.
+        """
+        for place, one in enumerate(self.questions):
+            with at(place):
+                question = one if isinstance(one, Question) else question_of(one)
+                request = _with_question(self.request, question)
+            yield place, question, request
+
+
+@contextmanager
+def at(place: int) -> Iterator[None]:
+    """Errors say which question they are about."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"questions[{place}]: {error}") from error
+
+
+def _with_question(request: Request, question: Question) -> Request:
+    """The request, with what the question asks behind its input."""
+    if not question.instructions:
+        return request
+    if request.prompt is not None:
+        return replace(request, prompt=f"{request.prompt}\n\n{question.text}")
+    if request.messages is None:
+        raise RequestError("instructions cannot be put behind token_ids: give a prompt or messages")
+    *before, last = request.messages
+    if last["role"] == "user" and isinstance(last["content"], str):
+        said = {**last, "content": f"{last['content']}\n\n{question.text}"}
+        return replace(request, messages=[*before, said])
+    return replace(
+        request, messages=[*request.messages, {"role": "user", "content": question.text}]
+    )

@@ -1,0 +1,406 @@
+"""The tokens that stay within a terminal: they depend on it alone, and are shared by all grammars.
+
+A bounded terminal allows what an unbounded one allows, but for tokens that are too long for what
+remains: one walk of the vocabulary serves all counts. And most bytes lead to the same state from
+many states of a terminal: what follows such a byte is walked once for all of them.
+
+What many JSON strings have in common, over one vocabulary: where any text may follow.
+
+The keys that a schema does not name are all texts but a few, and so is much else. Once such a
+terminal has departed from what it does not take, it reads on as one that takes any text, or any
+line. What tokens lead to from there is found once, and cut out for others by the order of the trie.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from weakref import WeakValueDictionary
+
+import numpy as np
+from jaxtyping import Int32, Int64, UInt32
+
+from dlm.grammar.masks.bits import packed
+from dlm.grammar.masks.walk import Nodes, Owners, Reached, Table
+from dlm.grammar.parse.limits import Meter
+from dlm.grammar.parse.network import scanner_of
+from dlm.grammar.parse.scanner import Characters, LiteralScanner, Scanner
+from dlm.grammar.parse.shared_masks import Bounds, Branch, branches
+from dlm.grammar.regex.automaton import Automaton, automaton_of
+from dlm.grammar.regex.nodes import Spelling, Terminal
+from dlm.grammar.trie import Trie, ranges
+
+
+class AnyText:
+    """The nodes reached by reading tokens as any text of some characters, from before its opening
+    quote and from after it."""
+
+    def __init__(self, scanner: Scanner, trie: Trie):
+        """`scanner` takes any number of some characters, in quotes."""
+        self.scanner, self._trie = scanner, trie
+        table = Table(lambda s: [(*move, scanner.counts(s, move[2])) for move in scanner.moves(s)])
+        (_, _, within), *_ = scanner.moves(scanner.start)
+        self.characters = scanner.repeated(within)
+        self._found = {True: _sorted(table, scanner, scanner.start, trie)}
+        self._found[False] = _sorted(table, scanner, within, trie)
+
+    def below(
+        self, scanner: Scanner, state: int, reached: Reached, owner: Owners, start: bool
+    ) -> tuple[Reached, Owners]:
+        """Return what follows the nodes reached in `state`, from which `scanner` takes such text.
+
+        `start`: they were reached from before the opening quote.
+        """
+        at = np.flatnonzero(reached.states == state)
+        nodes, (places, known) = reached.nodes[at], self._found[start]
+        first = self._trie.places[nodes]
+        begin, end = np.searchsorted(places, (first, first + self._trie.sizes[nodes]))
+        found, which = ranges((begin + 1).astype(np.int32), (end - begin - 1).astype(np.int32))
+        like, counts = np.array(scanner.like(self.scanner, state), np.int32), reached.counts
+        if len(counts):
+            counts = known.counts[found] + (counts[at] - known.counts[begin])[which]
+        return Reached(known.nodes[found], like[known.states[found]], counts), owner[at[which]]
+
+
+def completed(
+    any_text: Mapping[Characters | None, AnyText],
+    scanner: Scanner,
+    reached: Reached,
+    owner: Owners,
+    start: bool,
+) -> tuple[Reached, Owners]:
+    """Return `reached` and its `owner` with what follows where `scanner` takes text of `any_text`,
+    which is by its characters. `start` is that of `AnyText.below`."""
+    parts = [(reached, owner)]
+    for state in np.flatnonzero(np.bincount(reached.states)).tolist():
+        if (shared := any_text.get(scanner.repeated(state))) is not None:
+            parts.append(shared.below(scanner, state, reached, owner, start))
+    found, owners = zip(*parts, strict=True)
+    nodes, states, counts = (
+        np.concatenate([getattr(each, name) for each in found])
+        for name in ("nodes", "states", "counts")
+    )
+    return Reached(nodes, states, counts), np.concatenate(owners)
+
+
+def _sorted(
+    table: Table, scanner: Scanner, state: int, trie: Trie
+) -> tuple[Int32[np.ndarray, " n"], Reached]:
+    """All that is reached from a state, with its places in the trie, by these."""
+    roots = [
+        (node, to)
+        for low, high, to in scanner.moves(state)
+        for byte, node in trie.first_bytes.items()
+        if low <= byte <= high
+    ]
+    if not roots:
+        none = np.zeros(0, np.int32)
+        return none, Reached(none, none, none)
+    firsts = np.array([scanner.counts(state, to) for _, to in roots], np.int32)
+    reached, owner = table.walk(trie, roots, True)
+    places = trie.places[reached.nodes]
+    order = np.argsort(places)
+    counts = (reached.counts + firsts[owner])[order]
+    return places[order], Reached(reached.nodes[order], reached.states[order], counts)
+
+
+_FEW = 1024  # tokens that are set one by one
+_WALKED, _LOOKED = 100, 1000  # nodes of the trie that a unit of work is spent on
+_AT_ONCE, _GROUP = 32, 20  # branches, and units for so many, however short they are
+_BELOW = 5  # units for what follows another terminal
+_SCANNER = 44  # bits of a place that a scanner tells apart
+_NODE = 20  # bytes of a node that is remembered
+_MOST = 256 << 20  # bytes that are remembered of all terminals
+
+Words = UInt32[np.ndarray, " words"]
+Costs = tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]  # bytes, places
+
+
+class Within:
+    """Where tokens lead from one state of a terminal: a branch for each first byte."""
+
+    def __init__(self, branches: list[tuple[Branch, int]]):
+        """With each branch, the characters that its first byte ends: none or one."""
+        self._branches = branches
+
+    @cached_property
+    def most(self) -> int:
+        """Characters to the nearest end by way of any token."""
+        return max((branch.most + first for branch, first in self._branches), default=0)
+
+    def doubtful(self, bounds: Bounds) -> int:
+        """Nodes of the trie of which some may leave no way to the end."""
+        behind = self._behind(bounds)
+        return sum(branch.size for branch, each in behind if not branch.all_fit(each))
+
+    def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
+        """Those that leave a way to the end."""
+        return _joined([branch.tokens(behind) for branch, behind in self._behind(bounds)])
+
+    def ends(self, bounds: Bounds) -> Nodes:
+        """The nodes of the trie behind which a token goes on outside of the terminal."""
+        return _joined([branch.ends(behind) for branch, behind in self._behind(bounds)])
+
+    def costs(self, bounds: Bounds) -> Costs:
+        """The nodes that leave a way to the end, the fewest bytes of one, and where each is."""
+        found: list[Costs] = []
+        numbers: dict[Scanner | LiteralScanner, int] = {}  # shared branches have states of others
+        for (branch, first), (_, behind) in zip(self._branches, self._behind(bounds), strict=True):
+            nodes, costs, places = branch.costs(behind, first)
+            other = numbers.setdefault(branch.scanner, len(numbers))
+            found.append((nodes, costs, places + (other << _SCANNER)))
+        nodes, costs, places = zip(*found, strict=True) if found else ((), (), ())
+        return (
+            _joined([*nodes]),
+            _joined([*costs]).astype(np.int64),
+            _joined([*places]).astype(np.int64),
+        )
+
+    def _behind(self, bounds: Bounds) -> Iterator[tuple[Branch, Bounds]]:
+        low, high = bounds
+        if bounds == (0, None):
+            return ((branch, bounds) for branch, _ in self._branches)
+        return (
+            (branch, (low - first, None if high is None else high - first))
+            for branch, first in self._branches
+        )
+
+
+class TerminalTokens:
+    """What is known of one terminal, over one vocabulary."""
+
+    def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
+        self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
+        self._table = Table(lambda s: _moves(scanner, s))  # no circle: freed with its last user
+        self._stopping = Table(
+            lambda s: [] if all.reads_any_text(scanner, s) else _moves(scanner, s)
+        )
+        self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
+        self._within: dict[tuple[int, bool], Within] = {}
+        self.forget_sets()
+
+    def forget(self) -> None:
+        """Forget all but the tables, which are small."""
+        self._branches.clear()
+        self._within.clear()
+        self.forget_sets()
+
+    def forget_sets(self) -> None:
+        """Forget the sets of tokens that were made of walks, and keep the walks."""
+        self._words: dict[tuple[int, Bounds], Words] = {}
+        self._ends: dict[tuple[int, Bounds], Nodes] = {}
+        self._below: dict[bytes, tuple[Words, Nodes]] = {}
+
+    def clamped(self, state: int, bounds: Bounds, meter: Meter) -> Bounds:
+        """Bounds with the same tokens: there is one mask for all of them."""
+        if bounds == (0, None) or isinstance(self._scanner, LiteralScanner):
+            return 0, None
+        return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
+
+    @property
+    def start(self) -> int:
+        return self._scanner.start
+
+    def explore(self, state: int, bounded: bool, meter: Meter) -> list[int]:
+        """Find what every mask at `state` needs, or, `bounded`, masks within bounds, too.
+
+        Says which states follow. Those within a character are quick to look at when they are met.
+        """
+        scanner = self._scanner
+        if isinstance(scanner, Scanner) and (scanner.boundary[state] or state == scanner.start):
+            self._at(state, (0, None), meter)
+            if bounded:
+                self._at(state, (0, 0), meter)
+        meter.add(1)
+        return [to for _, _, to in scanner.moves(state)]
+
+    def words(self, state: int, bounds: Bounds, meter: Meter) -> Words:
+        """The tokens that stay within, as packed bits."""
+        key = state, bounds
+        if key not in self._words:
+            within = self._at(state, bounds, meter)
+            meter.spend(1 + within.doubtful(bounds) // _LOOKED)
+            tokens = within.tokens(bounds)
+            self._words[key] = token_words(tokens, self._size)
+            self._all.hold(self._words[key].nbytes)
+        return self._words[key]
+
+    def below(self, nodes: Nodes, meter: Meter) -> tuple[Words, Nodes]:
+        """Where tokens lead that begin at `nodes` of the trie, and go on as the terminal begins.
+
+        The tokens that stay within it, as packed bits, and the nodes behind which a token goes on
+        outside of it, `nodes` themselves among them where its text may be empty.
+        """
+        key = nodes.tobytes()
+        if key not in self._below:
+            scanner, trie = self._scanner, self._trie
+            meter.spend(_BELOW)
+            table = self._table
+            reached = table.walk_below(trie, nodes, scanner.start)
+            meter.add(len(reached.nodes) // _WALKED)
+            words = token_words(trie.tokens_at(reached.nodes)[0], self._size)
+            final = np.array(scanner.final)[reached.states] & (trie.children[reached.nodes] > 0)
+            ends = reached.nodes[final]
+            if scanner.final[scanner.start]:
+                ends = np.concatenate([ends, nodes])
+            self._below[key] = words, ends
+            self._all.hold(words.nbytes + ends.nbytes)
+        return self._below[key]
+
+    def costs(self, state: int, bounds: Bounds, meter: Meter) -> Costs:
+        return self._at(state, bounds, meter).costs(bounds)
+
+    def ends(self, state: int, bounds: Bounds, meter: Meter) -> Nodes:
+        """The nodes of the trie behind which a token goes on outside of the terminal."""
+        key = state, bounds
+        if key not in self._ends:
+            self._ends[key] = self._at(state, bounds, meter).ends(bounds)
+            self._all.hold(self._ends[key].nbytes)
+        return self._ends[key]
+
+    def branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
+        """The branch of a child of the root that is within, read from before the text or from
+        between two of its characters, where the terminal takes any text."""
+        (_, _, inside), *_ = self._scanner.moves(self._scanner.start)
+        self._at(self._scanner.start if start else inside, (0, 0) if counting else (0, None), meter)
+        return self._branches[node, inside, counting]
+
+    def _at(self, state: int, bounds: Bounds, meter: Meter) -> Within:
+        key = state, bounds != (0, None)
+        if key not in self._within:
+            if isinstance(self._scanner, LiteralScanner):
+                self._within[key] = self._along(state)
+            else:
+                self._within[key] = self._walked(*key, meter)
+        return self._within[key]
+
+    def _along(self, state: int) -> Within:
+        """The one text of a literal."""
+        nodes = np.array([*self._trie.along(self._scanner.completion(state))], np.int32)
+        states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
+        if not len(nodes):
+            return Within([])
+        reached = Reached(nodes, states, nodes[:0])
+        owner = np.zeros(len(nodes), np.int16)
+        (branch,) = branches(self._scanner, reached, owner, 1, self._trie)
+        return Within([(branch, 0)])
+
+    def _walked(self, state: int, counting: bool, meter: Meter) -> Within:
+        """Some branches after the other: of a look that is cut short, those that were made stay."""
+        scanner, children = self._scanner, self._trie.first_bytes
+        roots = [
+            ((children[byte], to), int(scanner.counts(state, to)))
+            for low, high, to in scanner.moves(state)
+            for byte in range(low, high + 1)
+            if byte in children
+        ]
+        sharing = self._sharing(state, counting, meter)
+        new = [root for root, _ in roots if (*root, counting) not in self._branches]
+        for begin in range(0, len(new), _AT_ONCE):
+            meter.spend(1)
+            some = new[begin : begin + _AT_ONCE]
+            table = self._table if sharing is None else self._stopping
+            reached, owner = table.walk(self._trie, some, counting)
+            if sharing is not None:
+                start = state == scanner.start
+                reached, owner = completed(self._all.any_text, sharing, reached, owner, start)
+            meter.add(_GROUP)
+            new_branches = branches(scanner, reached, owner, len(some), self._trie)
+            for root, branch in zip(some, new_branches, strict=True):
+                self._branches[*root, counting] = branch
+                meter.add(branch.size // _WALKED)
+                self._all.hold(_NODE * branch.size)
+        return Within([(self._branches[*root, counting], first) for root, first in roots])
+
+    def _sharing(self, state: int, counting: bool, meter: Meter) -> Scanner | None:
+        """Take branches of bytes after which any text follows from the terminals of any text.
+
+        Returns the scanner; None where `state` is not read as those terminals are from their
+        beginning, or the scanner is one of theirs.
+        """
+        scanner = self._scanner
+        if not isinstance(scanner, Scanner) or not scanner.quoted:
+            return None
+        if not (scanner.boundary[state] or state == scanner.start):
+            return None
+        shared = self._all.any_text
+        if any(each.scanner is scanner for each in shared.values()):
+            return None
+        for low, high, to in scanner.moves(state):
+            if (any_text := shared.get(scanner.repeated(to))) is not None:
+                known = self._all.tokens(any_text.scanner)
+                for byte in range(low, high + 1):
+                    if (node := self._trie.first_bytes.get(byte)) is not None:
+                        branch = known.branch(node, state == scanner.start, counting, meter)
+                        self._branches.setdefault((node, to, counting), branch)
+        return scanner
+
+
+def _moves(scanner: Scanner | LiteralScanner, state: int) -> list[tuple[int, int, int, bool]]:
+    return [(low, high, to, scanner.counts(state, to)) for low, high, to in scanner.moves(state)]
+
+
+class Terminals:
+    """All terminals that grammars over one vocabulary use. Forgotten with the last such grammar."""
+
+    def __init__(self, trie: Trie, size: int):
+        self._trie, self._size = trie, size
+        self._held = 0  # bytes
+        self._scanners: WeakValueDictionary[Terminal | bytes, Scanner | LiteralScanner]
+        self._scanners = WeakValueDictionary()
+        self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
+        self._tokens = WeakValueDictionary()
+        self.any_text: dict[Characters | None, AnyText] = {}
+        self._any: list[TerminalTokens] = []  # kept, since they are shared
+
+    def scanner(self, terminal: Terminal | bytes) -> Scanner | LiteralScanner:
+        scanner = self._scanners.get(terminal)
+        if scanner is None:
+            scanner = self._scanners[terminal] = scanner_of(terminal)
+        return scanner
+
+    def tokens(self, scanner: Scanner | LiteralScanner) -> TerminalTokens:
+        known = self._tokens.get(scanner)
+        if known is None:
+            known = self._tokens[scanner] = TerminalTokens(scanner, self, self._trie, self._size)
+        return known
+
+    def share_any_text(self) -> None:
+        """Find what many JSON strings have in common: .5 s at 262,144 tokens."""
+        for automaton in (Automaton.ANY, automaton_of(".*", True)):
+            scanner = self.scanner(Terminal(automaton, 0, None, Spelling.QUOTED))
+            if isinstance(scanner, Scanner):
+                any_text, known = AnyText(scanner, self._trie), self.tokens(scanner)
+                self.any_text[any_text.characters] = any_text
+                self._any.append(known)
+                for bounded in (False, True):
+                    for to in known.explore(scanner.start, bounded, Meter()):
+                        known.explore(to, bounded, Meter())
+
+    def reads_any_text(self, scanner: Scanner | LiteralScanner, state: int) -> bool:
+        """From `state` on, `scanner` takes text that many take."""
+        return isinstance(scanner, Scanner) and scanner.repeated(state) in self.any_text
+
+    def hold(self, count: int) -> None:
+        """So many bytes more are remembered."""
+        self._held += count
+
+    def trim(self) -> None:
+        """Between two masks: forget everything but what is shared if it has become too much."""
+        if self._held > _MOST:
+            for known in self._tokens.values():
+                known.forget_sets() if known in self._any else known.forget()
+            self._held = 0
+
+
+def token_words(tokens: Int32[np.ndarray, " n"], size: int) -> Words:
+    """A set of tokens as packed bits, one for each of `size` tokens."""
+    if len(tokens) > _FEW:
+        members = np.zeros(size, dtype=bool)
+        members[tokens] = True
+        return packed(members)
+    words = np.zeros(-(-size // 32), np.uint32)
+    np.bitwise_or.at(words, tokens >> 5, np.uint32(1) << (tokens & 31).astype(np.uint32))
+    return words
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int32)

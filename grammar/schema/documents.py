@@ -1,0 +1,416 @@
+"""A JSON schema and the documents that it refers to: drafts, checks, identifiers, references.
+
+It does not know what the keywords say about a value.
+
+What the keywords of a JSON schema may hold, and where schemas are within it.
+
+It knows the syntax of each keyword, not what it says about a value.
+
+The drafts of JSON Schema: how a schema names one, and which keywords each of them has.
+
+Places in JSON data, as errors name them.
+
+Keywords that are null, as Go and Java clients write what is not there: read as absent.
+
+In `const`, `default`, `enum` and `examples` a null is a value, and stays.
+
+How much work a schema may take, counted in steps of about 10 us. Knows nothing else.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import unquote, urljoin
+
+from dlm.grammar.errors import InvalidGrammarError
+
+ANY = 0  # no draft named: the newest, with what older ones say otherwise
+_DRAFTS = {
+    "json-schema.org/draft-03/schema": 3,
+    "json-schema.org/draft-04/schema": 4,
+    "json-schema.org/draft-06/schema": 6,
+    "json-schema.org/draft-07/schema": 7,
+    "json-schema.org/schema": 7,
+    "json-schema.org/draft/2019-09/schema": 2019,
+    "json-schema.org/draft/2020-12/schema": 2020,
+}
+_SINCE = {
+    **dict.fromkeys(("const", "contains", "propertyNames"), 6),
+    **dict.fromkeys(("if", "then", "else"), 7),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "minContains", "maxContains"), 2019),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$anchor"), 2019),
+    **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), 2020),
+}
+_UNTIL = {"$recursiveRef": 2019, "id": 4}  # those that are still written are still meant
+
+
+def draft_of(uri: str) -> int:
+    """The draft that a `$schema` names, by http or https; `ANY` where it is none that is known."""
+    return _DRAFTS.get(uri.partition("://")[2].rstrip("#/"), ANY)
+
+
+def known(draft: int, word: str) -> bool:
+    """Whether that draft has the keyword."""
+    return draft == ANY or _SINCE.get(word, 0) <= draft <= _UNTIL.get(word, 9999)
+
+
+def pointer(*parts: str | int) -> str:
+    """A JSON pointer (RFC 6901)."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+_TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+_ONE = frozenset(
+    """not if then else additionalProperties additionalItems contains propertyNames items
+    unevaluatedItems unevaluatedProperties contentSchema""".split()
+)
+_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+_MAPS = {*"properties patternProperties $defs definitions dependentSchemas dependencies".split()}
+DATA = ("const", "enum", "default", "examples")
+_COUNTS = {m + n for m in ("min", "max") for n in ("Length", "Items", "Properties", "Contains")}
+_TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursiveRef".split())
+
+
+def has_ref_alone(node: dict[str, Any], draft: int) -> bool:
+    """Whether the `$ref` of a schema is all that counts in it: in drafts up to 7 its siblings,
+    identifiers among them, are ignored."""
+    return "$ref" in node and 0 < draft <= 7
+
+
+def is_schema_list(word: str, value: Any) -> bool:
+    """Whether the value of a keyword is a list of schemas."""
+    return isinstance(value, list) and (word in _LISTS or word == "items")
+
+
+def is_schema_map(word: str) -> bool:
+    """Whether a keyword has schemas by names of their own."""
+    return word in _MAPS
+
+
+def parts(word: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """The schemas in the value of a keyword, with the keys that lead there."""
+    if is_schema_list(word, value):
+        yield from (((i,), part) for i, part in enumerate(value))
+    elif word in _ONE:
+        yield (), value
+    elif word in _MAPS:
+        for key, part in value.items():
+            if word != "dependencies" or not isinstance(part, list | str):
+                yield (key,), part
+
+
+def flaw(word: str, value: Any, draft: int) -> str | None:
+    """Why `value` is nothing that the keyword may have."""
+    if word in _LISTS:
+        if not isinstance(value, list) or not value:
+            return "it is a list of schemas, and not empty"
+    elif word in _MAPS or word == "dependentRequired":
+        if not isinstance(value, dict):
+            return f"it is an object, not {value!r:.40}"
+        if word == "dependentRequired" and not all(map(_names, value.values())):
+            return "its values are lists of names"
+    elif word in _COUNTS:
+        if not _number(value) or value < 0 or value != int(value):
+            return f"it is an integer from 0, not {value!r:.40}"
+    elif word in ("minimum", "maximum", "multipleOf"):
+        if not _number(value) or (word == "multipleOf" and value <= 0):
+            return f"it is a {'positive ' * (word == 'multipleOf')}number, not {value!r:.40}"
+    elif word in ("exclusiveMinimum", "exclusiveMaximum"):
+        if not _number(value) and not (isinstance(value, bool) and draft in (ANY, 4)):
+            return f"it is a number, not {value!r:.40}"
+    elif word in _TEXTS:
+        if not isinstance(value, str):
+            return f"it is text, not {value!r:.40}"
+    elif word == "type":
+        kinds = value if isinstance(value, list) else [value]
+        if unknown := [kind for kind in kinds if kind not in _TYPES]:
+            return f"{unknown[0]!r:.40} is no type: {', '.join(_TYPES)} are"
+    elif word == "enum":
+        if not isinstance(value, list):
+            return f"it is a list, not {value!r:.40}"
+    elif word == "required" and not _names(value):
+        return f"it is a list of names, not {value!r:.40}"
+    return None
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max
+
+
+MOST_WORK = 60_000
+
+
+class TooMuchWorkError(InvalidGrammarError):
+    """More work than it may take."""
+
+
+class Work:
+    """Counts up to `most` steps."""
+
+    def __init__(self, most: int = MOST_WORK):
+        self.most, self.done = most, 0
+
+    def count(self, steps: int, where: str) -> None:
+        """Raises `TooMuchWorkError`, which names the limit."""
+        self.done += steps
+        if self.done > self.most:
+            reason = f"it takes more than {self.most} steps to read"
+            raise TooMuchWorkError("JSON schema", reason, where or "/")
+
+
+_BOOLEANS: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Source:
+    """A subschema, one object for each: where it is, and how its references are read."""
+
+    node: dict[str, Any]
+    where: str  # JSON pointer, for errors
+    base: str  # URI of the resource that it belongs to
+    draft: int
+    scope: tuple[str, ...]  # resources with dynamic anchors on the way here, the outermost first
+
+    def knows(self, keyword: str) -> bool:
+        """Whether it has that keyword, and its draft does."""
+        return keyword in self.node and known(self.draft, keyword)
+
+
+class Reader:
+    """Reads one schema: `root`. Raises `InvalidGrammarError`.
+
+    `registry` has other documents by URI. `strict`: a `$schema` has to be a known one.
+    """
+
+    def __init__(
+        self,
+        schema: Any,
+        registry: Mapping[str, Any] | None,
+        where: str,
+        work: Work,
+        *,
+        strict: bool = False,
+    ):
+        self._work = work
+        self._registry = registry or {}
+        self._strict = strict
+        self._places: dict[int, tuple[str, str, int]] = {}  # by id: pointer, base, draft
+        self._roots: dict[str, Any] = {}
+        self._anchors: dict[tuple[str, str], Any] = {}
+        self._dynamic: dict[str, set[str]] = {}  # names of dynamic anchors, by base
+        self._sources: dict[tuple[int, tuple[str, ...]], Source] = {}
+        self._kept: list[Any] = []  # schemas are told apart by identity: these have to live on
+        self._where = where
+        self._index(schema, where, "", ANY)
+        self._roots.setdefault("", schema)
+        self.root = self.source(_BOOLEANS[schema] if isinstance(schema, bool) else schema)
+
+    def source(self, node: Any, parent: Source | None = None) -> Source:
+        """The source of a schema of a document, or of one that was made up in `parent`."""
+        scope = parent.scope if parent else ()
+        if id(node) not in self._places:
+            self._kept.append(node)
+            self._index(node, *((parent.where, parent.base) if parent else (self._where, "")), ANY)
+        where, base, draft = self._places[id(node)]
+        outer = (self._dynamic[uri] for uri in scope)
+        if not self._dynamic.get(base, set()) <= set().union(*outer):
+            scope = (*scope, base)
+        key = id(node), scope
+        if key not in self._sources:
+            self._sources[key] = Source(node, where, base, draft, scope)
+        return self._sources[key]
+
+    def target(self, source: Source, keyword: str) -> Source:
+        """What the reference in `source` leads to."""
+        reference = source.node[keyword]
+        base, _, fragment = self._absolute(source.base, reference).partition("#")
+        fragment = unquote(fragment)
+        found = self._found(base, fragment, f"{source.where}/{keyword}", reference)
+        name = fragment if keyword == "$dynamicRef" else ""
+        if keyword != "$ref" and name in self._dynamic.get(base, ()):
+            outer = (uri for uri in source.scope if name in self._dynamic[uri])
+            base = next(outer, base)
+            found = self._anchors[base, name] if name else self._roots[base]
+        if not isinstance(found, dict | bool):
+            self._refuse(f"{source.where}/{keyword}", f"{reference!r:.80} leads to no schema")
+        return self.source(_BOOLEANS[found] if isinstance(found, bool) else found, source)
+
+    def _found(self, base: str, fragment: str, where: str, reference: str) -> Any:
+        roots = [base] if base in self._roots or self._load(base) else []
+        if fragment and not fragment.startswith("/"):
+            if (base, fragment) in self._anchors:
+                return self._anchors[base, fragment]
+        else:
+            # Identifiers within older schemas are often no more than remarks: the document then.
+            for root in dict.fromkeys([*roots, ""]):
+                found = self._within(self._roots[root], fragment)
+                if found is not None and (roots or reference.startswith("#")):
+                    return found
+        reason = f"{reference!r:.80} leads to no schema here, nor in the registry"
+        return self._refuse(where, reason)
+
+    def _within(self, node: Any, fragment: str) -> Any:
+        above = node
+        for key in fragment.split("/")[1:]:
+            key = key.replace("~1", "/").replace("~0", "~")
+            try:
+                node = node[int(key) if isinstance(node, list) else key]
+            except (LookupError, TypeError, ValueError):
+                return None
+            above = node if id(node) in self._places else above
+        if isinstance(node, dict) and id(node) not in self._places:
+            _, base, draft = self._places.get(id(above), ("", "", ANY))
+            self._index(node, self._where + fragment, base, draft)
+        return node
+
+    def _load(self, uri: str) -> bool:
+        document = self._registry.get(uri, self._registry.get(f"{uri}#"))
+        if document is None and "json-schema.org/" in uri:
+            from jsonschema_specifications import REGISTRY  # few schemas need it
+
+            document = REGISTRY.contents(uri) if uri in REGISTRY else None
+        if document is None:
+            return False
+        self._roots[uri] = document
+        self._index(document, uri, uri, self._places[id(self._roots[""])][2])
+        return True
+
+    def _absolute(self, base: str, reference: str) -> str:
+        if reference.startswith("#"):
+            return base + reference
+        try:
+            return urljoin(base, reference)
+        except ValueError:
+            return reference
+
+    def _refuse(self, where: str, reason: str) -> NoReturn:
+        raise InvalidGrammarError("JSON schema", reason, where or "/")
+
+    def _index(self, schema: Any, where: str, base: str, draft: int) -> None:
+        """Checks a schema and all within, and notes where they are and what they are called."""
+        waiting, read = [(schema, where, base, draft)], 0
+        while waiting:
+            node, where, base, draft = waiting.pop()
+            read += 1
+            if read % 2 == 0:  # two of them take one step
+                self._work.count(1, where)
+            if isinstance(node, bool):
+                continue
+            if not isinstance(node, dict):
+                self._refuse(where, f"a schema is an object, not {node!r:.40}")
+            if "$schema" in node:
+                draft = self._draft(node["$schema"], where)
+            base = self._named(node, base, draft)
+            self._places.setdefault(id(node), (where, base, draft))
+            listed = isinstance(node.get("items"), list)
+            if listed and "prefixItems" in node and draft in (ANY, 2020):
+                self._refuse(f"{where}/items", "a list beside prefixItems, which no draft knows")
+            alone = has_ref_alone(node, draft)
+            for word, value in node.items():
+                if known(draft, word):
+                    reason = flaw(word, value, draft)
+                    if reason and alone and word != "$ref":
+                        continue  # nobody reads it
+                    if reason:
+                        self._refuse(where + pointer(word), reason)
+                    for key, part in parts(word, value):
+                        waiting.append((part, where + pointer(word, *key), base, draft))
+
+    def _draft(self, uri: Any, where: str) -> int:
+        if not isinstance(uri, str):
+            self._refuse(f"{where}/$schema", "a draft is named by its URI")
+        draft = draft_of(uri)
+        if draft == 3 or (draft == ANY and self._strict):
+            self._refuse(f"{where}/$schema", f"{uri!r:.80} is no draft from 4 to 2020-12")
+        return draft
+
+    def _named(self, node: dict[str, Any], base: str, draft: int) -> str:
+        """Its base URI; and notes its names."""
+        word = "id" if draft == 4 else "$id"
+        name = node.get(word)
+        if isinstance(name, str):
+            uri, _, fragment = self._absolute(base, name).partition("#")
+            if has_ref_alone(node, draft):  # others may know the document by that name all the same
+                if not self._roots:
+                    self._roots[uri] = node
+            else:
+                if not name.startswith("#"):
+                    base = uri
+                    self._roots.setdefault(base, node)
+                if fragment:
+                    self._anchors.setdefault((base, fragment), node)
+        for word in ("$anchor", "$dynamicAnchor"):
+            if isinstance(node.get(word), str) and known(draft, word):
+                self._anchors.setdefault((base, node[word]), node)
+                if word == "$dynamicAnchor":
+                    self._dynamic.setdefault(base, set()).add(node[word])
+        if node.get("$recursiveAnchor") is True and draft == 2019:
+            self._dynamic.setdefault(base, set()).add("")
+        return base
+
+
+def spelled_out(schema: Any) -> Any:
+    """A copy in which OpenAPI's `nullable` is the type that it means."""
+    if not isinstance(schema, dict):
+        return [spelled_out(part) for part in schema] if isinstance(schema, list) else schema
+    copy = {
+        key: part if key in DATA and not isinstance(part, dict) else spelled_out(part)
+        for key, part in schema.items()
+    }
+    if copy.get("nullable") is True and isinstance(copy.get("type"), str):
+        copy["type"] = [copy["type"], "null"]
+        if isinstance(copy.get("enum"), list) and None not in copy["enum"]:
+            copy["enum"] = [*copy["enum"], None]
+    return copy
+
+
+_VALUES = ("const", "default")
+
+
+def without_nulls(schema: Any) -> Any:
+    """Return the schema without keywords that are null: itself if there are none.
+
+    Raises `RecursionError`.
+    """
+    return _cleaned(schema) if _has_null(schema) else schema
+
+
+def _has_null(data: Any) -> bool:
+    """Whether a null is the value of any key in JSON data."""
+    waiting = [data]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if None in part.values():
+                return True
+            waiting += (value for value in part.values() if isinstance(value, dict | list))
+        elif isinstance(part, list):
+            waiting += (value for value in part if isinstance(value, dict | list))
+    return False
+
+
+def _cleaned(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        word: _part(word, value)
+        for word, value in schema.items()
+        if value is not None or word in _VALUES
+    }
+
+
+def _part(word: str, value: Any) -> Any:
+    """The value of a keyword; one that no draft has may hold schemas that references lead to."""
+    if word in DATA:
+        return value
+    if is_schema_list(word, value):
+        return [_cleaned(part) for part in value]
+    if is_schema_map(word) and isinstance(value, dict):
+        return {key: _cleaned(part) for key, part in value.items()}
+    return _cleaned(value)

@@ -1,0 +1,393 @@
+"""What a user may ask the output to be: text or calls of tools.
+
+The arguments of one tool as rules: exact, or wider than their schema, and then to be checked.
+"""
+
+import json
+import re
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from dlm.grammar.calls.gemma import Answer, gemma_call, read_calls, span_of
+from dlm.grammar.calls.markup import MARKUPS
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.json_text import plain
+from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.nodes import Node, Repetition, Terminal, alternation, concatenation, optional
+from dlm.grammar.rules.analysis import dispatch
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.arrays import TooManyError
+from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError, spelled_out
+from dlm.grammar.schema.evaluate import UncheckableError, check
+from dlm.grammar.schema.writer import Form, as_object, write
+from dlm.grammar.specs.spec import Spec
+from dlm.grammar.tokens import CallMarkers
+
+if TYPE_CHECKING:
+    from dlm.grammar.tokens import Excerpt
+    from dlm.grammar.vocabulary import Vocabulary
+
+
+_KIND = "tools"
+_NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+_ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
+_HOLDS = frozenset(  # keywords that say what an object holds, unless they are empty
+    """properties patternProperties propertyNames required dependentRequired dependentSchemas
+    dependencies minProperties allOf anyOf oneOf not if $ref $dynamicRef $recursiveRef enum
+    const""".split()
+)
+_OPENS = ("additionalProperties", "unevaluatedProperties")  # empty, they allow every property
+_MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_TOO_HARD = RecursionError, TooLargeError, TooManyError
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The rules of a tool's arguments."""
+
+    node: Node
+    exact: bool  # the rules allow nothing that the schema refuses
+
+
+def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """The schema that a tool's `parameters` mean, with OpenAPI's `nullable` as types.
+
+    Where they do not say what an object holds, the tool takes no arguments. Raises `RecursionError`
+    for parameters that are nested too deep.
+    """
+    if parameters is None:
+        return _NONE
+    kinds = parameters.get("type", "object")
+    objects = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
+    holds = any(parameters.get(word) not in (None, {}, []) for word in _HOLDS)
+    opened = any(parameters.get(word) is not None for word in _OPENS)
+    return spelled_out(parameters if holds or opened or not objects else {**parameters, **_NONE})
+
+
+def write_arguments(
+    schema: dict[str, Any],
+    *,
+    tool: str,
+    strict: bool,
+    where: str,
+    dialect: Dialect,
+    form: Form,
+    rules: Rules,
+    most_work: int,
+) -> Arguments:
+    """Add the rules of a tool's arguments to `rules`.
+
+    What they cannot enforce is left to a check of the finished arguments, unless the tool is
+    `strict`. `where` is the schema's JSON pointer. Raises `InvalidGrammarError`, which names the
+    tool, and `TooMuchWorkError` where `most_work` is less than a schema may take.
+    """
+    before = len(rules.nodes)
+    write_as = partial(
+        write,
+        dialect=dialect,
+        rules=rules,
+        unenforced="check",
+        where=where,
+        form=form,
+        most_work=most_work,
+    )
+    try:
+        written = write_as(schema)
+        inexact = written.inexact
+    except InvalidGrammarError as error:
+        much = isinstance(error, TooMuchWorkError)
+        if much and most_work < MOST_WORK:
+            raise
+        inexact = ((error.where, error.reason),)
+        hard = isinstance(error.__cause__, _TOO_HARD) or _is_pattern(error.where)
+        if not much and not hard:
+            whole = ": arguments are an object" * (error.where == where)
+            reason = f"tool {tool!r}: {error.reason}{whole}"
+            raise InvalidGrammarError(_KIND, reason, error.where or where) from error
+        if strict:
+            raise _unenforced(tool, where, inexact) from error
+        for rule in list(rules.nodes)[before:]:
+            del rules.nodes[rule]
+        written = write_as(_ANY)
+    if inexact and strict:
+        raise _unenforced(tool, where, inexact)
+    return Arguments(written.node, not inexact)
+
+
+def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
+    """What a strict tool is refused with whose rules would be too wide."""
+    (first, reason), *others = places
+    *_, above, last = ("", "", *first.removeprefix(where).split("/"))
+    named = "the schema there" if last == "" or above in _MAPS else f"the keyword {last}"
+    more = f" ({len(others)} more places likewise)" if others else ""
+    return InvalidGrammarError(
+        _KIND,
+        f"tool {tool!r} is strict, and {named} cannot be enforced while arguments are written: "
+        f"{reason}{more}. Change the schema; or leave strict out, and the arguments are checked "
+        "when they are finished",
+        where if first in ("", "/") else first,
+    )
+
+
+def _is_pattern(where: str) -> bool:
+    """Whether a place in a schema is a regex; not all of them are automata."""
+    *_, above, last = ("", "", *where.split("/"))
+    return last == "pattern" or above == "patternProperties"
+
+
+_NATIVE = "gemma4"
+_CHOICES = ("auto", "required")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ANY_MARKERS = CallMarkers(0, 1, 2)  # where the rules' tokens are of no concern
+_AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
+
+
+@dataclass(frozen=True)
+class Tools(Spec):
+    """Text, calls of `tools`, or text and then calls.
+
+    `tools` are in OpenAI's form; each function needs a name. A tool takes no arguments if its
+    `parameters` are left out, or say nothing of what an object holds. With `choice` "required"
+    there is a call, and no text before it; with `named` exactly one, of that tool. Without
+    `parallel` there is one call at most. An answer without calls is what `content` says; beside
+    calls there is no text then.
+
+    Schemas are those of `JsonSchema`, in every form, and OpenAPI's `nullable`. What rules cannot
+    say is left to the check of the finished arguments, which are written again if it refuses them;
+    where that check cannot tell, they stand. A tool whose `strict` is true is refused instead. So
+    are names that the form cannot write.
+
+    Raises `InvalidGrammarError`, its `where` a JSON pointer, here or in `rules`.
+    """
+
+    tools: Sequence[Any]
+    choice: str = "auto"  # or "required"
+    named: str | None = None  # a tool's name; `choice` then says nothing
+    parallel: bool = True
+    format: str = _NATIVE  # or one of markup.MARKUPS
+    content: Spec | None = None  # None: any text; Gemma's own form alone takes another
+
+    kind = "tools"
+
+    def __post_init__(self) -> None:
+        if self.choice not in _CHOICES:
+            raise self._error(f"{self.choice!r:.40} is none of {', '.join(_CHOICES)}", "/choice")
+        known = (_NATIVE, *MARKUPS)
+        if self.format not in known:
+            raise self._error(f"{self.format!r:.40} is none of {', '.join(known)}", "/format")
+        if self.content is not None and not self.calls:
+            reason = f"{self.format} takes any text beside calls, not a {self.content.kind}"
+            raise self._error(reason, "/content")
+        if self.named is not None and self.named not in (*self.parameters,):
+            raise self._error(f"there is no tool {self.named!r:.80}", "/named")
+        if not self.parameters:
+            raise self._error("there are no tools", "/tools")
+        for name in self._offered:
+            with suppress(TooMuchWorkError):  # it is for `rules` to say
+                self._call(name, _ANY_MARKERS, Rules(), _AT_ONCE // len(self._offered))
+
+    def _error(self, reason: str, where: str) -> InvalidGrammarError:
+        return InvalidGrammarError(self.kind, reason, where)
+
+    @cached_property
+    def parameters(self) -> dict[str, dict[str, Any]]:
+        """The schema of each tool, by its name."""
+        found: dict[str, dict[str, Any]] = {}
+        for i, function in enumerate(self._functions):
+            name, where = function.get("name"), f"/tools/{i}/function"
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                reason = f"a name is 1 to 64 letters, digits and _ - . , not {name!r:.80}"
+                raise self._error(reason, f"{where}/name")
+            if name in found:
+                raise self._error(f"{name!r} is there twice", f"{where}/name")
+            schema = function.get("parameters")
+            if not isinstance(schema, dict | None):
+                raise self._error(
+                    f"a schema is an object, not {schema!r:.40}", f"{where}/parameters"
+                )
+            try:
+                found[name] = schema_of(schema)
+            except RecursionError as error:
+                raise self._error("nested too deeply", f"{where}/parameters") from error
+        return found
+
+    @cached_property
+    def _functions(self) -> list[dict[str, Any]]:
+        """A copy of the tools' functions, as plain JSON data."""
+        read = plain(self.kind, self.tools, "/tools") if not isinstance(self.tools, str) else None
+        if not isinstance(read, list):
+            raise self._error(f"a list of tools, not {self.tools!r:.40}", "/tools")
+        for i, tool in enumerate(read):
+            function = tool.get("function") if isinstance(tool, dict) else None
+            if not isinstance(function, dict) or tool.get("type") != "function":
+                form = '{"type": "function", "function": {...}}'
+                raise self._error(f"a tool is {form}, not {tool!r:.60}", f"/tools/{i}")
+        return [tool["function"] for tool in read]
+
+    @cached_property
+    def _strict(self) -> frozenset[str]:
+        """Names of the tools whose rules are exact, or refused."""
+        return frozenset(f["name"] for f in self._functions if f.get("strict") is True)
+
+    @property
+    def _offered(self) -> list[str]:
+        return [self.named] if self.named is not None else list(self.parameters)
+
+    @property
+    def calls(self) -> bool:
+        return self.format == _NATIVE
+
+    @property
+    def checked(self) -> bool:
+        """Text that is JSON may hold a key twice, which nobody watches beside calls."""
+        content = self._content
+        inner = None if content is None or content.checked else content.rules(None)
+        wide = content is not None and (inner is None or inner.free_keys or bool(inner.distinct))
+        return bool(wide or not self.calls or not self._exact)
+
+    @cached_property
+    def _exact(self) -> bool:
+        """The rules allow no arguments that a schema refuses. `rules` stores it, as it writes all
+        schemas; this is for whoever asks before."""
+        self.rules(_ANY_MARKERS)
+        return vars(self)["_exact"]
+
+    @property
+    def opens_free(self) -> bool:
+        return self.calls and self.choice == "auto" and self.named is None and self.content is None
+
+    @property
+    def _content(self) -> Spec | None:
+        """What is in the place of free text, if that may be there."""
+        return self.content if self.choice == "auto" and self.named is None else None
+
+    @property
+    def parts(self) -> tuple[Spec, ...]:
+        return () if self.content is None else (self.content,)
+
+    @property
+    def source(self) -> Any:
+        return self.tools
+
+    @property
+    def key(self) -> Hashable:
+        schemas = json.dumps([self.parameters, sorted(self._strict)])
+        content = None if self._content is None else self._content.key
+        return self.kind, self.format, self.choice, self.named, self.parallel, schemas, content
+
+    def rules(self, markers: CallMarkers | None) -> Rules:
+        rules = Rules()
+        if self.calls and markers is None:
+            raise self._error("this model's vocabulary has no tool call tokens", "/format")
+        written = [self._call(name, markers, rules, MOST_WORK) for name in self._offered]
+        object.__setattr__(self, "_exact", all(exact for _, exact in written))
+        calls = [node for node, _ in written]
+        call, more = alternation(*calls), self.parallel and self.named is None
+        if len(calls) > 1:
+            call = rules.add(call, "call")
+        free = self.choice == "auto" and self.named is None
+        if self.calls:
+            rules.nodes[rules.root] = self._native(call, free, more, rules)
+        else:
+            rules.nodes[rules.root] = self._marked_up(call, free, more)
+        return rules
+
+    def _native(self, call: Node, free: bool, more: bool, rules: Rules) -> Node:
+        calls = Repetition(call, 1) if more else call
+        if not free:
+            return calls
+        if self._content is not None:
+            return alternation(rules.include(self._content.rules(None)), calls)
+        text = Terminal(Automaton.lengths(1, None))
+        return alternation(text, concatenation(optional(text), calls))
+
+    def _marked_up(self, call: Node, free: bool, more: bool) -> Node:
+        opening = MARKUPS[self.format].opening
+        if free:
+            return dispatch([(opening, call)], [], more)
+        first = concatenation(opening, call)
+        return concatenation(first, dispatch([(opening, call)], [], True)) if more else first
+
+    def _call(
+        self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
+    ) -> tuple[Node, bool]:
+        """The rules of a tool's calls, in a markup those of what is after its opening; and whether
+        they are exact."""
+        native = markers if self.calls else None
+        written = write_arguments(
+            self.parameters[name],
+            tool=name,
+            strict=name in self._strict,
+            where=f"/tools/{list(self.parameters).index(name)}/function/parameters",
+            dialect=Dialect(quote=native and native.quote),
+            form=as_object if native else MARKUPS[self.format].arguments,
+            rules=rules,
+            most_work=most_work,
+        )
+        if native:
+            return gemma_call(name, written.node, native), written.exact
+        return MARKUPS[self.format].write(name, written.node), written.exact
+
+    def value(self, text: str) -> Answer:
+        """As `read`, for a text: in Gemma 4's own form, it has no calls."""
+        if self.calls:
+            return self._checked(Answer(text or None, ()))
+        return self._checked(MARKUPS[self.format].read(text, self._accepts))
+
+    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Answer:
+        """The text and the calls of any answer, made under this constraint or not.
+
+        Raises `InvalidValueError` for a malformed call, one of an unknown tool or with arguments
+        that its schema refuses, and where `choice`, `named` or `parallel` are not met.
+        """
+        if self.calls:
+            answer = read_calls(tokens, vocabulary)
+            self._checked(answer, partial(span_of, tokens, vocabulary))
+            if self._content is not None and not answer.tool_calls:
+                self._content.value(answer.content or "")
+            return answer
+        return self.value(vocabulary.text(tokens))
+
+    def _accepts(self, name: str, argument: str, value: Any) -> bool:
+        """Whether a tool takes that value of an argument."""
+        try:
+            check({argument: value}, self.parameters.get(name, {}), about=argument)
+        except (InvalidValueError, UncheckableError):
+            return False
+        return True
+
+    def _checked(
+        self,
+        answer: Answer,
+        span: Callable[[int, Sequence[str | int]], tuple[int, int] | None] | None = None,
+    ) -> Answer:
+        """The answer, if its calls are as they have to be. `span` finds the tokens of a part of a
+        call's arguments."""
+        for number, call in enumerate(answer.tool_calls):
+            if call.name not in self.parameters or self.named not in (None, call.name):
+                raise InvalidValueError(f"a call of {call.name!r:.80}, which is not offered")
+            try:
+                check(call.arguments, self.parameters[call.name])
+            except InvalidValueError as error:
+                found = span(number, error.path) if span else None
+                if found and not isinstance(_at(call.arguments, error.path), dict | list):
+                    found = found[1], found[1]  # it ends otherwise
+                raise InvalidValueError(f"call of {call.name}: {error}", span=found) from error
+            except UncheckableError:
+                pass  # the rules were exact, or the tool is not strict
+        if not answer.tool_calls and (self.choice == "required" or self.named is not None):
+            raise InvalidValueError("a tool call is required, and there is none")
+        if len(answer.tool_calls) > 1 and (not self.parallel or self.named is not None):
+            raise InvalidValueError("there is more than one tool call")
+        return answer
+
+
+def _at(value: Any, path: Sequence[str | int]) -> Any:
+    """The part of a JSON value that a path leads to."""
+    for step in path:
+        value = value[step]
+    return value
