@@ -10,7 +10,7 @@ import gc
 _FULL = 1000  # collections of the middle generation: some seven million containers more than before
 
 
-def collect_seldom() -> None:
+def tune_garbage_collector() -> None:
     """Never look at what exists now again, and seldom at all that is made from now on.
 
     For the whole process: who serves calls it once, when everything is loaded.

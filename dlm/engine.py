@@ -14,9 +14,9 @@ from dlm.admission import Admission, Prepared
 from dlm.chat import Chat
 from dlm.config import DecodeConfig
 from dlm.decisions.decide import By, Decider
-from dlm.decisions.questions import Answer, Decision, Question
+from dlm.decisions.questions import Decision, Question, QuestionAnswer
 from dlm.errors import DlmError, RequestError, failure, forget_frames
-from dlm.event_routes import Changes, EventRoutes, StreamEvent, streamed
+from dlm.event_routes import CommandQueue, EventRoutes, StreamEvent, streamed
 from dlm.events import End, Event, Failed
 from dlm.grammar import (
     Compiled,
@@ -28,7 +28,7 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
-from dlm.loop.decoding import Decoding, Model, Parts
+from dlm.loop.decoding import Decoding, EngineContext, Model
 from dlm.loop.diffusion import Diffusion
 from dlm.loop.pass_plan import Cache
 from dlm.models import ModelError, checkpoint
@@ -96,7 +96,7 @@ class Engine:
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots) if cache is None else cache
         vocabulary = self.backends.get("vocabulary")
-        self._parts = parts = Parts(
+        self._parts = parts = EngineContext(
             model=model,
             cache=self._cache,
             config=self.config,
@@ -114,7 +114,7 @@ class Engine:
         self._decider = Decider(*chatting, capacity, decoder.decides)
         room = partial(self.decoding.room, model)
         self._admission = Admission(*chatting, self._compiler, room, capacity, self._decider)
-        self._changes = Changes()  # of who waits and who runs
+        self._changes = CommandQueue()  # of who waits and who runs
         self._routes = EventRoutes(self._changes, self._step)
         self._closed = False
 
@@ -296,7 +296,7 @@ class Engine:
         request: Request,
         questions: abc.Sequence[Question | abc.Mapping[str, Any]],
         by: By = "canvas",
-    ) -> list[Answer]:
+    ) -> list[QuestionAnswer]:
         """Answer typed questions about a request's input, with probabilities.
 
         A question without instructions is what the input itself asks. Each is answered from one

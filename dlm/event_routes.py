@@ -18,7 +18,7 @@ from dlm.request import Request
 Change = Callable[[], None]
 
 
-class Changes:
+class CommandQueue:
     """Changes in the order in which they were posted. None is made while a move is under way."""
 
     def __init__(self):
@@ -57,7 +57,7 @@ StreamEvent = Draft | Committed | Finished
 class EventRoutes:
     """Runs steps, and keeps the events that nobody has read yet."""
 
-    def __init__(self, changes: Changes, step: Callable[[], list[Event]]):
+    def __init__(self, changes: CommandQueue, step: Callable[[], list[Event]]):
         """`step` is made as a move among `changes`, and returns its events."""
         self._changes, self._step = changes, step
         self._streams: dict[int, deque[Event]] = {}  # by request

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dlm.decisions.questions import Answer
+from dlm.decisions.questions import QuestionAnswer
 from dlm.errors import DlmError
 from dlm.request import Result, Stats
 
@@ -54,7 +54,7 @@ class Decided:
     """All questions of a decision are answered."""
 
     request: int
-    answers: list[Answer]  # in the order of the questions
+    answers: list[QuestionAnswer]  # in the order of the questions
     stats: Stats  # of all questions together
 
 

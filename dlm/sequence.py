@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from dlm.config import DecodeConfig
-from dlm.decisions.running import Asked
+from dlm.decisions.running import RunningQuestion
 from dlm.grammar import (
     Answer,
     Constraint,
     Fixed,
     Guidance,
     InvalidValueError,
-    Look,
+    NextTokens,
     Task,
     TokenConstraint,
 )
@@ -116,7 +116,7 @@ class Canvas(Progress):
 _DRAWN = 64  # numbers at a time: on a GPU each time is a copy
 
 
-class Numbers:
+class DrawNumbers:
     """The numbers in [0, 1) that an answer's tokens are drawn by, by position.
 
     A position keeps its number, however often and in whatever pass it is drawn, until the token
@@ -144,13 +144,15 @@ class Numbers:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Writing:
+class LeftToRightState:
     """It lives as long as its request."""
 
     constraint: TokenConstraint
     drafting: Constraint | None  # the same over canvases that draft; None: there are none
-    numbers: Numbers  # that tokens are drawn by
-    look: Look | None = None  # the constraint's, of what comes next; None: it has not looked yet
+    numbers: DrawNumbers  # that tokens are drawn by
+    look: NextTokens | None = (
+        None  # the constraint's, of what comes next; None: it has not looked yet
+    )
     exact: bool = False  # the next look has to be: what was written last did not fit
     work: int = 0  # the grammar's, on the look that it has not finished
     draft: list[int] = field(default_factory=list)  # what may come next, to be judged by a pass
@@ -178,7 +180,7 @@ class Sequence:
     prompt: list[int]
     stream: Stream
     rng: torch.Generator  # all the randomness of the request
-    asked: Asked | None = None  # one canvas answers it; None: what is asked for is a text
+    asked: RunningQuestion | None = None  # one canvas answers it; None: what is asked for is a text
     tokens: list[int] = field(default_factory=list)  # committed
     stats: Stats = field(default_factory=Stats)
     refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
@@ -196,7 +198,7 @@ class Sequence:
     last_pass: int = 0  # the scheduler's number of the last one that it was in
 
     constraint: Constraint = field(init=False)  # over canvases; made when the request can run
-    writing: Writing = field(init=False)  # of decoding left to right; likewise
+    writing: LeftToRightState = field(init=False)  # of decoding left to right; likewise
     checked: bool = False  # its grammar is wider than its spec: nothing is final before the end
     canvas: Canvas = field(init=False)  # begun when the request runs; left to right, it drafts
 

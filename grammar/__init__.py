@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Free,
         FreeTokens,
         Guidance,
-        Look,
+        NextTokens,
         Row,
         Scores,
         TokenConstraint,
@@ -54,7 +54,7 @@ _EXPORTS = {
     "dlm.grammar.canvas.frontier": "Bounded BoundedTokens Frontier",
     "dlm.grammar.canvas.workers": "Task Workers",
     "dlm.grammar.constraint": (
-        "NOTHING Candidates Constraint Fixed Free FreeTokens Guidance Look Row Scores "
+        "NOTHING Candidates Constraint Fixed Free FreeTokens Guidance NextTokens Row Scores "
         "TokenConstraint"
     ),
     "dlm.grammar.errors": (

@@ -1,7 +1,7 @@
 """The seam between decoding loops and whatever constrains them.
 
 Over canvases: `guide` and `commit`, with a `Guidance`. From left to right: `look` and `commit`,
-with a `Look`.
+with a `NextTokens`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -100,7 +100,7 @@ Row = np.ndarray | int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class NextTokens:
     """What may follow a text, and what may follow each token of a draft behind it."""
 
     forced: list[int]  # tokens that come next whatever a model says; the draft is behind them
@@ -121,7 +121,7 @@ class TokenConstraint(Protocol):
 
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
-    ) -> Look:
+    ) -> NextTokens:
         """What may come next, and behind each token of `draft` that may. Leaves no trace.
 
         The next token is none of `refused`, unless nothing else may come. Where there is ample room
@@ -178,10 +178,10 @@ class FreeTokens:
 
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
-    ) -> Look:
+    ) -> NextTokens:
         kept = list(draft[: max(0, self._left - 1)])
         stop = next((i for i, token in enumerate(kept) if token in self._stops), len(kept))
-        return Look(forced=[], draft=kept[:stop], rows=[None] * (stop + 1))
+        return NextTokens(forced=[], draft=kept[:stop], rows=[None] * (stop + 1))
 
     def fits(self, tokens: Sequence[int]) -> int:
         return len(tokens)

@@ -31,7 +31,7 @@ class CallMarkers:
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class VocabularySlice:
     """Stands in for a `Vocabulary` where a `Spec` reads some tokens."""
 
     pieces: dict[int, bytes]  # by token; b"" for control tokens
@@ -39,7 +39,7 @@ class Excerpt:
     call: CallMarkers | None
 
     @classmethod
-    def of(cls, vocabulary: "Vocabulary", tokens: Sequence[int]) -> "Excerpt":
+    def of(cls, vocabulary: "Vocabulary", tokens: Sequence[int]) -> "VocabularySlice":
         pieces = {token: vocabulary.pieces[token] for token in tokens}
         control = frozenset(vocabulary.control.intersection(tokens))
         return cls(pieces, control, vocabulary.call)
@@ -49,7 +49,7 @@ class Excerpt:
         return b"".join(self.pieces[token] for token in tokens).decode("utf-8", "replace")
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """How many leading tokens are the same."""
     shorter = min(len(one), len(other))
     if one[:shorter] == other[:shorter]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dlm.kernels.nvfp4 import ROWS
-from dlm.kernels.vocab_rows import Masks, forbid_, heated, mask_words
+from dlm.kernels.vocab_rows import RowMasks, forbid_, heated, mask_words
 
 _CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32
 _GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB; of fewer rows, as many more tokens
@@ -45,7 +45,7 @@ class Flat:
     logits: Float[Tensor, "N V"]
     inverse_temperature: Float32[Tensor, " f"]
     lse: Float32[Tensor, " f"]
-    masks: Masks | None
+    masks: RowMasks | None
     softcap: float | None
 
 

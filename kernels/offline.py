@@ -27,10 +27,10 @@ from triton.compiler import ASTSource
 _TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 _WAIT = 16  # instructions; a shorter loop only waits for a barrier
 
-Case = tuple[str, str, int]
+OfflineCase = tuple[str, str, int]
 
 
-def findings(cases: Sequence[Case]) -> list[dict[str, Any]]:
+def findings(cases: Sequence[OfflineCase]) -> list[dict[str, Any]]:
     """What `compile_kernel` says of each case; or its `error`, in words. All cores take part."""
     count = os.cpu_count() or 1
     with ThreadPoolExecutor(count) as pool:
@@ -38,7 +38,7 @@ def findings(cases: Sequence[Case]) -> list[dict[str, Any]]:
     return [parts[i % count][i // count] for i in range(len(cases))]
 
 
-def _in_a_process(cases: Sequence[Case]) -> list[dict[str, Any]]:
+def _in_a_process(cases: Sequence[OfflineCase]) -> list[dict[str, Any]]:
     """By a process of its own."""
     output = subprocess.run(
         [sys.executable, "-m", __name__],
@@ -126,7 +126,7 @@ def _tool(name: str, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def _finding(case: Case) -> dict[str, Any]:
+def _finding(case: OfflineCase) -> dict[str, Any]:
     try:
         return compile_kernel(*case)
     except Exception as error:  # one kernel's failure must not hide the others' findings

@@ -18,7 +18,7 @@ from dlm.kernels.norms import contiguous_like, normed, rounded
 
 HEADS = 4  # of a program; one a warp
 
-Heads = tuple[Float[Tensor, "N Hq D"], Float[Tensor, "N h D"], Float[Tensor, "N h D"]]
+HeadTensors = tuple[Float[Tensor, "N Hq D"], Float[Tensor, "N h D"], Float[Tensor, "N h D"]]
 
 
 def norm_and_rotate_reference(
@@ -30,7 +30,7 @@ def norm_and_rotate_reference(
     cos: Float32[Tensor, "N 1 D"],
     sin: Float32[Tensor, "N 1 D"],
     eps: float,
-) -> Heads:
+) -> HeadTensors:
     """Definition of `norm_and_rotate` in plain torch."""
     q, k = normed(q, q_gain, eps), normed(k, k_gain, eps)
     return rotated(q, cos, sin), rotated(k, cos, sin), normed(v, None, eps)
@@ -46,7 +46,7 @@ def norm_and_rotate(
     sin: Float32[Tensor, "N 1 D"],
     eps: float,
     by_kernel: bool | None = None,
-) -> Heads:
+) -> HeadTensors:
     """Norm each head of `q`, `k` and `v`; turn those of `q` and `k` by their row's angles.
 
     `x * cos + cat(-right, left) * sin`, where left and right are the halves of a head. `v` may be

@@ -22,20 +22,22 @@ from dlm.kernels.moe import Route, route
 BLOCK = 2048  # slots that a program of the sort reads at a time; 8 a thread
 
 
-class Choice(NamedTuple):
+class ExpertChoice(NamedTuple):
     """The experts of each token, the best first."""
 
     weight: Float32[Tensor, "N k"]
     expert: Int64[Tensor, "N k"]
 
 
-def choose_reference(logits: Float[Tensor, "N E"], scale: Float[Tensor, " E"], k: int) -> Choice:
+def choose_reference(
+    logits: Float[Tensor, "N E"], scale: Float[Tensor, " E"], k: int
+) -> ExpertChoice:
     """Definition of `choose` in plain torch."""
     p = logits.softmax(dim=-1, dtype=torch.float32)
     # A stable sort: of equal logits, the lower expert comes first.
     expert = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
     weight = p.gather(-1, expert)
-    return Choice(weight / weight.sum(dim=-1, keepdim=True) * scale.float()[expert], expert)
+    return ExpertChoice(weight / weight.sum(dim=-1, keepdim=True) * scale.float()[expert], expert)
 
 
 def choose(
@@ -43,7 +45,7 @@ def choose(
     scale: Float[Tensor, " E"],
     k: int,
     by_kernel: bool | None = None,
-) -> Choice:
+) -> ExpertChoice:
     """Choose the `k` experts of each token whose logits are highest; of equal ones, the lower.
 
     Weights are softmax over all experts in fp32, renormalised over the chosen, times each expert's
@@ -65,7 +67,7 @@ def choose(
         )
     if not (logits.device.type != "cpu" if by_kernel is None else by_kernel):
         return choose_reference(logits, scale, k)
-    return Choice(*_choose(logits, scale, k))
+    return ExpertChoice(*_choose(logits, scale, k))
 
 
 def sort_slots(expert: Int64[Tensor, "N k"], experts: int, by_kernel: bool | None = None) -> Route:

@@ -2,7 +2,7 @@
 
 from dlm.kernels import attention, moe, norms, rotary, routing, tiles, vocab
 from dlm.kernels.nvfp4 import W4A4_TILES
-from dlm.kernels.offline import Case
+from dlm.kernels.offline import OfflineCase
 from dlm.kernels.w4a16 import W4A16_TILES
 
 SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
@@ -175,7 +175,7 @@ for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # the launches around a lay
         ("routing._choose_kernel", CHOOSE.format(x), everywhere),
     ]
 KERNELS.append(("routing._sort_kernel", SORT.format(routing.BLOCK), dict.fromkeys(SHARED, "")))
-CASES: list[Case] = [(name, signature, sm) for name, signature, sms in KERNELS for sm in sms]
+CASES: list[OfflineCase] = [(name, signature, sm) for name, signature, sms in KERNELS for sm in sms]
 INSTRUCTION = {
     (name, signature, sm): needed for name, signature, sms in KERNELS for sm, needed in sms.items()
 }

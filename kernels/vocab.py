@@ -23,7 +23,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dlm.kernels.vocab_rows import (
-    Masks,
+    RowMasks,
     VocabPass,
     check_numbers,
     check_source,
@@ -43,7 +43,7 @@ def vocab_pass_reference(
     logits: Float[Tensor, "N V"],
     inverse_temperature: Float32[Tensor, " n"],
     uniform: Float32[Tensor, " n"],
-    masks: Masks | None = None,
+    masks: RowMasks | None = None,
     rows: Int64[Tensor, " n"] | None = None,
     *,
     softcap: float | None = None,
@@ -87,7 +87,7 @@ def vocab_pass(
     logits: Float[Tensor, "N V"],
     inverse_temperature: Float32[Tensor, " n"],
     uniform: Float32[Tensor, " n"],
-    masks: Masks | None = None,
+    masks: RowMasks | None = None,
     rows: Int64[Tensor, " n"] | None = None,
     *,
     softcap: float | None = None,
@@ -128,7 +128,7 @@ class _Given(NamedTuple):
     logits: Tensor
     inverse_temperature: Tensor
     uniform: Tensor
-    masks: Masks | None
+    masks: RowMasks | None
     rows: Tensor | None
     softcap: float | None
     threshold: float

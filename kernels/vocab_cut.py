@@ -28,7 +28,14 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 from dlm.kernels.vocab import allowed_logits, heated_logits
-from dlm.kernels.vocab_rows import Masks, check_numbers, check_source, forbid_, heated, mask_words
+from dlm.kernels.vocab_rows import (
+    RowMasks,
+    check_numbers,
+    check_source,
+    forbid_,
+    heated,
+    mask_words,
+)
 
 _CHUNK = 1 << 12  # tokens that a block reads at a time
 _CPU_BLOCK, _GPU_BLOCK = 1 << 18, 1 << 24  # logits at a time, without a kernel
@@ -47,11 +54,11 @@ def cut_masks_reference(
     logits: Float[Tensor, "N V"],
     inverse_temperature: Float32[Tensor, " n"],
     cuts: Cuts,
-    masks: Masks | None = None,
+    masks: RowMasks | None = None,
     rows: Int64[Tensor, " n"] | None = None,
     *,
     softcap: float | None = None,
-) -> Masks:
+) -> RowMasks:
     """Reference for `cut_masks`: in fp64, a row at a time."""
     logits = logits if rows is None else logits[rows]
     (n, V), token = logits.shape, torch.arange(logits.shape[1], device=logits.device)
@@ -75,19 +82,19 @@ def cut_masks_reference(
             by_value = mass.new_zeros(len(values)).index_add(0, of, mass)
             higher = by_value.flip(0).cumsum(0).flip(0) - by_value
             keep[i] &= higher[of] < p
-    return Masks(_packed(keep), torch.arange(n, device=logits.device))
+    return RowMasks(_packed(keep), torch.arange(n, device=logits.device))
 
 
 def cut_masks(
     logits: Float[Tensor, "N V"],
     inverse_temperature: Float32[Tensor, " n"],
     cuts: Cuts,
-    masks: Masks | None = None,
+    masks: RowMasks | None = None,
     rows: Int64[Tensor, " n"] | None = None,
     *,
     softcap: float | None = None,
     by_kernel: bool | None = None,
-) -> Masks:
+) -> RowMasks:
     """Return a mask for each row: what `masks` allows, without what `cuts` takes away.
 
     A logit counts as in `vocab_pass`, and so do `rows` and `by_kernel`. The cut is made among the
@@ -112,10 +119,10 @@ def _in_blocks(
     logits: Tensor,
     inverse_temperature: Tensor,
     cuts: Cuts,
-    masks: Masks | None,
+    masks: RowMasks | None,
     rows: Tensor | None,
     softcap: float | None,
-) -> Masks:
+) -> RowMasks:
     """Cut in plain torch, a few rows at a time."""
     n, V = len(inverse_temperature), logits.shape[1]
     size = _CPU_BLOCK if logits.device.type == "cpu" else _GPU_BLOCK
@@ -133,7 +140,7 @@ def _in_blocks(
         ]
         keep &= (block >= torch.stack(least)[:, None]) | block.isnan()
         parts.append(_packed(keep))
-    return Masks(torch.cat(parts), torch.arange(n))
+    return RowMasks(torch.cat(parts), torch.arange(n))
 
 
 def _least(
@@ -182,10 +189,10 @@ def _launch(
     logits: Tensor,
     inverse_temperature: Tensor,
     cuts: Cuts,
-    masks: Masks | None,
+    masks: RowMasks | None,
     rows: Tensor | None,
     softcap: float | None,
-) -> Masks:
+) -> RowMasks:
     V, n, device = logits.shape[1], len(inverse_temperature), logits.device
     bitmask, stride, chosen = None, 0, None
     if masks:
@@ -200,7 +207,7 @@ def _launch(
                 logits, logits.stride(0), bitmask, stride, rows, chosen,
                 inverse_temperature, *cuts, words, words.shape[1], V, -(-V // _CHUNK), **constants,
             )  # fmt: skip
-    return Masks(words, torch.arange(n, device=device))
+    return RowMasks(words, torch.arange(n, device=device))
 
 
 @triton.jit

@@ -21,7 +21,7 @@ _HUGE = 3e38  # added to any logit but -inf, it is more than a softcap
 _LEAST = -80.0  # torch's exp is slow where it underflows, and 1 + e^-80 is 1
 
 
-class Masks(NamedTuple):
+class RowMasks(NamedTuple):
     """Which tokens each of n rows may take.
 
     Bit `v % 32` of word `v // 32` says whether token v is allowed, as in xgrammar's masks; bits
@@ -93,7 +93,7 @@ def heated(
 def check_source(
     logits: Tensor,
     inverse_temperature: Tensor,
-    masks: Masks | None,
+    masks: RowMasks | None,
     rows: Tensor | None,
     softcap: float | None,
 ) -> int:
@@ -117,7 +117,7 @@ def check_source(
     return n
 
 
-def _check_masks(masks: Masks, n: int, V: int, device: torch.device) -> None:
+def _check_masks(masks: RowMasks, n: int, V: int, device: torch.device) -> None:
     bitmask, rows = masks
     if bitmask.ndim != 2 or bitmask.dtype != torch.int32:
         raise ValueError(f"a bitmask is [M, W] of int32, got {[*bitmask.shape]} of {bitmask.dtype}")

@@ -21,7 +21,7 @@ from dlm.models.config import LayerConfig, LayerType, ModelConfig
 from dlm.models.errors import CacheFullError
 from dlm.models.pages import PAGE, PagePool, capacity_of, pages_of
 from dlm.models.passes import Held, Pass, Stretch, lay_out
-from dlm.models.prefix import Node, PrefixIndex
+from dlm.models.prefix import PrefixIndex, PrefixNode
 
 
 @dataclass(slots=True)
@@ -279,7 +279,7 @@ class KVCache:
                 return False
         return True
 
-    def _share(self, mine: _Slot, nodes: Sequence[Node]) -> None:
+    def _share(self, mine: _Slot, nodes: Sequence[PrefixNode]) -> None:
         """Put the tokens of `nodes` into an empty slot."""
         mine.tokens = [token for node in nodes for token in node.tokens]
         for kind, held in mine.held.items():

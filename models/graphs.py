@@ -41,7 +41,7 @@ class Captured(NamedTuple):
     states: Tensor  # where a replay leaves them, until any graph is replayed
 
 
-Run = Callable[[Tensor, Pass], Tensor]
+RunPass = Callable[[Tensor, Pass], Tensor]
 """Packed embeddings and their pass to states, without looking at a number on the device."""
 Capture = Callable[[Callable[[], Tensor]], Captured]
 """Records what its argument does on the device. A capture that fails is a `RuntimeError`."""
@@ -72,7 +72,7 @@ class PassGraphs:
         return self._capture is not None and cache is self._cache and _canvases_alone(plan)
 
     def states(
-        self, run: Run, x: Float[Tensor, "N hidden"], plan: Pass
+        self, run: RunPass, x: Float[Tensor, "N hidden"], plan: Pass
     ) -> Float[Tensor, "N hidden"]:
         """What `run` makes of the embedded canvases `x` of a pass that is taken.
 
@@ -95,7 +95,7 @@ class PassGraphs:
         canvases = len(next(iter(plan.paging.values())).segments)
         return canvases, len(plan.positions), *self._cache.launches(plan)
 
-    def _recorded(self, capture: Capture, run: Run, x: Tensor, plan: Pass) -> "_Graph | None":
+    def _recorded(self, capture: Capture, run: RunPass, x: Tensor, plan: Pass) -> "_Graph | None":
         """None where the capture fails: then there are no more graphs, and `told` says why."""
         try:
             return _Graph(x, plan, self._cache.pages, run, capture)
@@ -115,7 +115,9 @@ class PassGraphs:
 class _Graph:
     """One captured pass, and the memory that it reads and writes."""
 
-    def __init__(self, x: Tensor, plan: Pass, pages: Mapping[str, int], run: Run, capture: Capture):
+    def __init__(
+        self, x: Tensor, plan: Pass, pages: Mapping[str, int], run: RunPass, capture: Capture
+    ):
         """`pages` are the most that a slot can hold of each kind: tables are as wide."""
         self._x = torch.empty_like(x)
         paging = {

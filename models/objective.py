@@ -38,7 +38,7 @@ SLOPE = 12  # positions over which it rises at the most
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class TrainingBatch:
     """`B` samples of up to `T` clean tokens, each with `K` canvases of `L` positions."""
 
     tokens: Int[Tensor, "B T"]  # clean prompt and answer, padded at the end
@@ -62,9 +62,9 @@ class Batch:
         L = self.canvases.shape[2]
         return self.starts[..., None] + torch.arange(L, device=self.starts.device)
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+    def each(self, change: Callable[[Tensor], Tensor]) -> "TrainingBatch":
         """All of its tensors changed alike: some of the samples, say, or on another device."""
-        return Batch(**{name: change(tensor) for name, tensor in vars(self).items()})
+        return TrainingBatch(**{name: change(tensor) for name, tensor in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def plainly(
 
 def loss(
     model: DiffusionGemma,
-    batch: Batch,
+    batch: TrainingBatch,
     steps: int,
     step: Step,
     rng: torch.Generator,
@@ -144,13 +144,15 @@ def loss(
 
 
 @torch.no_grad()
-def unsure(model: DiffusionGemma, batch: Batch, layers: Layers = plainly) -> Float[Tensor, "B T"]:
+def unsure(
+    model: DiffusionGemma, batch: TrainingBatch, layers: Layers = plainly
+) -> Float[Tensor, "B T"]:
     """Cross-entropy in nats of each token of the answers, by those before it; 0 elsewhere."""
     return _next_tokens(model, batch, _Layout(model, batch, layers).encoded()[0])
 
 
 def _next_tokens(
-    model: DiffusionGemma, batch: Batch, states: Float[Tensor, "B T hidden"]
+    model: DiffusionGemma, batch: TrainingBatch, states: Float[Tensor, "B T hidden"]
 ) -> Float[Tensor, "B T"]:
     """What `unsure` is, of `states` and differentiable."""
     answered = batch.answered
@@ -189,7 +191,7 @@ def balanced(
 
 
 def at_canvases(
-    values: Float[Tensor, "B T"] | Bool[Tensor, "B T"], batch: Batch
+    values: Float[Tensor, "B T"] | Bool[Tensor, "B T"], batch: TrainingBatch
 ) -> Float[Tensor, "B K L"] | Bool[Tensor, "B K L"]:
     """Those of the tokens that each place of the canvases should become; 0 behind the last."""
     B, K, L = batch.canvases.shape
@@ -217,7 +219,9 @@ def noise_rates(unsure: Float[Tensor, "B K L"], rng: torch.Generator) -> Float[T
     return rate.clamp(LEAST_NOISE, 1)
 
 
-def noise_tokens(vocab_size: int, batch: Batch, rng: torch.Generator) -> Int[Tensor, "B K L"]:
+def noise_tokens(
+    vocab_size: int, batch: TrainingBatch, rng: torch.Generator
+) -> Int[Tensor, "B K L"]:
     """What takes the place of corrupted tokens: any token, or one that a decoder could err with.
 
     Up to `PLAUSIBLE` of a canvas's are tokens of what comes before it, or its own a place or two
@@ -240,7 +244,7 @@ class _Layout:
     """Where the tokens of a batch and its canvases lie, and who sees whom: behind `T` tokens come
     `K` canvases of `L` positions."""
 
-    def __init__(self, model: DiffusionGemma, batch: Batch, layers: Layers = plainly):
+    def __init__(self, model: DiffusionGemma, batch: TrainingBatch, layers: Layers = plainly):
         self._model, self._batch, self._layers = model, batch, layers
         self._windows = {model.config.window_of(layer.kind) for layer in model.config.layers}
 

@@ -67,7 +67,7 @@ GPUS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class PassWork:
     """What a part of a step moves and computes; experts of four bits are multiplied in bf16."""
 
     read: float  # bytes
@@ -231,7 +231,7 @@ def tokens_within(config: ModelConfig, slots: int, stored: torch.dtype, free: in
     return bisect_right(every, free - RESERVED - step_bytes(config, slots), key=size)
 
 
-def step_work(config: ModelConfig, load: Load) -> dict[str, Work]:
+def step_work(config: ModelConfig, load: Load) -> dict[str, PassWork]:
     """What one denoising pass over the canvases of all slots reads and computes, by part."""
     rows, held = load.slots * config.canvas_length, weight_bytes(config, load.weights)
     count = parameters(config)
@@ -240,13 +240,15 @@ def step_work(config: ModelConfig, load: Load) -> dict[str, Work]:
     logits = transient_bytes(config, load.slots)["logits"]
     gathered = rows * _GATHERED * H * _FLOAT
     return {
-        "experts": Work(read=held["experts"] * hit, operations=2 * rows * count["experts"] * k / E),
-        "dense": Work(read=held["dense"], operations=2 * rows * count["dense"]),
-        "vocabulary": Work(
+        "experts": PassWork(
+            read=held["experts"] * hit, operations=2 * rows * count["experts"] * k / E
+        ),
+        "dense": PassWork(read=held["dense"], operations=2 * rows * count["dense"]),
+        "vocabulary": PassWork(
             read=held["embedding"] + 2 * logits + gathered,
             operations=2 * rows * H * (V + _GATHERED),
         ),
-        "attention": Work(
+        "attention": PassWork(
             read=load.slots * cache_bytes(config, load.context, load.cache),
             operations=sum(_attention(config, index, load) for index in range(len(config.layers))),
         ),

@@ -7,14 +7,14 @@ end of its page. Children are found by their tokens, compared one by one: no has
 from collections.abc import Mapping, Sequence
 
 
-class Node:
+class PrefixNode:
     """A page of tokens behind those of its parents; and the page of each pool that stores it."""
 
     __slots__ = ("children", "pages", "parent", "tokens")
 
-    def __init__(self, parent: "Node | None", tokens: tuple[int, ...]):
+    def __init__(self, parent: "PrefixNode | None", tokens: tuple[int, ...]):
         self.parent, self.tokens = parent, tokens
-        self.children: dict[tuple[int, ...], Node] = {}
+        self.children: dict[tuple[int, ...], PrefixNode] = {}
         self.pages: dict[str, int] = {}  # by pool; none where it has gone to somebody else
 
 
@@ -23,20 +23,22 @@ class PrefixIndex:
     None: all of them."""
 
     def __init__(self, page: int, spans: Mapping[str, int | None]):
-        self.root = Node(None, ())
+        self.root = PrefixNode(None, ())
         self._page, self._spans = page, spans
-        self._nodes: dict[tuple[str, int], Node] = {}  # by pool and page
+        self._nodes: dict[tuple[str, int], PrefixNode] = {}  # by pool and page
 
     def __contains__(self, place: tuple[str, int]) -> bool:
         """Whether a page of a pool stores a known text."""
         return place in self._nodes
 
-    def add(self, parent: Node, tokens: Sequence[int], pages: Mapping[str, int]) -> Node:
+    def add(
+        self, parent: PrefixNode, tokens: Sequence[int], pages: Mapping[str, int]
+    ) -> PrefixNode:
         """The node of `tokens` behind `parent`. Its pages are those it has, or else `pages`."""
         key = tuple(tokens)
         node = parent.children.get(key)
         if node is None:
-            node = parent.children[key] = Node(parent, key)
+            node = parent.children[key] = PrefixNode(parent, key)
         for pool, page in pages.items():
             if pool not in node.pages:
                 node.pages[pool] = page
@@ -51,7 +53,7 @@ class PrefixIndex:
             del node.parent.children[node.tokens]
             node = node.parent
 
-    def find(self, tokens: Sequence[int]) -> list[Node]:
+    def find(self, tokens: Sequence[int]) -> list[PrefixNode]:
         """Nodes of the longest beginning of `tokens` that one can go on from."""
         node, found, best = self.root, [], 0
         stored = dict.fromkeys(self._spans, 0)  # adjacent pages in front of here

@@ -32,7 +32,7 @@ from engine_options import (
 )
 
 if TYPE_CHECKING:
-    from dlm.batch.batch import Batch, Ended, Form, Output, Runner
+    from dlm.batch.batch import AnswerForm, Batch, Ended, Output, Runner
     from dlm.batch.rows import Rest, Rows, Template
 
     Answered = Callable[[Rest], Iterator[Ended]]
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, source: str | None) -> int:
 
 
 @contextmanager
-def answering(args: argparse.Namespace, form: "Form") -> "Iterator[Answered]":
+def answering(args: argparse.Namespace, form: "AnswerForm") -> "Iterator[Answered]":
     """Who answers rows: an engine here, processes, or the actors of a Ray cluster."""
     if args.ray is None:
         from dlm.batch.batch import answers
@@ -132,10 +132,10 @@ def follow(ended: "Iterator[Ended]", output: "Output", total: int) -> None:
             progress.update(bar, advance=1, rate=rate)
 
 
-def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form":
+def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "AnswerForm":
     """What rows mean: OpenAI's lines if they are such and nothing else is asked for."""
     from dlm.batch.batch import Extraction
-    from dlm.openai.batch import Lines, are_lines
+    from dlm.openai.batch import BatchLines, are_lines
 
     free = kind_of(args) is None and args.column is None and args.template is None
     if free and are_lines(rows):
@@ -143,7 +143,7 @@ def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "Form
         if given is not None:
             flag = f"--{given.replace('_', '-')}"
             raise UsageError(f"{flag} with OpenAI's lines: each line says that itself")
-        lines = Lines(model_names(args))
+        lines = BatchLines(model_names(args))
         lines.check(rows.read())
         return lines
     if args.served_model_name is not None:
@@ -180,7 +180,7 @@ def template_of(args: argparse.Namespace, rows: "Rows") -> "Template":
 
 
 def settings(
-    args: argparse.Namespace, rows: "Rows", form: "Form", source: str | None
+    args: argparse.Namespace, rows: "Rows", form: "AnswerForm", source: str | None
 ) -> dict[str, Any]:
     """What answers depend on: those of other settings are not mixed with these."""
     constraint = source and f"{kind_of(args)} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
@@ -194,28 +194,28 @@ def settings(
     }
 
 
-def runner(args: argparse.Namespace, form: "Form") -> "Runner":
+def runner(args: argparse.Namespace, form: "AnswerForm") -> "Runner":
     from dlm.batch.pool import Pool
 
     start = partial(batch_of, args, form)
     return start(0) if args.workers == 1 else Pool(start, args.workers, form, _ahead(args))
 
 
-def batch_of(args: argparse.Namespace, form: "Form", place: int) -> "Batch":
+def batch_of(args: argparse.Namespace, form: "AnswerForm", place: int) -> "Batch":
     """An engine of its own for the worker at this `place`, on its share of devices and cores."""
     import os
 
     import torch
 
     from dlm.batch.batch import Batch
-    from dlm.collector import collect_seldom
+    from dlm.collector import tune_garbage_collector
 
     if args.workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))
     devices = args.device.split(",") if args.device else [None]
     own = argparse.Namespace(**{**vars(args), "device": devices[place % len(devices)]})
     engine = loading_of(own).engine()
-    collect_seldom()
+    tune_garbage_collector()
     return Batch(engine, form, _ahead(args))
 
 

@@ -30,11 +30,11 @@ from rich.table import Table
 from stress import STOPS, L, read_schemas, vocabulary_of
 from throughput import array_of, throughput
 
-from dlm.collector import collect_seldom
+from dlm.collector import tune_garbage_collector
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.kernels.vocab import vocab_pass
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, Link, Logits
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 
 HOST_SLOTS = 1, 4, 16
 _BUDGET = 4096  # tokens
@@ -102,7 +102,7 @@ def measure(args: argparse.Namespace) -> Times:
     vocabulary = vocabulary_of(Path(args.tokenizer))
     compiler = Compiler(vocabulary)
     start(compiler, JsonSchema({"type": "string"}))  # what all grammars share
-    collect_seldom()  # as a server would
+    tune_garbage_collector()  # as a server would
     entries = read_schemas(Path(args.schemas))
     random.Random(args.seed).shuffle(entries)
     names = ("compile", "mask", "warmup", "first", "warm", "agree", "repair")
@@ -151,7 +151,7 @@ def steps(
     plain = logits[range(L), canvas].clone()
     logits[range(L), canvas] = 30.0
     found = vocab_pass(logits, torch.ones(L), torch.zeros(L), threshold=THRESHOLD, k=CANDIDATES)
-    scores = Logits(found, logits, 1.0, None, Link(logits.device))
+    scores = CanvasLogits(found, logits, 1.0, None, DeviceCopies(logits.device))
     clock(times, "warmup", lambda: Warmup(compiled).go_on(maxsize))
     for situation in ("first", "warm"):
         constraint = Frontier(compiled, _BUDGET)
@@ -159,7 +159,7 @@ def steps(
     for _ in range(_REPEATS):
         clock(times, "agree", lambda: constraint.guide(scores))
     for _ in range(_REPEATS):
-        wrong = Logits(found, logits, 1.0, None, Link(logits.device))
+        wrong = CanvasLogits(found, logits, 1.0, None, DeviceCopies(logits.device))
         wrong.argmax[rng.randrange(L)] = STOPS[0]  # nothing can end before the array does
         clock(times, "repair", lambda: constraint.guide(wrong))  # noqa: B023
     logits[range(L), canvas] = plain

@@ -29,7 +29,7 @@ from dlm.kernels.rotary import norm_and_rotate
 from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import tiled, tiled_matrix
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
-from dlm.kernels.vocab_rows import Masks
+from dlm.kernels.vocab_rows import RowMasks
 from dlm.kernels.w4a16 import matmul_w4a16
 
 _SOFTCAP, _HEAT = 30.0, 0.6
@@ -98,7 +98,7 @@ def _vocabulary(sizes: Sizes, masked: bool, rng: torch.Generator) -> Case:
     inverse = torch.full((n,), 1 / _HEAT, device=rng.device)
     uniform = torch.rand(n, generator=rng, device=rng.device)
     words = torch.randint(2**31, (n, -(-V // 32)), generator=rng, device=rng.device)
-    masks = Masks(words.int(), torch.arange(n, device=rng.device)) if masked else None
+    masks = RowMasks(words.int(), torch.arange(n, device=rng.device)) if masked else None
     args = logits, inverse, uniform, masks
     token = torch.arange(V, device=rng.device)
 

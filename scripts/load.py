@@ -35,7 +35,7 @@ from training.lessons import choice
 from training.tools import tool_call
 
 import dlm
-from dlm.collector import collect_seldom
+from dlm.collector import tune_garbage_collector
 from dlm.openai.requests import chat_of
 
 SERVE = Path(__file__).with_name("serve.py")
@@ -299,7 +299,7 @@ def bare(asked: list[Body], slots: int) -> float:
 
     torch.set_num_threads(1)
     engine = dlm.Engine.load(device="cpu", slots=slots)
-    collect_seldom()
+    tune_garbage_collector()
     begun, tokens = time.monotonic(), 0
     for body in asked:
         for request in chat_of(body, engine.policy).requests:

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from stress import read_schemas, tokenizer_of, vocabulary_of
 
-from dlm.collector import collect_seldom
+from dlm.collector import tune_garbage_collector
 from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
 
 READINGS = ("closed", "schema")  # of objects that do not say whether they are open
@@ -146,7 +146,7 @@ def main() -> None:
     cases = cases[: args.limit]
     vocabulary = vocabulary_of(args.tokenizer) if args.tokenizer else of_bytes()
     ours = OurEngine(vocabulary, args.additional_properties)
-    collect_seldom()  # as a server would
+    tune_garbage_collector()  # as a server would
     found = measure(ours, cases, vocabulary, args.timed if args.tokenizer else 0)
     if args.beside:
         theirs = TheirEngine(tokenizer_of(args.tokenizer), vocabulary.stops[0])

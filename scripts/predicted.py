@@ -18,7 +18,7 @@ from typing import Any
 from kernel_cases import Sizes
 
 from dlm.kernels.moe import down_tiles, gate_up_tiles, tiling
-from dlm.kernels.offline import Case
+from dlm.kernels.offline import OfflineCase
 from dlm.kernels.shipped import CASES, numbers_a_lane, read, tile
 from dlm.kernels.w4a16 import tile_for
 
@@ -50,14 +50,14 @@ class Launch:
 
     name: str
     shape: str
-    case: Case
+    case: OfflineCase
     iterations: float
     programs: int
     moved: float  # bytes
     operations: float = 0.0
 
 
-def predicted(found: Mapping[Case, Mapping[str, Any]], sizes: Sizes) -> list[dict[str, Any]]:
+def predicted(found: Mapping[OfflineCase, Mapping[str, Any]], sizes: Sizes) -> list[dict[str, Any]]:
     """Return times in microseconds, of launches whose kernels are `found` compiled."""
     return [
         {"name": launch.name, "shape": launch.shape, "device": gpu.name}
@@ -134,7 +134,7 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _case(name: str, sm: int, end: str, given: str = "*i16:16") -> Case:
+def _case(name: str, sm: int, end: str, given: str = "*i16:16") -> OfflineCase:
     """Return the shipped configuration for bf16 whose signature has one word and ends as said."""
     return next(
         case

@@ -25,7 +25,7 @@ from weightless import Weightless
 
 import dlm
 from dlm.chat import Chat
-from dlm.collector import collect_seldom
+from dlm.collector import tune_garbage_collector
 
 L, STEPS = 4, 24  # positions of a canvas; steps that a hostile request gets
 IDLE = 80  # steps without a request: enough to warm up one grammar
@@ -160,7 +160,7 @@ def main() -> None:
 def measure(tokenizer: Path) -> dict[str, dict[str, float | str]]:
     """Milliseconds, by hostile request."""
     engine = engine_of(tokenizer_of(tokenizer))
-    collect_seldom()  # as a server would
+    tune_garbage_collector()  # as a server would
     spec = dlm.JsonSchema({"type": "array", "items": {"type": "string"}})
     rows: dict[str, dict[str, float | str]] = {}
     try:

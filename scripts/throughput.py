@@ -28,7 +28,7 @@ from weightless import Weightless
 
 import dlm
 from dlm.chat import Chat
-from dlm.collector import collect_seldom
+from dlm.collector import tune_garbage_collector
 from dlm.events import Committed, Finished
 from dlm.grammar import Compiler, GrammarError, Matcher
 from dlm.kernels.vocab_rows import VocabPass
@@ -141,7 +141,7 @@ def throughput(schemas: Path, tokenizer: Path, slots: int, seed: int) -> dict[st
     running = [_begun(engines[0], specs), _begun(engines[1], [None] * slots)]
     for engine, requests in zip(engines, running, strict=True):
         _canvases(engine, requests, _WARM)
-    collect_seldom()
+    tune_garbage_collector()
     rates = [
         [_canvases(*one, _STEPS) for one in zip(engines, running, strict=True)]
         for _ in range(_ROUNDS)

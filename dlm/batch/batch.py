@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dlm.batch.rows import Row, Template
+from dlm.batch.rows import InputRow, Template
 from dlm.errors import DlmError, RequestError, failure
 from dlm.events import Event, Failed, Finished
 from dlm.grammar import Spec, Tools
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from dlm.engine import Engine
 
 
-Answer = dict[str, Any]  # JSON; its "error" is None where the row succeeded
-Ended = tuple[int, Answer]  # with the number of the row
+AnswerRow = dict[str, Any]  # JSON; its "error" is None where the row succeeded
+Ended = tuple[int, AnswerRow]  # with the number of the row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +39,21 @@ class Job:
     """What a row asks for."""
 
     requests: Sequence[Request]
-    answer: Callable[[Sequence[Result]], Answer]  # takes a result for each request
+    answer: Callable[[Sequence[Result]], AnswerRow]  # takes a result for each request
 
 
-class Form(Protocol):
+class AnswerForm(Protocol):
     """What rows mean, and how their answers are written. It travels to other processes."""
 
-    def job(self, row: Row, engine: "Engine") -> Job:
+    def job(self, row: InputRow, engine: "Engine") -> Job:
         """Raises `DlmError` for a row that cannot be served."""
         ...
 
-    def refusal(self, row: Row, error: DlmError) -> Answer:
+    def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
         """The answer to a row that has failed."""
         ...
 
-    def row_of(self, answer: Answer) -> int:
+    def row_of(self, answer: AnswerRow) -> int:
         """The number of the row. Raises `LookupError` or `ValueError` for what is no answer."""
         ...
 
@@ -71,7 +71,7 @@ class Runner(Protocol):
         """Some row that was added has no answer yet."""
         ...
 
-    def add(self, row: Row) -> None: ...
+    def add(self, row: InputRow) -> None: ...
 
     def step(self) -> list[Ended]:
         """Goes on for a while, and tells of the rows that have ended."""
@@ -80,7 +80,7 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-def answers(rows: Iterable[Row], runner: Runner) -> Iterator[Ended]:
+def answers(rows: Iterable[InputRow], runner: Runner) -> Iterator[Ended]:
     """An answer to each row, in the order in which they end. Rows are read as there is room."""
     left = iter(rows)
     more = True
@@ -98,7 +98,7 @@ def answers(rows: Iterable[Row], runner: Runner) -> Iterator[Ended]:
 class _Running:
     """A row that is being answered."""
 
-    row: Row
+    row: InputRow
     job: Job
     numbers: list[int]  # of the engine's requests, in the job's order
     results: dict[int, Result] = field(default_factory=dict)  # by those numbers
@@ -107,7 +107,7 @@ class _Running:
 class Batch:
     """The `Runner` that owns an engine, which nobody else steps."""
 
-    def __init__(self, engine: "Engine", form: Form, ahead: int):
+    def __init__(self, engine: "Engine", form: AnswerForm, ahead: int):
         """So many rows are under way at once: those beyond the engine's slots have their grammars
         compiled while others run."""
         self._engine, self._form, self._ahead = engine, form, ahead
@@ -123,7 +123,7 @@ class Batch:
     def busy(self) -> bool:
         return bool(self._running or self._ended)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: InputRow) -> None:
         numbers = list[int]()
         try:
             job = self._form.job(row, self._engine)
@@ -163,7 +163,7 @@ class Batch:
                 except Exception as error:
                     self._refuse(running.row, failure(error))
 
-    def _refuse(self, row: Row, error: DlmError) -> None:
+    def _refuse(self, row: InputRow, error: DlmError) -> None:
         self._ended.append((row.number, self._form.refusal(row, error)))
 
     def _end(self, running: _Running) -> None:
@@ -174,7 +174,7 @@ class Batch:
                 self._engine.cancel(number)
 
 
-def take(rows: "SimpleQueue[Row | None]", batch: Batch) -> bool:
+def take(rows: "SimpleQueue[InputRow | None]", batch: Batch) -> bool:
     """All rows that have come, and at least one unless there is work. False: no more will come."""
     with suppress(Empty):
         while (row := rows.get(block=not batch.busy)) is not None:
@@ -196,8 +196,10 @@ def asked(system: str | None, prompt: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """The `Form` of rows that are texts. Each has the seed of its number, so that its answer does
-    not depend on when it runs."""
+    """The `AnswerForm` of rows that are texts.
+
+    Each row has the seed of its number, so that its answer does not depend on when it runs.
+    """
 
     template: Template
     constraint: Spec | None = None  # None: free text
@@ -212,15 +214,15 @@ class Extraction:
         """Raises `RequestError` for what no row could be answered with."""
         self._request("a prompt", 0)
 
-    def job(self, row: Row, engine: "Engine") -> Job:
+    def job(self, row: InputRow, engine: "Engine") -> Job:
         request = self._request(self.template.fill(row.fields), row.number)
         return Job(requests=[request], answer=lambda results: self._answer(row, results))
 
-    def refusal(self, row: Row, error: DlmError) -> Answer:
+    def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
         said = {"value": None, "text": None, "finish_reason": None, "tokens": None}
         return self._named(row) | said | {"error": str(error)}
 
-    def row_of(self, answer: Answer) -> int:
+    def row_of(self, answer: AnswerRow) -> int:
         return int(answer["row"])
 
     def _request(self, prompt: str, number: int) -> Request:
@@ -234,7 +236,7 @@ class Extraction:
             **self.cuts,
         )
 
-    def _answer(self, row: Row, results: Sequence[Result]) -> Answer:
+    def _answer(self, row: InputRow, results: Sequence[Result]) -> AnswerRow:
         (result,) = results
         value = result.parsed
         if isinstance(self.constraint, Tools):  # the calls: what else was said is the text
@@ -248,7 +250,7 @@ class Extraction:
             "error": None,
         }
 
-    def _named(self, row: Row) -> Answer:
+    def _named(self, row: InputRow) -> AnswerRow:
         if self.id is None:
             return {"row": row.number}
         try:
@@ -358,13 +360,13 @@ def _line(value: Any) -> bytes:
 class Output:
     """A file of answers, which nobody else writes at the time."""
 
-    def __init__(self, path: Path, settings: dict[str, Any], form: Form):
+    def __init__(self, path: Path, settings: dict[str, Any], form: AnswerForm):
         """Raises `LinesError` where answers of other settings are there, and `OSError`."""
         self.done, self.failed = set[int](), 0
         self._form = form
         self._lines = Lines(path, settings, self._count)
 
-    def write(self, answer: Answer) -> None:
+    def write(self, answer: AnswerRow) -> None:
         """It is in the file when this returns."""
         self._lines.write(answer)
         self._count(answer)
@@ -372,6 +374,6 @@ class Output:
     def close(self) -> None:
         self._lines.close()
 
-    def _count(self, answer: Answer) -> None:
+    def _count(self, answer: AnswerRow) -> None:
         self.done.add(self._form.row_of(answer))
         self.failed += answer["error"] is not None

@@ -12,13 +12,13 @@ from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from threading import Thread
 
-from dlm.batch.batch import Batch, Ended, Form, take
-from dlm.batch.rows import Row
+from dlm.batch.batch import AnswerForm, Batch, Ended, take
+from dlm.batch.rows import InputRow
 from dlm.errors import DlmError
 
 _LOG = logging.getLogger("dlm")
 
-Start = Callable[[int], Batch]  # takes the worker's place, 0 up; it travels to its process
+StartBatch = Callable[[int], Batch]  # takes the worker's place, 0 up; it travels to its process
 _CHANCES = 3  # processes that a row may be on when they end, or that may end without one
 _PARTING = 10.0  # seconds for a process to end in, once there is nothing for it to do
 
@@ -29,7 +29,7 @@ class _Worker:
     process: SpawnProcess
     pipe: connection.Connection
     ready: bool = False  # its model is loaded
-    held: dict[int, Row] = field(default_factory=dict)  # by number
+    held: dict[int, InputRow] = field(default_factory=dict)  # by number
 
 
 class Pool:
@@ -39,12 +39,12 @@ class Pool:
     it, so each is then alone with its process: the others succeed.
     """
 
-    def __init__(self, start: Start, count: int, form: Form, ahead: int):
+    def __init__(self, start: StartBatch, count: int, form: AnswerForm, ahead: int):
         """`start` loads an engine in each of `count` processes, which have up to `ahead` rows."""
         self._start, self._count, self._form, self._ahead = start, count, form, ahead
         self._workers: list[_Worker] = []
-        self._fresh: deque[Row] = deque()
-        self._suspects: deque[Row] = deque()  # whose process ended
+        self._fresh: deque[InputRow] = deque()
+        self._suspects: deque[InputRow] = deque()  # whose process ended
         self._losses: dict[int, int] = {}  # processes that ended, by the number of a row they had
         self._unready = 0  # processes that ended before they were ready, since the last that was
         self._ended: list[Ended] = []
@@ -57,7 +57,7 @@ class Pool:
     def busy(self) -> bool:
         return self._under_way > 0
 
-    def add(self, row: Row) -> None:
+    def add(self, row: InputRow) -> None:
         self._fresh.append(row)
 
     def step(self) -> list[Ended]:
@@ -113,7 +113,7 @@ class Pool:
                 return
             self._give(worker, self._fresh.popleft())
 
-    def _give(self, worker: _Worker, row: Row) -> None:
+    def _give(self, worker: _Worker, row: InputRow) -> None:
         worker.held[row.number] = row
         with suppress(OSError):  # it has ended, as its pipe will say
             worker.pipe.send(row)
@@ -158,7 +158,7 @@ class Pool:
                 self._ended.append((number, self._form.refusal(row, error)))
 
 
-def _work(pipe: connection.Connection, start: Start, place: int) -> None:
+def _work(pipe: connection.Connection, start: StartBatch, place: int) -> None:
     """A worker's process. It ends when its pipe does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for its parent
     try:
@@ -169,7 +169,7 @@ def _work(pipe: connection.Connection, start: Start, place: int) -> None:
             _LOG.error("a worker could not start", exc_info=error)
         pipe.send(f"{name}{error}")
         return
-    rows: SimpleQueue[Row | None] = SimpleQueue()
+    rows: SimpleQueue[InputRow | None] = SimpleQueue()
     # A thread reads, so that sending a row never waits for the engine.
     Thread(target=_receive, args=(pipe, rows), daemon=True).start()
     with suppress(OSError):  # nobody is left to take an answer
@@ -180,7 +180,7 @@ def _work(pipe: connection.Connection, start: Start, place: int) -> None:
     batch.close()
 
 
-def _receive(pipe: connection.Connection, rows: "SimpleQueue[Row | None]") -> None:
+def _receive(pipe: connection.Connection, rows: "SimpleQueue[InputRow | None]") -> None:
     try:
         while True:
             rows.put(pipe.recv())

@@ -31,7 +31,7 @@ class InputError(DlmError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InputRow:
     number: int  # from 0; blank lines and the header do not count
     value: Any  # a dict by column; of JSON lines whatever JSON says
     problem: str | None = None  # why there is no value
@@ -56,7 +56,7 @@ class Rows:
     path: Path
     columns: tuple[str, ...]  # of JSON lines, those of the first that has any
     fixed: bool  # all rows have these columns
-    read: Callable[[], Iterator[Row]]
+    read: Callable[[], Iterator[InputRow]]
 
     def need(self, column: str) -> None:
         """Raise `InputError` if no row has such a column."""
@@ -95,16 +95,16 @@ class Rest:
     """The rows of a file that have no answer, as often as they are read. It travels to other
     processes."""
 
-    read: Callable[[], Iterator[Row]]  # as `Rows` has it
+    read: Callable[[], Iterator[InputRow]]  # as `Rows` has it
     total: int  # rows that are asked for, from the first
     answered: frozenset[int]  # numbers
 
-    def __call__(self) -> Iterator[Row]:
+    def __call__(self) -> Iterator[InputRow]:
         asked = islice(self.read(), self.total)
         return (row for row in asked if row.number not in self.answered)
 
 
-def _fields(row: Row) -> dict[str, Any]:
+def _fields(row: InputRow) -> dict[str, Any]:
     """The fields of a row; none if it cannot be read, which is its own error."""
     try:
         return row.fields
@@ -129,18 +129,18 @@ def rows_of(path: Path) -> Rows:
             raise InputError(f"{path} ends in {suffix!r}: it takes .jsonl, .csv or .parquet")
 
 
-def json_row(number: int, line: bytes) -> Row:
+def json_row(number: int, line: bytes) -> InputRow:
     """A line of JSON; what is wrong with it is the row's problem."""
     try:
-        return Row(number, json.loads(line.decode()))
+        return InputRow(number, json.loads(line.decode()))
     except UnicodeDecodeError as error:
-        return Row(number, None, f"the line is not UTF-8 text at byte {error.start}")
+        return InputRow(number, None, f"the line is not UTF-8 text at byte {error.start}")
     except (ValueError, RecursionError) as error:
-        return Row(number, None, f"the line is not JSON: {str(error)[:200]}")
+        return InputRow(number, None, f"the line is not JSON: {str(error)[:200]}")
 
 
 def _json_lines(path: Path) -> Rows:
-    def read() -> Iterator[Row]:
+    def read() -> Iterator[InputRow]:
         with path.open("rb") as file:
             lines = (line for line in file if line.strip())
             for number, line in enumerate(lines):
@@ -165,7 +165,7 @@ def _csv(path: Path) -> Rows:
                 problem = f"{path}, line {_broken_line(path)}: it is not UTF-8 text"
                 raise InputError(problem) from error
 
-    def read() -> Iterator[Row]:
+    def read() -> Iterator[InputRow]:
         with reader() as found:
             for number, fields in enumerate(found):
                 yield _csv_row(number, fields)
@@ -181,12 +181,12 @@ def _broken_line(path: Path) -> int:
         return next(number for number, line in enumerate(file, 1) if _BROKEN.search(line))
 
 
-def _csv_row(number: int, fields: dict[Any, Any]) -> Row:
+def _csv_row(number: int, fields: dict[Any, Any]) -> InputRow:
     if None in fields:
         count = len(fields) - 1 + len(fields[None])
         problem = f"the row has {count} fields, and the header {len(fields) - 1}"
-        return Row(number, None, problem)
-    return Row(number, {name: value for name, value in fields.items() if value is not None})
+        return InputRow(number, None, problem)
+    return InputRow(number, {name: value for name, value in fields.items() if value is not None})
 
 
 def _parquet(path: Path) -> Rows:
@@ -205,12 +205,12 @@ def _parquet(path: Path) -> Rows:
             except (arrow.ArrowException, OSError) as error:  # both are pyarrow's
                 raise InputError(f"{path} is not readable as Parquet: {error}") from error
 
-    def read() -> Iterator[Row]:
+    def read() -> Iterator[InputRow]:
         number = 0
         with table() as found:
             for batch in found.iter_batches(batch_size=1024):
                 for fields in batch.to_pylist():
-                    yield Row(number, fields)
+                    yield InputRow(number, fields)
                     number += 1
 
     with table() as found:

@@ -18,8 +18,14 @@ from typing import Any, Literal
 from dlm.chat import Chat
 from dlm.decisions.labels import FirstTokens, Labels
 from dlm.decisions.likelihood import log_probabilities
-from dlm.decisions.questions import Answer, Decision, Question, at
-from dlm.decisions.running import Asked, LabelSet, Tally, answer_of, reading_work
+from dlm.decisions.questions import Decision, Question, QuestionAnswer, at
+from dlm.decisions.running import (
+    LabelSet,
+    PendingDecision,
+    RunningQuestion,
+    answer_of,
+    reading_units,
+)
 from dlm.errors import RequestError
 from dlm.grammar import Vocabulary
 from dlm.logits.sampling import fixed, generator
@@ -69,7 +75,10 @@ class Decider:
         decision will have its `number`. Raises `RequestError` for what cannot be asked."""
         if not self._by_canvas:
             raise RequestError("this engine writes left to right: it decides by 'causal' alone")
-        tally, known = Tally(number, len(decision.questions)), dict[tuple[str, ...], LabelSet]()
+        tally, known = (
+            PendingDecision(number, len(decision.questions)),
+            dict[tuple[str, ...], LabelSet](),
+        )
         made: list[Running] = []
         for one in self._prepared(decision, "canvas"):
             with at(len(made)):
@@ -81,12 +90,12 @@ class Decider:
                 prompt=one.prompt,
                 stream=Stream(vocabulary=self._vocabulary, reasoning=None, calls=False),
                 rng=generator(fixed(one.request.seed), self._model.device),
-                asked=Asked(one.question, len(made), known[one.values], tally),
+                asked=RunningQuestion(one.question, len(made), known[one.values], tally),
             )
             made.append(sequence)
         return made
 
-    def by_causal(self, decision: Decision, cache: Cache, slots: int) -> list[Answer]:
+    def by_causal(self, decision: Decision, cache: Cache, slots: int) -> list[QuestionAnswer]:
         """The answers of a model that reads labels left to right, one question after another. All
         `slots` are empty, and are left empty. Raises `RequestError` for what cannot be asked."""
         if not isinstance(self._model, CausalLM):
@@ -123,7 +132,7 @@ class Decider:
         if len(set(first)) == len(first):
             return FirstTokens(first)
         labels, most = Labels(one.values, self._vocabulary), self._policy.step_work
-        if max(labels.work, reading_work(labels)) > most:
+        if max(labels.work, reading_units(labels)) > most:
             raise RequestError(
                 f"its {len(first)} labels are too long, or have too little in common: to read them "
                 f"takes more than the {most} units of work that a step has"

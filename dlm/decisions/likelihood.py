@@ -16,7 +16,7 @@ from dlm.loop.causal import CausalLM
 from dlm.loop.pass_plan import Cache
 from dlm.models.pages import CHUNK
 
-Tokens = tuple[int, ...]
+TokenTuple = tuple[int, ...]
 
 
 @torch.inference_mode()
@@ -59,19 +59,19 @@ class _Tree:
 
     def __init__(self, texts: Sequence[Sequence[int]], stops: Sequence[int]):
         self._whole, self._stops = {tuple(text) for text in texts}, list(stops)
-        self._following: dict[Tokens, dict[int, None]] = {}
+        self._following: dict[TokenTuple, dict[int, None]] = {}
         for text in self._whole:
             for end in range(len(text)):
                 self._following.setdefault(text[:end], {})[text[end]] = None
-        self._logp: dict[Tokens, float] = {}  # of the last token, behind those in front of it
-        self._stopped: dict[Tokens, float] = {}  # of a stop behind a whole text
+        self._logp: dict[TokenTuple, float] = {}  # of the last token, behind those in front of it
+        self._stopped: dict[TokenTuple, float] = {}  # of a stop behind a whole text
 
-    def wanted(self, beginning: Tokens) -> list[int]:
+    def wanted(self, beginning: TokenTuple) -> list[int]:
         """Tokens that may come next, those that stop a whole text last."""
         stops = self._stops if beginning in self._whole else []
         return [*self._following.get(beginning, ()), *stops]
 
-    def learn(self, beginning: Tokens, logp: Float[Tensor, " wanted"]) -> None:
+    def learn(self, beginning: TokenTuple, logp: Float[Tensor, " wanted"]) -> None:
         """The log-probabilities of `wanted(beginning)`."""
         following = self._following.get(beginning, {})
         for token, value in zip(following, logp.tolist(), strict=False):
@@ -79,7 +79,7 @@ class _Tree:
         if beginning in self._whole:
             self._stopped[beginning] = float(logp[len(following) :].double().logsumexp(0))
 
-    def total(self, text: Tokens) -> float:
+    def total(self, text: TokenTuple) -> float:
         return sum(self._logp[text[: end + 1]] for end in range(len(text))) + self._stopped[text]
 
 
@@ -95,13 +95,13 @@ def _read(
     cache: Cache,
     tree: _Tree,
     prompt: Sequence[int],
-    todo: dict[int, Tokens],
-    begun: dict[int, Tokens | None],
+    todo: dict[int, TokenTuple],
+    begun: dict[int, TokenTuple | None],
 ) -> None:
     """Encode the texts in `todo`, by slot, in one pass; slots hold what was `begun`, if any."""
     rest: dict[int, list[int]] = {}
     last: dict[int, int] = {}  # tokens of the rest behind which something is wanted
-    beginnings: list[Tokens] = []
+    beginnings: list[TokenTuple] = []
     for slot, text in todo.items():
         before = begun[slot]
         kept = cache.length(slot)
@@ -118,8 +118,8 @@ def _read(
 
 
 def _gathered(
-    logp: Float[Tensor, "n V"], tree: _Tree, texts: Sequence[Tokens]
-) -> Iterator[tuple[Tokens, Tensor]]:
+    logp: Float[Tensor, "n V"], tree: _Tree, texts: Sequence[TokenTuple]
+) -> Iterator[tuple[TokenTuple, Tensor]]:
     """What is wanted behind each of `texts`, in one copy."""
     wanted = [tree.wanted(text) for text in texts]
     sizes = [len(tokens) for tokens in wanted]
@@ -129,7 +129,7 @@ def _gathered(
     yield from zip(texts, found.split(sizes), strict=True)
 
 
-def _common(one: Tokens, other: Tokens) -> int:
+def _common(one: TokenTuple, other: TokenTuple) -> int:
     """How many leading tokens are the same."""
     same = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(same, min(len(one), len(other)))

@@ -69,10 +69,12 @@ class Question(ABC):
         """What it may be answered with."""
 
     @abstractmethod
-    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
         """What the `probabilities` say, and the fields that all answers have in `common`."""
 
-    def answer(self, probabilities: dict[str, float], mass: float, prompt_tokens: int) -> "Answer":
+    def answer(
+        self, probabilities: dict[str, float], mass: float, prompt_tokens: int
+    ) -> "QuestionAnswer":
         """What the `probabilities` of the labels, in their order, say."""
         common = {"name": self.name, "mass": mass, "prompt_tokens": prompt_tokens}
         return self._answer(probabilities, **common)
@@ -95,7 +97,7 @@ class Predicate(Question):
     def labels(self) -> Sequence[Label]:
         return Label(YES), Label(NO)
 
-    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
         return PredicateAnswer(probability=probabilities[YES], **common)
 
 
@@ -111,7 +113,7 @@ class Selection(Question):
     def labels(self) -> Sequence[Label]:
         return self.choices
 
-    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
         best = max(probabilities, key=lambda value: probabilities[value])
         return SelectionAnswer(
             choice=best, probabilities=probabilities, confidence=probabilities[best], **common
@@ -132,13 +134,13 @@ class Rating(Question):
     def labels(self) -> Sequence[Label]:
         return self.levels
 
-    def _answer(self, probabilities: dict[str, float], **common: Any) -> "Answer":
+    def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
         score = sum(i * p for i, p in enumerate(probabilities.values()))
         return RatingAnswer(score=score, probabilities=probabilities, **common)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class QuestionAnswer:
     """`mass` is the model's probability of all labels together, or of their first tokens where
     these were compared: near 0, it would rather have said something else, and the probabilities,
     which are of the labels alone, mean little."""
@@ -149,19 +151,19 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredicateAnswer(Answer):
+class PredicateAnswer(QuestionAnswer):
     probability: float  # that it holds
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectionAnswer(Answer):
+class SelectionAnswer(QuestionAnswer):
     choice: str  # the likeliest one; of equals, the first
     probabilities: dict[str, float]  # by choice, in their order; their sum is 1
     confidence: float  # the probability of `choice`
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatingAnswer(Answer):
+class RatingAnswer(QuestionAnswer):
     score: float  # the mean level; the lowest is 0, and each further one is 1 more
     probabilities: dict[str, float]  # by level, the lowest first; their sum is 1
 

@@ -10,27 +10,27 @@ import numpy as np
 from jaxtyping import Float64
 
 from dlm.decisions.labels import FirstTokens, Labels
-from dlm.decisions.questions import Answer, Question
+from dlm.decisions.questions import Question, QuestionAnswer
 from dlm.errors import DlmError
 from dlm.events import Decided
-from dlm.logits.canvas_logits import Logits
+from dlm.logits.canvas_logits import CanvasLogits
 from dlm.request import Stats
 
 LabelSet = Labels | FirstTokens
-Masses = Float64[np.ndarray, " n"]  # log-probabilities of labels, in nats
+LogProbabilities = Float64[np.ndarray, " n"]  # log-probabilities of labels, in nats
 _NUMBERS = 1024  # sums over classes of tokens that a unit of work reads
 
 
-class Asked:
+class RunningQuestion:
     """Its canvas is read once, in a pass; then the labels' spellings are summed, position by
     position, over as many steps as that takes."""
 
-    def __init__(self, question: Question, place: int, labels: LabelSet, tally: "Tally"):
+    def __init__(self, question: Question, place: int, labels: LabelSet, tally: "PendingDecision"):
         """`place` is the question's among those of its decision."""
         self._question, self._place, self._labels, self._tally = question, place, labels, tally
-        self._sums: Iterator[Masses] | None = None
+        self._sums: Iterator[LogProbabilities] | None = None
         self._left = 0  # positions that are not summed yet
-        self._masses: Masses = np.empty(0)  # of its labels, up to there
+        self._masses: LogProbabilities = np.empty(0)  # of its labels, up to there
 
     @property
     def was_read(self) -> bool:
@@ -42,11 +42,11 @@ class Asked:
         return self.was_read and not self._left
 
     @property
-    def reading_work(self) -> int:
+    def reading_units(self) -> int:
         """What it takes to read its canvas."""
-        return reading_work(self._labels)
+        return reading_units(self._labels)
 
-    def read(self, scores: Logits) -> None:
+    def read(self, scores: CanvasLogits) -> None:
         """Read what is to be summed from the device."""
         labels = self._labels
         mass = scores.class_sums(labels.tokens, labels.classes, labels.count, labels.length)
@@ -70,16 +70,16 @@ class Asked:
         return self._tally.add(self._place, answer, stats)
 
 
-class Tally:
+class PendingDecision:
     """The answers of a decision, as they come."""
 
     def __init__(self, number: int, count: int):
         """`number` is the decision's, for events about it; it has so many questions."""
         self._number, self._count = number, count
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, QuestionAnswer] = {}
         self._stats: list[Stats] = []
 
-    def add(self, place: int, answer: Answer, stats: Stats) -> Decided | None:
+    def add(self, place: int, answer: QuestionAnswer, stats: Stats) -> Decided | None:
         self._answers[place] = answer
         self._stats.append(stats)
         if len(self._answers) < self._count:
@@ -88,12 +88,12 @@ class Tally:
         return Decided(request=self._number, answers=answers, stats=Stats.total(self._stats))
 
 
-def reading_work(labels: LabelSet) -> int:
+def reading_units(labels: LabelSet) -> int:
     """Units that it takes to read a canvas for `labels`."""
     return 1 + labels.length * labels.count // _NUMBERS
 
 
-def answer_of(question: Question, masses: Masses, prompt_tokens: int) -> Answer:
+def answer_of(question: Question, masses: LogProbabilities, prompt_tokens: int) -> QuestionAnswer:
     """From log-probabilities of the labels to what they say, if one of them is chosen."""
     total = np.logaddexp.reduce(masses)
     if not total > -np.inf:

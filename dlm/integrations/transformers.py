@@ -35,7 +35,7 @@ from transformers import (
 from dlm.errors import DlmError
 from dlm.grammar import Compiled, Compiler, Fixed, Frontier, Matcher, Reasoning, Spec, Vocabulary
 from dlm.grammar.masks.bits import unpacked
-from dlm.grammar.tokens import common
+from dlm.grammar.tokens import common_prefix
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 
 
@@ -167,7 +167,7 @@ class _Row:
 
     def follow(self, tokens: list[int]) -> bool:
         """Read `tokens`, from where they are new; False if the grammar does not take them."""
-        kept = common(self.said, tokens)
+        kept = common_prefix(self.said, tokens)
         self.matcher.rollback(len(self.said) - kept)
         kept += self.matcher.accept_all(tokens[kept:])
         self.said = tokens[:kept]

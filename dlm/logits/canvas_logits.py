@@ -16,7 +16,7 @@ from dlm.kernels.paging import sent
 from dlm.kernels.vocab_rows import VocabPass, heated
 
 
-class Link:
+class DeviceCopies:
     """To `device`, which may be the host itself: then copies count all the same."""
 
     def __init__(self, device: torch.device):
@@ -46,7 +46,7 @@ _REACH = 30.0  # nats: a quarter of a million tokens that are less likely have 2
 _FAR = 3e38  # below any logit that is worth a thought
 
 
-class Logits:
+class CanvasLogits:
     """What the vocabulary pass lists of each row answers most questions; other rows are fetched.
 
     Answers are exact but for the mass of what is allowed, of which a thousandth may be missing.
@@ -61,7 +61,7 @@ class Logits:
         logits: Float[Tensor, "L V"],
         inverse_temperature: float,
         softcap: float | None,
-        link: Link,
+        link: DeviceCopies,
     ):
         """`found` is of `logits`, unmasked, and on the host; rows of these come over `link`.
 

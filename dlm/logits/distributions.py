@@ -20,9 +20,9 @@ from dlm.grammar import Guidance
 from dlm.kernels.expectation import Distributions, Flat, Listed
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
-from dlm.kernels.vocab_rows import Masks, VocabPass, heated
+from dlm.kernels.vocab_rows import RowMasks, VocabPass, heated
 from dlm.logits import sampling
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, Link, Logits
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 from dlm.logits.masks import MaskTable, checked_rows, moved
 from dlm.logits.sampling import Cut, columns
 
@@ -37,8 +37,8 @@ def distributions(
     logits: Float[Tensor, "n V"],
     heat: Float32[Tensor, " n"],
     softcap: float | None,
-    masks: Masks | None,
-    link: Link,
+    masks: RowMasks | None,
+    link: DeviceCopies,
 ) -> Distributions:
     """Return those of the rows of `logits` that are `counted`.
 
@@ -72,13 +72,13 @@ def distributions(
             logits=logits,
             inverse_temperature=flat_heat,
             lse=lse,
-            masks=None if masks is None else Masks(masks.bitmask, theirs),
+            masks=None if masks is None else RowMasks(masks.bitmask, theirs),
             softcap=softcap,
         ),
     )
 
 
-class Marginals:
+class TokenDistributions:
     """Unmasked at first. `restrict` tells what a constraint allows, canvas by canvas; `mask` then
     makes it count for all."""
 
@@ -98,7 +98,7 @@ class Marginals:
         distributions."""
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
         self._logits, self._table, self._by_kernel = logits, table, by_kernel
-        self._uniform, self.link = uniform.flatten(), Link(logits.device)
+        self._uniform, self.link = uniform.flatten(), DeviceCopies(logits.device)
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
         (self._sent_heat,) = self.link.to_device(self._heat)
         self._sent = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
@@ -143,12 +143,14 @@ class Marginals:
         chosen = torch.where(named, chosen, found.draw[rows])
         return torch.where(temperatures == 0, found.argmax[rows], chosen)
 
-    def scores(self, i: int) -> Logits:
+    def scores(self, i: int) -> CanvasLogits:
         """What the constraint of canvas `i` may ask, before it is masked."""
         rows = slice(i * self._L, (i + 1) * self._L)
         found = VocabPass(*(column[rows] for column in self._found))
         heat = float(self._heat[rows.start])
-        return Logits(found, self._logits[i], heat, self._softcap, Link(self._logits.device))
+        return CanvasLogits(
+            found, self._logits[i], heat, self._softcap, DeviceCopies(self._logits.device)
+        )
 
     def restrict(self, i: int, read: Guidance) -> None:
         """Let the leading positions of canvas `i` take what `read` allows them.
@@ -198,7 +200,7 @@ class Marginals:
             self._make_cuts()
         rows = torch.from_numpy(np.unique(np.concatenate(again)))
         sent_rows, sent_masks = self.link.to_device(rows, self._masks[rows])
-        chosen = Masks(self._bitmask, sent_masks)
+        chosen = RowMasks(self._bitmask, sent_masks)
         numbers = self._sent_heat[sent_rows], self._uniform[sent_rows]
         passed = self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows)
         self._sent[sent_rows] = passed
@@ -216,7 +218,7 @@ class Marginals:
             self._logits.flatten(0, 1),
             heat,
             Cuts(*sent),
-            None if known is None else Masks(known, sent_masks),
+            None if known is None else RowMasks(known, sent_masks),
             sent_rows,
             softcap=self._softcap,
             by_kernel=self._by_kernel,
@@ -239,7 +241,7 @@ class Marginals:
         """
         counted = torch.ones(self._B, self._L, dtype=torch.bool)
         counted[self._left_out] = False
-        masks = Masks(self._bitmask, self._masks) if self._moved or self._cut else None
+        masks = RowMasks(self._bitmask, self._masks) if self._moved or self._cut else None
         more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.link
         none = torch.empty(0, dtype=torch.int64)
         rows, tokens = (torch.cat(each) for each in zip((none, none), *self._names, strict=True))
@@ -251,7 +253,7 @@ class Marginals:
         logits: Tensor,
         heat: Tensor,
         uniform: Tensor,
-        masks: Masks | None,
+        masks: RowMasks | None,
         rows: Tensor | None,
     ) -> Int32[Tensor, "n packed"]:
         """Return what the vocabulary pass finds, packed and on the device."""

@@ -32,8 +32,8 @@ from torch import Tensor
 from dlm.grammar import NOTHING, Constraint, Fixed, Free, Guidance
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
-from dlm.kernels.vocab_rows import Masks, VocabPass, forbid_, mask_words
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, Link, Logits
+from dlm.kernels.vocab_rows import RowMasks, VocabPass, forbid_, mask_words
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 from dlm.logits.masks import MaskTable, certain, checked_rows, moved
 from dlm.logits.sampling import Cut, columns
 from dlm.policy import Policy
@@ -46,7 +46,7 @@ _BLOCK = 1 << 24  # logits that are copied at a time
 def mask_rows_(
     logits: Float[Tensor, "N V"],
     rows: Int64[Tensor, " n"],
-    masks: Masks,
+    masks: RowMasks,
     guess: Int64[Tensor, " n"],
 ) -> None:
     """Forbid in `rows` what `masks` forbids, and let `guess` lead: a repair need not be likeliest.
@@ -197,7 +197,7 @@ class LogitsGuide:
             raise ValueError(f"{logits.shape[1]} logits for {self._vocab_size} tokens")
         if not canvases:
             return []
-        link = Link(logits.device)
+        link = DeviceCopies(logits.device)
         readings: list[Guidance | Exception] = []
         changes = _Changes()
         share = max(1, self._work // len(canvases))
@@ -205,7 +205,7 @@ class LogitsGuide:
             try:
                 canvas.constraint.work = share
                 rows = logits[canvas.first : canvas.first + canvas.length]
-                scores = Logits(found, rows, 1.0, None, link)
+                scores = CanvasLogits(found, rows, 1.0, None, link)
                 read = canvas.constraint.guide(scores, canvas.fixed)
                 changes.add(canvas, read, found, self._vocab_size)
             except Exception as error:
@@ -217,7 +217,7 @@ class LogitsGuide:
         return readings
 
     def _passed(
-        self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas], link: Link
+        self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas], link: DeviceCopies
     ) -> Iterator[tuple[GuidedCanvas, VocabPass]]:
         """Read all rows of `canvases` in one pass; its results come to the host in one copy."""
         rows = torch.cat([torch.arange(c.first, c.first + c.length) for c in canvases])
@@ -237,7 +237,7 @@ class LogitsGuide:
         for canvas, part in zip(canvases, parts, strict=True):
             yield canvas, VocabPass.unpacked(part)
 
-    def _write(self, logits: Float[Tensor, "N V"], changes: _Changes, link: Link) -> None:
+    def _write(self, logits: Float[Tensor, "N V"], changes: _Changes, link: DeviceCopies) -> None:
         """Rewrite rows. Nothing here waits for the device: where each row goes is known before."""
         (rows, guess), named, suspect = (
             _joined(pairs) for pairs in (changes.masked, changes.named, changes.suspect)
@@ -256,13 +256,13 @@ class LogitsGuide:
         named_rows, tokens, suspect_rows, suspect_guess, heat, top_k, top_p, min_p = sent
         bitmask = self._table.bitmask
         if len(rows):
-            mask_rows_(logits, rows, Masks(bitmask, masks), guess)
+            mask_rows_(logits, rows, RowMasks(bitmask, masks), guess)
         if len(cut_rows):
             left = cut_masks(
                 logits,
                 heat,
                 Cuts(top_k, top_p, min_p),
-                Masks(bitmask, cut_under) if changes.wanted else None,
+                RowMasks(bitmask, cut_under) if changes.wanted else None,
                 cut_rows,
                 by_kernel=self._by_kernel,
             )

@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from dlm.grammar import Guidance
 from dlm.kernels.vocab_rows import VocabPass
-from dlm.logits.canvas_logits import CANDIDATES, Link
+from dlm.logits.canvas_logits import CANDIDATES, DeviceCopies
 
 _ROWS = 1024  # masks; of 262,144 tokens, 32 MiB
 
@@ -34,7 +34,9 @@ class MaskTable:
         # By a grammar's table, and by the row of it: dict[Tensor, dict[int, int]].
         self._places: Any = WeakIdKeyDictionary()
 
-    def place(self, wanted: Sequence[tuple[Tensor, Sequence[int]]], link: Link) -> list[int]:
+    def place(
+        self, wanted: Sequence[tuple[Tensor, Sequence[int]]], link: DeviceCopies
+    ) -> list[int]:
         """The rows here of rows of grammars' tables; new ones are sent, in one copy."""
         new = self._new(wanted)
         if self.count + sum(map(len, new.values())) > len(self.bitmask):

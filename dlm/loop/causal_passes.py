@@ -18,17 +18,17 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dlm.errors import DlmError
-from dlm.grammar import Look, Row
-from dlm.grammar.tokens import common
+from dlm.grammar import NextTokens, Row
+from dlm.grammar.tokens import common_prefix
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
-from dlm.kernels.vocab_rows import Masks
-from dlm.logits.canvas_logits import Link
+from dlm.kernels.vocab_rows import RowMasks
+from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.sampling import COLDEST, Cut, columns
 from dlm.loop.causal import CausalLM
-from dlm.loop.decoding import Parts
+from dlm.loop.decoding import EngineContext
 from dlm.loop.drafts import Drafts
-from dlm.loop.pass_plan import CHUNK, Turn, turn_of
+from dlm.loop.pass_plan import CHUNK, PassPlan, plan_pass
 from dlm.sequence import Sequence
 
 
@@ -38,7 +38,7 @@ def pick(
     uniform: abc.Sequence[float],
     temperatures: abc.Sequence[float],
     softcap: float | None,
-    link: Link,
+    link: DeviceCopies,
     by_kernel: bool | None = None,
     cuts: abc.Sequence[Cut | None] = (),
 ) -> list[int]:
@@ -64,7 +64,7 @@ def pick(
         *numbers, bitmask, places = link.to_device(
             *numbers, torch.from_numpy(np.stack(words)), places
         )
-        masks = Masks(bitmask, places)
+        masks = RowMasks(bitmask, places)
     else:
         numbers = link.to_device(*numbers)
     heat, drawn_by, places, drawn = numbers
@@ -83,17 +83,17 @@ def pick(
 def _cut_rows(
     logits: Float[Tensor, "n V"],
     rows: Int64[Tensor, " r"],
-    masks: Masks | None,
+    masks: RowMasks | None,
     cut: abc.Sequence[tuple[int, Cut]],
     softcap: float | None,
-    link: Link,
+    link: DeviceCopies,
     by_kernel: bool | None,
-) -> Masks:
+) -> RowMasks:
     """Return the masks of `rows`, with those cut that `cut` names by their places in `rows`."""
     heat, cuts = columns([one for _, one in cut])
     at = torch.tensor([place for place, _ in cut])
     at, heat, *columns_sent = link.to_device(at, heat, *cuts)
-    chosen = None if masks is None else Masks(masks.bitmask, masks.rows[at])
+    chosen = None if masks is None else RowMasks(masks.bitmask, masks.rows[at])
     options = {"softcap": softcap, "by_kernel": by_kernel}
     left = cut_masks(logits, heat, Cuts(*columns_sent), chosen, rows[at], **options)
     if masks is None:
@@ -102,41 +102,41 @@ def _cut_rows(
         words = left.bitmask.shape[1]
         bitmask, of = torch.cat((masks.bitmask[:, :words], left.bitmask)), masks.rows.clone()
     of[at] = left.rows + (len(bitmask) - len(left.bitmask))
-    return Masks(bitmask, of)
+    return RowMasks(bitmask, of)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StepResult:
     """What a pass wrote of one request."""
 
     tokens: list[int]
     whole: bool  # its draft stands in it, all of it
 
 
-Outcomes = dict[int, Written | Exception]  # by slot
+StepResults = dict[int, StepResult | Exception]  # by slot
 
 
-class Writer:
+class CausalPasses:
     """All that run take part in every pass: none waits for another."""
 
-    def __init__(self, parts: Parts, temperature: float, drafts: Drafts | None = None):
+    def __init__(self, parts: EngineContext, temperature: float, drafts: Drafts | None = None):
         """At a temperature of 0 the likeliest token is written. With `drafts`, there are some."""
         self._model: CausalLM = parts.model
         self._cache, self._policy, self._by_kernel = parts.cache, parts.policy, parts.by_kernel
         self._temperature, self._drafts = temperature, drafts
         self.idle = False
 
-    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, Written | Exception]]:
+    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, StepResult | Exception]]:
         """One more pass. When all that it wrote is committed, what comes next is drafted."""
         ready = {slot: s for slot, s in running.items() if s.ready}
-        start, looked, failed = perf_counter(), dict[int, Sequence](), Outcomes()
+        start, looked, failed = perf_counter(), dict[int, Sequence](), StepResults()
         for slot, sequence in ready.items():
             try:
                 self._look(slot, sequence, max(1, self._policy.step_work // len(ready)))
                 looked[slot] = sequence
             except Exception as error:
                 failed[slot] = error
-        turn = turn_of(looked, self._cache, self._policy.encode_tokens)
+        turn = plan_pass(looked, self._cache, self._policy.encode_tokens)
         self.idle = not turn and not failed
         guided = perf_counter() - start
         yield from failed.items()
@@ -171,10 +171,12 @@ class Writer:
             self._cache.rewind(slot, written - 1)
 
     @torch.inference_mode()
-    def _pass(self, turn: Turn, guided: float) -> tuple[Outcomes, Float[Tensor, "B L V"] | None]:
+    def _pass(
+        self, turn: PassPlan, guided: float
+    ) -> tuple[StepResults, Float[Tensor, "B L V"] | None]:
         """It encodes what `turn` says, and writes the requests that this completes; the logits of
         the canvases behind them, if there are drafts."""
-        start, link, predicted = perf_counter(), Link(self._model.device), turn.canvases
+        start, link, predicted = perf_counter(), DeviceCopies(self._model.device), turn.canvases
         looks = {
             slot: _cut(s.writing.look, len(turn.encode[slot])) for slot, s in predicted.items()
         }
@@ -195,7 +197,7 @@ class Writer:
         cuts = [self._cut(s) for slot, s in predicted.items() for _ in range(counts[slot])]
         more = self._model.softcap, link, self._by_kernel, cuts
         picks = iter(pick(logits, rows, uniform, heat, *more))
-        written = Outcomes()
+        written = StepResults()
         for slot, sequence in predicted.items():
             picked = list(islice(picks, counts[slot]))
             written[slot] = self._judge(slot, sequence, looks[slot].draft, picked)
@@ -223,11 +225,11 @@ class Writer:
 
     def _judge(
         self, slot: int, sequence: Sequence, draft: list[int], picks: list[int]
-    ) -> Written | Exception:
+    ) -> StepResult | Exception:
         """Keep of a draft what was picked anyway, and the first pick that it did not have."""
         if min(picks) < 0:
             return DlmError("the model's logits leave no token that may come next")
-        kept = common(draft, picks[: len(draft)])
+        kept = common_prefix(draft, picks[: len(draft)])
         if kept < len(draft):
             self._cache.rewind(slot, len(sequence.prompt) + len(sequence.tokens) + kept)
         if self._drafts is not None:
@@ -236,7 +238,9 @@ class Writer:
         sequence.writing.draft, sequence.writing.look = [], None
         return self._fitting(sequence, picks[: kept + 1], kept == len(draft))
 
-    def _fitting(self, sequence: Sequence, tokens: list[int], whole: bool) -> Written | Exception:
+    def _fitting(
+        self, sequence: Sequence, tokens: list[int], whole: bool
+    ) -> StepResult | Exception:
         """What was written, but for a last token that leaves too little room to complete the text:
         the next pass says again what comes there, under an exact look."""
         writing = sequence.writing
@@ -249,10 +253,10 @@ class Writer:
         writing.exact = fits < len(tokens)
         if writing.exact:  # a new draw by the same number would be no draw from what is left
             writing.numbers.renew(len(sequence.tokens) + fits)
-        return Written(tokens[:fits], whole and not writing.exact)
+        return StepResult(tokens[:fits], whole and not writing.exact)
 
 
-def _cut(look: Look | None, encoded: int) -> Look:
+def _cut(look: NextTokens | None, encoded: int) -> NextTokens:
     """What a pass that encodes so many tokens of a request can judge of its draft."""
     if look is None:
         raise ValueError("a request takes part in a pass only when its constraint has looked")
@@ -261,11 +265,11 @@ def _cut(look: Look | None, encoded: int) -> Look:
     return replace(look, draft=[], rows=look.rows[:1])
 
 
-def _all_drafted(look: Look) -> Look:
+def _all_drafted(look: NextTokens) -> NextTokens:
     """The same, with what is forced as a draft that stands for certain."""
     rows = [*(~token for token in look.forced), *look.rows]
-    return Look(forced=[], draft=look.forced + look.draft, rows=rows)
+    return NextTokens(forced=[], draft=look.forced + look.draft, rows=rows)
 
 
-def _whole(outcome: Written | Exception) -> bool:
-    return isinstance(outcome, Written) and outcome.whole
+def _whole(outcome: StepResult | Exception) -> bool:
+    return isinstance(outcome, StepResult) and outcome.whole

@@ -186,7 +186,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class EngineContext:
     """What an engine has, for its decoding to work with."""
 
     model: Any  # a Model that can do what the decoding asks of it
@@ -223,16 +223,16 @@ class Decoding(Protocol):
         """Tokens that an answer may have if the model has so many positions left for it."""
         ...
 
-    def decoder(self, parts: Parts) -> Decoder: ...
+    def decoder(self, parts: EngineContext) -> Decoder: ...
 
-    def passes(self, parts: Parts) -> Passes: ...
+    def passes(self, parts: EngineContext) -> Passes: ...
 
     def constrain(
         self,
         sequence: Sequence,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: Parts,
+        parts: EngineContext,
     ) -> None:
         """Give a request that is about to run its constraint. Raises `BudgetError` if no answer
         fits its tokens."""

@@ -17,12 +17,12 @@ from dlm.config import DecodeConfig
 from dlm.grammar import Guidance
 from dlm.kernels.expectation import Distributions
 from dlm.logits import sampling
-from dlm.logits.canvas_logits import Logits
-from dlm.logits.distributions import Marginals
+from dlm.logits.canvas_logits import CanvasLogits
+from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import MaskTable
 from dlm.logits.sampling import Cut
 from dlm.loop.decoding import Model
-from dlm.loop.pass_plan import Cache, Turn
+from dlm.loop.pass_plan import Cache, PassPlan
 from dlm.sequence import Sequence
 
 
@@ -69,15 +69,15 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PassOutput:
     """What the model says of the canvases of a turn. Their constraints have not seen it yet.
 
     It may be thrown away: the same pass, made again, says the same.
     """
 
-    turn: Turn
-    marginals: Marginals
-    scores: list[Logits]  # by canvas
+    turn: PassPlan
+    marginals: TokenDistributions
+    scores: list[CanvasLogits]  # by canvas
     seconds: float  # that the pass took
     graphed: bool = False  # it was a CUDA graph
 
@@ -86,11 +86,11 @@ class Reading:
 def denoise(
     model: Denoiser,
     cache: Cache,
-    turn: Turn,
+    turn: PassPlan,
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
-) -> Reading | None:
+) -> PassOutput | None:
     """One pass: it encodes what `turn` says and reads its canvases, if it has any.
 
     The temperature of each canvas follows from its passes and its request. `masks` keeps those of
@@ -108,31 +108,31 @@ def denoise(
     graphed = _replays(model) > replays
     for sequence in running:
         sequence.stats.denoiser_calls += 1
-    reading = reading_of(model, logits, turn, config, masks, by_kernel)
+    reading = pass_output(model, logits, turn, config, masks, by_kernel)
     return replace(reading, seconds=perf_counter() - start, graphed=graphed)
 
 
-def reading_of(
+def pass_output(
     model: Denoiser,
     logits: Float[Tensor, "B L V"],
-    turn: Turn,
+    turn: PassPlan,
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
-) -> Reading:
+) -> PassOutput:
     """What `logits` say of the canvases of a turn."""
     running, start = list(turn.canvases.values()), perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
     heat = [_heat(sequence, config) for sequence in running]
     cuts = [_cut(sequence) for sequence in running]
-    marginals = Marginals(logits, heat, uniform, model.softcap, masks, by_kernel, cuts)
+    marginals = TokenDistributions(logits, heat, uniform, model.softcap, masks, by_kernel, cuts)
     scores = [marginals.scores(i) for i in range(len(running))]
-    return Reading(turn, marginals, scores, perf_counter() - start)
+    return PassOutput(turn, marginals, scores, perf_counter() - start)
 
 
 @torch.inference_mode()
 def settle(
-    model: Denoiser, reading: Reading, config: DecodeConfig, work: int
+    model: Denoiser, reading: PassOutput, config: DecodeConfig, work: int
 ) -> dict[int, Outcome | Exception]:
     """Ask the constraints, and take each canvas a step further. Grammars do not move.
 
@@ -168,7 +168,7 @@ def settle(
 
 
 def _read_questions(
-    running: list[Sequence], scores: list[Logits], work: int
+    running: list[Sequence], scores: list[CanvasLogits], work: int
 ) -> dict[int, Exception]:
     """Read the canvases of questions; tells of those that fail, by their places.
 
@@ -179,19 +179,19 @@ def _read_questions(
     left = work
     for i, sequence in enumerate(running):
         asked = sequence.asked
-        if asked is None or (left < asked.reading_work and left < work):
+        if asked is None or (left < asked.reading_units and left < work):
             continue
         try:
             asked.read(scores[i])
         except Exception as error:
             failed[i] = error
-        left -= asked.reading_work
+        left -= asked.reading_units
     return failed
 
 
 def _go_on(
     model: Denoiser,
-    reading: Reading,
+    reading: PassOutput,
     readings: list[Guidance | Exception | None],
     config: DecodeConfig,
 ) -> dict[int, Outcome | Exception]:
@@ -264,8 +264,8 @@ def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, " L"]:
 def _guide(
     sequence: Sequence,
     i: int,
-    scores: Logits,
-    marginals: Marginals,
+    scores: CanvasLogits,
+    marginals: TokenDistributions,
     config: DecodeConfig,
     work: int,
 ) -> Guidance | Exception:

@@ -17,12 +17,12 @@ from dlm.errors import DlmError
 from dlm.events import Draft, Event
 from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
 from dlm.logits.masks import MaskTable
-from dlm.loop.decoding import Decoder, Model, Parts
-from dlm.loop.denoise import Denoiser, Outcome, Reading, denoise, settle
-from dlm.loop.pass_plan import Cache, turn_of
+from dlm.loop.decoding import Decoder, EngineContext, Model
+from dlm.loop.denoise import Denoiser, Outcome, PassOutput, denoise, settle
+from dlm.loop.pass_plan import Cache, plan_pass
 from dlm.sequence import Sequence
 
-Outcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
+SlotOutcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
 
 
 class Pipeline:
@@ -46,24 +46,24 @@ class Pipeline:
         self._denoise = partial(denoise, model, cache, **more)
         self.idle = False  # the last step had nothing to do
 
-    def step(self, running: Mapping[int, Sequence]) -> Outcomes:
+    def step(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
         """Do one more pass for the requests that are `running`, by slot.
 
         Yields what became of the canvases that the pass completes, by slot. A question's is None,
         once its labels are summed. Raises what the model raises.
         """
-        turn = turn_of(running, self._cache, self._encode_tokens)
+        turn = plan_pass(running, self._cache, self._encode_tokens)
         self.idle = not turn
         reading = self._denoise(turn=turn) if turn else None
         if reading:
             yield from self._settled(reading, running)
         yield from self._summed(running)
 
-    def _settled(self, reading: Reading, running: Mapping[int, Sequence]) -> Outcomes:
+    def _settled(self, reading: PassOutput, running: Mapping[int, Sequence]) -> SlotOutcomes:
         """Ask the constraints of the canvases of a pass, and take these a step further."""
         yield from settle(self._model, reading, self._config, self._work).items()
 
-    def _summed(self, running: Mapping[int, Sequence]) -> Outcomes:
+    def _summed(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
         """Sum up the labels of questions whose canvases have been read, who came first first: a
         step's work of it, and at most one position more."""
         work = self._work
@@ -95,10 +95,10 @@ class Diffusion:
     def room(self, model: Denoiser, positions: int) -> int:
         return positions // model.canvas_length * model.canvas_length
 
-    def decoder(self, parts: Parts) -> "CanvasDecoder":
+    def decoder(self, parts: EngineContext) -> "CanvasDecoder":
         return CanvasDecoder(parts)
 
-    def passes(self, parts: Parts) -> Pipeline:
+    def passes(self, parts: EngineContext) -> Pipeline:
         limits = parts.policy.encode_tokens, parts.policy.step_work
         return Pipeline(parts.model, parts.cache, parts.config, *limits, parts.by_kernel)
 
@@ -107,7 +107,7 @@ class Diffusion:
         sequence: Sequence,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: Parts,
+        parts: EngineContext,
     ) -> None:
         config, request = parts.config, sequence.request
         room = request.max_tokens
@@ -125,7 +125,7 @@ class CanvasDecoder(Decoder):
 
     decides = True
 
-    def __init__(self, parts: Parts):
+    def __init__(self, parts: EngineContext):
         more = parts.policy, parts.vocabulary, parts.compiler
         super().__init__(parts.cache, parts.config, *more)
         self._model: Denoiser = parts.model

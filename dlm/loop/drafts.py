@@ -13,12 +13,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dlm.grammar import Unfinished
-from dlm.logits.canvas_logits import Link
+from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.masks import MaskTable
 from dlm.loop.causal import DraftingLM
-from dlm.loop.decoding import Parts
-from dlm.loop.denoise import Outcome, reading_of, settle
-from dlm.loop.pass_plan import Turn
+from dlm.loop.decoding import EngineContext
+from dlm.loop.denoise import Outcome, pass_output, settle
+from dlm.loop.pass_plan import PassPlan
 from dlm.request import Stats
 from dlm.sequence import Canvas, Sequence
 
@@ -26,11 +26,11 @@ from dlm.sequence import Canvas, Sequence
 class Drafts:
     """Canvases of the requests that run: each begins behind what its request's pass reads."""
 
-    def __init__(self, parts: Parts):
+    def __init__(self, parts: EngineContext):
         self._model: DraftingLM = parts.model
         self._config, self._work = parts.config, parts.policy.step_work
         self._masks = MaskTable(-(-self._model.vocab_size // 32))
-        self._by_kernel, self._link = parts.by_kernel, Link(self._model.device)
+        self._by_kernel, self._link = parts.by_kernel, DeviceCopies(self._model.device)
 
     def predict(
         self,
@@ -74,7 +74,7 @@ class Drafts:
             sequence.stats.copies += 1
         rows = [row for row, _ in useful.values()]
         more = self._config, self._masks, self._by_kernel
-        reading = reading_of(self._model, logits[rows, 1:], Turn(canvases=running), *more)
+        reading = pass_output(self._model, logits[rows, 1:], PassPlan(canvases=running), *more)
         outcomes = settle(self._model, reading, self._config, self._work)
         for slot, outcome in outcomes.items():
             if isinstance(outcome, Outcome):

@@ -22,10 +22,10 @@ from dlm.grammar import (
 )
 from dlm.logits.sampling import fixed
 from dlm.loop.causal import CausalLM, DraftingLM
-from dlm.loop.causal_passes import Writer, Written
-from dlm.loop.decoding import Decoder, Model, Parts
+from dlm.loop.causal_passes import CausalPasses, StepResult
+from dlm.loop.decoding import Decoder, EngineContext, Model
 from dlm.loop.drafts import Drafts
-from dlm.sequence import Numbers, Sequence, Writing
+from dlm.sequence import DrawNumbers, LeftToRightState, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +57,19 @@ class Autoregressive:
             return max(0, positions - model.canvas_length)  # a canvas comes behind the last token
         return positions
 
-    def decoder(self, parts: Parts) -> "TokenDecoder":
+    def decoder(self, parts: EngineContext) -> "TokenDecoder":
         more = parts.policy, parts.vocabulary, parts.compiler
         return TokenDecoder(parts.cache, parts.config, *more)
 
-    def passes(self, parts: Parts) -> Writer:
-        return Writer(parts, self.temperature, Drafts(parts) if self.drafts else None)
+    def passes(self, parts: EngineContext) -> CausalPasses:
+        return CausalPasses(parts, self.temperature, Drafts(parts) if self.drafts else None)
 
     def constrain(
         self,
         sequence: Sequence,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: Parts,
+        parts: EngineContext,
     ) -> None:
         request, drafting = sequence.request, None
         stops, room = {*parts.config.stops, *request.stop_token_ids}, request.max_tokens
@@ -84,8 +84,10 @@ class Autoregressive:
             constraint = LeftToRight(compiled, room, reasoning, work)
             if self.drafts:
                 sequence.constraint = drafting = Frontier(compiled, room, reasoning, work)
-        numbers = Numbers(fixed(request.seed), sequence.rng.device)
-        sequence.writing = Writing(constraint=constraint, drafting=drafting, numbers=numbers)
+        numbers = DrawNumbers(fixed(request.seed), sequence.rng.device)
+        sequence.writing = LeftToRightState(
+            constraint=constraint, drafting=drafting, numbers=numbers
+        )
 
 
 class TokenDecoder(Decoder):
@@ -95,7 +97,7 @@ class TokenDecoder(Decoder):
         """Its first look is the first pass's."""
 
     def advance(
-        self, slot: int, sequence: Sequence, outcome: Written | Exception
+        self, slot: int, sequence: Sequence, outcome: StepResult | Exception
     ) -> Iterator[Event]:
         """Commit what was written, and see whether the answer ends."""
         writing = sequence.writing

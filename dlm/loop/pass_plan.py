@@ -47,7 +47,7 @@ class Cache(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PassPlan:
     """A canvas can be denoised, or a next token predicted, in the pass that encodes all that comes
     before it."""
 
@@ -58,7 +58,7 @@ class Turn:
         return bool(self.encode or self.canvases)
 
 
-def turn_of(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Turn:
+def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> PassPlan:
     """What the next pass does for the requests that are `running`, by slot, the oldest first.
 
     Prompts are cut at multiples of `CHUNK`, whatever else the pass has to do: other pieces may
@@ -66,7 +66,7 @@ def turn_of(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Turn:
     are encoded at once. Of prompts, about `budget` tokens are, and at least one chunk: a long
     prompt takes several passes, and holds up no one.
     """
-    turn, prompts = Turn(), 0
+    turn, prompts = PassPlan(), 0
     for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):
         if not sequence.ready:
             continue

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from dlm.batch.batch import Answer, Job
-from dlm.batch.rows import Row, Rows
+from dlm.batch.batch import AnswerRow, Job
+from dlm.batch.rows import InputRow, Rows
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
@@ -34,12 +34,12 @@ def are_lines(rows: Rows) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class BatchLines:
     """The `Form` of these rows. `names` are those of the model that they may ask for."""
 
     names: tuple[str, ...]
 
-    def check(self, rows: Iterable[Row]) -> None:
+    def check(self, rows: Iterable[InputRow]) -> None:
         """Raises `RequestError` where two rows have one name: their answers would have, too."""
         seen: dict[str, int] = {}
         for row in rows:
@@ -48,7 +48,7 @@ class Lines:
                 named = f"custom_id {id!r:.60} of row {row.number} is that of row {first} too"
                 raise RequestError(f"{named}: each takes one of its own")
 
-    def job(self, row: Row, engine: Engine) -> Job:
+    def job(self, row: InputRow, engine: Engine) -> Job:
         if row.problem is not None:
             raise RequestError(row.problem)
         asked = object_at("the line", row.value)
@@ -61,17 +61,17 @@ class Lines:
         name = known_name(generation.model, self.names)
         answers = form(generation, name, engine.vocabulary)
 
-        def answer(results: Sequence[Result]) -> Answer:
+        def answer(results: Sequence[Result]) -> AnswerRow:
             return _answered(row.number, id, 200, answers.whole(results))
 
         return Job(requests=generation.requests, answer=answer)
 
-    def refusal(self, row: Row, error: DlmError) -> Answer:
+    def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
         id = row.value.get("custom_id") if isinstance(row.value, dict) else None
         named = id if isinstance(id, str) else None
         return _answered(row.number, named, status_of(error), told(error))
 
-    def row_of(self, answer: Answer) -> int:
+    def row_of(self, answer: AnswerRow) -> int:
         return int(str(answer["id"]).removeprefix(_PREFIX))
 
 
@@ -86,7 +86,7 @@ def _route(
     return _ROUTES[url]
 
 
-def _answered(number: int, id: str | None, status: int, body: dict[str, Any]) -> Answer:
+def _answered(number: int, id: str | None, status: int, body: dict[str, Any]) -> AnswerRow:
     """A line of the answers; `error` repeats what the body says where there is none."""
     return {
         "id": f"{_PREFIX}{number:012}",

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlm.decisions.questions import (
-    Answer,
     Decision,
     PredicateAnswer,
     Question,
+    QuestionAnswer,
     RatingAnswer,
     at,
     question_of,
@@ -33,7 +33,7 @@ Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inquiry:
+class DecisionBody:
     """What one body asks."""
 
     decision: Decision
@@ -42,7 +42,7 @@ class Inquiry:
     choices: tuple[dict[str, str | bool], ...]  # by question: what stands for which label
 
 
-def inquiry_of(body: Any) -> Inquiry:
+def inquiry_of(body: Any) -> DecisionBody:
     """What a body of `/v1/decisions` asks. Raises `RequestError`."""
     body = object_at("the body", body)
     check_fields(body, DECISION)
@@ -53,7 +53,7 @@ def inquiry_of(body: Any) -> Inquiry:
         asked.append(question)
         choices.append(labels)
     seed = whole_at("seed", body.get("seed")) or 0
-    return Inquiry(
+    return DecisionBody(
         decision=Decision(request=Request(**_input(body.get("input")), seed=seed), questions=asked),
         kinds=tuple(one.type for one in asked),
         model=model_of(body),
@@ -61,7 +61,7 @@ def inquiry_of(body: Any) -> Inquiry:
     )
 
 
-def answered(inquiry: Inquiry, decided: Decided, model: str) -> Body:
+def answered(inquiry: DecisionBody, decided: Decided, model: str) -> Body:
     """The body of an answer. `model` is the name that the client knows it by."""
     read, cached = sum(one.prompt_tokens for one in decided.answers), decided.stats.cached
     told = zip(inquiry.kinds, inquiry.choices, decided.answers, strict=True)
@@ -81,7 +81,7 @@ def answered(inquiry: Inquiry, decided: Decided, model: str) -> Body:
     }
 
 
-def _said(answer: Answer, choices: Mapping[str, str | bool]) -> Body:
+def _said(answer: QuestionAnswer, choices: Mapping[str, str | bool]) -> Body:
     match answer:
         case PredicateAnswer():
             return {"probability": answer.probability}

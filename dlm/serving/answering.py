@@ -21,9 +21,9 @@ from dlm.openai.errors import told
 from dlm.openai.requests import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine, EventStream
-from dlm.serving.guard import Came, ClientGoneError, note, while_there
+from dlm.serving.guard import Arrival, ClientGoneError, note, until_disconnected
 
-Told = tuple[int, Event] | None  # of which request; None: nothing happened for a while
+NumberedEvent = tuple[int, Event] | None  # of which request; None: nothing happened for a while
 
 
 class Merged:
@@ -38,7 +38,7 @@ class Merged:
     def __aiter__(self) -> "Merged":
         return self
 
-    async def __anext__(self) -> Told:
+    async def __anext__(self) -> NumberedEvent:
         while not self._told:
             if not self._waiting:
                 raise StopAsyncIteration
@@ -77,7 +77,7 @@ async def answer(
     generation: Generation,
     answers: Answers,
     silence: float,
-    came: Came,
+    came: Arrival,
 ) -> Response:
     """Raises what the requests fail with, before anything was sent. After so many seconds of
     `silence` a stream begins all the same, and later says that it lives."""
@@ -85,15 +85,15 @@ async def answer(
         generation.requests, generation.drafts, came.size, came.at, client=came.client
     )
     try:
-        streams = await while_there(request, opening, _close)
+        streams = await until_disconnected(request, opening, _close)
     except RequestError as error:
         raise generation.error(error) from error
     events = Merged(streams, silence)
     try:
         if not generation.stream:
-            results = await while_there(request, _results(events))
+            results = await until_disconnected(request, _results(events))
             return JSONResponse(answers.whole(results))
-        first = await while_there(request, anext(events))
+        first = await until_disconnected(request, anext(events))
         if first is not None and isinstance(first[1], Failed):
             raise first[1].error
     except BaseException:
@@ -102,12 +102,14 @@ async def answer(
     return _EventResponse(events, _sent(events, first, answers, generation))
 
 
-async def decided(request: Request, engine: AsyncEngine, decision: Decision, came: Came) -> Decided:
+async def decided(
+    request: Request, engine: AsyncEngine, decision: Decision, came: Arrival
+) -> Decided:
     """Raises what the decision fails with."""
     opening = engine.open([decision], size=came.size, arrived=came.at, client=came.client)
-    (events,) = await while_there(request, opening, _close)
+    (events,) = await until_disconnected(request, opening, _close)
     try:
-        end = await while_there(request, anext(events))  # there are no others
+        end = await until_disconnected(request, anext(events))  # there are no others
     finally:
         events.close()
     if isinstance(end, Failed):
@@ -132,7 +134,9 @@ class _EventResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             with suppress(ClientGoneError):
-                await while_there(Request(scope, receive), super().__call__(scope, _never, send))
+                await until_disconnected(
+                    Request(scope, receive), super().__call__(scope, _never, send)
+                )
         finally:
             self._events.close()
 
@@ -153,13 +157,13 @@ async def _results(events: Merged) -> list[Result]:
 
 
 async def _sent(
-    events: Merged, first: Told, answers: Answers, generation: Generation
+    events: Merged, first: NumberedEvent, answers: Answers, generation: Generation
 ) -> AsyncIterator[str]:
     """Server-sent events. One request that fails ends all of them, with its error."""
     for chunk in answers.first_chunks():
         yield _event(chunk)
     try:
-        one: Told = first
+        one: NumberedEvent = first
         while True:
             if one is None:
                 yield ": keep-alive\n\n"

@@ -31,7 +31,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dlm.collector import collect_seldom
+from dlm.collector import tune_garbage_collector
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
@@ -42,18 +42,18 @@ from dlm.openai.requests import Generation, chat_of, completion_of, known_name, 
 from dlm.policy import Policy
 from dlm.serving.answering import answer, decided
 from dlm.serving.async_engine import AsyncEngine
-from dlm.serving.guard import Came, ClientGoneError, Entrance, Guard, note, while_there
+from dlm.serving.guard import Arrival, ClientGoneError, Entrance, Guard, note, until_disconnected
 from dlm.serving.metrics import Metrics
 from dlm.serving.settings import Settings
 from dlm.serving.tokens import detokenized, tokenized
 
-Told = Callable[[Request, Exception], Awaitable[Response]]
+ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 class Faults:
     """ASGI middleware. A framework answers such errors outside of all middleware."""
 
-    def __init__(self, app: ASGIApp, told: Told):
+    def __init__(self, app: ASGIApp, told: ErrorHandler):
         self._app, self._told = app, told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,7 +214,7 @@ def application(service: Routes) -> FastAPI:
 
 
 _RESERVED = 8  # the share of the queue, one in so many places, for clients with no request in it
-Read = Callable[[Any, Policy], Generation]
+BodyReader = Callable[[Any, Policy], Generation]
 T = TypeVar("T")
 
 
@@ -238,7 +238,7 @@ class Service(Routes):
         self.engine = AsyncEngine(self._engine, slots, waiting, self.metrics, reserved)
         policy = self._engine.policy
         self._policy = replace(policy, max_choices=min(policy.max_choices, self.engine.most))
-        collect_seldom()
+        tune_garbage_collector()
         try:
             yield
         finally:
@@ -250,7 +250,7 @@ class Service(Routes):
     async def complete(self, request: Request) -> Response:
         return await self._generate(request, completion_of, TextAnswers)
 
-    async def _generate(self, request: Request, read: Read, form: type[Answers]) -> Response:
+    async def _generate(self, request: Request, read: BodyReader, form: type[Answers]) -> Response:
         generation, came = await self._read(request, lambda body: read(body, self._policy))
         answers = form(generation, self._named(generation.model), self._engine.vocabulary)
         silence = self.settings.keep_alive
@@ -276,13 +276,13 @@ class Service(Routes):
 
         return read
 
-    async def _read(self, request: Request, read: Callable[[Any], T]) -> tuple[T, Came]:
+    async def _read(self, request: Request, read: Callable[[Any], T]) -> tuple[T, Arrival]:
         """What is made of the body, in a thread for such things."""
         begun = perf_counter()
         client = self.guard.client(request)
         async with self.guard.body(request) as raw:
             reading = self.engine.aside(lambda: read(parsed("the body", raw)), len(raw), client)
-            return await while_there(request, reading), Came(len(raw), client, begun)
+            return await until_disconnected(request, reading), Arrival(len(raw), client, begun)
 
     def _named(self, model: str | None) -> str:
         return known_name(model, self.settings.names)

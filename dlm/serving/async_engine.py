@@ -29,7 +29,7 @@ from dlm.request import Request
 from dlm.serving.settings import LARGE
 
 
-class Opening:
+class PreparedRequests:
     """Around their preparation: where that ends with an error, all of them are discarded, those too
     that a thread comes to, or ends, later."""
 
@@ -220,7 +220,7 @@ class AsyncEngine:
         """
         if len(requests) > self.most:
             raise RequestError(f"{len(requests)} requests at once: up to {self.most} run and wait")
-        opening = Opening(self.engine)
+        opening = PreparedRequests(self.engine)
         with self._admitted(len(requests), size, client) as reader, opening:
             for request in requests:
                 await self._loop.run_in_executor(reader, opening.prepare, request)

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class Arrival:
     """A body that has arrived."""
 
     size: int  # bytes
@@ -50,7 +50,7 @@ class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
 
 
-async def while_there(
+async def until_disconnected(
     request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], None] = lambda _: None
 ) -> T:
     """What `work` returns or raises; `ClientGoneError` if the client goes away before that. What it

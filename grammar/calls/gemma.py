@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
 from dlm.grammar.schema.dialect import BARE_VALUE
-from dlm.grammar.tokens import CallMarkers
+from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:
-    from dlm.grammar.tokens import Excerpt
     from dlm.grammar.vocabulary import Vocabulary
 
 
@@ -58,11 +57,11 @@ def gemma_call(name: str, arguments: Node, markers: CallMarkers) -> Node:
     return concatenation(opened, f"call:{name}", arguments, closed)
 
 
-def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Answer:
+def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Answer:
     """Raises `InvalidValueError` where a call is malformed."""
     if vocabulary.call is None:
         return Answer(vocabulary.text(tokens) or None, ())
-    reader = _Reader(tokens, vocabulary, vocabulary.call)
+    reader = _CallReader(tokens, vocabulary, vocabulary.call)
     try:
         return reader.answer()
     except RecursionError as error:
@@ -71,7 +70,7 @@ def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Ans
 
 def span_of(
     tokens: Sequence[int],
-    vocabulary: "Vocabulary | Excerpt",
+    vocabulary: "Vocabulary | VocabularySlice",
     call: int,
     path: Sequence[str | int],
 ) -> tuple[int, int] | None:
@@ -79,19 +78,19 @@ def span_of(
     leads to the part. None where there is no such part."""
     if vocabulary.call is None:
         return None
-    reader = _Reader(tokens, vocabulary, vocabulary.call, wanted=[call, *path])
+    reader = _CallReader(tokens, vocabulary, vocabulary.call, wanted=[call, *path])
     with suppress(InvalidValueError, RecursionError):
         reader.answer()
     return reader.span
 
 
-class _Reader:
+class _CallReader:
     """Walks along runs of text and the control tokens between them."""
 
     def __init__(
         self,
         tokens: Sequence[int],
-        vocabulary: "Vocabulary | Excerpt",
+        vocabulary: "Vocabulary | VocabularySlice",
         markers: CallMarkers,
         wanted: Sequence[str | int] = (),
     ):

@@ -32,7 +32,7 @@ from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.evaluate import decoded
 from dlm.grammar.schema.facets import KINDS, Objects
 from dlm.grammar.schema.formula import Formula
-from dlm.grammar.schema.writer import Form, Writer, as_object
+from dlm.grammar.schema.writer import FormWriter, Writer, as_object
 
 _KEY = re.compile(r"""[^<>"'\s]+""")
 _FREE_KEY = "[A-Za-z_][A-Za-z0-9_.-]*"
@@ -164,7 +164,7 @@ class Markup:
     """
 
     opening: str
-    arguments: Form
+    arguments: FormWriter
     write: Callable[[str, Node], Node]
     read: Callable[[str, Accepts], Answer]
 

@@ -14,7 +14,7 @@ from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.terminal_masks import Terminals
 from dlm.grammar.specs.spec import Spec
-from dlm.grammar.tokens import Excerpt
+from dlm.grammar.tokens import VocabularySlice
 from dlm.grammar.vocabulary import Vocabulary
 
 _REMEMBERED = 1024  # grammars and failures
@@ -95,7 +95,7 @@ class Compiler:
     def check(self, spec: Spec, tokens: Sequence[int], seconds: float) -> Task:
         """What a finished answer means, in the background: as `Spec.read` says, or `LimitError`.
         Whoever waits for it holds a slot: it does not wait for grammars."""
-        args = spec, list(tokens), Excerpt.of(self.vocabulary, tokens)
+        args = spec, list(tokens), VocabularySlice.of(self.vocabulary, tokens)
         label = "the result {} to check"
         return self._workers.submit(read, args, seconds=seconds, label=label, urgent=True)
 

@@ -30,7 +30,7 @@ from dlm.grammar.constraint import (
     Free,
     FreeTokens,
     Guidance,
-    Look,
+    NextTokens,
     Scores,
 )
 from dlm.grammar.errors import DeadEndError, GrammarError
@@ -40,7 +40,7 @@ from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.matcher import Matcher, most_tokens
 from dlm.grammar.parse.reasoning import Reasoning
-from dlm.grammar.tokens import common
+from dlm.grammar.tokens import common_prefix
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class Frontier:
 
     def _seek(self, tokens: Sequence[int]) -> int:
         """Take the matcher from where it is behind `tokens`; says how many of them it takes."""
-        kept = common(self._ahead, tokens)
+        kept = common_prefix(self._ahead, tokens)
         self._matcher.rollback(len(self._ahead) - kept)
         kept += self._matcher.accept_all(tokens[kept:])
         self._ahead = list(tokens[:kept])
@@ -192,7 +192,7 @@ class Frontier:
         """The last pass, up to where the model's choice departs from it."""
         last, pinned = self._last, fixed.pinned
         wanted = [*pinned, *argmax[len(pinned) :]]
-        same, keep = fixed == last.fixed, common(wanted, last.guess)
+        same, keep = fixed == last.fixed, common_prefix(wanted, last.guess)
         known = keep if same else min([keep, *fixed.banned])
         completions = {p: text for p, text in last.completions.items() if p <= known}
         keep = min(last.agreed, keep)
@@ -401,15 +401,15 @@ class BoundedTokens(FreeTokens):
 
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
-    ) -> Look:
+    ) -> NextTokens:
         begin, marker = _closing(self._said, list(draft), self._reasoning)
         if not marker or begin > len(draft):
             return super().look(draft)
         if begin == 0:
-            return Look(forced=marker[: max(0, self._left - 1)], draft=[], rows=[None])
+            return NextTokens(forced=marker[: max(0, self._left - 1)], draft=[], rows=[None])
         free = super().look(draft[:begin])
         rows = free.rows if len(free.draft) < begin else [*free.rows[:-1], ~marker[0]]
-        return Look(forced=[], draft=free.draft, rows=rows)
+        return NextTokens(forced=[], draft=free.draft, rows=rows)
 
     def commit(self, tokens: Sequence[int]) -> None:
         super().commit(tokens)

@@ -5,7 +5,7 @@ from typing import Any
 
 from dlm.grammar.parse.network import Network
 from dlm.grammar.specs.spec import Spec
-from dlm.grammar.tokens import CallMarkers, Excerpt
+from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 
 def build(spec: Spec, markers: CallMarkers | None) -> tuple[Network, bool]:
@@ -13,6 +13,6 @@ def build(spec: Spec, markers: CallMarkers | None) -> tuple[Network, bool]:
     return Network(spec.rules(markers)), spec.checked
 
 
-def read(spec: Spec, tokens: Sequence[int], excerpt: Excerpt) -> Any:
+def read(spec: Spec, tokens: Sequence[int], excerpt: VocabularySlice) -> Any:
     """What a finished answer means; `InvalidValueError` if the spec refuses it after all."""
     return spec.read(tokens, excerpt)

@@ -39,7 +39,7 @@ _USUAL = b'a1"0,:[{.-]}' + bytes(byte for byte in range(33, 127) if byte != ord(
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextPart:
     tokens: tuple[int, ...] = ()  # up to the last control token
     said: bytes = b""  # behind it
 
@@ -47,7 +47,7 @@ class Text:
         return [*self.tokens, *vocabulary.encode(self.said.decode(errors="ignore"))]
 
 
-class Texts:
+class WarmupTexts:
     """Texts that each lead to states of their own, with at most so many `turns` off the first way.
 
     The first way takes, again and again, what is most usual of all that leads somewhere new. Where
@@ -59,14 +59,14 @@ class Texts:
         self._compiled, self._indented, self._turns = compiled, indented, turns
         self._seen: set[State] = set()
         self._begun = count(1)  # numbers the texts: they go to their ends one by one
-        self._todo = [(0, 0, compiled.parser.start, Text())]  # turns, number, where it leads
-        self._missed: list[tuple[State, Text]] = []  # the second best ways of the text at hand
+        self._todo = [(0, 0, compiled.parser.start, TextPart())]  # turns, number, where it leads
+        self._missed: list[tuple[State, TextPart]] = []  # the second best ways of the text at hand
 
     def __bool__(self) -> bool:
         """There may be more of them."""
         return bool(self._todo)
 
-    def advance(self) -> Text | None:
+    def advance(self) -> TextPart | None:
         """Look at one state more; the text up to there, if nothing new is behind it.
 
         What raises `Unfinished` has changed nothing, and is to be done again.
@@ -88,7 +88,7 @@ class Texts:
             heapq.heappush(self._todo, (*place, at, longer))
         return found
 
-    def _fresh(self, state: State, text: Text) -> Iterator[tuple[State, Text]]:
+    def _fresh(self, state: State, text: TextPart) -> Iterator[tuple[State, TextPart]]:
         """The ways on that lead to states which are new, one to each."""
         if len(text.said) >= _LONGEST:
             return
@@ -98,7 +98,7 @@ class Texts:
                 met.add(at)
                 yield at, longer
 
-    def _back(self, state: State) -> list[tuple[State, Text]]:
+    def _back(self, state: State) -> list[tuple[State, TextPart]]:
         """The last way that was not taken, if it is new still, and no text may end at `state`."""
         while self._missed and state.cost:
             at, text = self._missed.pop()
@@ -114,8 +114,8 @@ def _width(parser: Parser, state: State) -> int:
 
 
 def _ways(
-    compiled: Compiled, state: State, text: Text, indented: bool
-) -> Iterator[tuple[State | None, Text]]:
+    compiled: Compiled, state: State, text: TextPart, indented: bool
+) -> Iterator[tuple[State | None, TextPart]]:
     """How `text` may go on at `state`, the usual first, and where that leads to."""
     parser, said = compiled.parser, text.said
     for byte in _bytes(parser, state, said):
@@ -123,14 +123,14 @@ def _ways(
         at = _behind(parser, state, spaced)
         if at is None:
             spaced, at = byte, _behind(parser, state, byte)
-        yield at, Text(text.tokens, said + spaced)
+        yield at, TextPart(text.tokens, said + spaced)
     for space in (b" ", b"\n"):
         if at := _behind(parser, state, space):
             for byte in _bytes(parser, at, space):
-                yield _behind(parser, at, byte), Text(text.tokens, said + space + byte)
+                yield _behind(parser, at, byte), TextPart(text.tokens, said + space + byte)
     for token in sorted(parser.named(state)):
         tokens = (*text.spelled(compiled.vocabulary), token)
-        yield parser.after(state, token, b""), Text(tokens)
+        yield parser.after(state, token, b""), TextPart(tokens)
 
 
 def _behind(parser: Parser, state: State | None, text: bytes) -> State | None:
@@ -221,7 +221,11 @@ class Warmup:
         self._left = _MOST_WORK
         self._explored = 0  # units
         self._texts = deque(
-            [Texts(compiled), Texts(compiled, indented=True), Texts(compiled, turns=1)]
+            [
+                WarmupTexts(compiled),
+                WarmupTexts(compiled, indented=True),
+                WarmupTexts(compiled, turns=1),
+            ]
         )
         self._reading: _Reading | None = None
         self.done = False
@@ -280,7 +284,7 @@ class Warmup:
 class _Reading:
     """Of one text: byte by byte, since a model's tokens may end anywhere, then as it is spelled."""
 
-    def __init__(self, compiled: Compiled, text: Text):
+    def __init__(self, compiled: Compiled, text: TextPart):
         self._compiled, self._state = compiled, compiled.parser.start
         self._symbols = deque([*text.tokens, *(bytes([byte]) for byte in text.said)])
         self._tokens = deque(text.spelled(compiled.vocabulary)[:_READ])

@@ -22,7 +22,7 @@ SECONDS = struct.Struct("<d")  # in front of a task
 MOST_BYTES = 1 << 30  # of memory
 MOST_REPLY = 8 << 20  # bytes of a result: who reads them can do nothing else in that time
 
-Task = tuple[Callable[..., Any], tuple[Any, ...]]
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class UnreadableError(Exception):

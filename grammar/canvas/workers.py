@@ -190,8 +190,8 @@ class _Job:
         )
 
 
-Work = Callable[[Process], None]
-Jobs = PriorityQueue[tuple[float, int, Work | None]]  # time, number, work; None: no more
+ProcessWork = Callable[[Process], None]
+Jobs = PriorityQueue[tuple[float, int, ProcessWork | None]]  # time, number, work; None: no more
 
 
 class _Lane:
@@ -204,7 +204,7 @@ class _Lane:
         self._thread: Thread | None = None
         self._lock, self._closed = Lock(), False
 
-    def put(self, job: Work, urgent: bool) -> None:
+    def put(self, job: ProcessWork, urgent: bool) -> None:
         with self._lock:
             if not self._closed:
                 due = monotonic() + (0 if urgent else _HEAD_START)

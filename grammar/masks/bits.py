@@ -64,7 +64,7 @@ Mask = int  # a row of the table; or ~token, where that is all that is allowed
 _ROWS, _KNOWN = 1024, 1 << 16
 
 
-class Masks:
+class GrammarMasks:
     """A table that grows. A row that is written stays as it is until `trim`."""
 
     def __init__(self, vocab_size: int):

@@ -29,7 +29,7 @@ class Reached:
     counts: Nodes  # of moves that count; empty, if nobody wants to know
 
 
-class Table:
+class WalkTable:
     """A machine with few states, all moves of which are written down when they are first needed."""
 
     def __init__(self, moves: Callable[[int], list[tuple[int, int, int, bool]]]):

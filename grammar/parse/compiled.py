@@ -11,13 +11,13 @@ from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.masks.bits import Mask, Masks, packed, tokens_in
+from dlm.grammar.masks.bits import GrammarMasks, Mask, packed, tokens_in
 from dlm.grammar.parse.earley import Parser, State
 from dlm.grammar.parse.keys import Apart, ApartText, Keys, Way
-from dlm.grammar.parse.limits import Limited, Meter
+from dlm.grammar.parse.limits import LimitedCache, Meter
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.remainders import NEVER, FewestTokens, Remainders
-from dlm.grammar.parse.state_masks import Allowed, Exploration, Following
+from dlm.grammar.parse.state_masks import Exploration, Following, StateMasks
 from dlm.grammar.parse.terminal_masks import Terminals
 from dlm.grammar.vocabulary import Vocabulary
 
@@ -49,8 +49,8 @@ class Compiled:
         """
         self.vocabulary, self.meter, self.checked = vocabulary, Meter(), checked
         self.parser = Parser(network, terminals.scanner, self.meter)
-        self.masks = Masks(len(vocabulary))
-        self._allowed = Allowed(self.parser, vocabulary, terminals, self.masks, self.meter)
+        self.masks = GrammarMasks(len(vocabulary))
+        self._allowed = StateMasks(self.parser, vocabulary, terminals, self.masks, self.meter)
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
         self.few_keys = network.few_keys  # and there may be no other
@@ -58,15 +58,18 @@ class Compiled:
         self.runs_out = (
             self.few_keys or self.apart.distinct
         )  # of keys or items there may be no more
-        self._ways = Limited[tuple[State, Keys], Way | None](_COMPLETIONS)
+        self._ways = LimitedCache[tuple[State, Keys], Way | None](_COMPLETIONS)
         self.remainders = Remainders(self.parser, vocabulary, self.meter)
-        self._completions = Limited[tuple[State, Keys], list[int] | None](_COMPLETIONS)
-        self._texts = Limited[tuple[State, Keys], ApartText](_TEXTS)  # that are begun
-        self._followings = Limited[State, tuple[Following, bool]](_FOLLOWINGS)
+        self._completions = LimitedCache[tuple[State, Keys], list[int] | None](_COMPLETIONS)
+        self._texts = LimitedCache[tuple[State, Keys], ApartText](_TEXTS)  # that are begun
+        self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
         # By state, object keys and budget: the tokens that leave room for the rest.
-        self.closings = Limited[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
+        self.closings = LimitedCache[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
         # To the end after any token that may follow, by state: tokens, and bytes.
-        self._farthest, self._near = Limited[State, int](_FARTHEST), Limited[State, int](_FARTHEST)
+        self._farthest, self._near = (
+            LimitedCache[State, int](_FARTHEST),
+            LimitedCache[State, int](_FARTHEST),
+        )
 
     @property
     def nbytes(self) -> int:
@@ -175,7 +178,7 @@ class Compiled:
         return self._members(following, sure, fitting)
 
     def _following(self, state: State) -> tuple[Following, bool]:
-        """Return `Allowed.following`, kept for a look that is cut short and goes on."""
+        """Return `StateMasks.following`, kept for a look that is cut short and goes on."""
         if state not in self._followings:
             self._followings[state] = self._allowed.following(state)
         return self._followings[state]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.parse.limits import Made, Meter
-from dlm.grammar.parse.network import Follow, Network, Read
+from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.regex.nodes import Terminal
 
@@ -302,7 +302,7 @@ class Parser:
         for part in self.network.way(item.state):
             if left <= 0:
                 break
-            if isinstance(part, Read):
+            if isinstance(part, TerminalEdge):
                 scanner = self.scanners[part.terminal]
                 part = scanner.completion(scanner.start, part.low, part.high, left)
             said.append(part)
@@ -416,7 +416,9 @@ class Parser:
             ]
         return State(threads, items, cost, best, {})
 
-    def _followed(self, edge: Follow, stack: StackNode, called: dict[int, StackNode]) -> list[Item]:
+    def _followed(
+        self, edge: RuleEdge, stack: StackNode, called: dict[int, StackNode]
+    ) -> list[Item]:
         """Enter a rule: once for all who follow it from here."""
         network, entry = self.network, self.network.start[edge.rule]
         passed = network.nullable(edge.rule) and not edge.round

@@ -43,7 +43,7 @@ _ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # in a key: may be spell
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class SeenItems:
     """An open array whose items are distinct."""
 
     begun: int = 0  # where the item that is being read begins in `Keys.text`
@@ -55,7 +55,7 @@ class Items:
 class Keys:
     """Where a JSON text is. Never changed."""
 
-    open: tuple[frozenset[str] | Items | None, ...] = ()  # keys of objects; None: any array
+    open: tuple[frozenset[str] | SeenItems | None, ...] = ()  # keys of objects; None: any array
     key: bytes | None = None  # what there is of the key that is being read
     expected: bool = False  # the next string is a key
     string: bool = False  # within a string
@@ -72,7 +72,7 @@ class Keys:
         """
         open_, key, expected = self.open, self.key, self.expected
         string, escaped, text = self.string, self.escaped, bytearray(self.text)
-        watched = any(isinstance(each, Items) for each in open_)
+        watched = any(isinstance(each, SeenItems) for each in open_)
         for place, byte in enumerate(piece):
             if string:
                 if watched:
@@ -97,7 +97,7 @@ class Keys:
             elif byte == _COMMA:
                 top = open_[-1] if open_ else None
                 expected = isinstance(top, frozenset)
-                if isinstance(top, Items):
+                if isinstance(top, SeenItems):
                     kept = _with_item(top, text)
                     if kept is None:
                         return None
@@ -109,10 +109,10 @@ class Keys:
                     continue
             elif byte in _CLOSE:
                 top, open_, expected = open_[-1] if open_ else None, open_[:-1], False
-                if isinstance(top, Items):
+                if isinstance(top, SeenItems):
                     if len(text) > top.begun and _with_item(top, text) is None:
                         return None
-                    watched = any(isinstance(each, Items) for each in open_)
+                    watched = any(isinstance(each, SeenItems) for each in open_)
                 if watched:
                     text.append(byte)
                     if _repeats(open_, text):
@@ -126,7 +126,7 @@ class Keys:
                 expected = byte == _OPEN[0]
                 distinct = not expected and is_distinct is not None and is_distinct(place)
                 watched = watched or distinct
-                frame = Items(len(text)) if distinct else frozenset() if expected else None
+                frame = SeenItems(len(text)) if distinct else frozenset() if expected else None
                 open_ = (*open_, frame)
         return Keys(open_, key, expected, string, escaped, bytes(text))
 
@@ -168,7 +168,7 @@ class Keys:
     @property
     def watched(self) -> bool:
         """An array is open whose items have to be distinct."""
-        return any(isinstance(each, Items) for each in self.open)
+        return any(isinstance(each, SeenItems) for each in self.open)
 
     @property
     def taken(self) -> list[bytes]:
@@ -205,7 +205,7 @@ class Keys:
     @property
     def may_repeat_item(self) -> bool:
         """An item that is being read, or that has to come next, may become one that is there."""
-        return any(self._may_repeat(each) for each in self.open if isinstance(each, Items))
+        return any(self._may_repeat(each) for each in self.open if isinstance(each, SeenItems))
 
     @property
     def at_risk(self) -> dict[int, int]:
@@ -216,13 +216,13 @@ class Keys:
         found = {
             place: len(each.texts)
             for place, each in enumerate(self.open)
-            if isinstance(each, Items) and self._may_repeat(each)
+            if isinstance(each, SeenItems) and self._may_repeat(each)
         }
         if self.may_repeat_key:
             found[len(self.open) - 1] = len(self._held())
         return found
 
-    def _may_repeat(self, items: Items) -> bool:
+    def _may_repeat(self, items: SeenItems) -> bool:
         rest = self.text[items.begun :]
         if not items.texts:
             return False
@@ -240,27 +240,27 @@ class Keys:
     @property
     def doubtful(self) -> bool:
         """An object that is open has a key already, or an array an item."""
-        return any(isinstance(each, Items) or bool(each) for each in self.open)
+        return any(isinstance(each, SeenItems) or bool(each) for each in self.open)
 
     def _held(self) -> frozenset[str]:
         """The keys of the innermost object."""
         top = self.open[-1] if self.open else None
         return top if isinstance(top, frozenset) else frozenset()
 
-    def _begun_items(self) -> Iterator[tuple[bytes, Items]]:
+    def _begun_items(self) -> Iterator[tuple[bytes, SeenItems]]:
         """What there is of an item, and the array that has others."""
         for each in self.open:
-            if isinstance(each, Items) and each.texts:
+            if isinstance(each, SeenItems) and each.texts:
                 yield self.text[each.begun :], each
 
 
-def _repeats(open_: tuple[frozenset[str] | Items | None, ...], text: bytearray) -> bool:
+def _repeats(open_: tuple[frozenset[str] | SeenItems | None, ...], text: bytearray) -> bool:
     """Whether a string, an array or an object that has just ended is an item that was there."""
     top = open_[-1] if open_ else None
-    return isinstance(top, Items) and bool(top.texts) and _with_item(top, text) is None
+    return isinstance(top, SeenItems) and bool(top.texts) and _with_item(top, text) is None
 
 
-def _with_item(items: Items, text: bytearray) -> Items | None:
+def _with_item(items: SeenItems, text: bytearray) -> SeenItems | None:
     """With the item that ends `text`; None if it was there."""
     raw = bytes(text[items.begun :])
     try:
@@ -274,11 +274,11 @@ def _with_item(items: Items, text: bytearray) -> Items | None:
         value = spelled = raw
     if value in items.values:
         return None
-    return Items(items.begun, items.texts | {spelled}, items.values | {value})
+    return SeenItems(items.begun, items.texts | {spelled}, items.values | {value})
 
 
-def _begun(items: Items, begun: int) -> Items:
-    return Items(begun, items.texts, items.values)
+def _begun(items: SeenItems, begun: int) -> SeenItems:
+    return SeenItems(begun, items.texts, items.values)
 
 
 def _decoded(key: bytes) -> str:
@@ -375,7 +375,7 @@ class Apart:
 _MOST_REPEATED = 512  # keys and items of one text that have to become others
 _AT_ONCE = 256  # bytes that are read before the shortest text from there is asked for again
 
-Text = list[bytes | int]  # bytes, and control tokens by their ids
+TextParts = list[bytes | int]  # bytes, and control tokens by their ids
 
 
 class ApartText:
@@ -394,13 +394,13 @@ class ApartText:
     ):
         """`way` is `Apart.way`, remembered."""
         self._parser, self._apart, self._way, self._meter = parser, apart, way, meter
-        self._parts, self._text = Text(), bytearray()  # what is written: the text comes last
+        self._parts, self._text = TextParts(), bytearray()  # what is written: the text comes last
         self._state, self._keys = begin
         # Where a key or an item was begun that may be there already: a place in the text.
         self._begun: tuple[int, State, Keys] = (0, *begin)
         self._repeated, self._impossible = 0, False
 
-    def written(self, most: int) -> Text | None:
+    def written(self, most: int) -> TextParts | None:
         """At least the first `most` bytes, or all of it; None: there is none, or none is found."""
         while self._state.cost and len(self._text) < most and not self._impossible:
             self._meter.spend(1 + min(most, self._state.cost, _AT_ONCE) // 4)
@@ -444,7 +444,7 @@ class ApartText:
         self._begun = len(self._text), way.state, way.keys
 
 
-def _symbols(parts: Text) -> Iterator[bytes | int]:
+def _symbols(parts: TextParts) -> Iterator[bytes | int]:
     """The bytes of a text, one by one, and its control tokens."""
     for part in parts:
         yield from (part,) if isinstance(part, int) else (bytes([byte]) for byte in part)

@@ -9,13 +9,13 @@ from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.constraint import Look, Row
+from dlm.grammar.constraint import NextTokens, Row
 from dlm.grammar.errors import DeadEndError, GrammarError, Unfinished
 from dlm.grammar.masks import bits
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Reasoning
-from dlm.grammar.tokens import common
+from dlm.grammar.tokens import common_prefix
 
 _AMPLE = 32  # tokens of room for the text's completion, beyond those that it takes
 _CONTEXT = 20  # tokens of the text so far that are remembered, to spell what follows
@@ -57,7 +57,7 @@ class LeftToRight:
 
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
-    ) -> Look:
+    ) -> NextTokens:
         """What may come next, and behind each token of `draft` that may.
 
         The next token is none of `refused`, unless nothing else may come. What each token of a
@@ -93,7 +93,7 @@ class LeftToRight:
         """Take back the last `count` tokens committed."""
         self._rewind(self._matcher.position - count)
 
-    def _look(self, draft: Sequence[int], refused: Collection[int], exact: bool) -> Look:
+    def _look(self, draft: Sequence[int], refused: Collection[int], exact: bool) -> NextTokens:
         forced = self._take_forced()
         draft = draft[len(forced) :] if list(draft[: len(forced)]) == forced else []
         rows: list[Row] = [self._allowed(() if forced else refused, exact)]
@@ -102,7 +102,7 @@ class LeftToRight:
             while at < len(draft) and self._goes_on(rows[-1], draft[at]):
                 behind = self._take_forced()
                 at += 1
-                said = common(behind, draft[at:])
+                said = common_prefix(behind, draft[at:])
                 at += said
                 rows += [~token for token in behind[: said + 1]]
                 if said < len(behind):
@@ -110,7 +110,7 @@ class LeftToRight:
                 rows.append(self._allowed())
         except (DeadEndError, Unfinished):
             pass  # so far the draft was read
-        return Look(forced=forced, draft=list(draft[: len(rows) - 1]), rows=rows)
+        return NextTokens(forced=forced, draft=list(draft[: len(rows) - 1]), rows=rows)
 
     def _goes_on(self, row: Row, token: int) -> bool:
         """Read a token of a draft. The one that stops is not worth it: nothing follows."""

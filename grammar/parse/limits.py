@@ -26,7 +26,7 @@ class Made(dict[int, T]):
         return value
 
 
-class Limited(dict[K, V]):
+class LimitedCache(dict[K, V]):
     """A dictionary that begins anew where it would hold more than `most` entries."""
 
     def __init__(self, most: int):

@@ -31,7 +31,7 @@ from dlm.grammar.regex.nodes import (
 from dlm.grammar.rules.rules import Rules
 
 
-class Read(NamedTuple):
+class TerminalEdge(NamedTuple):
     """A text of a terminal, of `low` to `high` characters."""
 
     terminal: int
@@ -40,7 +40,7 @@ class Read(NamedTuple):
     high: int | None = None
 
 
-class ReadToken(NamedTuple):
+class TokenEdge(NamedTuple):
     """One control token: one of `ids`, or, not `listed`, one that is none of them."""
 
     ids: frozenset[int]
@@ -51,7 +51,7 @@ class ReadToken(NamedTuple):
         return (token in self.ids) is self.listed
 
 
-class Follow(NamedTuple):
+class RuleEdge(NamedTuple):
     """A whole rule, at least `low` times; `high` is None without a bound."""
 
     rule: int
@@ -65,11 +65,11 @@ class Follow(NamedTuple):
         return self.low == self.high == 1
 
 
-class Epsilon(NamedTuple):
+class EpsilonEdge(NamedTuple):
     to: int
 
 
-Edge = Read | ReadToken | Follow | Epsilon
+Edge = TerminalEdge | TokenEdge | RuleEdge | EpsilonEdge
 
 
 MOST_STATES = 500_000
@@ -106,9 +106,9 @@ class Construction:
                     state, Terminal(node.automaton, 0, None, node.spelling), low, high
                 )
             case SpecialToken(ids, listed):
-                return self._edge(state, ReadToken(ids, listed, self._new()))
+                return self._edge(state, TokenEdge(ids, listed, self._new()))
             case Reference(name):
-                return self._edge(state, Follow(self.numbers[name], self._new()))
+                return self._edge(state, RuleEdge(self.numbers[name], self._new()))
             case Concatenation(parts):
                 for part in parts:
                     state = self._add(part, state)
@@ -124,11 +124,11 @@ class Construction:
         words = [option.text for option in options if isinstance(option, Literal)]
         if len(words) > _FEW_WORDS:
             read = self._read(state, Terminal(Automaton.words(words)))
-            self._edge(read, Epsilon(end))
+            self._edge(read, EpsilonEdge(end))
             options = tuple(option for option in options if not isinstance(option, Literal))
         for option in options:
-            begin = self._edge(state, Epsilon(self._new()))
-            self._edge(self._add(option, begin), Epsilon(end))
+            begin = self._edge(state, EpsilonEdge(self._new()))
+            self._edge(self._add(option, begin), EpsilonEdge(end))
         return end
 
     def _repetition(self, part: Node, low: int, high: int | None, state: int) -> int:
@@ -137,8 +137,8 @@ class Construction:
             return self._read(state, Terminal(whole), low, high)
         if (low, high) == (0, 1):
             end = self._new()
-            self._edge(state, Epsilon(end))
-            self._edge(self._add(part, state), Epsilon(end))
+            self._edge(state, EpsilonEdge(end))
+            self._edge(self._add(part, state), EpsilonEdge(end))
             return end
         if isinstance(part, Reference):
             rule = self.numbers[part.name]
@@ -146,13 +146,13 @@ class Construction:
             rule = len(self.start)
             self.start.append(self._new())
             self._waiting.append((self.start[rule], part))
-        return self._edge(state, Follow(rule, self._new(), low, high))
+        return self._edge(state, RuleEdge(rule, self._new(), low, high))
 
     def _read(
         self, state: int, terminal: Terminal | bytes, low: int = 0, high: int | None = None
     ) -> int:
         number = self.terminals.setdefault(terminal, len(self.terminals))
-        return self._edge(state, Read(number, self._new(), low, high))
+        return self._edge(state, TerminalEdge(number, self._new(), low, high))
 
     def _edge(self, state: int, edge: Edge) -> int:
         self.edges[state].append(edge)
@@ -169,9 +169,9 @@ class Construction:
 class Edges:
     """All edges of one state, by kind."""
 
-    reads: list[Read] = field(default_factory=list)
-    tokens: list[ReadToken] = field(default_factory=list)
-    follows: list[Follow] = field(default_factory=list)  # once each
+    reads: list[TerminalEdge] = field(default_factory=list)
+    tokens: list[TokenEdge] = field(default_factory=list)
+    follows: list[RuleEdge] = field(default_factory=list)  # once each
     epsilons: list[int] = field(default_factory=list)
 
 
@@ -191,8 +191,10 @@ class Network:
         self.terminals: list[Terminal | bytes] = list(builder.terminals)
         self.cost: dict[int, int] = {}  # to the end of the state's rule; no key: there is no way
         self._way: dict[int, Edge] = {}  # the first edge of such a way
-        self._counted: dict[tuple[Follow, int], int] = {}
-        self._rounds: dict[int, tuple[Follow, int]] = {}  # counted states whose edges are not made
+        self._counted: dict[tuple[RuleEdge, int], int] = {}
+        self._rounds: dict[
+            int, tuple[RuleEdge, int]
+        ] = {}  # counted states whose edges are not made
         self._by_kind: dict[int, Edges] = {}
         self._tails: dict[int, bool] = {}
         self._measure()
@@ -204,15 +206,15 @@ class Network:
             found = self._by_kind[state] = Edges()
             for edge in self._out(state):
                 match edge:
-                    case Read():
+                    case TerminalEdge():
                         found.reads.append(edge)
-                    case ReadToken():
+                    case TokenEdge():
                         found.tokens.append(edge)
-                    case Follow() if edge.once:
+                    case RuleEdge() if edge.once:
                         found.follows.append(edge)
-                    case Follow():
+                    case RuleEdge():
                         found.epsilons.append(self._round(edge, 0))
-                    case Epsilon(to):
+                    case EpsilonEdge(to):
                         found.epsilons.append(to)
         return found
 
@@ -230,7 +232,7 @@ class Network:
         while waiting:
             state = waiting.popleft()
             edges = self._out(state)
-            if not all(isinstance(edge, Epsilon) for edge in edges):
+            if not all(isinstance(edge, EpsilonEdge) for edge in edges):
                 return False
             if not edges and state not in self.final:
                 return False
@@ -243,7 +245,7 @@ class Network:
         """The first edge of a shortest way to the end of the state's rule; None: it is there."""
         return self._way.get(state)
 
-    def way(self, state: int) -> Iterator[Read | int]:
+    def way(self, state: int) -> Iterator[TerminalEdge | int]:
         """A shortest way to the end of the state's rule: terminals, and tokens by their ids."""
         pending = [(state, 1)]  # how often each is to be left
         while pending:
@@ -254,11 +256,11 @@ class Network:
             if edge is None:
                 continue
             pending.append((edge.to, 1))
-            if isinstance(edge, Read):
+            if isinstance(edge, TerminalEdge):
                 yield edge
-            elif isinstance(edge, ReadToken):
+            elif isinstance(edge, TokenEdge):
                 yield min(edge.ids)
-            elif isinstance(edge, Follow) and not self.nullable(edge.rule):
+            elif isinstance(edge, RuleEdge) and not self.nullable(edge.rule):
                 pending.append((self.start[edge.rule], edge.low))
 
     def _out(self, state: int) -> list[Edge]:
@@ -266,12 +268,12 @@ class Network:
             follow, done = self._rounds.pop(state)
             if follow.high is None or done < follow.high:
                 behind = self._round(follow, done + 1)
-                self.edges[state].append(Follow(follow.rule, behind, round=True))
+                self.edges[state].append(RuleEdge(follow.rule, behind, round=True))
             if done >= follow.low or self.nullable(follow.rule):
-                self.edges[state].append(Epsilon(follow.to))
+                self.edges[state].append(EpsilonEdge(follow.to))
         return self.edges[state]
 
-    def _round(self, follow: Follow, done: int) -> int:
+    def _round(self, follow: RuleEdge, done: int) -> int:
         """The state after `done` rounds of a repetition; such states are made as they are met."""
         if follow.high is None:
             done = min(done, follow.low)
@@ -279,7 +281,7 @@ class Network:
             state = self._counted[follow, done] = len(self.edges)
             self.edges.append([])
             self._rounds[state] = follow, done
-            rest = Follow(follow.rule, follow.to, max(0, follow.low - done), None)
+            rest = RuleEdge(follow.rule, follow.to, max(0, follow.low - done), None)
             cost = self._through(rest)
             if cost is not None:
                 self.cost[state], self._way[state] = cost, rest
@@ -289,15 +291,15 @@ class Network:
         """Knuth's generalisation of Dijkstra's algorithm to context-free grammars (1977)."""
         scanners = [scanner_of(terminal) for terminal in self.terminals]
         self._check_bounds(scanners)
-        reads: dict[Read, int | None] = {}  # bytes, by edge
+        reads: dict[TerminalEdge, int | None] = {}  # bytes, by edge
         into: dict[int, list[tuple[int, Edge]]] = {}  # edges by the states that they wait for
         for state, edges in enumerate(self.edges):
             for edge in edges:
                 into.setdefault(edge.to, []).append((state, edge))
-                if isinstance(edge, Read):
+                if isinstance(edge, TerminalEdge):
                     scanner = scanners[edge.terminal]
                     reads[edge] = scanner.cost(scanner.start, edge.low, edge.high)
-                elif isinstance(edge, Follow) and edge.low:
+                elif isinstance(edge, RuleEdge) and edge.low:
                     into.setdefault(self.start[edge.rule], []).append((state, edge))
         heap: list[tuple[int, int, int, Edge | None]] = [
             (0, i, state, None) for i, state in enumerate(self.final)
@@ -319,25 +321,27 @@ class Network:
 
     def _check_bounds(self, scanners: list[Scanner | LiteralScanner]) -> None:
         """Raises `InvalidGrammarError` where a text would be met that bounds are too hard for."""
-        reads = (edge for edges in self.edges for edge in edges if isinstance(edge, Read))
+        reads = (edge for edges in self.edges for edge in edges if isinstance(edge, TerminalEdge))
         for terminal, low, high in {(edge.terminal, edge.low, edge.high) for edge in reads}:
             scanner = scanners[terminal]
             if low and isinstance(scanner, Scanner):
                 scanner.check(low, high)
 
-    def _through(self, edge: Edge, reads: dict[Read, int | None] | None = None) -> int | None:
+    def _through(
+        self, edge: Edge, reads: dict[TerminalEdge, int | None] | None = None
+    ) -> int | None:
         """The cost of a way over `edge`, once it is known."""
         rest = self.cost.get(edge.to)
         if rest is None:
             return None
         match edge:
-            case Read():
+            case TerminalEdge():
                 read = None if reads is None else reads[edge]
                 return None if read is None else rest + read
-            case Follow(low=low) if low:
+            case RuleEdge(low=low) if low:
                 each = self.cost.get(self.start[edge.rule])
                 return None if each is None else rest + low * each
-            case ReadToken():
+            case TokenEdge():
                 return rest + 1 if edge.listed else None  # which one it would be is not known
         return rest
 

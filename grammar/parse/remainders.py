@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dlm.grammar.errors import Unfinished
 from dlm.grammar.parse.earley import Item, Parser, State, Thread
 from dlm.grammar.parse.limits import Meter
-from dlm.grammar.parse.network import Follow, Read, ReadToken
+from dlm.grammar.parse.network import RuleEdge, TerminalEdge, TokenEdge
 from dlm.grammar.vocabulary import Vocabulary
 
 NEVER = 1 << 30  # tokens: the vocabulary does not spell the text
@@ -201,13 +201,13 @@ class Remainders:
                 continue
             behind = known[onward]
             match edge:
-                case Read(terminal, _, low, high):
+                case TerminalEdge(terminal, _, low, high):
                     scanner = self._parser.scanners[terminal]
                     behind = self._piece(scanner.completion(scanner.start, low, high), behind)
-                case ReadToken(ids):
+                case TokenEdge(ids):
                     self._meter.spend(1)
                     behind = self._kept(self._named(min(ids), behind))
-                case Follow(rule, _, low) if low and not network.nullable(rule):
+                case RuleEdge(rule, _, low) if low and not network.nullable(rule):
                     repeated = ((rule, low), behind)
                     if repeated not in known:
                         wanted.append(repeated)
@@ -275,7 +275,7 @@ class Remainders:
 _LOOKS = 50_000  # bytes that are read at most
 _BYTES = 12  # that are read for a unit of work
 
-Way = list[tuple[State, int]]  # tokens, each with the state that it is read at
+TokenPath = list[tuple[State, int]]  # tokens, each with the state that it is read at
 
 
 class FewestTokens:
@@ -290,13 +290,15 @@ class FewestTokens:
         self._trie, self._longest = vocabulary.trie, vocabulary.longest
         self._left, self._looks = most, 0
         self._seen = {parser.start}
-        self._level: deque[tuple[State, Way]] = deque()  # states to be looked at, and ways there
-        self._next: list[tuple[State, Way]] = [(parser.start, [])]  # of one token more
+        self._level: deque[tuple[State, TokenPath]] = (
+            deque()
+        )  # states to be looked at, and ways there
+        self._next: list[tuple[State, TokenPath]] = [(parser.start, [])]  # of one token more
         self._found: dict[State, int] = {}  # where tokens lead from the state that is looked at
         self._todo: list[tuple[State, int]] = []  # states within tokens, and nodes of the trie
-        self._way: Way | None = None
+        self._way: TokenPath | None = None
 
-    def way(self) -> Way:
+    def way(self) -> TokenPath:
         """The tokens of the text; empty if there is none, or none that is found soon."""
         while self._way is None:
             if self._todo:

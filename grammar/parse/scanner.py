@@ -17,7 +17,7 @@ from sys import maxsize
 from threading import Lock
 
 from dlm.grammar.parse.lengths import Lengths
-from dlm.grammar.parse.limits import Limited
+from dlm.grammar.parse.limits import LimitedCache
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import Spelling
 
@@ -115,7 +115,7 @@ _LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0
 
 _COSTS = 1 << 14  # that are remembered
 
-Characters = tuple[tuple[int, int], ...]  # code points from, to
+CharacterRanges = tuple[tuple[int, int], ...]  # code points from, to
 Move = tuple[int, int, int]  # bytes from, to, and the state behind them
 
 
@@ -131,7 +131,7 @@ class Scanner:
         self._fewest: list[int] = []
         self._numbers: dict[tuple, int] = {}
         self._moves: list[tuple[Move, ...] | None] = []
-        self._costs = Limited[tuple[int, int, int | None], int | None](_COSTS)
+        self._costs = LimitedCache[tuple[int, int, int | None], int | None](_COSTS)
         self._led: dict[tuple, list[Move]] = {}  # by edges from U+0080 on
         self._endings: list[list[tuple[bytes, int, int]] | None] = []
         self.final: list[bool] = []
@@ -157,7 +157,7 @@ class Scanner:
         """A move from `state` to `to` ends a character."""
         return self.boundary[to] and not (self.quoted and state == self.start)
 
-    def repeated(self, state: int) -> Characters | None:
+    def repeated(self, state: int) -> CharacterRanges | None:
         """The characters of which any number may follow and nothing else, between two characters.
 
         None where another may, or the text may not end.

@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Bool, Int64, UInt64
 
 from dlm.grammar.masks import bits
-from dlm.grammar.masks.bits import Mask, Masks
+from dlm.grammar.masks.bits import GrammarMasks, Mask
 from dlm.grammar.masks.walk import Nodes, Reached, walk
 from dlm.grammar.parse.earley import Parser, State, Thread
 from dlm.grammar.parse.limits import Made, Meter
-from dlm.grammar.parse.network import Network, Read
+from dlm.grammar.parse.network import Network, TerminalEdge
 from dlm.grammar.parse.shared_masks import FAR
 from dlm.grammar.parse.terminal_masks import Bounds, Terminals, TerminalTokens, Words, token_words
 from dlm.grammar.vocabulary import Vocabulary
@@ -68,7 +68,7 @@ def _scattered(numbers: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-class Allowed:
+class StateMasks:
     """Masks of the states of one grammar."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Allowed:
         parser: Parser,
         vocabulary: Vocabulary,
         terminals: Terminals,
-        masks: Masks,
+        masks: GrammarMasks,
         meter: Meter,
     ):
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
@@ -221,7 +221,9 @@ class Exploration:
     def __init__(self, network: Network, tokens: Made[TerminalTokens], meter: Meter):
         self._tokens, self._meter = tokens, meter
         self._bounded: dict[int, bool] = {}  # by terminal: somebody counts its characters
-        for edge in (edge for edges in network.edges for edge in edges if isinstance(edge, Read)):
+        for edge in (
+            edge for edges in network.edges for edge in edges if isinstance(edge, TerminalEdge)
+        ):
             if not isinstance(network.terminals[edge.terminal], bytes):
                 bounded = (edge.low, edge.high) != (0, None)
                 self._bounded[edge.terminal] = bounded or self._bounded.get(edge.terminal, False)

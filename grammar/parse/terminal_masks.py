@@ -19,10 +19,10 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt32
 
 from dlm.grammar.masks.bits import packed
-from dlm.grammar.masks.walk import Nodes, Owners, Reached, Table
+from dlm.grammar.masks.walk import Nodes, Owners, Reached, WalkTable
 from dlm.grammar.parse.limits import Meter
 from dlm.grammar.parse.network import scanner_of
-from dlm.grammar.parse.scanner import Characters, LiteralScanner, Scanner
+from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
 from dlm.grammar.parse.shared_masks import Bounds, Branch, branches
 from dlm.grammar.regex.automaton import Automaton, automaton_of
 from dlm.grammar.regex.nodes import Spelling, Terminal
@@ -36,7 +36,9 @@ class AnyText:
     def __init__(self, scanner: Scanner, trie: Trie):
         """`scanner` takes any number of some characters, in quotes."""
         self.scanner, self._trie = scanner, trie
-        table = Table(lambda s: [(*move, scanner.counts(s, move[2])) for move in scanner.moves(s)])
+        table = WalkTable(
+            lambda s: [(*move, scanner.counts(s, move[2])) for move in scanner.moves(s)]
+        )
         (_, _, within), *_ = scanner.moves(scanner.start)
         self.characters = scanner.repeated(within)
         self._found = {True: _sorted(table, scanner, scanner.start, trie)}
@@ -61,7 +63,7 @@ class AnyText:
 
 
 def completed(
-    any_text: Mapping[Characters | None, AnyText],
+    any_text: Mapping[CharacterRanges | None, AnyText],
     scanner: Scanner,
     reached: Reached,
     owner: Owners,
@@ -82,7 +84,7 @@ def completed(
 
 
 def _sorted(
-    table: Table, scanner: Scanner, state: int, trie: Trie
+    table: WalkTable, scanner: Scanner, state: int, trie: Trie
 ) -> tuple[Int32[np.ndarray, " n"], Reached]:
     """All that is reached from a state, with its places in the trie, by these."""
     roots = [
@@ -114,7 +116,7 @@ Words = UInt32[np.ndarray, " words"]
 Costs = tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]  # bytes, places
 
 
-class Within:
+class TerminalTransitions:
     """Where tokens lead from one state of a terminal: a branch for each first byte."""
 
     def __init__(self, branches: list[tuple[Branch, int]]):
@@ -169,12 +171,12 @@ class TerminalTokens:
 
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
-        self._table = Table(lambda s: _moves(scanner, s))  # no circle: freed with its last user
-        self._stopping = Table(
+        self._table = WalkTable(lambda s: _moves(scanner, s))  # no circle: freed with its last user
+        self._stopping = WalkTable(
             lambda s: [] if all.reads_any_text(scanner, s) else _moves(scanner, s)
         )
         self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
-        self._within: dict[tuple[int, bool], Within] = {}
+        self._within: dict[tuple[int, bool], TerminalTransitions] = {}
         self.forget_sets()
 
     def forget(self) -> None:
@@ -263,7 +265,7 @@ class TerminalTokens:
         self._at(self._scanner.start if start else inside, (0, 0) if counting else (0, None), meter)
         return self._branches[node, inside, counting]
 
-    def _at(self, state: int, bounds: Bounds, meter: Meter) -> Within:
+    def _at(self, state: int, bounds: Bounds, meter: Meter) -> TerminalTransitions:
         key = state, bounds != (0, None)
         if key not in self._within:
             if isinstance(self._scanner, LiteralScanner):
@@ -272,18 +274,18 @@ class TerminalTokens:
                 self._within[key] = self._walked(*key, meter)
         return self._within[key]
 
-    def _along(self, state: int) -> Within:
+    def _along(self, state: int) -> TerminalTransitions:
         """The one text of a literal."""
         nodes = np.array([*self._trie.along(self._scanner.completion(state))], np.int32)
         states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
         if not len(nodes):
-            return Within([])
+            return TerminalTransitions([])
         reached = Reached(nodes, states, nodes[:0])
         owner = np.zeros(len(nodes), np.int16)
         (branch,) = branches(self._scanner, reached, owner, 1, self._trie)
-        return Within([(branch, 0)])
+        return TerminalTransitions([(branch, 0)])
 
-    def _walked(self, state: int, counting: bool, meter: Meter) -> Within:
+    def _walked(self, state: int, counting: bool, meter: Meter) -> TerminalTransitions:
         """Some branches after the other: of a look that is cut short, those that were made stay."""
         scanner, children = self._scanner, self._trie.first_bytes
         roots = [
@@ -308,7 +310,9 @@ class TerminalTokens:
                 self._branches[*root, counting] = branch
                 meter.add(branch.size // _WALKED)
                 self._all.hold(_NODE * branch.size)
-        return Within([(self._branches[*root, counting], first) for root, first in roots])
+        return TerminalTransitions(
+            [(self._branches[*root, counting], first) for root, first in roots]
+        )
 
     def _sharing(self, state: int, counting: bool, meter: Meter) -> Scanner | None:
         """Take branches of bytes after which any text follows from the terminals of any text.
@@ -348,7 +352,7 @@ class Terminals:
         self._scanners = WeakValueDictionary()
         self._tokens: WeakValueDictionary[Scanner | LiteralScanner, TerminalTokens]
         self._tokens = WeakValueDictionary()
-        self.any_text: dict[Characters | None, AnyText] = {}
+        self.any_text: dict[CharacterRanges | None, AnyText] = {}
         self._any: list[TerminalTokens] = []  # kept, since they are shared
 
     def scanner(self, terminal: Terminal | bytes) -> Scanner | LiteralScanner:

@@ -14,10 +14,10 @@ from dlm.grammar.regex.nodes import EVERY, Ranges, alphabet, inverted, spend
 MOST_STATES = 4096
 _MOST_EDGES = 300_000  # of one construction: about a second
 
-Edge = tuple[int, int, int]  # the characters from `low` to `high` lead to a state
-Edges = tuple[tuple[Edge, ...], ...]  # by state: sorted and disjoint
-Machine = tuple[Edges, frozenset[int]]  # and the final states
-State = TypeVar("State", bound=Hashable)
+Transition = tuple[int, int, int]  # the characters from `low` to `high` lead to a state
+Transitions = tuple[tuple[Transition, ...], ...]  # by state: sorted and disjoint
+TransitionMachine = tuple[Transitions, frozenset[int]]  # and the final states
+AnyState = TypeVar("AnyState", bound=Hashable)
 
 
 class TooLargeError(Exception):
@@ -28,7 +28,7 @@ class TooLargeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TransitionTable:
     """Where each class of characters leads, by state. It begins in state 0."""
 
     classes: list[Ranges]
@@ -37,12 +37,12 @@ class Table:
 
 
 def explored(
-    start: State,
-    follow: Callable[[State], Iterable[tuple[int, State]]],
-    accepts: Callable[[State], bool],
+    start: AnyState,
+    follow: Callable[[AnyState], Iterable[tuple[int, AnyState]]],
+    accepts: Callable[[AnyState], bool],
     classes: list[Ranges],
     limit: int = MOST_STATES,
-) -> Table:
+) -> TransitionTable:
     """All states that can be reached; `follow` gives the classes that go on, and where to."""
     numbers, work = {start: 0}, [start]
     rows: list[dict[int, int]] = []
@@ -62,10 +62,12 @@ def explored(
             raise TooLargeError(f"its automaton has over {limit:,} states")
         if edges > _MOST_EDGES:
             raise TooLargeError(f"its automaton has over {_MOST_EDGES:,} edges")
-    return Table(classes, rows, {number for state, number in numbers.items() if accepts(state)})
+    return TransitionTable(
+        classes, rows, {number for state, number in numbers.items() if accepts(state)}
+    )
 
 
-def minimal(table: Table) -> Machine:
+def minimal(table: TransitionTable) -> TransitionMachine:
     """The least automaton of the same texts; its states are numbered as a search finds them."""
     inverse: list[list[tuple[int, int]]] = [[] for _ in table.rows]
     for state, row in enumerate(table.rows):
@@ -91,12 +93,14 @@ def minimal(table: Table) -> Machine:
     return numbered(blocks, {block_of[state] for state in table.final}, block_of[0])
 
 
-def numbered(rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0) -> Machine:
+def numbered(
+    rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0
+) -> TransitionMachine:
     """A minimal automaton, its states in the order in which a search from `start` finds them."""
     numbers, work = {start: 0}, [start]
-    edges: list[tuple[Edge, ...]] = []
+    edges: list[tuple[Transition, ...]] = []
     for state in work:  # it grows meanwhile
-        found: list[Edge] = []
+        found: list[Transition] = []
         every = sorted((*r, to) for to, ranges in rows[state].items() for r in ranges)
         spend(len(every) // 3)  # of one class of characters there may be 700 ranges
         for low, high, to in every:
@@ -163,13 +167,13 @@ def _refined(
     return block_of
 
 
-ANYTHING: Machine = ((tuple((low, high, 0) for low, high in EVERY),), frozenset({0}))
+ANYTHING: TransitionMachine = ((tuple((low, high, 0) for low, high in EVERY),), frozenset({0}))
 _HALF = re.compile("[\ud800-\udfff]")
 _DEAD = -1
 _MOST_PRODUCT = 16 * MOST_STATES
 
 
-def grouped(edges: Iterable[Edge]) -> dict[int, Ranges]:
+def grouped(edges: Iterable[Transition]) -> dict[int, Ranges]:
     """The characters that lead to each state."""
     found: dict[int, list[tuple[int, int]]] = {}
     for low, high, to in edges:
@@ -177,7 +181,9 @@ def grouped(edges: Iterable[Edge]) -> dict[int, Ranges]:
     return {to: tuple(ranges) for to, ranges in found.items()}
 
 
-def product(one: Machine, other: Machine, wanted: Callable[[bool, bool], bool]) -> Machine:
+def product(
+    one: TransitionMachine, other: TransitionMachine, wanted: Callable[[bool, bool], bool]
+) -> TransitionMachine:
     """Of the texts for which `wanted` holds, told which of both accept them.
 
     Of texts that neither accepts it must be false. Raises `TooLargeError`.
@@ -213,7 +219,7 @@ def product(one: Machine, other: Machine, wanted: Callable[[bool, bool], bool]) 
     )
 
 
-def complement(machine: Machine) -> Machine:
+def complement(machine: TransitionMachine) -> TransitionMachine:
     """Of all other texts: minimal as it is, but for the order of its states."""
     edges, final = machine
     spend(sum(map(len, edges)) // 2)
@@ -238,7 +244,7 @@ def complement(machine: Machine) -> Machine:
     )
 
 
-def lengths(low: int, high: int | None) -> Machine:
+def lengths(low: int, high: int | None) -> TransitionMachine:
     """Of texts of so many characters. Raises `TooLargeError`."""
     last = low if high is None else high
     if last >= MOST_STATES:
@@ -250,7 +256,7 @@ def lengths(low: int, high: int | None) -> Machine:
     return tuple(edges), frozenset(range(low, last + 1))
 
 
-def words(texts: Iterable[str]) -> Machine:
+def words(texts: Iterable[str]) -> TransitionMachine:
     """Of just these texts: in one pass over them in order, alike endings are kept once (Daciuk).
 
     Those with half a surrogate pair are none.

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex import algebra
-from dlm.grammar.regex.algebra import MOST_STATES, Edges, TooLargeError
+from dlm.grammar.regex.algebra import MOST_STATES, TooLargeError, Transitions
 from dlm.grammar.regex.build import built
 from dlm.grammar.regex.nodes import (
     EMPTY,
@@ -46,7 +46,7 @@ class Automaton:
     are Unicode scalar values. Operations raise `TooLargeError`.
     """
 
-    edges: Edges  # by state: from, to (included), and the state that they lead to
+    edges: Transitions  # by state: from, to (included), and the state that they lead to
     final: frozenset[int]
 
     ANY: ClassVar["Automaton"]
@@ -193,7 +193,7 @@ def _complement(automaton: Automaton) -> Automaton:
 _ANYTHING = Repetition(Characters(EVERY))
 _FEW = 32  # of counted characters: more are counted, not unrolled
 
-Bounded = tuple[Automaton, int, int | None]  # texts of so many characters that it accepts
+BoundedTexts = tuple[Automaton, int, int | None]  # texts of so many characters that it accepts
 
 
 @RESULTS.remembered
@@ -215,7 +215,7 @@ def automaton_of(pattern: str, whole: bool) -> Automaton:
 
 
 @RESULTS.remembered
-def bounded(pattern: str, whole: bool, wide: bool = False) -> Bounded:
+def bounded(pattern: str, whole: bool, wide: bool = False) -> BoundedTexts:
     """The automaton without a long count that comes down to the number of characters, and that.
 
     Such a count is the only one in the pattern, or the others do not change the number:
@@ -224,7 +224,7 @@ def bounded(pattern: str, whole: bool, wide: bool = False) -> Bounded:
     return _counted(_parts(parse(pattern, whole, wide)))
 
 
-def _counted(parts: tuple[Node, ...]) -> Bounded:
+def _counted(parts: tuple[Node, ...]) -> BoundedTexts:
     match parts:
         case Lookahead(Concatenation((Repetition(Characters(), low, high) as all_, end)), True), *_:
             if end == END:  # `(?=.{1,255}$)`: about all that follows, wherever it is asked

@@ -17,10 +17,10 @@ from typing import Any
 
 from dlm.grammar.regex.algebra import (
     MOST_STATES,
-    Edges,
-    Machine,
-    Table,
     TooLargeError,
+    TransitionMachine,
+    Transitions,
+    TransitionTable,
     explored,
     grouped,
     lengths,
@@ -49,8 +49,8 @@ from dlm.grammar.regex.nodes import (
 _MOST_LOOKAROUND_STEPS = 150_000  # about half a second
 
 Obligations = frozenset[Any]  # positions of lookaheads, each with its items
-Item = tuple[int, Obligations]
-Items = frozenset[Item]
+Position = tuple[int, Obligations]
+Positions = frozenset[Position]
 Behind = tuple[int, ...]
 _NONE: Obligations = frozenset()
 
@@ -67,7 +67,7 @@ class Ahead:
 class Before:
     """Decided by an automaton of all the text so far."""
 
-    machine: Machine
+    machine: TransitionMachine
     wanted: bool
 
 
@@ -102,15 +102,17 @@ class Lookaround:
             for p, r in enumerate(ranges)
             if r == EVERY and (follow[p] & ends) >> p & 1  # from here on, any text fits
         }
-        self._closures: dict[tuple[Item, Behind], tuple[list[Item], list[Obligations]]] = {}
-        self._moves: dict[tuple[Items, Behind, int], Items] = {}
+        self._closures: dict[tuple[Position, Behind], tuple[list[Position], list[Obligations]]] = {}
+        self._moves: dict[tuple[Positions, Behind, int], Positions] = {}
         self._steps = 0
 
-    def determinised(self) -> Table:
+    def determinised(self) -> TransitionTable:
         start = (0,) * len(self._before), frozenset({(0, _NONE)})
         return explored(start, self._next, lambda state: self._accepts(*state), self._classes)
 
-    def _next(self, state: tuple[Behind, Items]) -> Iterable[tuple[int, tuple[Behind, Items]]]:
+    def _next(
+        self, state: tuple[Behind, Positions]
+    ) -> Iterable[tuple[int, tuple[Behind, Positions]]]:
         behind, items = state
         for letter in range(len(self._classes)):
             if moved := self._move(items, behind, letter):
@@ -118,11 +120,11 @@ class Lookaround:
                 after = (rows[s].get(letter, -1) if s >= 0 else -1 for rows, s in reads)
                 yield letter, (tuple(after), moved)
 
-    def _closure(self, item: Item, behind: Behind) -> tuple[list[Item], list[Obligations]]:
+    def _closure(self, item: Position, behind: Behind) -> tuple[list[Position], list[Obligations]]:
         """The positions that may read the next character; and of ends here, the obligations."""
         if known := self._closures.get((item, behind)):
             return known
-        reads: list[Item] = []
+        reads: list[Position] = []
         ends: list[Obligations] = []
         seen, work = {item}, [item]
         while work:
@@ -148,7 +150,7 @@ class Lookaround:
         self._closures[item, behind] = reads, ends
         return reads, ends
 
-    def _move(self, items: Items, behind: Behind, letter: int) -> Items:
+    def _move(self, items: Positions, behind: Behind, letter: int) -> Positions:
         key = items, behind, letter
         if (known := self._moves.get(key)) is not None:
             return known
@@ -186,7 +188,7 @@ class Lookaround:
                 return None
         return frozenset(kept)
 
-    def _accepts(self, behind: Behind, items: Items) -> bool:
+    def _accepts(self, behind: Behind, items: Positions) -> bool:
         """The text may end here."""
         return any(
             all(self._accepts(behind, more) == self._assertions[p].wanted for p, more in left)
@@ -212,7 +214,7 @@ _MANY_WORDS = 16  # of an alternation: from here on they are merged first
 Part = tuple[int, int, bool]  # positions it begins with, and ends with; whether it may be empty
 
 
-def built(node: Node) -> Machine:
+def built(node: Node) -> TransitionMachine:
     """Raises `TooLargeError`."""
     try:
         return _Builder(node).determinised()
@@ -256,7 +258,7 @@ class _Sizes:
 class _Builder:
     def __init__(self, node: Node, steps: int = 0):
         self._steps = steps
-        self._behind: dict[int, Machine] = {}  # of lookbehinds
+        self._behind: dict[int, TransitionMachine] = {}  # of lookbehinds
         if positions(node) > _MOST_POSITIONS:
             raise TooLargeError(f"written out, it has over {_MOST_POSITIONS:,} characters")
         self._ranges: list[Ranges] = [()]  # by position; the first one is the start
@@ -269,7 +271,7 @@ class _Builder:
         self._follow[start], ends, empty = self._add(node)
         self._ends |= ends | empty << start
 
-    def determinised(self) -> Machine:
+    def determinised(self) -> TransitionMachine:
         if self._assertions:
             rest = self._ranges, self._follow, self._ends, self._assertions
             return minimal(Lookaround(*rest).determinised())
@@ -324,7 +326,7 @@ class _Builder:
                 return self._assertion(Before(self._machine(part), wanted))
         raise TypeError(f"{type(node).__name__} is no part of a pattern")
 
-    def _machine(self, part: Node) -> Machine:
+    def _machine(self, part: Node) -> TransitionMachine:
         """Of all texts that end with `part`: made once, however often that is repeated."""
         if id(part) not in self._behind:
             builder = _Builder(Concatenation((_ANY, part)), self._steps)
@@ -386,7 +388,7 @@ class _Builder:
             self._link(previous, again)
         return begins, ends, empty
 
-    def _join(self, edges: Edges, final: frozenset[int]) -> Part:
+    def _join(self, edges: Transitions, final: frozenset[int]) -> Part:
         """Add what is deterministic by now: a position for each way from a state to another."""
         ways = [
             [(to, self._position(ranges)) for to, ranges in grouped(state).items()]

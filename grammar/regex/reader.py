@@ -63,10 +63,10 @@ _ANCHORS = {"A": "^", "Z": "$", "z": "$"}  # of other dialects
 
 def read(pattern: str, wide: bool = False) -> Node:
     """`wide`: what matches for any reader. Raises `InvalidGrammarError`, its `where` a place."""
-    return _Reader(pattern, wide).whole()
+    return _PatternReader(pattern, wide).whole()
 
 
-class _Reader:
+class _PatternReader:
     def __init__(self, pattern: str, wide: bool):
         self._pattern, self._wide, self._at = pattern, wide, 0
         self._flags: frozenset[str] = frozenset()

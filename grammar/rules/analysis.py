@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.algebra import Table, minimal
+from dlm.grammar.regex.algebra import TransitionTable, minimal
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
     EMPTY,
@@ -294,7 +294,7 @@ class _Words:
     def _automaton(self, final: set[int]) -> Automaton:
         stopped = self._ends.keys() | self._excluded
         rows = [{} if state in stopped else row for state, row in enumerate(self._rows)]
-        return Automaton(*minimal(Table(self._classes, rows, final)))
+        return Automaton(*minimal(TransitionTable(self._classes, rows, final)))
 
     def overlap(self) -> bool:
         """A word may end within another that follows free text."""

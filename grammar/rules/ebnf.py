@@ -18,9 +18,9 @@ from dlm.grammar.rules.rules import (
     ANY_CHARACTER,
     MOST_NESTED,
     MOST_REPEATED,
+    NamedTokens,
+    NotationText,
     Rules,
-    Source,
-    Tokens,
     characters,
 )
 
@@ -52,13 +52,13 @@ _IN_CLASS = "^$.*+()[]{}|-"  # may be escaped there, too
 
 def read_ebnf(text: str, root: str = "root", kind: str = "grammar") -> Rules:
     """The rules that `text` says. Raises `InvalidGrammarError` with line and column."""
-    return _Reader(Source(text, kind), root).rules()
+    return _EbnfReader(NotationText(text, kind), root).rules()
 
 
-class _Reader(Tokens):
+class _EbnfReader(NamedTokens):
     """Descends into brackets, and reads all else in loops."""
 
-    def __init__(self, source: Source, root: str):
+    def __init__(self, source: NotationText, root: str):
         super().__init__(source, _TOKEN, _BETWEEN, _UNFINISHED)
         self._root, self._rules = root, Rules(root)
         self._used: dict[str, int] = {}  # where each rule is named first

@@ -37,15 +37,15 @@ from dlm.grammar.rules.lark_syntax import (
     COMMON,
     Both,
     Data,
-    Item,
+    LarkItem,
+    LarkRegex,
     Not,
     Parsed,
-    Regex,
     Use,
     is_terminal,
     parse,
 )
-from dlm.grammar.rules.rules import Rules, Source
+from dlm.grammar.rules.rules import NotationText, Rules
 from dlm.grammar.rules.terminals import matching
 
 Schemas = Callable[[Any, Rules], Node]  # the values of a JSON schema, their rules added
@@ -61,7 +61,7 @@ def read_lark(text: str, schemas: Schemas, kind: str = "grammar") -> Rules:
 
     Raises `InvalidGrammarError` with line and column.
     """
-    source = Source(text, kind)
+    source = NotationText(text, kind)
     try:
         return _Meaning(source, parse(source), schemas).rules
     except RecursionError as error:
@@ -71,14 +71,16 @@ def read_lark(text: str, schemas: Schemas, kind: str = "grammar") -> Rules:
 class _Meaning:
     """`rules` has one for each rule and each terminal, by its name."""
 
-    def __init__(self, source: Source, parsed: Parsed, schemas: Schemas):
+    def __init__(self, source: NotationText, parsed: Parsed, schemas: Schemas):
         self._source, self._parsed, self._schemas = source, parsed, schemas
         self._items = parsed.items
         self._automata: dict[str, Automaton] = {}  # of terminals
         self._lexemes: dict[Node, int] = {}  # what rules are made of, and their priorities
         self._instances: dict[tuple[str, tuple[Node, ...]], Reference] = {}  # of templates
         self._arguments: dict[Node, Reference] = {}
-        self._waiting: list[tuple[Reference, Item, dict[str, Node]]] = []  # instances to be written
+        self._waiting: list[
+            tuple[Reference, LarkItem, dict[str, Node]]
+        ] = []  # instances to be written
         self.rules = Rules(_START)
         self._check_names()
         rules = [name for name, item in parsed.items.items() if not item.params]
@@ -127,7 +129,7 @@ class _Meaning:
         for rule, item, given in self._waiting:  # it grows meanwhile
             self.rules.define(rule, self._expression(item.body, given))
 
-    def _rule(self, item: Item) -> Node:
+    def _rule(self, item: LarkItem) -> Node:
         if not item.options:
             return self._expression(item.body, {})
         automaton = self._automaton(item.body, item.at)
@@ -209,7 +211,7 @@ class _Meaning:
                 return Alternation(tuple(map(self._terminal, options)))
             case Repetition(part, low, high):
                 return Repetition(self._terminal(part), low, high)
-            case Regex(pattern, flags, at):
+            case LarkRegex(pattern, flags, at):
                 return self._regex(pattern, flags, at)
             case Both(parts, at):
                 automata = [self._automaton(part, at) for part in parts]

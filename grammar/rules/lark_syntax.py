@@ -22,11 +22,17 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.rules.rules import MOST_NESTED, MOST_REPEATED, Source, Tokens, characters
+from dlm.grammar.rules.rules import (
+    MOST_NESTED,
+    MOST_REPEATED,
+    NamedTokens,
+    NotationText,
+    characters,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Regex(Node):
+class LarkRegex(Node):
     """What stands between slashes, and the flags behind it."""
 
     pattern: str
@@ -69,7 +75,7 @@ class Data(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class LarkItem:
     """The definition of a rule or a terminal."""
 
     body: Node
@@ -84,7 +90,7 @@ class Item:
 class Parsed:
     """A whole grammar. `used` says where each name is used first."""
 
-    items: dict[str, Item] = field(default_factory=dict)
+    items: dict[str, LarkItem] = field(default_factory=dict)
     imported: dict[str, tuple[str, int]] = field(default_factory=dict)  # from common, by new name
     ignored: list[Node] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=dict)
@@ -129,13 +135,13 @@ _ELSEWHERE = {
 }
 
 
-def parse(source: Source) -> Parsed:
+def parse(source: NotationText) -> Parsed:
     """Raises `InvalidGrammarError` with line and column."""
     return _Parser(source).parsed()
 
 
-class _Parser(Tokens):
-    def __init__(self, source: Source):
+class _Parser(NamedTokens):
+    def __init__(self, source: NotationText):
         super().__init__(source, _TOKEN, _SPACE, _UNFINISHED)
         self._parsed = Parsed()
         self._names: set[str] = set()
@@ -167,7 +173,7 @@ class _Parser(Tokens):
         self.next()
         body = self._expression(0)
         priority, names = int(token["priority"] or 0), frozenset(self._names)
-        self._parsed.items[name] = Item(body, at, priority, params, options, names)
+        self._parsed.items[name] = LarkItem(body, at, priority, params, options, names)
 
     def _options_of(self, text: str | None, start: int) -> dict[str, Node | None]:
         options: dict[str, Node | None] = {}
@@ -193,7 +199,7 @@ class _Parser(Tokens):
             return Literal(literal) if text[-1] == '"' else _in_any_case(literal, at)
         if text[0] == "/":
             end = text.rindex("/")
-            return Regex(text[1:end], text[end + 1 :], at)
+            return LarkRegex(text[1:end], text[end + 1 :], at)
         return self._use(text, at)
 
     def _use(self, name: str, at: int) -> Reference:
@@ -363,7 +369,9 @@ class _Parser(Tokens):
 
 
 def _in_any_case(text: str, at: int) -> Node:
-    return Regex(re.sub(r"([\\^$.*+?()[\]{}|/])", r"\\\1", text), "i", at) if text else Literal("")
+    return (
+        LarkRegex(re.sub(r"([\\^$.*+?()[\]{}|/])", r"\\\1", text), "i", at) if text else Literal("")
+    )
 
 
 _EXPONENT = r"[eE][+-]?\d+"

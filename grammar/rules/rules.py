@@ -82,7 +82,7 @@ _NAMED = {
 }
 
 
-class Source:
+class NotationText:
     """A grammar's text. Raises `InvalidGrammarError` for what is too long, or no text at all."""
 
     def __init__(self, text: str, kind: str = "grammar"):
@@ -143,7 +143,7 @@ def characters(ranges: Iterable[tuple[int, int]], negated: bool = False) -> Char
 ANY_CHARACTER = Characters(EVERY)
 
 
-class Tokens:
+class NamedTokens:
     """The token at hand: its match, its kind (the name of its group) and where it begins.
 
     `mark` is its text where its kind is that. At the end of the text, the kind is "end".
@@ -151,7 +151,7 @@ class Tokens:
 
     def __init__(
         self,
-        source: Source,
+        source: NotationText,
         forms: "re.Pattern[str]",
         between: "re.Pattern[str]",
         unfinished: Mapping[str, str],

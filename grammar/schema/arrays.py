@@ -24,7 +24,7 @@ from dlm.grammar.schema.documents import Work
 from dlm.grammar.schema.facets import Arrays, Contains
 from dlm.grammar.schema.formula import FALSE, Constant, Formula, complement, every, spellings
 
-Value = Callable[[Formula], Node]  # writes a condition as rules
+ValueWriter = Callable[[Formula], Node]  # writes a condition as rules
 
 MOST_STATES = 2_000  # of the automaton that counts items
 _LONGEST = 64  # items that are counted one by one
@@ -34,7 +34,7 @@ class TooManyError(Exception):
     """It takes more rules than it may."""
 
 
-def write_array(arrays: Arrays, value: Value, dialect: Dialect, rules: Rules) -> Node:
+def write_array(arrays: Arrays, value: ValueWriter, dialect: Dialect, rules: Rules) -> Node:
     """Raises `TooManyError`."""
     low, high = arrays.low, arrays.high
     prefix = list(arrays.prefix)
@@ -64,7 +64,7 @@ def _plain(
     rest: Formula,
     low: int,
     high: int | None,
-    value: Value,
+    value: ValueWriter,
     dialect: Dialect,
     rules: Rules,
 ) -> tuple[Node, bool]:
@@ -88,7 +88,7 @@ def _parts(node: Node) -> tuple[Node, ...]:
 
 
 def _counted(
-    arrays: Arrays, low: int, high: int | None, value: Value, dialect: Dialect, rules: Rules
+    arrays: Arrays, low: int, high: int | None, value: ValueWriter, dialect: Dialect, rules: Rules
 ) -> tuple[Node, bool]:
     """A rule for each number of items so far, and of those that fit each `contains`."""
     wanted = arrays.contains

@@ -182,7 +182,7 @@ class Source:
         return keyword in self.node and known(self.draft, keyword)
 
 
-class Reader:
+class DocumentReader:
     """Reads one schema: `root`. Raises `InvalidGrammarError`.
 
     `registry` has other documents by URI. `strict`: a `$schema` has to be a known one.
@@ -355,12 +355,12 @@ class Reader:
         return base
 
 
-def spelled_out(schema: Any) -> Any:
+def expand_nullable(schema: Any) -> Any:
     """A copy in which OpenAPI's `nullable` is the type that it means."""
     if not isinstance(schema, dict):
-        return [spelled_out(part) for part in schema] if isinstance(schema, list) else schema
+        return [expand_nullable(part) for part in schema] if isinstance(schema, list) else schema
     copy = {
-        key: part if key in DATA and not isinstance(part, dict) else spelled_out(part)
+        key: part if key in DATA and not isinstance(part, dict) else expand_nullable(part)
         for key, part in schema.items()
     }
     if copy.get("nullable") is True and isinstance(copy.get("type"), str):

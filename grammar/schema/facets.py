@@ -166,7 +166,7 @@ KINDS = ("string", "number", "object", "array", "boolean", "null")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Alternative:
     """One alternative, for values of one type: they fit `facets`, and are among `values`."""
 
     facets: Facets | None  # of null and boolean: none, but values
@@ -174,7 +174,7 @@ class Shape:
     typed: bool = False  # by `type`, `enum` or `const`
     hints: frozenset[str] = frozenset()  # types that its keywords are about
 
-    def both(self, other: "Shape") -> "Shape":
+    def both(self, other: "Alternative") -> "Alternative":
         values = self.values if other.values is None else other.values
         if self.values is not None and other.values is not None:
             common = set(other.values)
@@ -183,9 +183,9 @@ class Shape:
         if facets is not None and facets != other.facets:
             facets = facets.both(other.facets)  # pyright: ignore[reportArgumentType]  # one type
         typed = self.typed or other.typed
-        return Shape(facets, values, typed, self.hints | other.hints)
+        return Alternative(facets, values, typed, self.hints | other.hints)
 
-    def bare(self) -> "Shape":
+    def bare(self) -> "Alternative":
         """Without what says where it comes from."""
         return replace(self, typed=False, hints=frozenset())
 
@@ -210,7 +210,7 @@ def lesser(one: int | None, other: int | None) -> int | None:
     return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
-Shapes = tuple[Shape, ...]
+Shapes = tuple[Alternative, ...]
 
 
 def with_evaluated(facets: Facets | None, rest: Formula) -> Facets | None:
@@ -231,7 +231,7 @@ def with_evaluated(facets: Facets | None, rest: Formula) -> Facets | None:
     return facets
 
 
-def closed_names(shape: Shape) -> set[str] | None:
+def closed_names(shape: Alternative) -> set[str] | None:
     """Of a closed object; None if it may have others."""
     facets = shape.facets
     if not isinstance(facets, Objects) or facets.opened or shape.values is not None:
@@ -240,7 +240,9 @@ def closed_names(shape: Shape) -> set[str] | None:
     return names if names or facets.named else None
 
 
-def last_named(own: Shape, combined: Shapes, found: Sequence[Shape]) -> Sequence[Shape]:
+def last_named(
+    own: Alternative, combined: Shapes, found: Sequence[Alternative]
+) -> Sequence[Alternative]:
     """Return `found`, of both, with the order in which the `own` properties are the last ones."""
     mine = own.facets.all_names() if isinstance(own.facets, Objects) else {}
     others = [
@@ -260,11 +262,11 @@ def last_named(own: Shape, combined: Shapes, found: Sequence[Shape]) -> Sequence
     ]
 
 
-def required_names(shape: Shape) -> set[str]:
+def required_names(shape: Alternative) -> set[str]:
     return set(shape.facets.required) if isinstance(shape.facets, Objects) else set()
 
 
-def weight_of(shape: Shape) -> int:
+def weight_of(shape: Alternative) -> int:
     facets = shape.facets
     return len(facets.clauses) + len(facets.required) // 4 if isinstance(facets, Objects) else 0
 
@@ -278,9 +280,9 @@ def disjoint(sets: Iterable[set[Constant]]) -> bool:
     return True
 
 
-def merged(shapes: Sequence[Shape]) -> Shapes:
+def merged(shapes: Sequence[Alternative]) -> Shapes:
     """Without repetitions; those that differ in listed values only, as one."""
-    found: dict[Shape, dict[Constant, None] | None] = {}
+    found: dict[Alternative, dict[Constant, None] | None] = {}
     for shape in shapes:
         if shape.values is None:
             found[shape] = None

@@ -12,9 +12,10 @@ from fractions import Fraction
 from typing import Any
 
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.schema.documents import Reader, Source, has_ref_alone, pointer
+from dlm.grammar.schema.documents import DocumentReader, Source, has_ref_alone, pointer
 from dlm.grammar.schema.facets import (
     EMPTY,
+    Alternative,
     Arrays,
     Bound,
     Clause,
@@ -22,7 +23,6 @@ from dlm.grammar.schema.facets import (
     Facets,
     Numbers,
     Objects,
-    Shape,
     Strings,
 )
 from dlm.grammar.schema.formula import (
@@ -64,7 +64,7 @@ _SAID = frozenset((*_COMBINED, "type", "enum", "const")).union(*ABOUT.values())
 class Keywords:
     """Reads the keywords of the subschemas of `reader`."""
 
-    def __init__(self, reader: Reader, languages: Languages):
+    def __init__(self, reader: DocumentReader, languages: Languages):
         self.reader, self.languages = reader, languages
         self._lists: dict[Source, list[tuple[Constant, ...]]] = {}
         self._combined: dict[tuple[Source, bool, bool], Formula] = {}
@@ -125,7 +125,7 @@ class Keywords:
                     test = self.made_up({"required": [name]}, source)
                     yield Conditional(test, self.formula(needs, source), TRUE)
 
-    def own(self, source: Source, kind: str, annotate: bool) -> Shape | None:
+    def own(self, source: Source, kind: str, annotate: bool) -> Alternative | None:
         """What the other keywords say; None if no value of that type fits."""
         node = source.node
         if alone(source):
@@ -154,7 +154,7 @@ class Keywords:
         if not is_textual(node.get("format")):  # nobody knows what it is about
             said = said - {"format"}
         hints = frozenset(k for k, words in ABOUT.items() if words & said)
-        return Shape(facets, values, typed, hints)
+        return Alternative(facets, values, typed, hints)
 
     def listed(self, source: Source) -> list[tuple[Constant, ...]]:
         """The values of `const` and of `enum`."""
@@ -258,11 +258,11 @@ def alone(source: Source) -> bool:
     return has_ref_alone(source.node, source.draft)
 
 
-def whole(kind: str) -> Shape:
+def whole(kind: str) -> Alternative:
     """All values of a type."""
     if kind == "boolean":
-        return Shape(None, (constant(True), constant(False)))
-    return Shape(None, (constant(None),)) if kind == "null" else Shape(EMPTY[kind])
+        return Alternative(None, (constant(True), constant(False)))
+    return Alternative(None, (constant(None),)) if kind == "null" else Alternative(EMPTY[kind])
 
 
 def types(source: Source) -> list[str] | None:
@@ -295,20 +295,20 @@ def _numbers(source: Source, integer: bool) -> Numbers:
     return found
 
 
-class Opposites:
+class NegatedKeywords:
     """Reads the keywords that `keywords` reads the other way round."""
 
     def __init__(self, keywords: Keywords):
         self._keywords = keywords
         self._structures: dict[Constant, Formula] = {}
 
-    def of(self, source: Source, kind: str) -> Iterator[Formula | Shape]:
+    def of(self, source: Source, kind: str) -> Iterator[Formula | Alternative]:
         """What of all is true of a value that the other keywords refuse."""
         if alone(source):
             return
         if (named := types(source)) is not None and kind not in named:
             if kind == "number" and "integer" in named:
-                yield Shape(Numbers(not_multiples=frozenset((Fraction(1),))))
+                yield Alternative(Numbers(not_multiples=frozenset((Fraction(1),))))
             else:
                 yield whole(kind)
         for listed in self._keywords.listed(source):
@@ -325,15 +325,15 @@ class Opposites:
 
     def _without(
         self, values: tuple[Constant, ...], kind: str, source: Source
-    ) -> Formula | Shape | None:
+    ) -> Formula | Alternative | None:
         mine = {value for value in values if value.kind == kind}
         if (all_of_them := whole(kind).values) is not None:
             rest = tuple(value for value in all_of_them if value not in mine)
-            return Shape(None, rest) if rest else None
+            return Alternative(None, rest) if rest else None
         if kind == "string":
-            return Shape(Strings(excluded=frozenset(value.value for value in mine)))
+            return Alternative(Strings(excluded=frozenset(value.value for value in mine)))
         if kind == "number":
-            return Shape(Numbers(excluded=frozenset(exact(value.value) for value in mine)))
+            return Alternative(Numbers(excluded=frozenset(exact(value.value) for value in mine)))
         if not mine:
             return whole(kind)
         return every(*(complement(self._structure(value, source)) for value in mine))
@@ -344,73 +344,73 @@ class Opposites:
             self._structures[value] = self._keywords.made_up(_schema_of(value.value), source)
         return self._structures[value]
 
-    def _not_strings(self, source: Source) -> Iterator[Shape]:
+    def _not_strings(self, source: Source) -> Iterator[Alternative]:
         node = source.node
         if low := int(node.get("minLength", 0)):
-            yield Shape(Strings(high=low - 1))
+            yield Alternative(Strings(high=low - 1))
         if "maxLength" in node:
-            yield Shape(Strings(low=int(node["maxLength"]) + 1))
+            yield Alternative(Strings(low=int(node["maxLength"]) + 1))
         for word in ("pattern", "format"):
             if word not in node:
                 continue
             if self._keywords.languages.asserts(word, source):
-                yield Shape(Strings(languages=frozenset(((word, node[word], False),))))
+                yield Alternative(Strings(languages=frozenset(((word, node[word], False),))))
             elif word == "pattern":
                 yield whole("string")  # any text may be one that it refuses
 
-    def _not_arrays(self, source: Source) -> Iterator[Shape]:
+    def _not_arrays(self, source: Source) -> Iterator[Alternative]:
         node = source.node
         prefix, rest = self._keywords.items(source)
         for i, item in enumerate(prefix):
             if item != TRUE:
-                yield Shape(Arrays((TRUE,) * i + (complement(item),), low=i + 1))
+                yield Alternative(Arrays((TRUE,) * i + (complement(item),), low=i + 1))
         if rest is not None and rest != TRUE:
             at_least = (Contains(complement(rest), 1, None, len(prefix)),)
-            yield Shape(Arrays(low=len(prefix) + 1, contains=at_least))
+            yield Alternative(Arrays(low=len(prefix) + 1, contains=at_least))
         if low := int(node.get("minItems", 0)):
-            yield Shape(Arrays(high=low - 1))
+            yield Alternative(Arrays(high=low - 1))
         if "maxItems" in node:
-            yield Shape(Arrays(low=int(node["maxItems"]) + 1))
+            yield Alternative(Arrays(low=int(node["maxItems"]) + 1))
         if source.knows("contains"):
             item = self._keywords.formula(node["contains"], source)
             low, high = contained(source)
             if low:
-                yield Shape(Arrays(contains=(Contains(item, 0, low - 1),)))
+                yield Alternative(Arrays(contains=(Contains(item, 0, low - 1),)))
             if high is not None:
-                yield Shape(Arrays(low=high + 1, contains=(Contains(item, high + 1),)))
+                yield Alternative(Arrays(low=high + 1, contains=(Contains(item, high + 1),)))
         if node.get("uniqueItems"):
-            yield Shape(Arrays(low=2, repeats=True))
+            yield Alternative(Arrays(low=2, repeats=True))
 
-    def _not_objects(self, source: Source) -> Iterator[Shape]:
+    def _not_objects(self, source: Source) -> Iterator[Alternative]:
         node = source.node
         named = node.get("properties", {})
         patterns = self._keywords.key_patterns(source)
         if len(patterns) < len(node.get("patternProperties", ())):
             yield whole("object")  # any object may have a key that another pattern is for
         for name in node.get("required", ()):
-            yield Shape(Objects((Clause(((name, FALSE),)),)))
+            yield Alternative(Objects((Clause(((name, FALSE),)),)))
         for name, part in named.items():
             if (value := self._keywords.formula(part, source)) != TRUE:
                 clause = Clause(((name, complement(value)),))
-                yield Shape(Objects((clause,), required=(name,)))
+                yield Alternative(Objects((clause,), required=(name,)))
         for pattern, part in patterns.items():
             if (value := self._keywords.formula(part, source)) != TRUE:
                 keys = self._keywords.languages.of("pattern", pattern, True)
-                yield Shape(Objects(low=1, some=((keys, complement(value)),)))
+                yield Alternative(Objects(low=1, some=((keys, complement(value)),)))
         rest = self._keywords.formula(node.get("additionalProperties", True), source)
         if rest != TRUE:
             keys = Automaton.words(tuple(named)).complement()
             for pattern in patterns:
                 keys = keys.intersection(self._keywords.languages.of("pattern", pattern, False))
-            yield Shape(Objects(low=1, some=((keys, complement(rest)),)))
+            yield Alternative(Objects(low=1, some=((keys, complement(rest)),)))
         if source.knows("propertyNames"):
             names = self._keywords.formula(node["propertyNames"], source)
             if names != TRUE:
-                yield Shape(Objects(low=1, some=((complement(names), TRUE),)))
+                yield Alternative(Objects(low=1, some=((complement(names), TRUE),)))
         if low := int(node.get("minProperties", 0)):
-            yield Shape(Objects(high=low - 1))
+            yield Alternative(Objects(high=low - 1))
         if "maxProperties" in node:
-            yield Shape(Objects(low=int(node["maxProperties"]) + 1))
+            yield Alternative(Objects(low=int(node["maxProperties"]) + 1))
 
 
 def _schema_of(value: Any) -> dict[str, Any]:
@@ -423,10 +423,10 @@ def _schema_of(value: Any) -> dict[str, Any]:
     return {"type": "object", **required}
 
 
-def _not_numbers(source: Source) -> Iterator[Shape]:
+def _not_numbers(source: Source) -> Iterator[Alternative]:
     for end, (value, allowed) in bounds(source.node):
         bound = (value, not allowed)
-        yield Shape(Numbers(high=bound) if end == "minimum" else Numbers(low=bound))
+        yield Alternative(Numbers(high=bound) if end == "minimum" else Numbers(low=bound))
     if "multipleOf" in source.node:
         step = Fraction(exact(source.node["multipleOf"]))
-        yield Shape(Numbers(not_multiples=frozenset((step,))))
+        yield Alternative(Numbers(not_multiples=frozenset((step,))))

@@ -308,11 +308,13 @@ def is_textual(name: Any) -> bool:
     return isinstance(name, str) and (name in _PATTERNS or name in _ANY_TEXT)
 
 
-Texts = tuple[Automaton, int, int | None]  # texts of an automaton, of a least and a most length
+TextLanguage = tuple[
+    Automaton, int, int | None
+]  # texts of an automaton, of a least and a most length
 
 _EXCLUDED = 400  # units of work for a number that is left out: it parts an automaton in two
 _PROPERTY = 1_000  # units of work for a set of characters that is looked up
-_ALL: Texts = (Automaton.ANY, 0, None)
+_ALL: TextLanguage = (Automaton.ANY, 0, None)
 TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
 
 
@@ -322,11 +324,11 @@ class Languages:
     def __init__(self, formats: bool, work: Work):
         self.inexact: dict[str, str] = {}
         self._formats, self.work = formats, work
-        self._known: dict[tuple[str, str], Texts | None] = {}
+        self._known: dict[tuple[str, str], TextLanguage | None] = {}
         self._unsaid: dict[str, str] = {}  # patterns without an automaton, and why they have none
         self._properties: set[str] = set()  # of Unicode, in patterns
-        self._refused: dict[tuple[str, str], Texts | None] = {}  # where it must not match
-        self._texts: dict[Strings, Texts | None] = {}
+        self._refused: dict[tuple[str, str], TextLanguage | None] = {}  # where it must not match
+        self._texts: dict[Strings, TextLanguage | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
 
     def asserts(self, word: str, source: Source) -> bool:
@@ -344,7 +346,7 @@ class Languages:
             self.inexact[where] = self._unsaid[text]
         return self._known[word, text] is not None
 
-    def _new(self, word: str, text: str, where: str) -> Texts | None:
+    def _new(self, word: str, text: str, where: str) -> TextLanguage | None:
         """Raises `InvalidGrammarError` for what nobody can read as a pattern."""
         self.work.count(5 + len(text) // 4, where)
         try:
@@ -372,7 +374,7 @@ class Languages:
             automaton = automaton.intersection(Automaton.lengths(low, high))
         return automaton if wanted else automaton.complement()
 
-    def _read(self, word: str, text: str, wanted: bool) -> Texts:
+    def _read(self, word: str, text: str, wanted: bool) -> TextLanguage:
         """Raises `TooLargeError`."""
         if wanted or word == "format" or text in self._unsaid:
             return self._known[word, text] or _ALL
@@ -383,7 +385,7 @@ class Languages:
                 raise TooLargeError(error.reason) from error
         return self._refused[word, text] or _ALL
 
-    def texts(self, strings: Strings) -> Texts | None:
+    def texts(self, strings: Strings) -> TextLanguage | None:
         """None if there are none. Raises `TooLargeError`."""
         if strings not in self._texts:
             automaton, low, high = Automaton.ANY, strings.low, strings.high
@@ -446,7 +448,7 @@ def most_characters(numbers: Numbers) -> int:
     return EXACT_CHARACTERS if rounded else MOST_CHARACTERS
 
 
-def whole(texts: Texts | None) -> Automaton:
+def whole(texts: TextLanguage | None) -> Automaton:
     """The lengths in the automaton, too."""
     if texts is None:
         return Automaton.NONE
@@ -458,11 +460,11 @@ def whole(texts: Texts | None) -> Automaton:
     )
 
 
-def _language(word: str, text: str) -> Texts | None:
+def _language(word: str, text: str) -> TextLanguage | None:
     return bounded(text, False) if word == "pattern" else format_texts(text)
 
 
-def format_texts(name: str) -> Texts | None:
+def format_texts(name: str) -> TextLanguage | None:
     """None for formats that say nothing."""
     found = format_automaton(name)
     return found and (found, 0, format_length(name))

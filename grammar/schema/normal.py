@@ -23,12 +23,12 @@ from dlm.grammar.schema.documents import Work
 from dlm.grammar.schema.facets import (
     EMPTY,
     KINDS,
+    Alternative,
     Arrays,
     Clause,
     Facets,
     Numbers,
     Objects,
-    Shape,
     Shapes,
     Strings,
     closed_names,
@@ -56,7 +56,7 @@ from dlm.grammar.schema.formula import (
     pairs,
     place,
 )
-from dlm.grammar.schema.keywords import Keywords, Opposites, alone, whole
+from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, alone, whole
 from dlm.grammar.schema.languages import Languages, most_characters
 
 MOST_TRIED = 64  # values of a shape that are looked at to see whether one fits
@@ -70,7 +70,7 @@ class Values(ABC):
         self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
 
     @abstractmethod
-    def shapes(self, formula: Formula, kind: str) -> tuple[Shape, ...]:
+    def shapes(self, formula: Formula, kind: str) -> tuple[Alternative, ...]:
         """The alternatives for values of a type."""
 
     def property(self, clause: Clause, name: str) -> Formula:
@@ -99,7 +99,7 @@ class Values(ABC):
             self.admits_shape(shape, value) for shape in self.shapes(formula, value.kind)
         )
 
-    def admits_shape(self, shape: Shape, value: Constant) -> bool:
+    def admits_shape(self, shape: Alternative, value: Constant) -> bool:
         listed = shape.values is None or value in self._set(shape.values)
         return listed and self.admits_facets(shape.facets, value)
 
@@ -166,7 +166,7 @@ class NormalForm(Values):
         super().__init__(languages, work)
         self.inexact: dict[str, str] = {}
         self._keywords, self._closed = keywords, closed
-        self._opposites = Opposites(keywords)
+        self._opposites = NegatedKeywords(keywords)
         self._known: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
@@ -198,7 +198,7 @@ class NormalForm(Values):
             if shape.typed or not shape.hints or kind in shape.hints
         )
 
-    def _read(self, formula: Formula, kind: str, annotate: bool) -> Sequence[Shape]:
+    def _read(self, formula: Formula, kind: str, annotate: bool) -> Sequence[Alternative]:
         match formula:
             case Leaf(_, wanted):
                 read = self._positive if wanted else self._negative
@@ -206,7 +206,7 @@ class NormalForm(Values):
             case Every(parts):
                 if not parts:
                     return (whole(kind),)
-                found: Sequence[Shape] = self.shapes(parts[0], kind, annotate)
+                found: Sequence[Alternative] = self.shapes(parts[0], kind, annotate)
                 for part in parts[1:]:
                     found = self._both(found, self.shapes(part, kind, annotate), part)
                 return found
@@ -219,7 +219,7 @@ class NormalForm(Values):
                 return self._exactly_one(parts, kind, annotate)
         raise TypeError(formula)
 
-    def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
+    def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source = leaf.source
         word, rest = _UNEVALUATED.get(kind, ""), None
         if word and source.knows(word) and not alone(source):
@@ -236,19 +236,19 @@ class NormalForm(Values):
             return found
         return [replace(shape, facets=with_evaluated(shape.facets, rest)) for shape in found]
 
-    def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Shape]:
+    def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source, found = leaf.source, []
         combined = self._keywords.combined(source, kind)
         self.work.count(pairs(combined) // 2, source.where)
         for part in (complement(combined), *self._opposites.of(source, kind)):
-            found += [part] if isinstance(part, Shape) else self.shapes(part, kind)
+            found += [part] if isinstance(part, Alternative) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind, "")
         if word and source.knows(word) and source.node[word] is not True and not alone(source):
             self.inexact[f"{source.where}/{word}"] = "its opposite cannot be enforced"
             return (whole(kind),)
         return found
 
-    def _some(self, parts: tuple[Formula, ...], kind: str, annotate: bool) -> Sequence[Shape]:
+    def _some(self, parts: tuple[Formula, ...], kind: str, annotate: bool) -> Sequence[Alternative]:
         found = [shape for part in parts for shape in self.shapes(part, kind, annotate)]
         if annotate and 1 < len(parts) <= _MOST_COMBINED:
             for number in range(2, len(parts) + 1):
@@ -258,26 +258,28 @@ class NormalForm(Values):
 
     def _exactly_one(
         self, parts: tuple[Formula, ...], kind: str, annotate: bool
-    ) -> Sequence[Shape]:
+    ) -> Sequence[Alternative]:
         known = {part: self.shapes(part, kind, annotate) for part in dict.fromkeys(parts)}
         left = [part for part in parts if known[part]]
         if len(left) <= 1 or self._told_apart([known[part] for part in left]):
             return [shape for part in left for shape in known[part]]
-        found: list[Shape] = []
+        found: list[Alternative] = []
         for i, part in enumerate(left):
-            shapes: Sequence[Shape] = known[part]
+            shapes: Sequence[Alternative] = known[part]
             for other in left[:i] + left[i + 1 :]:
                 if not self._apart(shapes, known[other]):
                     shapes = self._without(shapes, other, kind)
             found += shapes
         return found
 
-    def _without(self, shapes: Sequence[Shape], other: Formula, kind: str) -> Sequence[Shape]:
+    def _without(
+        self, shapes: Sequence[Alternative], other: Formula, kind: str
+    ) -> Sequence[Alternative]:
         """Those of `shapes` that are none of `other`."""
         refused = self.shapes(complement(other), kind)
         if kind != "object" or not self._closed:
             return self._both(shapes, refused, other)
-        found: list[Shape] = []
+        found: list[Alternative] = []
         for shape in shapes:
             # What other schemas name is no property of a closed object, whatever its value.
             named = closed_names(shape)
@@ -303,7 +305,7 @@ class NormalForm(Values):
                 return True
         return False
 
-    def _tag(self, shape: Shape, name: str) -> frozenset[Constant] | None:
+    def _tag(self, shape: Alternative, name: str) -> frozenset[Constant] | None:
         """The values of a property, if they are listed."""
         if not isinstance(shape.facets, Objects):
             return None
@@ -332,7 +334,7 @@ class NormalForm(Values):
             self._reading = reading
             self._deep -= 1
 
-    def _apart(self, ones: Sequence[Shape], others: Sequence[Shape]) -> bool:
+    def _apart(self, ones: Sequence[Alternative], others: Sequence[Alternative]) -> bool:
         for one in ones:
             for other in others:
                 self.work.count(1 + weight_of(one) + weight_of(other), "")
@@ -341,8 +343,8 @@ class NormalForm(Values):
         return True
 
     def _both(
-        self, ones: Sequence[Shape], others: Sequence[Shape], why: Formula
-    ) -> Sequence[Shape]:
+        self, ones: Sequence[Alternative], others: Sequence[Alternative], why: Formula
+    ) -> Sequence[Alternative]:
         """What fits one of each."""
         if len(ones) * len(others) > _MOST_SHAPES * 4:
             self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
@@ -371,7 +373,7 @@ class NormalForm(Values):
                 )
         return self._possible[formula]
 
-    def fits_some(self, shape: Shape) -> bool:
+    def fits_some(self, shape: Alternative) -> bool:
         """Whether a value fits an alternative, as far as a look shows."""
         facets = shape.facets
         if shape.values is not None:
@@ -400,7 +402,9 @@ class NormalForm(Values):
         return True
 
 
-def blamed(formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]) -> str:
+def unsatisfiable_at(
+    formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]
+) -> str:
     """The JSON pointer of an innermost part that is required and that no value fits.
 
     `shapes` has the alternatives of a condition for values of a type.

@@ -16,7 +16,7 @@ from dlm.grammar.shared_cache import RESULTS
 MOST_CHARACTERS = 308  # of any number: below 10 ** 308 without an exponent
 EXACT_CHARACTERS = 16  # of one with a point, of which multiples are asked: no digit is rounded away
 
-Bound = tuple[Fraction, bool]  # and whether it is allowed itself
+FractionBound = tuple[Fraction, bool]  # and whether it is allowed itself
 
 _PLAIN = r"(?:0|[1-9]\d*)(?:\.\d+)?"
 _EXPONENT = r"[1-9](?:\.\d+)?[eE][+\-]?(?:\d{1,2}|[12]\d\d|30[0-7])|1(?:\.[0-6]\d*)?[eE]\+?308"
@@ -29,8 +29,8 @@ _UNSIGNED, _WHOLE = -2, -1  # in front of digits; in the integer part
 @RESULTS.remembered
 def number_automaton(
     *,
-    low: Bound | None = None,
-    high: Bound | None = None,
+    low: FractionBound | None = None,
+    high: FractionBound | None = None,
     multiples: tuple[Fraction, ...] = (),
     not_multiples: tuple[Fraction, ...] = (),
     integer: bool = False,
@@ -55,7 +55,7 @@ def number_automaton(
     return found if signs is None else found.union(automaton_of(f"{signs}(?:{_EXPONENT})", True))
 
 
-def _double(bound: Bound, towards: float) -> Bound:
+def _double(bound: FractionBound, towards: float) -> FractionBound:
     """Behind a bound that is not allowed itself, nothing that a double rounds onto it; nor behind
     one that no double is."""
     value, allowed = bound
@@ -70,7 +70,7 @@ def _double(bound: Bound, towards: float) -> Bound:
 
 
 @RESULTS.remembered
-def _between(low: Bound | None, high: Bound | None) -> Automaton:
+def _between(low: FractionBound | None, high: FractionBound | None) -> Automaton:
     below, above = ((-bound[0], bound[1]) if bound else None for bound in (high, low))
     return Automaton.of(
         alternation(
@@ -88,7 +88,7 @@ _State = tuple[int, int, Fraction | None]
 class _Comparison:
     """Compares a number with a bound while it is read."""
 
-    def __init__(self, bound: Bound | None, side: int):
+    def __init__(self, bound: FractionBound | None, side: int):
         """`side` is 1 for a lower bound, -1 for an upper one."""
         value, self._allowed = bound or (Fraction(0), True)
         self._side = side if bound else 0
@@ -124,7 +124,7 @@ class _Comparison:
         return not self._side or sign == self._side or (not sign and self._allowed)
 
 
-def _magnitudes(low: Bound | None, high: Bound | None) -> Automaton:
+def _magnitudes(low: FractionBound | None, high: FractionBound | None) -> Automaton:
     """Numbers without a sign."""
     if high and high[0] < 0:
         return Automaton.NONE

@@ -18,7 +18,7 @@ from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import NOTHING, Node, Repetition, alternation, concatenation, optional
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.arrays import MOST_STATES, TooManyError, Value, either
+from dlm.grammar.schema.arrays import MOST_STATES, TooManyError, ValueWriter, either
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.facets import Objects
 from dlm.grammar.schema.formula import FALSE, Formula, every, place
@@ -172,7 +172,7 @@ class ObjectWriter:
     members: Members
     low: int
     high: int | None
-    value: Value
+    value: ValueWriter
     dialect: Dialect
     rules: Rules
     loose: bool = False  # properties without a name in the schema may come first, too

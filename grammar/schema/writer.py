@@ -21,18 +21,18 @@ from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import (
     Listing,
     TooManyError,
-    Value,
+    ValueWriter,
     either,
     write_array,
     write_distinct,
 )
 from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.documents import MOST_WORK, Reader, Work, without_nulls
-from dlm.grammar.schema.facets import KINDS, Arrays, Numbers, Objects, Shape, Strings
+from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work, without_nulls
+from dlm.grammar.schema.facets import KINDS, Alternative, Arrays, Numbers, Objects, Strings
 from dlm.grammar.schema.formula import FALSE, Constant, Formula, place
 from dlm.grammar.schema.keywords import Keywords
-from dlm.grammar.schema.languages import TOO_LARGE, Languages, Texts, most_characters, whole
-from dlm.grammar.schema.normal import NormalForm, blamed
+from dlm.grammar.schema.languages import TOO_LARGE, Languages, TextLanguage, most_characters, whole
+from dlm.grammar.schema.normal import NormalForm, unsatisfiable_at
 from dlm.grammar.schema.objects import (
     AnyOrderWriter,
     Members,
@@ -79,7 +79,7 @@ def write(
     where: str = "",
     closed: bool = True,
     most_work: int = MOST_WORK,
-    form: "Form | None" = None,
+    form: "FormWriter | None" = None,
     whole: bool = False,
 ) -> Written:
     """Adds the rules of `schema`, which is parsed JSON, to `rules`.
@@ -95,7 +95,7 @@ def write(
         work = Work(most_work)
         schema = without_nulls(schema)
         registry = {uri: without_nulls(one) for uri, one in (registry or {}).items()}
-        reader = Reader(schema, registry, where, work, strict=not implied_types)
+        reader = DocumentReader(schema, registry, where, work, strict=not implied_types)
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)
         normal = NormalForm(keywords, languages, work, closed)
@@ -103,7 +103,7 @@ def write(
         writer = Writer(normal, dialect, rules, implied_types, closed, listing, whole)
         root = keywords.formula(schema, reader.root)
         node = writer.written(root, form)
-        culprit = blamed(root, normal, writer.alternatives) if node == NOTHING else ""
+        culprit = unsatisfiable_at(root, normal, writer.alternatives) if node == NOTHING else ""
     except tuple(_REASONS) as error:
         raise InvalidGrammarError("JSON schema", _REASONS[type(error)], where or "/") from error
     inexact = tuple(sorted((normal.inexact | writer.inexact | languages.inexact).items()))
@@ -138,11 +138,11 @@ class Writer:
         self._closed, self._whole = closed, whole
         self.alternatives = normal.narrowed if implied_types else normal.shapes
         self._known: dict[tuple[Formula, tuple[str, ...]], Node] = {}
-        self._alike: dict[tuple[Shape, ...], Node] = {}
+        self._alike: dict[tuple[Alternative, ...], Node] = {}
         self._listing = listing
-        self._waiting: list[tuple[Reference, list[Shape], Formula]] = []
+        self._waiting: list[tuple[Reference, list[Alternative], Formula]] = []
 
-    def written(self, root: Formula, form: "Form | None") -> Node:
+    def written(self, root: Formula, form: "FormWriter | None") -> Node:
         before = added = len(self._rules.nodes)
         node = form(self, root) if form else self.value(root)
         while self._waiting:
@@ -163,12 +163,12 @@ class Writer:
             self._known[key] = self._alike[shapes]
         return self._known[key]
 
-    def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Shape, ...]:
+    def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Alternative, ...]:
         """The alternatives, of those types, that fit some value."""
         found = (s for kind in kinds for s in self.alternatives(formula, kind))
         return tuple(dict.fromkeys(s.bare() for s in found if self._normal.fits_some(s)))
 
-    def _new(self, shapes: list[Shape], formula: Formula) -> Node:
+    def _new(self, shapes: list[Alternative], formula: Formula) -> Node:
         if any(isinstance(shape.facets, Arrays | Objects) for shape in shapes):
             reference = self._rules.new("value")
             self._waiting.append((reference, shapes, formula))
@@ -177,7 +177,7 @@ class Writer:
         small = isinstance(node, Literal | Terminal | Reference) or node == NOTHING
         return node if small else self._rules.add(node, "value")
 
-    def _shape(self, shape: Shape, formula: Formula) -> Node:
+    def _shape(self, shape: Alternative, formula: Formula) -> Node:
         facets = shape.facets
         if shape.values is not None:
             return self._listing.one_of(
@@ -261,14 +261,14 @@ class Writer:
             found.append([v for v in sorted(listed, key=repr) if self._normal.admits(item, v)])
         return found
 
-    def texts(self, shape: Shape) -> Texts | None:
+    def texts(self, shape: Alternative) -> TextLanguage | None:
         """The strings of an alternative."""
         if shape.values is None:
             return self._normal.languages.texts(cast("Strings", shape.facets))
         fitting = [v.value for v in shape.values if self._normal.admits_shape(shape, v)]
         return Automaton.words(fitting), 0, None
 
-    def members(self, objects: Objects, value: Value, dialect: Dialect) -> Node:
+    def members(self, objects: Objects, value: ValueWriter, dialect: Dialect) -> Node:
         """Objects, with their values and all else in forms of their own."""
         if not self._closed:
             objects = replace(objects, opened=True)
@@ -280,7 +280,7 @@ class Writer:
         return either(options)
 
     def _writers(
-        self, found: Members, objects: Objects, value: Value, dialect: Dialect
+        self, found: Members, objects: Objects, value: ValueWriter, dialect: Dialect
     ) -> list[ObjectWriter]:
         """One writer, or, for an open object with many properties, one for each order of them."""
         rest = objects.low, objects.high, value, dialect, self._rules
@@ -305,7 +305,7 @@ class Writer:
         return found
 
 
-Form = Callable[[Writer, Formula], Node]
+FormWriter = Callable[[Writer, Formula], Node]
 
 
 def as_object(writer: Writer, formula: Formula) -> Node:

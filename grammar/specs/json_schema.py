@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -22,10 +22,7 @@ from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import UncheckableError, check, parsed
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.spec import Spec
-
-if TYPE_CHECKING:
-    from dlm.grammar.tokens import CallMarkers
-
+from dlm.grammar.tokens import CallMarkers
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "unenforced": ("refuse", "check"),
@@ -148,7 +145,7 @@ class JsonSchema(Spec):
     def _formats(self) -> bool:
         return self.implied_types if self.formats is None else self.formats
 
-    def rules(self, markers: "CallMarkers | None" = None) -> Rules:
+    def rules(self, markers: CallMarkers | None = None) -> Rules:
         # Written once for whoever asks first, who may change them.
         return vars(self).pop(_WRITTEN, None) or self._write(MOST_WORK)
 
@@ -234,7 +231,7 @@ class JsonObject(Spec):
     def key(self) -> Hashable:
         return self._schema.key
 
-    def rules(self, markers: "CallMarkers | None") -> Rules:
+    def rules(self, markers: CallMarkers | None) -> Rules:
         return self._schema.rules(markers)
 
     def value(self, text: str) -> Any:

@@ -5,9 +5,9 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:
-    from dlm.grammar.tokens import CallMarkers, Excerpt
     from dlm.grammar.vocabulary import Vocabulary
 
 
@@ -48,7 +48,7 @@ class Spec(ABC):
         return ()
 
     @abstractmethod
-    def rules(self, markers: "CallMarkers | None") -> Rules:
+    def rules(self, markers: CallMarkers | None) -> Rules:
         """What it means as rules; `markers` are the vocabulary's, for specs with `calls`.
 
         Raises `InvalidGrammarError` for what cannot be expressed, or takes too much work.
@@ -63,6 +63,6 @@ class Spec(ABC):
         class of the caller's refuses it."""
         return value
 
-    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Any:
+    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Any:
         """What a finished answer means; `InvalidValueError` if the spec refuses it after all."""
         return self.value(vocabulary.text(tokens))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from dlm.grammar.calls.markup import STYLES
 from dlm.grammar.errors import InvalidGrammarError
@@ -32,10 +32,7 @@ from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.documents import pointer
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.spec import Spec
-
-if TYPE_CHECKING:
-    from dlm.grammar.tokens import CallMarkers
-
+from dlm.grammar.tokens import CallMarkers
 
 KIND = "structural tag"
 
@@ -44,7 +41,7 @@ _BY_TOKEN = ("token", "exclude_token", "any_tokens", "token_triggered_tags", "to
 _NESTING = ("cohere_xml", "minimax_m3_xml")  # styles whose values are elements themselves
 
 Path = tuple[str | int, ...]
-Check = Callable[[Any, Path], None]
+FieldCheck = Callable[[Any, Path], None]
 
 
 def fail(reason: str, path: Path) -> NoReturn:
@@ -58,7 +55,7 @@ def check_tag(tag: dict[str, Any]) -> None:
     _fields(tag, {"type": _text, "format": _format}, (), ())
 
 
-def _fields(form: Any, known: dict[str, Check], optional: tuple[str, ...], path: Path) -> None:
+def _fields(form: Any, known: dict[str, FieldCheck], optional: tuple[str, ...], path: Path) -> None:
     if not isinstance(form, dict):
         fail(f"an object has to stand here, not {form!r:.40}", path)
     for name in form:
@@ -85,7 +82,7 @@ def _format(form: Any, path: Path, kind: str | None = None) -> None:
     _fields(form, {"type": _text, **known}, ("type", *optional), path)
 
 
-def _is(what: str, *types: type, least: int | None = None) -> Check:
+def _is(what: str, *types: type, least: int | None = None) -> FieldCheck:
     def check(value: Any, path: Path) -> None:
         number = isinstance(value, int) and not isinstance(value, bool)
         right = number if int in types else isinstance(value, types)
@@ -95,11 +92,11 @@ def _is(what: str, *types: type, least: int | None = None) -> Check:
     return check
 
 
-def _or_null(check: Check) -> Check:
+def _or_null(check: FieldCheck) -> FieldCheck:
     return lambda value, path: None if value is None else check(value, path)
 
 
-def _listed(check: Check, least: int = 0) -> Check:
+def _listed(check: FieldCheck, least: int = 0) -> FieldCheck:
     def checked(value: Any, path: Path) -> None:
         if not isinstance(value, list) or len(value) < least:
             fail(f"it takes a list{' that is not empty' * least}, not {value!r:.40}", path)
@@ -145,7 +142,7 @@ def _style(value: Any, path: Path) -> None:
         fail(f"{value!r:.40} is no style: it takes json, {', '.join(STYLES)}", path)
 
 
-def _nothing(what: str, *allowed: Any) -> Check:
+def _nothing(what: str, *allowed: Any) -> FieldCheck:
     def check(value: Any, path: Path) -> None:
         if not any(value is one or value == one for one in allowed):
             fail(what, path)
@@ -156,13 +153,15 @@ def _nothing(what: str, *allowed: Any) -> Check:
 _text, _flag = _is("text", str), _is("true or false", bool)
 _count, _schema = _is("a number from 0 on", int, least=0), _is("a schema", dict, bool)
 _words, _formats, _tags = _listed(_word), _listed(_format, 1), _listed(_tag, 1)
-_inner: dict[str, Check] = {"content": _format}
-_often: dict[str, Check] = {"at_least_one": _flag, "stop_after_first": _flag}
+_inner: dict[str, FieldCheck] = {"content": _format}
+_often: dict[str, FieldCheck] = {"at_least_one": _flag, "stop_after_first": _flag}
 _ordered = _nothing("any order is not supported: properties come in the schema's order", False)
 _unfiltered = _nothing("what its strings exclude is not supported: use a pattern", [])
 _uncounted = _nothing("tokens cannot be counted: use max_chars", None, 0)
 
-_FORMATS: dict[str, tuple[dict[str, Check], tuple[str, ...]]] = {  # and which fields are optional
+_FORMATS: dict[
+    str, tuple[dict[str, FieldCheck], tuple[str, ...]]
+] = {  # and which fields are optional
     "const_string": ({"value": _text}, ()),
     "json_schema": (
         {
@@ -231,8 +230,8 @@ class StructuralTag(Spec):
     def key(self) -> Hashable:
         return self.kind, json.dumps(self._plain)
 
-    def rules(self, markers: "CallMarkers | None") -> Rules:
-        reader = _Reader()
+    def rules(self, markers: CallMarkers | None) -> Rules:
+        reader = _TagReader()
         root = reader.format(self._plain["format"], ("format",), [])
         reader.rules.nodes[reader.rules.root] = root
         check(reader.rules, self.kind)
@@ -268,7 +267,7 @@ def _modern(tag: dict[str, Any]) -> dict[str, Any]:
     return {"type": tag.get("type"), "format": form}
 
 
-class _Reader:
+class _TagReader:
     """Formats as nodes; `ends` are those of the tag around, which free text in it may not hold."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ What a user may ask a text to be: a match of a regex.
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.regex.automaton import Automaton, parse
@@ -20,9 +20,7 @@ from dlm.grammar.rules.terminals import matching, with_terminals
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.spec import Spec
-
-if TYPE_CHECKING:
-    from dlm.grammar.tokens import CallMarkers
+from dlm.grammar.tokens import CallMarkers
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Grammar(Spec):
     def key(self) -> Hashable:
         return self.kind, self.syntax, self.text
 
-    def rules(self, markers: "CallMarkers | None") -> Rules:
+    def rules(self, markers: CallMarkers | None) -> Rules:
         rules = read_ebnf(self.text) if self.syntax == "ebnf" else read_lark(self.text, _schema)
         check(rules)
         return with_terminals(rules)
@@ -102,7 +100,7 @@ class Choice(Spec):
     def key(self) -> Hashable:
         return self.kind, tuple(self.options)
 
-    def rules(self, markers: "CallMarkers | None") -> Rules:
+    def rules(self, markers: CallMarkers | None) -> Rules:
         rules = Rules()
         rules.nodes[rules.root] = Terminal(Automaton.words(self.options))
         return rules
@@ -148,7 +146,7 @@ class Regex(Spec):
     def key(self) -> Hashable:
         return self.kind, self.pattern
 
-    def rules(self, markers: "CallMarkers | None") -> Rules:
+    def rules(self, markers: CallMarkers | None) -> Rules:
         rules = Rules()
         try:
             rules.nodes[rules.root] = matching(self.pattern)

@@ -21,14 +21,13 @@ from dlm.grammar.rules.analysis import dispatch
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError
 from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError, spelled_out
+from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError, expand_nullable
 from dlm.grammar.schema.evaluate import UncheckableError, check
-from dlm.grammar.schema.writer import Form, as_object, write
+from dlm.grammar.schema.writer import FormWriter, as_object, write
 from dlm.grammar.specs.spec import Spec
-from dlm.grammar.tokens import CallMarkers
+from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:
-    from dlm.grammar.tokens import Excerpt
     from dlm.grammar.vocabulary import Vocabulary
 
 
@@ -65,7 +64,9 @@ def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
     objects = kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
     holds = any(parameters.get(word) not in (None, {}, []) for word in _HOLDS)
     opened = any(parameters.get(word) is not None for word in _OPENS)
-    return spelled_out(parameters if holds or opened or not objects else {**parameters, **_NONE})
+    return expand_nullable(
+        parameters if holds or opened or not objects else {**parameters, **_NONE}
+    )
 
 
 def write_arguments(
@@ -75,7 +76,7 @@ def write_arguments(
     strict: bool,
     where: str,
     dialect: Dialect,
-    form: Form,
+    form: FormWriter,
     rules: Rules,
     most_work: int,
 ) -> Arguments:
@@ -338,7 +339,7 @@ class Tools(Spec):
             return self._checked(Answer(text or None, ()))
         return self._checked(MARKUPS[self.format].read(text, self._accepts))
 
-    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | Excerpt") -> Answer:
+    def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Answer:
         """The text and the calls of any answer, made under this constraint or not.
 
         Raises `InvalidValueError` for a malformed call, one of an unknown tool or with arguments

@@ -23,10 +23,10 @@ from dlm.grammar import (
 from dlm.grammar.canvas.frontier import CanvasPass
 from dlm.grammar.masks.bits import tokens_in
 from dlm.kernels.expectation import Distributions
-from dlm.logits.distributions import Marginals
-from dlm.loop.decoding import Parts
-from dlm.loop.denoise import Outcome, Reading
-from dlm.loop.diffusion import Outcomes, Pipeline
+from dlm.logits.distributions import TokenDistributions
+from dlm.loop.decoding import EngineContext
+from dlm.loop.denoise import Outcome, PassOutput
+from dlm.loop.diffusion import Pipeline, SlotOutcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class AtCommit(dlm.Diffusion):
         sequence: Any,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: Parts,
+        parts: EngineContext,
     ) -> None:
         super(AtCommit, self).constrain(sequence, compiled, reasoning, parts)
         sequence.constraint = _Unseen(sequence.constraint)
@@ -80,7 +80,7 @@ class Guided(dlm.Diffusion):
         sequence: Any,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: Parts,
+        parts: EngineContext,
     ) -> None:
         super(Guided, self).constrain(sequence, compiled, reasoning, parts)
         if compiled is not None:
@@ -102,22 +102,22 @@ class Raw(dlm.Diffusion):
     soft_embeddings: bool = False  # what the next pass is shown
     entropies: bool = False  # what is accepted, and whether the guess is settled
 
-    def passes(self, parts: Parts) -> Pipeline:
+    def passes(self, parts: EngineContext) -> Pipeline:
         return _piped(_RawPipeline, self, parts)
 
 
 class _RawPipeline(Pipeline):
     decoding: Raw
 
-    def _settled(self, reading: Reading, running: Mapping[int, Any]) -> Outcomes:
+    def _settled(self, reading: PassOutput, running: Mapping[int, Any]) -> SlotOutcomes:
         marginals = _RawMarginals(reading.marginals, self.decoding)
         return super()._settled(replace(reading, marginals=marginals), running)
 
 
-class _RawMarginals(Marginals):
+class _RawMarginals(TokenDistributions):
     """Marginals that remember what they were before masks."""
 
-    def __init__(self, marginals: Marginals, decoding: Raw):
+    def __init__(self, marginals: TokenDistributions, decoding: Raw):
         vars(self).update(vars(marginals))
         self._decoding = decoding
 
@@ -139,14 +139,14 @@ class Refilled(dlm.Diffusion):
 
     by: Literal["allowed", "draft"]  # noise of what the grammar allows there; the guess itself
 
-    def passes(self, parts: Parts) -> Pipeline:
+    def passes(self, parts: EngineContext) -> Pipeline:
         return _piped(_RefilledPipeline, self, parts)
 
 
 class _RefilledPipeline(Pipeline):
     decoding: Refilled
 
-    def _settled(self, reading: Reading, running: Mapping[int, Any]) -> Outcomes:
+    def _settled(self, reading: PassOutput, running: Mapping[int, Any]) -> SlotOutcomes:
         for slot, outcome in super()._settled(reading, running):
             if isinstance(outcome, Outcome):
                 self._refill(running[slot], outcome)
@@ -172,7 +172,7 @@ def _allowed(row: int, bitmask: Tensor, rng: torch.Generator) -> int:
     return int(some[int(torch.randint(len(some), (), generator=rng))])
 
 
-def _piped(kind: type[Any], decoding: dlm.Diffusion, parts: Parts) -> Pipeline:
+def _piped(kind: type[Any], decoding: dlm.Diffusion, parts: EngineContext) -> Pipeline:
     """A pipeline of a `kind` that is told of its decoding."""
     limits = parts.policy.encode_tokens, parts.policy.step_work
     pipeline = kind(parts.model, parts.cache, parts.config, *limits, parts.by_kernel)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from dlm.models.objective import Batch
+from dlm.models.objective import TrainingBatch
 from training.data import sample
 from training.directory import CANVAS
 from training.samples import Sample
@@ -48,7 +48,7 @@ class Source:
 
 def batches(
     source: Source, first: int, copying: Callable[[int], float], workers: int
-) -> Iterator[Batch]:
+) -> Iterator[TrainingBatch]:
     """Batches from number `first` on; `copying(step)` is the share of plain copying."""
     numbers = itertools.count(first // SHELF)
     if workers == 0:
@@ -60,7 +60,7 @@ def batches(
 
 def _ahead(
     source: Source, numbers: Iterator[int], copying: Callable[[int], float], workers: int
-) -> Iterator[list[Batch]]:
+) -> Iterator[list[TrainingBatch]]:
     """Shelves in order, some of them made before they are asked for."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
@@ -69,7 +69,9 @@ def _ahead(
             waiting.append(pool.submit(_packed, source, n, copying(n * SHELF)))
             if len(waiting) == 3 * workers:
                 yield [
-                    Batch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+                    TrainingBatch(
+                        **{name: torch.from_numpy(array) for name, array in arrays.items()}
+                    )
                     for arrays in waiting.popleft().result()
                 ]
 
@@ -87,7 +89,7 @@ def tokenizer_of(directory: Path) -> Any:
     return AutoTokenizer.from_pretrained(directory)
 
 
-def shelf(source: Source, number: int, copying: float) -> list[Batch]:
+def shelf(source: Source, number: int, copying: float) -> list[TrainingBatch]:
     """`SHELF` batches, each of samples of like length, in random order."""
     tokenizer = tokenizer_of(source.directory)
     random = Random(f"{source.seed}/{number}")
@@ -106,7 +108,7 @@ def tokens_of(row: Row) -> int:
     return len(prompt) + len(answer)
 
 
-def batch_of(rows: list[Row], random: Random) -> Batch:
+def batch_of(rows: list[Row], random: Random) -> TrainingBatch:
     size, longest = len(rows), max(map(tokens_of, rows))
     T = longest + -longest % STEP
     tokens = torch.zeros(size, T, dtype=torch.long)
@@ -123,7 +125,7 @@ def batch_of(rows: list[Row], random: Random) -> Batch:
         for k, begin in enumerate(random.choices(blocks, told, k=CANVASES)):
             canvases[i, k] = torch.tensor(padded[begin : begin + CANVAS])
             starts[i, k] = len(prompt) + begin
-    return Batch(
+    return TrainingBatch(
         tokens=tokens,
         lengths=torch.tensor([len(p) + len(a) for p, a, _ in rows]),
         answers=torch.tensor([len(p) for p, _, _ in rows]),

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dlm.models.objective import Batch
+from dlm.models.objective import TrainingBatch
 from training.batches import tokenizer_of
 
 FLOOR = 0.2  # mistakes that a sample counts for at the least
@@ -26,15 +26,19 @@ def telling(directory: Path) -> Bool[Tensor, " V"]:
 
 
 def mistakes(
-    unsure: Float[Tensor, "B T"], batch: Batch, telling: Bool[Tensor, " V"]
+    unsure: Float[Tensor, "B T"], batch: TrainingBatch, telling: Bool[Tensor, " V"]
 ) -> Float[Tensor, " B"]:
     """How many of an answer's telling tokens would not be drawn, and `FLOOR`, of each sample."""
     return ((1 - (-unsure).exp()) * telling[batch.tokens]).sum(1) + FLOOR
 
 
 def chosen(
-    batch: Batch, scores: Float[Tensor, " B"], size: int, fairness: float, rng: torch.Generator
-) -> Batch:
+    batch: TrainingBatch,
+    scores: Float[Tensor, " B"],
+    size: int,
+    fairness: float,
+    rng: torch.Generator,
+) -> TrainingBatch:
     """`size` of the samples, drawn without repetition by their scores.
 
     Their weights make up for it: wholly at a `fairness` of 1, so that the loss is expected to be

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dlm import DecodeConfig
 from dlm.models import DiffusionGemma, ModelConfig, checkpoint
-from dlm.models.objective import Batch, Step, loss, plainly, unsure
+from dlm.models.objective import Step, TrainingBatch, loss, plainly, unsure
 from training import batches, choosing, dense, directory, fused, growth, optimisers
 from training.batches import Source
 from training.steps import step_of
@@ -117,7 +117,7 @@ def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Pat
     return run
 
 
-def advance(run: Run, pool: Batch, done: float, args: argparse.Namespace) -> Tensor:
+def advance(run: Run, pool: TrainingBatch, done: float, args: argparse.Namespace) -> Tensor:
     """One step of the optimisers on some of the pool; returns both losses of these, and the next
     tokens' of all."""
     model, device = run.model, args.device

@@ -18,9 +18,9 @@ from dlm import (
 )
 from dlm.grammar import Guidance
 from dlm.kernels.vocab_cut import cut_masks_reference
-from dlm.kernels.vocab_rows import Masks
-from dlm.logits.canvas_logits import Link
-from dlm.logits.distributions import Marginals
+from dlm.kernels.vocab_rows import RowMasks
+from dlm.logits.canvas_logits import DeviceCopies
+from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import MaskTable
 from dlm.logits.sampling import Cut, columns
 from dlm.loop.causal_passes import pick
@@ -56,11 +56,11 @@ def step():
     return logits, torch.rand(B, L, generator=rng), bitmask
 
 
-def read(logits, uniform, bitmask, cuts, by_kernel=None) -> Marginals:
+def read(logits, uniform, bitmask, cuts, by_kernel=None) -> TokenDistributions:
     """Canvases of which two positions are named or masked by one token, and two are not masked."""
     heat = [0.5] * len(logits)
     table = MaskTable(WORDS)
-    marginals = Marginals(logits, heat, uniform, 30.0, table, by_kernel, cuts)
+    marginals = TokenDistributions(logits, heat, uniform, 30.0, table, by_kernel, cuts)
     for i in range(len(logits)):
         rows = [0, 2, ~9] if i < 3 else []
         guidance = Guidance(
@@ -77,7 +77,7 @@ def left(logits, bitmask, i: int, position: int, cut: Cut | None) -> torch.Tenso
     mask = [0, 2, -1, -1, -1][position] if i < 3 else -1
     if i < 3 and position == 2:
         return torch.nn.functional.one_hot(torch.tensor(9), SIZE).double()
-    masks = Masks(bitmask, torch.tensor([mask]))
+    masks = RowMasks(bitmask, torch.tensor([mask]))
     cut = cut or Cut(temperature=1.0)
     heat, cuts = columns([cut])
     words = cut_masks_reference(row, heat, cuts, masks, softcap=30.0).bitmask[0]
@@ -129,7 +129,9 @@ def test_a_canvas_is_cut_bit_for_bit_as_it_is_alone(step):
 def test_without_a_cut_nothing_is_read_twice(step):
     logits, uniform, _ = step
     for cuts in ([None] * B, ()):
-        marginals = Marginals(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, cuts)
+        marginals = TokenDistributions(
+            logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, cuts
+        )
         for i in range(B):
             guidance = Guidance(
                 guess=[0] * L, bitmask=None, rows=[], suspect=L, repaired=False, stop=L, scored=L
@@ -144,7 +146,7 @@ def test_a_constraint_is_told_of_whole_distributions(step):
     logits, uniform, _ = step
     every = np.full(WORDS, -1, dtype=np.int32).view(np.uint32)
     cut, whole = (
-        Marginals(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, cuts).scores(0)
+        TokenDistributions(logits, [0.5] * B, uniform, 30.0, MaskTable(WORDS), None, cuts).scores(0)
         for cuts in (CUTS, ())
     )
     for position in range(L):
@@ -250,7 +252,7 @@ def test_left_to_right_tokens_are_drawn_as_transformers_own_warpers_leave_them(c
     uniform = (torch.arange(n) / n).tolist()
 
     picks = pick(row.expand(n, -1).contiguous(), [None] * n, uniform, [heat] * n, None,
-                 Link(torch.device("cpu")), None, [one] * n)  # fmt: skip
+                 DeviceCopies(torch.device("cpu")), None, [one] * n)  # fmt: skip
 
     counts = torch.tensor(picks).bincount(minlength=500)
     assert (counts - n * warped.softmax(-1)[0]).abs().max() <= 1.01

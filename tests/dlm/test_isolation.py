@@ -16,7 +16,7 @@ import dlm.loop.denoise
 import dlm.loop.diffusion
 from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Policy, Regex, Request
 from dlm.grammar import GrammarError, Guidance, Unfinished
-from dlm.logits.distributions import Marginals
+from dlm.logits.distributions import TokenDistributions
 
 FINE = Regex("[0-9]{3,9}")
 DOOMED = Choice(["mage of the north", "mage of the south"])
@@ -145,7 +145,7 @@ def test_a_failure_that_is_kept_keeps_no_logits(engine, monkeypatch):
     """Its trace leads through functions that have them at hand: 134 MB for each canvas."""
     alive: list[weakref.ref] = []
 
-    class Watched(Marginals):
+    class Watched(TokenDistributions):
         def __init__(self, *args):
             super().__init__(*args)
             alive.append(weakref.ref(self))
@@ -153,7 +153,7 @@ def test_a_failure_that_is_kept_keeps_no_logits(engine, monkeypatch):
     def sabotage(engine, doomed):
         doomed.constraint = Faulty(doomed.constraint, "guide", KeyError("x"), 1)
 
-    monkeypatch.setattr(dlm.loop.denoise, "Marginals", Watched)
+    monkeypatch.setattr(dlm.loop.denoise, "TokenDistributions", Watched)
     kept = run(engine, sabotage)[1][-1]
     gc.collect()
     assert len(alive) > 2

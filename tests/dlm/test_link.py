@@ -2,11 +2,11 @@
 
 import torch
 
-from dlm.logits.canvas_logits import Link
+from dlm.logits.canvas_logits import DeviceCopies
 
 
 def test_tensors_of_all_kinds_arrive_in_one_copy():
-    link = Link(torch.device("cpu"))
+    link = DeviceCopies(torch.device("cpu"))
     sent = [
         torch.tensor([True, False, True]),
         torch.arange(5),
@@ -27,12 +27,14 @@ def test_tensors_of_all_kinds_arrive_in_one_copy():
 
 def test_tensors_begin_where_kernels_expect_it():
     """Triton compiles a kernel anew for tensors that do not begin at a multiple of 16 bytes."""
-    sent = Link(torch.device("cpu")).to_device(torch.ones(3), torch.arange(5), torch.ones(7).bool())
+    sent = DeviceCopies(torch.device("cpu")).to_device(
+        torch.ones(3), torch.arange(5), torch.ones(7).bool()
+    )
     assert len({tensor.data_ptr() % 16 for tensor in sent}) == 1
 
 
 def test_each_copy_to_the_host_counts():
-    link = Link(torch.device("cpu"))
+    link = DeviceCopies(torch.device("cpu"))
     for _ in range(3):
         assert link.to_host(torch.ones(2)).tolist() == [1, 1]
     assert link.copies == 3

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scores import scores_of
 
 from dlm.kernels.vocab import vocab_pass
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, Link, Logits
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 
 SIZE = 3000
 
@@ -42,7 +42,7 @@ def test_answers_are_those_of_whole_rows(seed, scale, share, dtype, softcap, hea
     allowed[rng.integers(SIZE)] = True
     inverse, uniform = torch.full((3,), heat), torch.zeros(3)
     found = vocab_pass(logits, inverse, uniform, softcap=softcap, threshold=THRESHOLD, k=CANDIDATES)
-    ours = Logits(found, logits, heat, softcap, Link(torch.device("cpu")))
+    ours = CanvasLogits(found, logits, heat, softcap, DeviceCopies(torch.device("cpu")))
     x = logits.double() if softcap is None else softcap * torch.tanh(logits.double() / softcap)
     rows = FullRows(x * heat)
 
@@ -80,7 +80,7 @@ def test_sums_over_classes_are_those_of_whole_rows(seed, scale, dtype, softcap, 
     logits[:, tokens[classes == 39]] = -torch.inf
     inverse, uniform = torch.full((3,), heat), torch.zeros(3)
     found = vocab_pass(logits, inverse, uniform, softcap=softcap, threshold=THRESHOLD, k=CANDIDATES)
-    ours = Logits(found, logits, heat, softcap, Link(torch.device("cpu")))
+    ours = CanvasLogits(found, logits, heat, softcap, DeviceCopies(torch.device("cpu")))
     x = logits.double() if softcap is None else softcap * torch.tanh(logits.double() / softcap)
     rows = FullRows((x * heat).masked_fill(logits.isneginf(), -torch.inf))
     expected = rows.class_sums(tokens, classes, 41, length)

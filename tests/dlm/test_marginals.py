@@ -15,8 +15,8 @@ import dlm.logits.distributions
 from dlm import JsonSchema, Regex, Request
 from dlm.grammar import Guidance
 from dlm.kernels.vocab import vocab_pass
-from dlm.logits.canvas_logits import Link
-from dlm.logits.distributions import Marginals
+from dlm.logits.canvas_logits import DeviceCopies
+from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import MaskTable
 
 B, L, SIZE = 3, 5, 700
@@ -29,11 +29,11 @@ def guidance(bitmask, rows) -> Guidance:
     )
 
 
-def marginals_of(logits: Tensor, heat: list[float], uniform: Tensor, softcap) -> Marginals:
-    return Marginals(logits, heat, uniform, softcap, MaskTable(WORDS))
+def marginals_of(logits: Tensor, heat: list[float], uniform: Tensor, softcap) -> TokenDistributions:
+    return TokenDistributions(logits, heat, uniform, softcap, MaskTable(WORDS))
 
 
-def drawn_of(marginals: Marginals) -> Tensor:
+def drawn_of(marginals: TokenDistributions) -> Tensor:
     return marginals.draws([1.0] * len(marginals.entropies))
 
 
@@ -216,9 +216,9 @@ def test_rows_are_read_again_only_where_a_mask_changes_something(monkeypatch):
 @pytest.fixture
 def to_host(monkeypatch):
     """The shapes of what has come to the host."""
-    shapes, original = [], Link.to_host
+    shapes, original = [], DeviceCopies.to_host
     monkeypatch.setattr(
-        Link, "to_host", lambda link, x, **_: shapes.append([*x.shape]) or original(link, x)
+        DeviceCopies, "to_host", lambda link, x, **_: shapes.append([*x.shape]) or original(link, x)
     )
     return shapes
 

@@ -4,7 +4,7 @@ import gc
 
 import torch
 
-from dlm.logits.canvas_logits import Link
+from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.masks import MaskTable
 
 WORDS = 3
@@ -24,7 +24,7 @@ def placed(table, wanted, link):
 
 
 def link():
-    return Link(torch.device("cpu"))
+    return DeviceCopies(torch.device("cpu"))
 
 
 def test_a_mask_is_sent_once_however_often_it_is_wanted():

@@ -25,7 +25,7 @@ from dlm import (
     Selection,
 )
 from dlm.decisions.labels import Labels
-from dlm.decisions.running import Asked, reading_work
+from dlm.decisions.running import RunningQuestion, reading_units
 from dlm.events import End
 
 INPUT = "Anna lives in Paris, and is aged 30. " * 6
@@ -212,7 +212,7 @@ def test_without_requests_that_wait_a_decision_has_all_slots(engine_of):
 def counted(monkeypatch):
     """Work of labels by step: of reading canvases, and of sums; of either, single pieces."""
     work = defaultdict(list)
-    step, read, forward = Engine.step, Asked.read, Labels.forward
+    step, read, forward = Engine.step, RunningQuestion.read, Labels.forward
     steps = 0
 
     def stepping(self):
@@ -221,7 +221,7 @@ def counted(monkeypatch):
         return step(self)
 
     def reading(self, scores):
-        work["read", steps].append(self.reading_work)
+        work["read", steps].append(self.reading_units)
         read(self, scores)
 
     def summing(self, scores):
@@ -230,7 +230,7 @@ def counted(monkeypatch):
             yield found
 
     monkeypatch.setattr(Engine, "step", stepping)
-    monkeypatch.setattr(Asked, "read", reading)
+    monkeypatch.setattr(RunningQuestion, "read", reading)
     monkeypatch.setattr(Labels, "forward", summing)
     return work
 
@@ -243,7 +243,7 @@ def test_a_step_does_its_share_of_a_large_decision_and_no_more(engine_of, counte
     values = [f"mark {7919 * i % 9973:04} of {104729 * i % 9967:04}, {i} red" for i in range(255)]
     large = Selection(choices=[Label(value) for value in values])
     labels = Labels(values, engine.vocabulary)
-    assert 6 * reading_work(labels) > work > labels.work
+    assert 6 * reading_units(labels) > work > labels.work
     asked = engine.add(decision([large] * 60, prompt=None, token_ids=PROMPT))
     ends, _ = ends_of(engine)
     assert len(ends[asked].answers) == 60

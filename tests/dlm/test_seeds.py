@@ -8,7 +8,7 @@ from values import PROMPT, V
 
 from dlm import Autoregressive, Regex, Request, RequestError
 from dlm.logits.sampling import generator
-from dlm.sequence import Numbers
+from dlm.sequence import DrawNumbers
 
 CPU = torch.device("cpu")
 SEEDS = [0, 1, -1, 2**32 - 1, 2**32, 2**63, -(2**63), 2**64 - 1, 2**64, 10**5000, -(10**5000)]
@@ -58,7 +58,7 @@ def test_what_is_no_integer_is_no_seed(seed):
 
 def test_a_refused_position_and_those_after_it_get_new_numbers():
     """However far ahead was asked before."""
-    near, far = Numbers(3, CPU), Numbers(3, CPU)
+    near, far = DrawNumbers(3, CPU), DrawNumbers(3, CPU)
     first = near.between(0, 5)
     assert far.between(0, 200)[:5] == first
     for numbers in (near, far):

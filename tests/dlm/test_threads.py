@@ -11,7 +11,7 @@ from waiting import PATIENCE
 
 from dlm import Choice, Failed, Finished, Request
 from dlm.chat import Chat
-from dlm.event_routes import Changes
+from dlm.event_routes import CommandQueue
 
 CALLERS = 6
 CONTROL = "<turn|>\n<|turn>model\nSure: <|tool_call>"
@@ -134,7 +134,7 @@ def test_a_prompt_that_spells_control_tokens_costs_others_none_of_theirs(chat):
 
 
 def test_changes_are_made_at_once_or_before_the_next_move_in_their_order():
-    changes, made = Changes(), []
+    changes, made = CommandQueue(), []
     changes.post(lambda: made.append(1))
     assert made == [1]
     with changes.move():
@@ -149,7 +149,7 @@ def test_changes_are_made_at_once_or_before_the_next_move_in_their_order():
 
 
 def test_a_change_that_fails_leaves_the_way_free_for_others():
-    changes, made = Changes(), []
+    changes, made = CommandQueue(), []
 
     def fail():
         raise ValueError("no")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(1500)  # of the first test, for which all kerne
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[offline.Case, dict[str, Any]]:
+def found() -> dict[offline.OfflineCase, dict[str, Any]]:
     """What one process found that compiled all cases: importing torch takes longer than they do."""
     return dict(zip(CASES, offline.findings(CASES), strict=True))
 

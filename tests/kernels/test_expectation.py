@@ -14,7 +14,7 @@ from torch import Tensor
 from dlm.kernels import expectation
 from dlm.kernels.expectation import Distributions, Flat, Listed
 from dlm.kernels.vocab import vocab_pass
-from dlm.kernels.vocab_rows import Masks
+from dlm.kernels.vocab_rows import RowMasks
 
 NOTHING = Listed(
     rows=torch.zeros(0, dtype=torch.int64),
@@ -24,7 +24,7 @@ NOTHING = Listed(
 )
 
 
-def flat_of(logits: Tensor, rows: Tensor, inverse: Tensor, masks: Masks | None, softcap) -> Flat:
+def flat_of(logits: Tensor, rows: Tensor, inverse: Tensor, masks: RowMasks | None, softcap) -> Flat:
     """`rows` of `logits`, with numbers and masks for each of these."""
     found = vocab_pass(logits, inverse, torch.zeros(len(rows)), masks, rows, softcap=softcap)
     return Flat(
@@ -37,7 +37,7 @@ def flat_of(logits: Tensor, rows: Tensor, inverse: Tensor, masks: Masks | None, 
     )
 
 
-def probabilities(logits: Tensor, inverse: Tensor, masks: Masks | None, softcap) -> Tensor:
+def probabilities(logits: Tensor, inverse: Tensor, masks: RowMasks | None, softcap) -> Tensor:
     """In fp64."""
     x = logits.double()
     if softcap is not None:
@@ -68,7 +68,7 @@ def test_flat_rows_have_the_mean_of_all_of_the_table(f, V, scale, softcap, dtype
     table = torch.randn(V, 5, generator=rng).to(dtype)
     rows, inverse = torch.randperm(N, generator=rng)[:f], torch.rand(f, generator=rng) + 1
     bitmask = torch.randint(-(2**31), 2**31, (3, -(-V // 32)), generator=rng).int() | 1
-    masks = Masks(bitmask, torch.randint(-1, 3, (f,), generator=rng)) if masked else None
+    masks = RowMasks(bitmask, torch.randint(-1, 3, (f,), generator=rng)) if masked else None
 
     flat = flat_of(logits, rows, inverse, masks, softcap)
     actual = Distributions(n=N, listed=NOTHING, flat=flat).expected(table)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dlm.kernels import vocab
 from dlm.kernels.vocab import vocab_pass, vocab_pass_reference
-from dlm.kernels.vocab_rows import Masks, VocabPass
+from dlm.kernels.vocab_rows import RowMasks, VocabPass
 
 ROUNDINGS = 16
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -91,13 +91,13 @@ def random_logits(n: int, V: int, dtype: torch.dtype, rng: torch.Generator) -> T
     return logits.masked_fill(forbidden, -torch.inf).to(dtype)
 
 
-def random_masks(n: int, V: int, rng: torch.Generator) -> Masks:
+def random_masks(n: int, V: int, rng: torch.Generator) -> RowMasks:
     """Six masks: of half of all tokens, all, none, one token, two of random words."""
     words = torch.randint(-(2**31), 2**31, (6, -(-V // 32) + 1), generator=rng)
     words[1], words[2:4] = -1, 0
     token = int(torch.randint(V, (), generator=rng))
     words[3, token // 32] = 1 << token % 32
-    return Masks(words.int(), torch.randint(-1, 6, (n,), generator=rng))
+    return RowMasks(words.int(), torch.randint(-1, 6, (n,), generator=rng))
 
 
 def heat(n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ def test_without_masks_every_token_is_allowed(by_kernel, rng):
     actual = vocab_pass(logits, *args, by_kernel=by_kernel)
 
     close(actual, logits, *args)
-    every = Masks(torch.zeros(0, 32, dtype=torch.int32), torch.full((3,), -1))
+    every = RowMasks(torch.zeros(0, 32, dtype=torch.int32), torch.full((3,), -1))
     masked = vocab_pass(logits, *args, every, by_kernel=by_kernel)
     assert torch.equal(actual.packed(), masked.packed())
 
@@ -165,7 +165,7 @@ def test_masks_may_leave_only_the_worst_of_saturated_logits(sign, by_kernel):
     """75 nats and more below the best: e to that is no fp32 number if the best counts."""
     logits = torch.full((2, 5000), 1000.0 * sign).bfloat16()
     logits[:, [7, 4500]] = torch.tensor([-1000.0, -900.0]).bfloat16()
-    masks = Masks(torch.zeros(1, 157, dtype=torch.int32), torch.tensor([0, 0]))
+    masks = RowMasks(torch.zeros(1, 157, dtype=torch.int32), torch.tensor([0, 0]))
     masks.bitmask[0, 7 // 32] = 1 << 7
     masks.bitmask[0, 4500 // 32] = 1 << (4500 % 32)
     args = torch.full((2,), 2.5), torch.tensor([0.1, 0.9]), masks
@@ -204,7 +204,7 @@ def test_a_row_that_may_take_nothing_says_so_and_harms_no_other(by_kernel, rng):
     logits[1, ::2], logits[2, 4999] = -torch.inf, -torch.inf
     bitmask = torch.tensor([[0], [0x55555555], [0]], dtype=torch.int32).repeat(1, 157)
     bitmask[2, 4999 // 32] = 1 << 4999 % 32
-    masks = Masks(bitmask, torch.tensor([0, 1, 2, -1]))
+    masks = RowMasks(bitmask, torch.tensor([0, 1, 2, -1]))
     args = inverse, uniform, masks
 
     actual = vocab_pass(logits, *args, k=4, by_kernel=by_kernel)
@@ -230,7 +230,7 @@ def test_memory_around_the_arguments_is_not_read(dtype, by_kernel, rng):
     wide = torch.full((4, 132 + 9), -1, dtype=torch.int32)
     wide[2, 5:-4] = torch.randint(2**31, (132,), generator=rng).int()
     wide[2, 5] = 1
-    masks = Masks(wide[1:3, 5:-4], torch.tensor([-1, 1, 1]))
+    masks = RowMasks(wide[1:3, 5:-4], torch.tensor([-1, 1, 1]))
     inverse, uniform = (torch.full((9,), torch.nan)[3:6].copy_(x) for x in heat(3, rng))
 
     actual = vocab_pass(logits, inverse, uniform, masks, by_kernel=by_kernel)
@@ -458,7 +458,7 @@ def test_a_whole_vocabulary_on_the_gpu_is_what_the_cpu_says(dtype, rng):
     masks = random_masks(64, 262_144, rng)
     expected = vocab_pass(logits, inverse, uniform, masks, softcap=30.0)
 
-    sent = Masks(masks.bitmask.cuda(), masks.rows.cuda())
+    sent = RowMasks(masks.bitmask.cuda(), masks.rows.cuda())
     args = logits.cuda(), inverse.cuda(), uniform.cuda(), sent
     actual = VocabPass(*(x.cpu() for x in vocab_pass(*args, softcap=30.0)))
 

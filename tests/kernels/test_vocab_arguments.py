@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dlm.kernels.vocab import vocab_pass
-from dlm.kernels.vocab_rows import Masks
+from dlm.kernels.vocab_rows import RowMasks
 
 
 @pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
@@ -41,7 +41,7 @@ def test_arguments_that_do_not_fit_are_refused(change, message, by_kernel):
     } | change
     if isinstance(args.get("masks"), tuple):
         shape, rows = args["masks"]
-        args["masks"] = Masks(torch.zeros(shape, dtype=torch.int32), torch.tensor(rows))
+        args["masks"] = RowMasks(torch.zeros(shape, dtype=torch.int32), torch.tensor(rows))
 
     with pytest.raises(ValueError, match=message):
         vocab_pass(**args, by_kernel=by_kernel)
@@ -56,7 +56,7 @@ def test_arguments_that_do_not_fit_are_refused(change, message, by_kernel):
     ],
 )
 def test_bitmasks_that_do_not_fit_are_refused(bitmask, message):
-    masks = Masks(bitmask, torch.tensor([0, 1]))
+    masks = RowMasks(bitmask, torch.tensor([0, 1]))
 
     with pytest.raises(ValueError, match=message):
         vocab_pass(torch.zeros(2, 33), torch.ones(2), torch.zeros(2), masks)

@@ -11,7 +11,7 @@ from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks, cut_masks_reference
-from dlm.kernels.vocab_rows import Masks
+from dlm.kernels.vocab_rows import RowMasks
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
@@ -25,7 +25,7 @@ def cuts_of(n: int, top_k=0, top_p=1.0, min_p=0.0) -> Cuts:
     return Cuts(k.int(), p.float(), least.float())
 
 
-def bits(masks: Masks, V: int) -> Tensor:
+def bits(masks: RowMasks, V: int) -> Tensor:
     token = torch.arange(V)
     return (masks.bitmask[masks.rows][:, token // 32] >> token % 32 & 1).bool()
 
@@ -38,16 +38,16 @@ def random_logits(n: int, V: int, dtype: torch.dtype, rng: torch.Generator) -> T
     return logits.masked_fill(forbidden, -torch.inf).to(dtype)
 
 
-def random_masks(n: int, V: int, rng: torch.Generator) -> Masks:
+def random_masks(n: int, V: int, rng: torch.Generator) -> RowMasks:
     """Masks of half of all tokens, all, none, one token, and random words."""
     words = torch.randint(-(2**31), 2**31, (5, -(-V // 32) + 1), generator=rng)
     words[1], words[2:4] = -1, 0
     token = int(torch.randint(V, (), generator=rng))
     words[3, token // 32] = 1 << token % 32
-    return Masks(words.int(), torch.randint(-1, 5, (n,), generator=rng))
+    return RowMasks(words.int(), torch.randint(-1, 5, (n,), generator=rng))
 
 
-def close(actual: Masks, logits: Tensor, heat: Tensor, cuts: Cuts, *args, **kw) -> None:
+def close(actual: RowMasks, logits: Tensor, heat: Tensor, cuts: Cuts, *args, **kw) -> None:
     """Whether `actual` lies between the reference's masks for slightly stricter and laxer cuts."""
     V, k = logits.shape[1], cuts.top_k
     strict = Cuts(
@@ -165,7 +165,7 @@ def test_the_cut_is_made_among_what_a_mask_allows(by_kernel):
     logits = torch.arange(100.0)[None].repeat(3, 1)
     bitmask = torch.zeros(2, 4, dtype=torch.int32)
     bitmask[0, 0], bitmask[1, 0] = 1 << 3, 1 << 3 | 1 << 5
-    masks = Masks(bitmask, torch.tensor([0, 1, -1]))
+    masks = RowMasks(bitmask, torch.tensor([0, 1, -1]))
     cuts = cuts_of(3, [1, 0, 0], [1.0, 0.1, 1.0], [0.0, 0.0, 0.9])
 
     found = cut_masks(logits, torch.ones(3), cuts, masks, by_kernel=by_kernel)
@@ -196,7 +196,7 @@ def test_some_rows_are_cut_as_if_they_were_all(by_kernel, rng):
 
     alone = [
         cut_masks(logits[rows[i, None]], heat[i, None], Cuts(*(c[i, None] for c in cuts)),
-                  Masks(masks.bitmask, masks.rows[i, None]), by_kernel=by_kernel).bitmask
+                  RowMasks(masks.bitmask, masks.rows[i, None]), by_kernel=by_kernel).bitmask
         for i in range(4)
     ]  # fmt: skip
     assert torch.equal(actual.bitmask, torch.cat(alone))
@@ -212,7 +212,7 @@ def test_memory_around_the_arguments_is_neither_read_nor_written(by_kernel, rng)
     logits[1, 5:9] = torch.tensor([math.nan, math.inf, -math.nan, math.nan])
     wide = torch.full((4, 132 + 9), -1, dtype=torch.int32)
     wide[2, 5] = 1
-    masks, heat = Masks(wide[1:3, 5:-4], torch.tensor([-1, 1, 1])), torch.ones(3)
+    masks, heat = RowMasks(wide[1:3, 5:-4], torch.tensor([-1, 1, 1])), torch.ones(3)
     cuts = cuts_of(3, 50, 0.9)
 
     actual = cut_masks(logits, heat, cuts, masks, by_kernel=by_kernel)
@@ -238,7 +238,7 @@ def test_a_row_with_a_nan_or_an_infinity_is_not_cut(by_kernel, rng):
 def test_a_row_that_may_take_nothing_still_may_not(by_kernel):
     logits = torch.full((2, 40), -torch.inf)
     logits[1, 7] = 1
-    masks = Masks(torch.tensor([[1, 0]], dtype=torch.int32), torch.tensor([-1, 0]))
+    masks = RowMasks(torch.tensor([[1, 0]], dtype=torch.int32), torch.tensor([-1, 0]))
 
     for cuts in (cuts_of(2, 1), cuts_of(2, 0, 0.5), cuts_of(2, 0, 1.0, 0.5), cuts_of(2)):
         assert not cut_masks(logits, torch.ones(2), cuts, masks, by_kernel=by_kernel).bitmask.any()
@@ -312,9 +312,9 @@ def test_a_whole_vocabulary_is_cut_on_the_gpu_as_on_the_cpu(dtype, rng):
     logits, masks = random_logits(32, 262_144, dtype, rng), random_masks(32, 262_144, rng)
     heat, cuts = torch.ones(32), cuts_of(32, [0, 1, 64, 5000] * 8, [0.9, 1.0] * 16)
 
-    sent = Masks(masks.bitmask.cuda(), masks.rows.cuda())
+    sent = RowMasks(masks.bitmask.cuda(), masks.rows.cuda())
     on_gpu = Cuts(*(c.cuda() for c in cuts))
     found = cut_masks(logits.cuda(), heat.cuda(), on_gpu, sent, softcap=30.0)
 
-    actual = Masks(*(x.cpu() for x in found))
+    actual = RowMasks(*(x.cpu() for x in found))
     close(actual, logits, heat, cuts, masks, softcap=30.0)

@@ -16,7 +16,7 @@ from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, 
 from transformers.utils import logging
 
 from dlm.integrations.causal_lm import cache_name
-from dlm.logits.distributions import Marginals
+from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import MaskTable
 from dlm.models import DiffusionGemma, KVCache, checkpoint
 
@@ -144,7 +144,7 @@ def soft_embedding(model: DiffusionGemma, logits: Tensor) -> Tensor:
     """What the engine shows `model` of its `logits [B, L, V]` at a temperature of 1."""
     B, L, V = logits.shape
     table, uniform = MaskTable(-(-V // 32)), torch.zeros(B, L)
-    marginals = Marginals(logits, [1.0] * B, uniform, model.softcap, table)
+    marginals = TokenDistributions(logits, [1.0] * B, uniform, model.softcap, table)
     return model.expected_embedding(marginals.distributions()).view(B, L, -1).clone()
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from dlm.models import objective
-from dlm.models.objective import Batch
+from dlm.models.objective import TrainingBatch
 
 # fp32 in another order of sums, as between ours and transformers; the packed masks are wider.
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -21,9 +21,9 @@ def model(pair):
 
 
 @pytest.fixture
-def batch(reference, rng) -> Batch:
+def batch(reference, rng) -> TrainingBatch:
     """Two samples of unequal lengths; canvases early, late, overlapping and past the end."""
-    return Batch(
+    return TrainingBatch(
         tokens=reference.draw(rng, 2, 30),
         lengths=torch.tensor([30, 21]),
         answers=torch.tensor([4, 9]),
@@ -164,7 +164,7 @@ def test_the_loss_is_the_cross_entropy_of_what_the_model_says_apart(
 @pytest.mark.parametrize("steps", [1, 2])
 def test_canvases_are_scored_at_every_step_of_decoding(pair, reference, rng, passes, steps):
     B, K = 6, 8
-    batch = Batch(
+    batch = TrainingBatch(
         tokens=reference.draw(rng, B, 20),
         lengths=torch.full((B,), 20),
         answers=torch.full((B,), 4),
@@ -281,7 +281,7 @@ def test_clutter_counts_what_is_corrupted_right_before():
 def test_each_canvas_is_corrupted_at_a_rate_of_its_own(pair, reference, rng, passes):
     """Rates as they are leave at most 1 of 8 positions changed in 9 %, one rate of .5 in 3.5 %."""
     B, K, L = 64, 4, reference.CANVAS
-    batch = Batch(
+    batch = TrainingBatch(
         tokens=reference.draw(rng, B, 2 + L),
         lengths=torch.full((B,), 2 + L),
         answers=torch.full((B,), 2),
@@ -367,7 +367,7 @@ def test_tokens_are_scored_at_the_places_of_canvases_that_should_become_them(bat
 def test_some_noise_is_what_a_decoder_could_err_with(rng):
     """Tokens from before the canvas, and its own a place or two aside; most is anything."""
     B, K, L = 64, 2, 8
-    batch = Batch(
+    batch = TrainingBatch(
         tokens=torch.arange(100, 120).repeat(B, 1),
         lengths=torch.full((B,), 20),
         answers=torch.full((B,), 10),

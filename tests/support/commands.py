@@ -22,7 +22,7 @@ def batched(monkeypatch: pytest.MonkeyPatch, *args: object) -> tuple[Any, str]:
     """The exit code of `batch.py`, and what it says on stderr."""
     import batch
 
-    monkeypatch.setattr("dlm.collector.collect_seldom", lambda: None)  # for its own process
+    monkeypatch.setattr("dlm.collector.tune_garbage_collector", lambda: None)  # for its own process
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
     with redirect_stderr(io.StringIO()) as said:
         code = ended(monkeypatch, batch, *args)

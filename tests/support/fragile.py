@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from dlm.batch.rows import Row
+from dlm.batch.rows import InputRow
 
 
 class Fragile:
@@ -47,7 +47,7 @@ def vanish(place: int) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def torn() -> Iterator[Row]:
+def torn() -> Iterator[InputRow]:
     """Rows of a file that cannot be read to its end."""
-    yield from (Row(number, str(number)) for number in range(20))
+    yield from (InputRow(number, str(number)) for number in range(20))
     raise OSError("the disk is gone")

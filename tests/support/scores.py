@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from dlm.kernels.vocab import vocab_pass
-from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, Link, Logits
+from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 
 
-def scores_of(logits: Tensor, argmax: Sequence[int] | None = None) -> Logits:
+def scores_of(logits: Tensor, argmax: Sequence[int] | None = None) -> CanvasLogits:
     """Of `logits [L, V]` at a temperature of 1; a test may say what is to pass for their argmax."""
     L = len(logits)
     found = vocab_pass(logits, torch.ones(L), torch.zeros(L), threshold=THRESHOLD, k=CANDIDATES)
-    scores = Logits(found, logits, 1.0, None, Link(logits.device))
+    scores = CanvasLogits(found, logits, 1.0, None, DeviceCopies(logits.device))
     if argmax is not None:
         scores.argmax = list(argmax)
     return scores

@@ -34,7 +34,7 @@ from dlm.integrations.ray.cluster import Call, Cluster
 from dlm.loading import Loading
 from dlm.openai.errors import told
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
-from dlm.serving.guard import CLIENT, ClientGoneError, while_there
+from dlm.serving.guard import CLIENT, ClientGoneError, until_disconnected
 from dlm.serving.metrics import merged
 from dlm.serving.settings import Settings
 
@@ -114,7 +114,7 @@ class Relay(Routes):
             prefix = await asyncio.to_thread(prefix_of, raw)
         client = self.guard.client(request)
         call = Call(prefix=prefix, method=request.method, client=client, path=path, body=raw)
-        return _Relayed(*await while_there(request, self._begun(call)))
+        return _Relayed(*await until_disconnected(request, self._begun(call)))
 
     async def _begun(self, call: Call) -> tuple[Messages, list[Message]]:
         """An answer, and its first two messages: status and headers, and what is sent with them."""
@@ -152,7 +152,7 @@ class _Relayed(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             with suppress(ClientGoneError):
-                await while_there(Request(scope, receive), self._send(send))
+                await until_disconnected(Request(scope, receive), self._send(send))
         finally:
             self._answer.cancel()
 

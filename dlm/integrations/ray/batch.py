@@ -23,15 +23,15 @@ from ray.data import ActorPoolStrategy, DataContext, Datasource, ReadTask, read_
 from ray.data.block import BlockMetadata
 from ray.exceptions import RayError
 
-from dlm.batch.batch import Batch, Ended, Form, take
-from dlm.batch.rows import Rest, Row
-from dlm.collector import collect_seldom
+from dlm.batch.batch import AnswerForm, Batch, Ended, take
+from dlm.batch.rows import InputRow, Rest
+from dlm.collector import tune_garbage_collector
 from dlm.errors import DlmError, failure
 from dlm.integrations.ray.cluster import Owner, end_with
 from dlm.loading import Loading
 
-Start = Callable[[], Batch]  # loads an engine; it travels to an actor
-Block = Sequence[Row]
+LoadBatch = Callable[[], Batch]  # loads an engine; it travels to an actor
+Block = Sequence[InputRow]
 
 _CALLS = 4  # blocks under way in an actor, so that its slots are full while one of them ends
 _WAITING = 2  # blocks that wait there for one of these to end
@@ -49,8 +49,8 @@ class Actors:
     alone with an actor; one that still gets no answer is an error, and the others succeed.
     """
 
-    start: Start
-    form: Form
+    start: LoadBatch
+    form: AnswerForm
     count: int
     ahead: int
     resources: dict[str, Any]
@@ -158,10 +158,10 @@ def _blocks(rest: Rest, size: int) -> Iterator[pyarrow.Table]:
 class _Actor:
     """What each actor of the pool has: a thread that steps an engine, and calls that wait."""
 
-    def __init__(self, start: Start, owner: Owner):
+    def __init__(self, start: LoadBatch, owner: Owner):
         end_with(owner)
         self._problem: DlmError | None = None
-        self._rows = SimpleQueue[Row | None]()
+        self._rows = SimpleQueue[InputRow | None]()
         self._asked: dict[int, list[Future[Ended]]] = {}  # by the row's number
         self._lock = Lock()  # over it
         try:
@@ -169,7 +169,7 @@ class _Actor:
         except Exception as error:  # raised here, it would be one line in a core dump of Ray's
             self._problem = failure(error)
             return
-        collect_seldom()
+        tune_garbage_collector()
         Thread(target=self._serve, name="dlm-batch", daemon=True).start()
 
     def __call__(self, table: pyarrow.Table) -> pyarrow.Table:
@@ -183,7 +183,7 @@ class _Actor:
         futures = [self._ask(row) for row in block]
         return [future.result() for future in futures]
 
-    def _ask(self, row: Row) -> Future[Ended]:
+    def _ask(self, row: InputRow) -> Future[Ended]:
         """A row may be asked for again while it is under way: where Ray lost the connection."""
         future = Future[Ended]()
         with self._lock:
@@ -210,7 +210,7 @@ class _Actor:
             future.set_result(ended)
 
 
-def loaded(loading: Loading, form: Form, ahead: int) -> Batch:
+def loaded(loading: Loading, form: AnswerForm, ahead: int) -> Batch:
     """What an actor starts with: an engine for up to `ahead` rows."""
     return Batch(loading.engine(), form, ahead)
 

@@ -121,7 +121,7 @@ class Admitted:
     suffix: list[int]  # tokens that its prompt ends with, so that the answer begins behind it
 
 
-class Admission:
+class FrontEndAdmission:
     """For any number of threads. Grammars are compiled in processes of their own."""
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Any, policy: Policy):

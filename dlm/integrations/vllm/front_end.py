@@ -20,8 +20,8 @@ from dlm.grammar import CrashError, GrammarError, Task
 from dlm.integrations.vllm.admission import (
     KEY,
     TOOLS,
-    Admission,
     Admitted,
+    FrontEndAdmission,
     ToolsText,
     check_options,
     forged_tools,
@@ -44,16 +44,16 @@ class FrontEnd:
         self._threads = ThreadPoolExecutor(2, "dlm-admission")
         # vLLM's own is changed by each call of it, which no other thread may see.
         own = copy.deepcopy(tokenizer)
-        self._made: Future[Admission] = self._threads.submit(self._make, own)
+        self._made: Future[FrontEndAdmission] = self._threads.submit(self._make, own)
 
-    def _make(self, tokenizer: Any) -> Admission:
+    def _make(self, tokenizer: Any) -> FrontEndAdmission:
         parallel = self._vllm_config.parallel_config
         if getattr(parallel, "enable_batch_sharded_sampling", False):
             raise RequestError("constraints are not served with batch-sharded sampling")
         if tokenizer is None:
             raise RequestError("constraints are not served without a tokenizer")
         policy = Policy.server(allow_client_grammars=True, flags=False)
-        return Admission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
+        return FrontEndAdmission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
 
     def asked(self, params: Any) -> bool:
         """Whether `params` ask for a constraint. Raises `RequestError` for what is refused."""

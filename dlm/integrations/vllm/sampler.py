@@ -21,12 +21,12 @@ from dlm.errors import failure
 from dlm.grammar import Unfinished
 from dlm.integrations.vllm.needs import MOVED
 from dlm.integrations.vllm.slots import Slot, Slots
-from dlm.logits.canvas_logits import Link
+from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.guided import GuidedCanvas, LogitsGuide, name_rows_
 
 
 @dataclass(frozen=True, slots=True)
-class Canvas:
+class ConstrainedCanvas:
     """A constrained request's rows in a step."""
 
     index: int  # of vLLM's slot
@@ -57,7 +57,7 @@ class ConstrainedSampler:
                 self._give_up(logits, canvases)
         if not held:
             return self._inner(logits, input_batch, *args, **kwargs)
-        (where,) = Link(logits.device).to_device(torch.tensor(held))
+        (where,) = DeviceCopies(logits.device).to_device(torch.tensor(held))
         places = [getattr(self._states, name) for name in MOVED]
         places.append(self._inner.req_states.draft_tokens)
         before = [place[where].clone() for place in places]
@@ -66,28 +66,28 @@ class ConstrainedSampler:
             place[where] = value
         return output
 
-    def _constrained(self, input_batch: Any) -> list[Canvas]:
+    def _constrained(self, input_batch: Any) -> list[ConstrainedCanvas]:
         if input_batch.num_draft_tokens == 0 or not len(self._slots):
             return []
         n = input_batch.num_reqs
         indices = input_batch.idx_mapping_np[:n].tolist()
         starts = input_batch.cu_num_logits_np[: n + 1].tolist()
         return [
-            Canvas(index, slot, first, end - first)
+            ConstrainedCanvas(index, slot, first, end - first)
             for index, first, end in zip(indices, starts, starts[1:], strict=False)
             if end > first and (slot := self._slots.get(index)) is not None
         ]
 
-    def _prepare(self, logits: Tensor, canvases: Sequence[Canvas]) -> list[int]:
+    def _prepare(self, logits: Tensor, canvases: Sequence[ConstrainedCanvas]) -> list[int]:
         """Commit what was taken, rewrite the rows of the rest; return the slots that are held."""
         states = self._states
         indices = torch.tensor([canvas.index for canvas in canvases])
-        (where,) = Link(logits.device).to_device(indices)
+        (where,) = DeviceCopies(logits.device).to_device(indices)
         columns = [states.is_encoder_phase, states.step, states.max_steps]
         numbers = torch.stack([column[where].long() for column in columns], dim=1)
         read = torch.cat((numbers, states.argmax_canvas[where]), dim=1).tolist()
-        denoised: list[tuple[Canvas, bool]] = []
-        failed: list[Canvas] = []
+        denoised: list[tuple[ConstrainedCanvas, bool]] = []
+        failed: list[ConstrainedCanvas] = []
         for canvas, (committing, step, most, *tokens) in zip(canvases, read, strict=True):
             if canvas.slot.error is not None:
                 failed.append(canvas)
@@ -124,7 +124,7 @@ class ConstrainedSampler:
         self._give_up(logits, failed)
         return held
 
-    def _give_up(self, logits: Tensor, canvases: Sequence[Canvas]) -> None:
+    def _give_up(self, logits: Tensor, canvases: Sequence[ConstrainedCanvas]) -> None:
         """Have canvases of failed requests converge now, on what the scheduler takes for an error;
         one that is committed in this step says so at once."""
         try:

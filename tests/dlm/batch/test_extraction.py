@@ -9,7 +9,7 @@ from values import V
 
 from dlm import Choice, JsonSchema, Regex, Tools
 from dlm.batch.batch import Batch, Extraction, answers
-from dlm.batch.rows import Row, Template
+from dlm.batch.rows import InputRow, Template
 
 PERSON = {
     "type": "object",
@@ -23,7 +23,7 @@ def extraction(**more):
 
 
 def answered(engine, form, values, ahead=8):
-    rows = [Row(number, value) for number, value in enumerate(values)]
+    rows = [InputRow(number, value) for number, value in enumerate(values)]
     found = dict(answers(rows, Batch(engine, form, ahead)))
     assert len(found) == len(rows)
     assert not engine.busy
@@ -108,7 +108,7 @@ def test_no_more_rows_are_read_than_there_is_room_for(engine_of, slots):
     def rows():
         for number in range(30):
             read.append(number)
-            yield Row(number, "hi" if number % 2 else 3)  # every other one is refused at once
+            yield InputRow(number, "hi" if number % 2 else 3)  # every other one is refused at once
 
     form = extraction(constraint=Choice(["a"]))
     next(answers(rows(), Batch(engine, form, 4)))

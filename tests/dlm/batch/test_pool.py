@@ -7,14 +7,14 @@ import pytest
 
 from dlm.batch.batch import Extraction, answers
 from dlm.batch.pool import Pool
-from dlm.batch.rows import Row, Template
+from dlm.batch.rows import InputRow, Template
 from dlm.errors import DlmError
 
 FORM = Extraction(template=Template.column("text"))
 
 
 def answered(values, start=fragile.start, count=2):
-    rows = [Row(number, value) for number, value in enumerate(values)]
+    rows = [InputRow(number, value) for number, value in enumerate(values)]
     with closing(Pool(start, count, FORM, ahead=4)) as pool:
         found = list(answers(rows, pool))
         assert not pool.busy

@@ -20,7 +20,7 @@ from waiting import wait_until
 
 from dlm import JsonSchema
 from dlm.batch.batch import Batch, Extraction, answers
-from dlm.batch.rows import Rest, Row, Template
+from dlm.batch.rows import InputRow, Rest, Template
 from dlm.errors import DlmError
 from dlm.integrations.ray.batch import Actors
 from dlm.integrations.ray.cluster import joined
@@ -54,7 +54,7 @@ def actors(cluster, start):
 
 
 def test_a_row_that_ends_its_actors_is_an_error_and_those_beside_it_are_answered(cluster):
-    rows = [Row(number, "kill" if number == 5 else str(number)) for number in range(20)]
+    rows = [InputRow(number, "kill" if number == 5 else str(number)) for number in range(20)]
     rest = Rest(partial(iter, rows), 18, frozenset({7}))
     found = list(actors(cluster, fragile.start).answers(rest))
     wanted = set(range(18)) - {7}
@@ -70,7 +70,7 @@ def test_a_row_that_ends_its_actors_is_an_error_and_those_beside_it_are_answered
 @pytest.mark.parametrize(
     ("start", "read", "problem"),
     [
-        (fragile.refuse, partial(iter, [Row(0, "a")]), r"^ValueError: no such model$"),
+        (fragile.refuse, partial(iter, [InputRow(0, "a")]), r"^ValueError: no such model$"),
         (fragile.start, fragile.torn, r"^OSError: the disk is gone$"),
     ],
 )
@@ -84,7 +84,7 @@ def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(
 ):
     path, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     ask = "Extract name, age as JSON. This is Olga Lopez, {} years old."
-    rows = [Row(number, ask.format(20 + number)) for number in range(ROWS)]
+    rows = [InputRow(number, ask.format(20 + number)) for number in range(ROWS)]
     path.write_text("".join(json.dumps(row.value) + "\n" for row in rows))
     schema = {"type": "object", "additionalProperties": {"type": "string", "maxLength": 20}}
     options = ["--input", path, "--output", out, "--schema", json.dumps(schema)]

@@ -11,7 +11,7 @@ from dlm.errors import DlmError, RequestError
 from dlm.grammar import BudgetError, Vocabulary
 from dlm.integrations.vllm.admission import (
     TOOLS,
-    Admission,
+    FrontEndAdmission,
     Payload,
     check_options,
     is_asked,
@@ -28,7 +28,7 @@ STOPS = (1, 106, 50)
 @pytest.fixture(scope="module")
 def admission(chat):
     vocabulary = Vocabulary.from_tokenizer(chat.tokenizer, V, STOPS, 0)
-    made = Admission(vocabulary, chat.tokenizer, POLICY)
+    made = FrontEndAdmission(vocabulary, chat.tokenizer, POLICY)
     yield made
     made.close()
 

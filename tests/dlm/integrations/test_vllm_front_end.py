@@ -18,7 +18,7 @@ from dlm.grammar import (
     Task,
     Vocabulary,
 )
-from dlm.integrations.vllm.admission import KEY, Admission, Admitted
+from dlm.integrations.vllm.admission import KEY, Admitted, FrontEndAdmission
 from dlm.integrations.vllm.front_end import FrontEnd
 
 
@@ -115,7 +115,7 @@ def compiling(monkeypatch):
         tasks.append(task)
         return task
 
-    monkeypatch.setattr(Admission, "compile", compile_later)
+    monkeypatch.setattr(FrontEndAdmission, "compile", compile_later)
     return tasks
 
 

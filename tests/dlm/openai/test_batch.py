@@ -8,9 +8,9 @@ from gated import Gated
 from values import V
 
 from dlm.batch.batch import Batch, answers
-from dlm.batch.rows import Row, json_row
+from dlm.batch.rows import InputRow, json_row
 from dlm.errors import RequestError
-from dlm.openai.batch import Lines
+from dlm.openai.batch import BatchLines
 
 CHAT = "/v1/chat/completions"
 
@@ -22,7 +22,7 @@ def line(id, url=CHAT, **more):
 
 def answered(engine, lines, ahead=64):
     rows = (json_row(number, text.encode()) for number, text in enumerate(lines))
-    return (answer for _, answer in answers(rows, Batch(engine, Lines(("tiny",)), ahead)))
+    return (answer for _, answer in answers(rows, Batch(engine, BatchLines(("tiny",)), ahead)))
 
 
 def answers_of(engine, lines, **more):
@@ -110,11 +110,11 @@ def test_several_answers_of_a_line_end_together_where_one_fails(engine_of):
 
 
 def test_two_lines_of_one_name_are_refused_before_any_is_answered():
-    rows = [Row(i, json.loads(text)) for i, text in enumerate([line("a"), "3", line("b")])]
-    lines = Lines(("tiny",))
+    rows = [InputRow(i, json.loads(text)) for i, text in enumerate([line("a"), "3", line("b")])]
+    lines = BatchLines(("tiny",))
     lines.check(rows)
     with pytest.raises(RequestError, match="custom_id 'a' of row 3 is that of row 0 too"):
-        lines.check([*rows, Row(3, {"custom_id": "a"})])
+        lines.check([*rows, InputRow(3, {"custom_id": "a"})])
 
 
 def test_completions_are_answered_too(engine):
@@ -126,4 +126,4 @@ def test_completions_are_answered_too(engine):
 
 def test_an_answer_tells_which_row_it_is_for_even_where_the_row_has_no_id(engine):
     found = list(answered(engine, [line("a"), "{", line("a", temperature=9)]))
-    assert sorted(map(Lines(("tiny",)).row_of, found)) == [0, 1, 2]
+    assert sorted(map(BatchLines(("tiny",)).row_of, found)) == [0, 1, 2]

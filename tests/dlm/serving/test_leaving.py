@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlm.serving.async_engine import Opening
-from dlm.serving.guard import while_there
+from dlm.serving.async_engine import PreparedRequests
+from dlm.serving.guard import until_disconnected
 
 
 def test_what_is_prepared_for_who_has_left_is_discarded():
@@ -19,7 +19,7 @@ def test_what_is_prepared_for_who_has_left_is_discarded():
                 opening.__exit__(KeyError, KeyError(), None)
             return SimpleNamespace(discard=lambda: discarded.append(number))
 
-    opening, discarded = Opening(Slow()), []
+    opening, discarded = PreparedRequests(Slow()), []
     for number in (1, 2):
         opening.prepare(number)
     assert discarded == [1, 2]
@@ -38,7 +38,7 @@ def test_what_was_opened_too_late_is_undone():
             return "opened"
 
         undone = []
-        asking = asyncio.ensure_future(while_there(Staying(), work(), undone.append))
+        asking = asyncio.ensure_future(until_disconnected(Staying(), work(), undone.append))
         with pytest.raises(asyncio.CancelledError):
             await asking
         await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from scores import scores_of
 
 from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema
 from dlm.grammar.masks import bits as masks
-from dlm.grammar.masks.bits import Masks
+from dlm.grammar.masks.bits import GrammarMasks
 
 SIZE, L = 100, 12
 
@@ -20,7 +20,7 @@ def few(monkeypatch):
 
 
 def test_a_row_is_made_once_and_told_apart(few):
-    table = Masks(SIZE)
+    table = GrammarMasks(SIZE)
     some = table.changed(None, add=[3, 31, 99])
     assert tokens_in(table.words(some), SIZE) == {3, 31, 99}
     assert table.changed(None, add=[99, 31, 3]) == some
@@ -34,7 +34,7 @@ def test_a_row_is_made_once_and_told_apart(few):
 
 
 def test_rows_stay_as_the_table_grows(few):
-    table = Masks(SIZE)
+    table = GrammarMasks(SIZE)
     made = {table.changed(None, add=[token]): token for token in range(40)}
     assert len(made) == 40
     assert all(tokens_in(table.words(row), SIZE) == {token} for row, token in made.items())
@@ -45,7 +45,7 @@ def test_rows_stay_as_the_table_grows(few):
 
 
 def test_sets_with_the_same_tokens_share_a_row():
-    table = Masks(SIZE)
+    table = GrammarMasks(SIZE)
     first = table.changed(None, add=[1, 2])
     assert table.changed(table.changed(None, add=[1, 2, 3]), remove=[3]) == first
     assert table.kept("other name", table.words(first).copy()) == first
@@ -53,7 +53,7 @@ def test_sets_with_the_same_tokens_share_a_row():
 
 
 def test_a_table_is_begun_anew_only_when_it_is_asked_to_be(few):
-    table = Masks(SIZE)
+    table = GrammarMasks(SIZE)
     rows = [table.changed(None, add=[token]) for token in range(3)]
     old, age = table.table, table.age
     table.trim()

@@ -8,7 +8,7 @@ import pytest
 
 from dlm.grammar import Compiler, JsonSchema, Matcher
 from dlm.grammar.masks.bits import tokens_in
-from dlm.grammar.masks.walk import Table
+from dlm.grammar.masks.walk import WalkTable
 from dlm.grammar.parse import terminal_masks
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
@@ -79,8 +79,8 @@ def test_tokens_that_lead_to_the_same_place_are_as_far_from_the_end(vocabulary, 
 def test_what_is_shared_is_kept_where_all_else_is_forgotten(vocabulary, sharing, monkeypatch):
     grammar = sharing.compile(JsonSchema({"type": "string"}))
     before = Matcher(grammar).allowed().copy()
-    walks, walk = [], Table.walk
-    monkeypatch.setattr(Table, "walk", lambda *args: walks.append(args) or walk(*args))
+    walks, walk = [], WalkTable.walk
+    monkeypatch.setattr(WalkTable, "walk", lambda *args: walks.append(args) or walk(*args))
     for most in (1 << 40, 0):
         monkeypatch.setattr(terminal_masks, "_MOST", most)
         grammar.masks.clear()

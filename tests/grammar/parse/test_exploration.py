@@ -4,7 +4,7 @@ import pytest
 
 from dlm.grammar import Compiler, Grammar, JsonSchema, Matcher, Regex
 from dlm.grammar.errors import Unfinished
-from dlm.grammar.masks.walk import Table
+from dlm.grammar.masks.walk import WalkTable
 
 ADDRESS = {"type": "string", "format": "uri"}
 CASES = {
@@ -35,8 +35,8 @@ def test_no_mask_walks_the_vocabulary_once_terminals_are_explored(
     vocabulary, spec, text, work, monkeypatch
 ):
     compiled, walks = explored(vocabulary, spec, work), []
-    walk = Table.walk
-    monkeypatch.setattr(Table, "walk", lambda *args: walks.append(args) or walk(*args))
+    walk = WalkTable.walk
+    monkeypatch.setattr(WalkTable, "walk", lambda *args: walks.append(args) or walk(*args))
 
     def masks(compiled):
         matcher, found = Matcher(compiled), []

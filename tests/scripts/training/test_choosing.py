@@ -9,18 +9,18 @@ from training import choosing
 from training.batches import tokenizer_of
 
 import dlm.models
-from dlm.models.objective import Batch
+from dlm.models.objective import TrainingBatch
 
 TINY = Path(dlm.models.__file__).parent / "tiny"
 B = 12
 
 
 @pytest.fixture
-def pool(rng) -> Batch:
+def pool(rng) -> TrainingBatch:
     """Samples that their first token numbers."""
     tokens = torch.randint(1000, (B, 8), generator=rng)
     tokens[:, 0] = torch.arange(B)
-    return Batch(
+    return TrainingBatch(
         tokens=tokens,
         lengths=torch.full((B,), 8),
         answers=torch.full((B,), 3),
