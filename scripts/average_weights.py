@@ -11,11 +11,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from command_line import Parser, fail
 from safetensors.torch import save_file
 from torch import Tensor
 from training.train import STATE
 
+from dlm.cli.command_line import Parser, fail
 from dlm.models import ModelError, checkpoint
 
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 import triton
 from checkout import commit
-from kernel_cases import Case, Sizes, cases
+from kernel_cases import OfflineCase, Sizes, cases
 from predicted import predicted
 from rich.console import Console
 from rich.table import Table
@@ -84,7 +84,7 @@ def measured(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def measure(case: Case, bandwidth: float, rate: float) -> dict[str, Any]:
+def measure(case: OfflineCase, bandwidth: float, rate: float) -> dict[str, Any]:
     expected = case.reference().float()
     error = (case.run().float() - expected).abs().max() / expected.abs().max()
     best = 1e6 * max(case.moved / bandwidth, case.operations / rate)

@@ -20,7 +20,6 @@ from typing import Any, get_args
 
 import torch
 from checkout import commit
-from command_line import Parser, fail
 from random_weights import random_model
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import dlm
 from dlm.chat import Chat
+from dlm.cli.command_line import Parser, fail
 from dlm.engine import BUILT_IN
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from command_line import fail
+from dlm.cli.command_line import fail
 
 SERVE = Path(__file__).with_name("serve.py")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -22,11 +22,11 @@ from typing import Any
 
 import compare_steps
 import torch
-from judging import is_exact
 from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion
 
 import dlm
+from dlm.cli.comparison.judging import is_exact
 from dlm.engine import BUILT_IN
 from dlm.grammar import Reasoning
 

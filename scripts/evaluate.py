@@ -16,9 +16,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 
-from command_line import fail
-from engine_options import DECODINGS
-from judging import found, meaning, same, spec_of, wanted
+from measure.answers import meaning, spec_of, wanted
 from rich.console import Console
 from rich.table import Table
 from scipy import stats
@@ -26,6 +24,9 @@ from training.exams import exams
 from training.samples import Sample
 
 import dlm
+from dlm.cli.command_line import fail
+from dlm.cli.comparison.judging import found, same
+from dlm.cli.engine_options import DECODINGS
 from dlm.loading import Loading, Writes
 
 

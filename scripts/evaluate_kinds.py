@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 
 from evaluate import arguments, paired
-from judging import meaning, same, spec_of, wanted
+from measure.answers import meaning, spec_of, wanted
 from rich.console import Console
 from rich.table import Table
 from training.extraction import extract
@@ -22,6 +22,7 @@ from training.samples import Sample
 from training.tools import tool_call
 
 import dlm
+from dlm.cli.comparison.judging import same
 from dlm.grammar import Spec
 
 

@@ -13,12 +13,12 @@ from random import Random
 from typing import Any
 
 import torch
-from judging import is_exact, is_valid
 from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion
 
 import dlm
 from dlm.chat import Chat
+from dlm.cli.comparison.judging import is_exact, is_valid
 from dlm.engine import BUILT_IN
 from dlm.integrations.transformers import Constrain
 

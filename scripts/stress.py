@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from judging import is_valid
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from dlm import DecodeConfig, JsonSchema, Stats
+from dlm.cli.comparison.judging import is_valid
 from dlm.grammar import (
     BudgetError,
     Candidates,

@@ -32,7 +32,9 @@ def run(monkeypatch, capsys):
 
     def command(path: Path, *options: str) -> dict:
         args = ["maskbench.py", "--data", str(path), "--json", *options]
-        monkeypatch.setattr(maskbench, "collect_seldom", lambda: None)  # for its own process
+        monkeypatch.setattr(
+            maskbench, "tune_garbage_collector", lambda: None
+        )  # for its own process
         monkeypatch.setattr(sys, "argv", args)
         maskbench.main()
         return json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Commands of scripts/, run in the process of a test."""
+"""Commands of dlm.cli and of scripts/, run in the process of a test."""
 
 import io
 import signal
@@ -11,19 +11,20 @@ import pytest
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, script: ModuleType, *args: object) -> Any:
-    """The exit code of a command line."""
-    monkeypatch.setattr(sys, "argv", [f"{script.__name__}.py", *map(str, args)])
+    """Return the exit code of a command line; messages begin with the name of its script."""
+    name = script.__name__.rpartition(".")[2]
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, args)])
     with pytest.raises(SystemExit) as end:
         script.main()
     return end.value.code
 
 
 def batched(monkeypatch: pytest.MonkeyPatch, *args: object) -> tuple[Any, str]:
-    """The exit code of `batch.py`, and what it says on stderr."""
-    import batch
+    """Return the exit code of `batch.py` and its stderr."""
+    from dlm.cli import batch
 
     monkeypatch.setattr("dlm.collector.tune_garbage_collector", lambda: None)  # for its own process
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest has its own
-    with redirect_stderr(io.StringIO()) as said:
+    with redirect_stderr(io.StringIO()) as stderr:
         code = ended(monkeypatch, batch, *args)
-    return code, said.getvalue()
+    return code, stderr.getvalue()

@@ -7,7 +7,6 @@ from random import Random
 
 import jsonschema
 import pytest
-from judging import leaves
 from training import extraction
 from training.data import sample
 from training.draws import Draw
@@ -20,6 +19,8 @@ from training.prose import ruffled
 from training.samples import dumps, plain
 from training.tools import native, tool_call
 from training.words import accented, listed
+
+from dlm.cli.comparison.judging import leaves
 
 
 def strings(value):

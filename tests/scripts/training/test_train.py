@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 import torch
-from judging import leaves
 from safetensors.torch import load_file, save_file
 from training import batches, dense, directory, optimisers, train
 from training.extraction import extract
 from transformers import AutoTokenizer
 
 import dlm.models
+from dlm.cli.comparison.judging import leaves
 from dlm.models import checkpoint
 from dlm.models.layers import Experts
 

@@ -1,0 +1,276 @@
+"""Extract from a file of texts, or answer a file of OpenAI's batch lines, all slots full.
+
+    dlm batch --input rows.csv --schema s.json --output out.jsonl --column text
+    dlm batch --input rows.jsonl --schema s.json --output out.jsonl \\
+        --template "Extract name, age as JSON. {text}" --workers 2
+    dlm batch --input requests.jsonl --output answers.jsonl     # custom_id, url, body
+
+Answers are written in the order in which rows finish. After a kill, the same command continues with
+the missing rows. Exit codes: 0 all rows have answers, 1 some are errors, 2 bad usage, 130
+interrupted.
+"""
+
+import argparse
+import hashlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlm.cli.command_line import (
+    Parser,
+    UsageError,
+    fail,
+    interruptible,
+    open_streams,
+    stop_at,
+)
+from dlm.cli.constraints import add_options, constraint_of, kind_of, read_source
+from dlm.cli.engine_options import (
+    CUTS,
+    add_asking,
+    add_engine_options,
+    add_ray,
+    cuts_of,
+    loading_of,
+    model_names,
+)
+
+if TYPE_CHECKING:
+    from dlm.batch.batch import AnswerForm, Batch, Ended, Output, Runner
+    from dlm.batch.rows import Rest, Rows, Template
+
+    Answer = Callable[[Rest], Iterator[Ended]]
+
+# Options of texts. OpenAI's lines have fields for them.
+_OF_TEXTS = ("id", "max_tokens", "seed", "system", "temperature", *CUTS)
+_AS_GIVEN = ("temperature", *CUTS)  # recorded as given: their defaults may depend on other options
+# Further options that answers depend on.
+_OF_ANSWERS = (
+    *("column", "template", "unenforced", "additional_properties", "whitespace"),
+    *("kv", "decoding", "policy", "served_model_name"),
+)
+
+
+def main() -> None:
+    open_streams()
+    stop_at(signal.SIGINT)
+    args = arguments()
+    import dlm  # slow, so after errors of the arguments
+
+    try:
+        failed = run(args, read_source(args))
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    except (UsageError, dlm.DlmError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    sys.exit(1 if failed else 0)
+
+
+def run(args: argparse.Namespace, source: str | None) -> int:
+    """Answer all rows that have no answer yet; return the number of failed rows of all runs.
+
+    Errors of the file and of the options are raised before a model is loaded.
+    """
+    from dlm.batch.batch import Output
+    from dlm.batch.rows import Rest, rows_of
+
+    rows = rows_of(args.input.absolute())  # a worker on Ray has another directory
+    form = form_of(args, rows, source)
+    with closing(Output(args.output, settings(args, rows, form, source), form)) as output:
+        total = min(sum(1 for _ in rows.read()), args.limit or sys.maxsize)
+        if len(output.done & set(range(total))) < total:
+            with answering(args, form) as answer:
+                follow(answer(Rest(rows.read, total, frozenset(output.done))), output, total)
+        print(f"{len(output.done)} rows, {output.failed} errors", file=sys.stderr)
+        return output.failed
+
+
+@contextmanager
+def answering(args: argparse.Namespace, form: "AnswerForm") -> "Iterator[Answer]":
+    """Provide what answers rows: an engine here, processes, or the actors of a Ray cluster."""
+    if args.ray is None:
+        from dlm.batch.batch import answers
+
+        with closing(runner(args, form)) as one:
+            interruptible()
+            yield lambda rest: answers(rest(), one)
+        return
+    from dlm.integrations.ray.batch import Actors, loaded
+    from dlm.integrations.ray.cluster import joined
+
+    interruptible()  # so that a cluster made here is shut down
+    with joined(args.ray, args.workers) as cluster:
+        loading, resources = cluster.places(loading_of(args), args.workers)
+        ahead = _ahead(args)
+        start = partial(loaded, loading, form, ahead)
+        actors = Actors(
+            start=start,
+            form=form,
+            count=args.workers,
+            ahead=ahead,
+            resources=resources,
+            owner=cluster.owner,
+        )
+        yield actors.answers
+
+
+def follow(ended: "Iterator[Ended]", output: "Output", total: int) -> None:
+    """Write answers as they come, and show the progress."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        done = sum(number < total for number in output.done)
+        bar = progress.add_task("", total=total, completed=done, rate="")
+        for _, answer in ended:
+            output.write(answer)
+            speed = progress.tasks[0].speed
+            rate = "" if speed is None else f"{speed:.1f} rows/s, {output.failed} errors"
+            progress.update(bar, advance=1, rate=rate)
+
+
+def form_of(args: argparse.Namespace, rows: "Rows", source: str | None) -> "AnswerForm":
+    """Return the form of the rows: OpenAI's lines, if they look so and no flag needs texts."""
+    from dlm.batch.batch import Extraction
+    from dlm.openai.batch import BatchLines, are_lines
+
+    free = kind_of(args) is None and args.column is None and args.template is None
+    if free and are_lines(rows):
+        given = next((name for name in _OF_TEXTS if getattr(args, name) is not None), None)
+        if given is not None:
+            flag = f"--{given.replace('_', '-')}"
+            raise UsageError(f"{flag} with OpenAI's lines: each line has a field for it")
+        lines = BatchLines(model_names(args))
+        lines.check(rows.read())
+        return lines
+    if args.served_model_name is not None:
+        raise UsageError("--served-model-name takes OpenAI's lines: no other row names a model")
+    if args.id is not None:
+        rows.need(args.id)
+    return Extraction(
+        template=template_of(args, rows),
+        constraint=constraint_of(args, source),
+        max_tokens=256 if args.max_tokens is None else args.max_tokens,
+        seed=args.seed or 0,
+        system=args.system,
+        cuts=cuts_of(args),
+        temperature=1.0 if args.temperature is None else args.temperature,
+        id=args.id,
+    )
+
+
+def template_of(args: argparse.Namespace, rows: "Rows") -> "Template":
+    """Return the template of prompts. Raises `UsageError` for fields that no row has."""
+    from dlm.batch.rows import InputError, Template
+
+    if args.template is not None:
+        template = Template.parse(args.template)
+        for name in template.fields:
+            try:
+                rows.need(name)
+            except InputError as error:
+                raise UsageError(f"--template reads {{{name}}}: {error}") from error
+        return template
+    if args.column is not None:
+        rows.need(args.column)
+        return Template.column(args.column)
+    return Template.column(rows.text_column())
+
+
+def settings(
+    args: argparse.Namespace, rows: "Rows", form: "AnswerForm", source: str | None
+) -> dict[str, Any]:
+    """Return the settings that answers depend on; answers of other settings are not mixed in."""
+    constraint = source and f"{kind_of(args)} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    return {
+        "input": rows.digest(),
+        "constraint": constraint,
+        "model": str(Path(args.model).resolve()) if args.model else "tiny (built in)",
+        **{name: getattr(form, name, None) for name in _OF_TEXTS if name not in _AS_GIVEN},
+        **{name: getattr(args, name) for name in _AS_GIVEN},
+        **{name: getattr(args, name) for name in _OF_ANSWERS},
+    }
+
+
+def runner(args: argparse.Namespace, form: "AnswerForm") -> "Runner":
+    from dlm.batch.pool import Pool
+
+    start = partial(batch_of, args, form)
+    return start(0) if args.workers == 1 else Pool(start, args.workers, form, _ahead(args))
+
+
+def batch_of(args: argparse.Namespace, form: "AnswerForm", place: int) -> "Batch":
+    """Return the batch of the worker at `place`: an engine on its share of devices and cores."""
+    import os
+
+    import torch
+
+    from dlm.batch.batch import Batch
+    from dlm.collector import tune_garbage_collector
+
+    if args.workers > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // args.workers))
+    devices = args.device.split(",") if args.device else [None]
+    own = argparse.Namespace(**{**vars(args), "device": devices[place % len(devices)]})
+    engine = loading_of(own).engine()
+    tune_garbage_collector()
+    return Batch(engine, form, _ahead(args))
+
+
+def _ahead(args: argparse.Namespace) -> int:
+    """Return the number of rows an engine holds: those that run, and as many that compile."""
+    return 2 * args.slots
+
+
+def arguments() -> argparse.Namespace:
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    purpose = "The rows: a file whose name ends in .jsonl, .csv or .parquet."
+    add("--input", type=Path, required=True, metavar="FILE", help=purpose)
+    purpose = (
+        "Where the answers go, as JSON lines. If it holds some already, the run goes on from them."
+    )
+    add("--output", type=Path, required=True, metavar="FILE", help=purpose)
+    purpose = "The column that holds the prompt. Default: prompt, text, or the only one."
+    add("--column", metavar="NAME", help=purpose)
+    purpose = "The prompt of each row, with {NAME} where a field of the row goes."
+    add("--template", metavar="TEXT", help=purpose)
+    purpose = "A column whose value is copied into each answer, as its id."
+    add("--id", metavar="NAME", help=purpose)
+    add_options(parser)
+    add_asking(parser)
+    add("--max-tokens", type=int, metavar="N", help="The most tokens of an answer. Default: 256.")
+    purpose = "The seed of the first row; each row after it has one more. Default: 0."
+    add("--seed", type=int, metavar="N", help=purpose)
+    add("--limit", type=int, metavar="N", help="Answer only the first N rows. Default: all.")
+    purpose = "How many processes answer, each with an engine."
+    add("--workers", type=int, default=1, metavar="N", help=purpose)
+    purpose = "Run the workers on a Ray cluster. Without ADDRESS, one is made on this machine."
+    add_ray(parser, purpose)
+    add_engine_options(parser, "rows each engine answers at once", "all")
+    purpose = "The device of each worker, in turn. Default: cuda if there is one, else cpu."
+    add("--device", metavar="NAME,...", help=purpose)
+    args = parser.parse_args()
+    for name in ("max_tokens", "limit", "workers", "slots"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            fail(f"--{name.replace('_', '-')} is {value}: it takes at least 1")
+    if args.seed is not None and not 0 <= args.seed < 2**63:
+        fail(f"--seed is {args.seed}: it takes 0 to 2**63 - 1")
+    if args.column is not None and args.template is not None:
+        fail("--column with --template: the template says which fields are read")
+    if args.ray is not None and "," in (args.device or ""):
+        fail(f"--device {args.device} with --ray: Ray deals devices out, it takes one kind of them")
+    return args

@@ -1,0 +1,109 @@
+"""The start of a command and its errors: one line on stderr, and an exit code.
+
+It imports only what is quick to import: a signal may come at once.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+_ENDS = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
+
+
+class UsageError(Exception):
+    """A command line that cannot be followed."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Options of a command: help with defaults, `--version`, and errors as one line."""
+
+    def __init__(self, doc: str | None = None, **more: Any):
+        """`doc` is the command's docstring: its first paragraph describes the command, the rest is
+        shown after the options."""
+        if doc is not None:
+            description, _, epilog = doc.strip().partition("\n\n")
+            more = {"description": description, "epilog": epilog, **more}
+        super().__init__(formatter_class=_Help, add_help=False, **more)
+        self.add_argument("-h", "--help", action="help", help="Show this help and exit.")
+        self.add_argument("--version", action=_Version, help="Show the version of dlm and exit.")
+
+    def error(self, message: str) -> NoReturn:
+        fail(message)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose options end with their defaults."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        if any(action.default is none for none in (None, False, argparse.SUPPRESS)):
+            return text
+        if action.default in ("", []):
+            return text
+        return f"{text} Default: %(default)s."
+
+
+class _Version(argparse.Action):
+    """An option that prints the installed version. The version is looked up only then."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"dlm {version('dlm')}")
+        parser.exit()
+
+
+def fail(message: str, code: int = 2) -> NoReturn:
+    """Print `message` as one line on stderr, after the command's name, and exit with `code`."""
+    text = " ".join(message.split()).encode("utf-8", "backslashreplace").decode()
+    print(f"{command_name()}: {text}", file=sys.stderr)
+    sys.exit(code)
+
+
+def command_name() -> str:
+    """Return the name that messages begin with: `dlm generate`, or the name of a script."""
+    return Path(sys.argv[0]).name
+
+
+def open_streams() -> None:
+    """Open each standard stream that the caller has closed on the null device.
+
+    Otherwise the next file that is opened would get the stream's number, and text for the stream
+    would be written into that file. Child processes inherit the opened streams.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, os.fdopen(nowhere, mode))
+
+
+def stop_at(*numbers: signal.Signals) -> None:
+    """Make SIGINT or SIGTERM, whichever are named, end the process at once.
+
+    A signal that the caller has set to be ignored stays ignored.
+    """
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
+def interruptible() -> None:
+    """Make SIGINT raise `KeyboardInterrupt` again, once everything is imported and loaded."""
+    if signal.getsignal(signal.SIGINT) is _stop:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _stop(number: int, _: Any) -> None:
+    """Exit without an exception: torch does not survive an exception while it is imported."""
+    text, code = _ENDS[signal.Signals(number)]
+    show_cursor = "\x1b[?25h\n" if os.isatty(2) else ""
+    os.write(2, f"{show_cursor}{command_name()}: {text}\n".encode())
+    os._exit(code)

@@ -1,0 +1,125 @@
+"""Flags of engines: which model, on which device, under which policy."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlm.loading import Loading
+
+POLICIES = {"none": False, "data": "data", "all": True}
+DECODINGS = ("canvas", "drafted", "left-to-right")
+LIMITS = {  # of the policy
+    "max_source_bytes": "The most bytes of the names, values and patterns of a schema, or of all "
+    "tools together, or of a text. Default: 65536.",
+    "max_depth": "The most levels of a schema, or brackets of a text within one another. "
+    "Default: 64.",
+    "max_options": "The most options of a choice. Default: 1000.",
+    "max_tools": "The most tools of a request. Default: 128.",
+}
+CUTS = ("top_k", "top_p", "min_p")
+LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
+
+
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    purpose = (
+        "How the model writes: canvas denoises whole canvases, left-to-right writes one token "
+        "after another, drafted writes left to right from drafts of canvases."
+    )
+    parser.add_argument("--decoding", choices=DECODINGS, default="canvas", help=purpose)
+
+
+def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str) -> None:
+    """Add the flags of an engine. `slots` describes a slot; `policy` is the default policy."""
+    add = parser.add_argument
+    add_model(parser)
+    purpose = (
+        "The most tokens whose keys and values are stored, of all requests together. "
+        "Default: as many as fit what a GPU has left; on the CPU there is no bound."
+    )
+    add("--cache-tokens", type=int, metavar="N", help=purpose)
+    add("--slots", type=int, default=8, metavar="N", help=f"How many {slots}.")
+    add_decoding(parser)
+    purpose = (
+        "Which constraints may be asked for: none, data (schemas, choices and tools), or all "
+        "(regexes and grammars too)."
+    )
+    add("--policy", choices=POLICIES, default=policy, help=purpose)
+    for limit, purpose in LIMITS.items():
+        add(f"--{limit.replace('_', '-')}", type=int, metavar="N", help=purpose)
+    purpose = (
+        "The names by which requests may ask for the model. Default: the name of its directory, or "
+        "tiny."
+    )
+    add("--served-model-name", nargs="+", metavar="NAME", help=purpose)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    purpose = "A DiffusionGemma directory. Default: the built-in model, tiny, on the CPU."
+    parser.add_argument("--model", metavar="DIR", help=purpose)
+    purpose = (
+        "The type in which keys and values are stored: fp8, bf16, fp16 or fp32; auto is the type "
+        "in which they are computed."
+    )
+    parser.add_argument("--kv", default="auto", metavar="TYPE", help=purpose)
+
+
+def add_asking(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a request other than its prompt."""
+    add = parser.add_argument
+    add("--system", metavar="TEXT", help="A system message that comes before the prompt.")
+    purpose = (
+        "How freely the answer is drawn, 0 to 2: 0 takes the likeliest token. "
+        "Default: 1 on canvases, which is the model's own schedule, and 0 left to right."
+    )
+    add("--temperature", type=float, metavar="T", help=purpose)
+    purpose = "Draw only from the K likeliest tokens at each position. Default: from all."
+    add("--top-k", type=int, metavar="K", help=purpose)
+    purpose = (
+        "Draw only from the likeliest tokens whose probabilities come to P. Default: from all."
+    )
+    add("--top-p", type=float, metavar="P", help=purpose)
+    purpose = "Draw only tokens that are at least P times as likely as the likeliest. Default: any."
+    add("--min-p", type=float, metavar="P", help=purpose)
+
+
+def cuts_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the cuts of distributions that are given, as arguments of a `Request`."""
+    given = {name: getattr(args, name) for name in CUTS}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def temperature_of(args: argparse.Namespace) -> float:
+    """Return the temperature of left-to-right decoding, by which a request's is multiplied.
+
+    It is 0 unless a temperature is given: then no token is drawn at random.
+    """
+    return 0.0 if getattr(args, "temperature", None) is None else 1.0
+
+
+def add_ray(parser: argparse.ArgumentParser, purpose: str) -> None:
+    parser.add_argument("--ray", nargs="?", const=LOCAL_RAY, metavar="ADDRESS", help=purpose)
+
+
+def loading_of(args: argparse.Namespace) -> "Loading":
+    """Return the description of the engine that the flags ask for."""
+    import dlm  # slow, so after errors of the arguments
+    from dlm.loading import Loading
+
+    limits = {name: found for name in LIMITS if (found := getattr(args, name)) is not None}
+    return Loading(
+        model=args.model and str(Path(args.model).resolve()),
+        device=args.device,
+        slots=args.slots,
+        policy=dlm.Policy.server(POLICIES[args.policy], **limits),
+        kv=args.kv,
+        cache_tokens=args.cache_tokens,
+        writes=args.decoding,
+        temperature=temperature_of(args),
+    )
+
+
+def model_names(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the names by which requests may ask for the model."""
+    own = Path(args.model).resolve().name if args.model else "tiny"
+    return tuple(args.served_model_name or [own])

@@ -1,0 +1,125 @@
+"""Print the memory of a model by part, the slots that fit each GPU and the least time of a step.
+
+It needs the model's config alone and reads no weights.
+
+    dlm plan --model DIR --slots 4 --context 8192 --kv fp8 --weights nvfp4
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dlm.cli.command_line import Parser, fail
+from dlm.models import ModelConfig, ModelError, plan
+from dlm.models.checkpoint import read_json
+
+MEMORIES = (24, 32, 96, 141)  # GB: RTX 4090, RTX 5090, RTX PRO 6000, H200
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    purpose = "A DiffusionGemma directory, or its config.json."
+    add("--model", required=True, metavar="DIR|FILE", help=purpose)
+    add("--slots", type=int, default=8, metavar="N", help="How many requests run at once.")
+    purpose = "The tokens of each request, prompt and answer together."
+    add("--context", type=int, default=8192, metavar="T", help=purpose)
+    purpose = "The type in which keys and values are stored."
+    add("--kv", choices=("fp8", "bf16"), default="fp8", help=purpose)
+    purpose = "The type of the experts' weights; all others are bf16."
+    add("--weights", choices=("nvfp4", "bf16"), default="nvfp4", help=purpose)
+    add("--json", action="store_true", help="Print one JSON object instead of tables.")
+    args = parser.parse_args()
+    try:
+        path = Path(args.model)
+        if not path.exists():
+            fail(f"there is no directory or file {path}")
+        config = ModelConfig.from_hf(read_json(path / "config.json" if path.is_dir() else path))
+        load = plan.Load(
+            slots=args.slots, context=args.context, cache=args.kv, weights=args.weights
+        )
+        found = report(config, load)
+    except ModelError as error:
+        fail(str(error))
+    if args.json:
+        print(json.dumps(found))
+    else:
+        show(found)
+
+
+def report(config: ModelConfig, load: plan.Load) -> dict[str, Any]:
+    """Return all figures: bytes, milliseconds and numbers of tokens."""
+    return {
+        "counted": "the text stack; a vision tower is not loaded, and a file has it on top",
+        "load": asdict(load),
+        "parameters": plan.parameters(config),
+        "weights": plan.weight_bytes(config, load.weights),
+        "cache_per_token": plan.cache_per_token(config, load.cache),
+        "cache_per_slot": plan.cache_bytes(config, load.context, load.cache),
+        "state_per_slot": plan.state_bytes(config),
+        "transient": plan.transient_bytes(config, load.slots),
+        "total": plan.total_bytes(config, load),
+        "reserved": plan.RESERVED,
+        "fits": {f"{gb} GB": asdict(plan.room(config, load, gb * 10**9)) for gb in MEMORIES},
+        "step": {gpu.name: plan.step_times(config, load, gpu) for gpu in plan.GPUS},
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    console, load = Console(width=100), found["load"]
+    console.print(
+        f"Slots: {load['slots']}, of {load['context']:,} tokens each. Cache: {load['cache']}. "
+        f"Experts: {load['weights']}. Counted: {found['counted']}.",
+        highlight=False,
+    )
+    memory = Table(title="Memory", title_justify="left")
+    memory.add_column("part")
+    memory.add_column("GB", justify="right")
+    for part, size in found["weights"].items():
+        count = found["parameters"][part] / 1e9
+        memory.add_row(f"weights: {part}, {count:.2f} billion", gigabytes(size))
+    count = sum(found["parameters"].values()) / 1e9
+    memory.add_row(f"weights: all, {count:.2f} billion", gigabytes(sum(found["weights"].values())))
+    for kind, size in found["cache_per_token"].items():
+        memory.add_row(f"cache of a token, {kind}: {size:,} bytes", "")
+    memory.add_row("cache of a slot", gigabytes(found["cache_per_slot"]))
+    memory.add_row("soft embedding and canvas of a slot", gigabytes(found["state_per_slot"]))
+    largest = max(found["transient"], key=found["transient"].__getitem__)
+    memory.add_row(f"largest transient: {largest}", gigabytes(found["transient"][largest]))
+    memory.add_row("total", gigabytes(found["total"]))
+    console.print(memory)
+
+    fits = Table(title="What fits", title_justify="left")
+    for column in (
+        "GPU",
+        f"slots of {load['context']:,} tokens",
+        f"tokens, slots: {load['slots']}",
+    ):
+        fits.add_column(column, justify="right")
+    for memory_size, room in found["fits"].items():
+        context = "none" if room["context"] is None else f"{room['context']:,}"
+        fits.add_row(memory_size, f"{room['slots']:,}", context)
+    console.print(fits)
+
+    step = Table(title="Least milliseconds of a step: memory / arithmetic", title_justify="left")
+    step.add_column("GPU")
+    for part in next(iter(found["step"].values())):
+        step.add_column(part, justify="right")
+    for gpu, parts in found["step"].items():
+        step.add_row(gpu, *(milliseconds(times) for times in parts.values()))
+    console.print(step)
+
+
+def milliseconds(times: dict[str, float] | float) -> str:
+    """Return the cell of a time: by memory and by arithmetic if it has both."""
+    if isinstance(times, dict):
+        return f"{times['memory']:.2f} / {times['arithmetic']:.2f}"
+    return f"{times:.2f}"
+
+
+def gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3f}"

@@ -1,0 +1,250 @@
+"""Serve a diffusion model over HTTP, as OpenAI's API and vLLM's users expect it.
+
+    dlm serve                                  # the built-in model, on this machine
+    dlm serve --model DIR --host 0.0.0.0 --api-key KEY --slots 16
+    dlm serve --model DIR --replicas 4         # engines on Ray at one address
+
+`docs/serving.md` has the routes, the fields and the metrics. Exit codes: 0 stopped by a signal, 2
+bad usage, a bad model or an address that it cannot listen on, 130 interrupted while it starts.
+"""
+
+import argparse
+import os
+import signal
+import ssl
+import sys
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from dlm.cli import address
+from dlm.cli.command_line import Parser, fail, interruptible, open_streams, stop_at
+from dlm.cli.engine_options import (
+    LOCAL_RAY,
+    add_engine_options,
+    add_ray,
+    loading_of,
+    model_names,
+)
+
+if TYPE_CHECKING:
+    from dlm.serving.protocol import Connections
+    from dlm.serving.settings import Settings
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CONNECTIONS = (
+    "max_header_bytes",
+    "header_timeout",
+    "max_connections",
+    "max_connections_per_address",
+)
+HOSTS = (
+    "The names that a request's Host may have; * is any. Default: this machine's own where there "
+    "is no key, any where there is one."
+)
+RESERVED = (
+    "How many slots are kept for clients that have none. Default: one for each key but the first, "
+    "at most a fourth of the slots."
+)
+KEYS = "DLM_API_KEYS"  # environment variable with keys, separated by spaces; `ps` does not show it
+
+
+def main() -> None:
+    open_streams()
+    stop_at(signal.SIGINT)
+    args = arguments()
+    try:
+        import dlm
+        from dlm.serving.settings import Settings
+    except ModuleNotFoundError as error:
+        fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
+    try:
+        settings = Settings(
+            names=model_names(args),
+            slots=args.slots,
+            max_queue=args.max_queue,
+            api_keys=tuple(args.api_key),
+            reserved_slots=reserved(args),
+            allowed_origins=tuple(args.allowed_origins),
+            allowed_hosts=allowed_hosts(args),
+            root_path=args.root_path,
+            request_ids=args.enable_request_id_headers,
+            max_body_bytes=args.max_body_bytes,
+        )
+        if args.replicas is None:
+            serve_here(args, settings)
+        else:
+            serve_on_ray(args, settings)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    except dlm.DlmError as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        fail(f"{error} for {sys.executable}: pip install 'dlm[serve]'")
+
+
+def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
+    """Serve one engine in this process."""
+    import uvicorn
+
+    from dlm.serving.app import app_of
+    from dlm.serving.protocol import Limits
+    from dlm.serving.server import IDLE_SECONDS, DrainingServer
+
+    address.check(args)
+    connections = connections_of(args)
+    given = {"head_bytes": args.max_header_bytes, "head_seconds": args.header_timeout}
+    limits = Limits(**{name: value for name, value in given.items() if value is not None})
+    app, service = app_of(loading_of(args).engine(), settings)
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        host=args.host,
+        port=args.port,
+        uds=args.uds,
+        root_path="",  # the application knows it
+        ssl_keyfile=args.ssl_keyfile,
+        ssl_certfile=args.ssl_certfile,
+        ssl_ca_certs=args.ssl_ca_certs,
+        ssl_cert_reqs=ssl.CERT_NONE if args.ssl_ca_certs is None else ssl.CERT_REQUIRED,
+        log_level=args.log_level,
+        server_header=False,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=10,
+    )
+    interruptible()
+    DrainingServer(config, service, args.shutdown_timeout, connections, limits).run()
+
+
+def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
+    """Serve several engines, each in a process of its own, by Ray Serve.
+
+    The first signal drains the server, the second ends running requests.
+    """
+    from dlm.integrations.ray.application import served
+    from dlm.integrations.ray.cluster import joined
+
+    listening = {
+        "host": args.host,
+        "port": args.port,
+        "ssl_keyfile": args.ssl_keyfile,
+        "ssl_certfile": args.ssl_certfile,
+    }
+    if args.ray is None:
+        address.check(args)
+    occurred = SimpleQueue[str]()
+    interruptible()  # so that a Ray made here is shut down
+    with (
+        joined(args.ray or LOCAL_RAY, args.replicas) as cluster,
+        served(
+            cluster, loading_of(args), settings, args.replicas, args.log_level, **listening
+        ) as server,
+    ):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: occurred.put("signal"))
+
+        def drain(seconds: float) -> None:
+            server.drain(seconds)
+            occurred.put("drained")
+
+        occurred.get()
+        Thread(target=drain, args=(args.shutdown_timeout,), daemon=True).start()
+        if occurred.get() == "signal":
+            server.drain(0)
+
+
+def arguments() -> argparse.Namespace:
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add_engine_options(parser, "requests run at once", "data")
+    purpose = "The device of the model. Default: cuda if there is one, else cpu."
+    add("--device", metavar="NAME", help=purpose)
+    add("--reserved-slots", type=int, metavar="N", help=RESERVED)
+    purpose = "How many requests may wait for a slot; more are answered with status 429."
+    add("--max-queue", type=int, default=256, metavar="N", help=purpose)
+    purpose = "Run this many engines, each in a process of its own, on Ray. Default: one, here."
+    add("--replicas", type=int, metavar="N", help=purpose)
+    purpose = "The Ray cluster of the replicas. Default: one that is made on this machine."
+    add_ray(parser, purpose)
+    purpose = "The address to listen on; one that other machines can reach needs an --api-key."
+    add("--host", default="127.0.0.1", help=purpose)
+    add("--port", type=int, default=8000, help="The port to listen on; 0 takes any that is free.")
+    add("--uds", metavar="PATH", help="A Unix socket to listen on, instead of host and port.")
+    purpose = f"A key that requests must have. May be given several times, or in {KEYS}."
+    add("--api-key", action="append", default=[], metavar="KEY", help=purpose)
+    purpose = "The origins of web pages that may use the server. Default: its own page only."
+    add("--allowed-origins", nargs="+", default=[], metavar="URL", help=purpose)
+    add("--allowed-hosts", nargs="+", metavar="NAME", help=HOSTS)
+    purpose = "The path under which a proxy serves it, and which the proxy removes."
+    add("--root-path", default="", metavar="PATH", help=purpose)
+    purpose = "The most bytes of a request's body."
+    add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help=purpose)
+    purpose = "The most bytes of a request's headers. Default: 65536."
+    add("--max-header-bytes", type=int, metavar="N", help=purpose)
+    purpose = "How many seconds all headers of a request may take. Default: 20."
+    add("--header-timeout", type=float, metavar="S", help=purpose)
+    purpose = "The most connections at once. Default: 2048, or what ulimit -n leaves."
+    add("--max-connections", type=int, metavar="N", help=purpose)
+    purpose = "The most connections of one address. Default: half of --max-connections."
+    add("--max-connections-per-address", type=int, metavar="N", help=purpose)
+    add("--ssl-keyfile", metavar="FILE", help="The private key, to serve HTTPS.")
+    add("--ssl-certfile", metavar="FILE", help="The certificate, to serve HTTPS.")
+    purpose = "Authorities one of which must have signed a client's certificate."
+    add("--ssl-ca-certs", metavar="FILE", help=purpose)
+    purpose = "Send an X-Request-Id header with every answer."
+    add("--enable-request-id-headers", action="store_true", help=purpose)
+    purpose = "How many seconds running requests have to finish in after SIGTERM."
+    add("--shutdown-timeout", type=float, default=60.0, metavar="S", help=purpose)
+    levels = ("critical", "error", "warning", "info", "debug")
+    add("--log-level", default="info", choices=levels, help="The least serious messages to log.")
+    args = parser.parse_args()
+    args.api_key += os.environ.get(KEYS, "").split()
+    if not args.api_key and args.uds is None and args.host not in LOOPBACK:
+        fail(f"--host {args.host} without --api-key: everybody could use the model")
+    if args.replicas is not None and args.replicas < 1:
+        fail(f"--replicas is {args.replicas}: it takes at least 1")
+    if args.replicas is None and args.ray is not None:
+        fail("--ray without --replicas: say how many engines there are to be")
+    if args.replicas is not None and args.ssl_ca_certs is not None:
+        fail("--ssl-ca-certs with --replicas: Ray Serve asks no client for a certificate")
+    if args.replicas is not None and args.uds is not None:
+        fail("--uds with --replicas: Ray Serve listens on a host and a port")
+    address.check_flags(args)
+    for name in CONNECTIONS:
+        flag, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        if value is not None and not value > 0:
+            fail(f"{flag} is {value:g}: it takes more than 0")
+        if value is not None and args.replicas is not None:
+            fail(f"{flag} with --replicas: Ray Serve's proxies know no such bound")
+    if args.shutdown_timeout < 0:
+        fail(f"--shutdown-timeout is {args.shutdown_timeout:g}: it takes 0 or more seconds")
+    return args
+
+
+def connections_of(args: argparse.Namespace) -> "Connections":
+    """Return the book of connections, with the bounds that the flags and `ulimit -n` allow."""
+    from dlm.serving.protocol import Connections, connections_allowed
+
+    most = connections_allowed(args.max_connections, args.slots + args.max_queue)
+    return Connections(most, args.max_connections_per_address or max(1, most // 2))
+
+
+def allowed_hosts(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the names that a request's `Host` may have.
+
+    A server with keys needs no check of `Host`. A server without keys would answer any request
+    that a web page makes a browser on this machine send, so it takes the machine's own names only.
+    """
+    if args.allowed_hosts is not None:
+        return tuple(name for one in args.allowed_hosts for name in one.split(",") if name)
+    return ("*",) if args.api_key or args.uds is not None else ()
+
+
+def reserved(args: argparse.Namespace) -> int:
+    """Return the number of slots that are kept for clients without a running request.
+
+    It is one for each key but the first, up to a fourth of all slots.
+    """
+    if args.reserved_slots is not None:
+        return args.reserved_slots
+    return max(0, min(len(args.api_key) - 1, args.slots // 4))

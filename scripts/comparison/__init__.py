@@ -1,1 +1,0 @@
-"""Ways to decode, compared on the same prompts."""

@@ -1,0 +1,1 @@
+"""Parts that measuring scripts share: flags, rows and tables, files of schemas, answers."""

@@ -1,0 +1,306 @@
+"""The batch script: a file in, a file out, and on again where it was killed."""
+
+import csv
+import json
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import jsonschema
+import pytest
+from commands import batched
+from processes import is_running, started, wait_for
+from training.extraction import extract
+from waiting import PATIENCE
+
+from dlm.cli import batch
+
+ROOT = Path(__file__).parents[3]
+ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+ROWS = 16
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Run the command in this process: exit code, stderr."""
+    return partial(batched, monkeypatch)
+
+
+def written(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def workers_of(pid):
+    """The processes with engines that a process has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Options for a file of prompts, and what one run answers."""
+    folder = tmp_path_factory.mktemp("whole")
+    random = Random("batch")
+    prompts = [extract(random, "heldout").prompt for _ in range(ROWS)]
+    rows = written(folder / "in.jsonl", ({"prompt": prompt} for prompt in prompts))
+    schema = {"type": "object", "additionalProperties": {"type": "string", "maxLength": 20}}
+    options = ["--input", rows, "--schema", json.dumps(schema), "--max-tokens", 64]
+    out = folder / "out.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        code, said = batched(patch, *options, "--output", out)
+    assert code == 0, said
+    assert f"{ROWS} rows, 0 errors" in said
+    return options, {line["row"]: line for line in lines_of(out)}
+
+
+def check_whole(process, out, right):
+    """It ends well, with each row of one run once."""
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, said
+    lines = lines_of(out)
+    assert len(lines) == ROWS
+    assert {line["row"]: line for line in lines} == right
+
+
+def test_killed_twice_it_ends_with_the_rows_of_one_run(whole, tmp_path):
+    options, right = whole
+    assert len(right) == ROWS
+    out, counts = tmp_path / "out.jsonl", [0]
+    for workers in (1, 2):
+        with started(*options, "--output", out, "--slots", 2, "--workers", workers) as process:
+            wait_for(process, out, counts[-1] + 3)
+            pids = workers_of(process.pid)
+            assert bool(pids) == (workers > 1)
+            process.kill()
+            process.communicate()  # ends when nobody holds its stderr any more, workers neither
+        assert process.returncode == -signal.SIGKILL
+        assert not any(map(is_running, pids))
+        counts.append(out.read_bytes().count(b"\n"))
+        with out.open("a") as file:
+            file.write('{"row": 0, "value": {"na')  # what a kill in the middle of a write leaves
+    assert counts == sorted(set(counts))
+    assert counts[-1] < ROWS
+    with started(*options, "--output", out) as process:
+        check_whole(process, out, right)
+
+
+def test_a_worker_that_is_killed_costs_no_row(whole, tmp_path):
+    options, right = whole
+    out = tmp_path / "out.jsonl"
+    with started(*options, "--output", out, "--workers", 2, "--slots", 2) as process:
+        wait_for(process, out, 2)
+        before = workers_of(process.pid)
+        assert before
+        os.kill(before[0], signal.SIGKILL)
+        count = out.read_bytes().count(b"\n")
+        assert count < ROWS - 4
+        wait_for(process, out, count + 4)
+        assert before[0] not in workers_of(process.pid)
+        check_whole(process, out, right)
+
+
+def test_a_csv_is_extracted_and_a_bad_row_is_its_own_error(run, tmp_path):
+    table, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [["key", "said"], ["a", "This is Olga Lopez, 61 years old."], ["b"], ["c", "Max, 3."]]
+        )
+    args = ["--input", table, "--output", out, "--schema", json.dumps(PERSON), "--id", "key"]
+    args += ["--template", "Extract name, age as JSON. {said}", "--max-tokens", 64]
+    code, err = run(*args)
+    assert code == 1, err
+    assert err.endswith("3 rows, 1 errors\n")
+    found = {line["id"]: line for line in lines_of(out)}
+    assert found["a"]["value"] == {"name": "Olga Lopez", "age": 61}
+    jsonschema.validate(found["c"]["value"], PERSON)
+    assert found["b"]["error"] == "the row has no field 'said': it has key"
+    code, err = run(*args, "--slots", 3)  # nothing is missing, and the error stays one
+    assert (code, err) == (1, "3 rows, 1 errors\n")
+
+
+def test_parquet_is_extracted(run, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": [ASK]}), tmp_path / "in.parquet")
+    args = ["--schema", json.dumps(PERSON), "--output", tmp_path / "out.jsonl"]
+    code, err = run("--input", tmp_path / "in.parquet", *args)
+    assert code == 0, err
+    assert lines_of(tmp_path / "out.jsonl")[0]["value"] == {"name": "Olga Lopez", "age": 61}
+
+
+def test_texts_a_line_and_a_limit_that_grows(run, tmp_path):
+    rows, out = written(tmp_path / "in.jsonl", ["one", "two", "three"]), tmp_path / "out.jsonl"
+    args = ["--input", rows, "--output", out, "--choice", "yes,no"]
+    assert run(*args, "--limit", 1)[0] == 0
+    assert [line["row"] for line in lines_of(out)] == [0]
+    assert run(*args)[0] == 0
+    assert sorted(line["row"] for line in lines_of(out)) == [0, 1, 2]
+    assert {line["value"] for line in lines_of(out)} <= {"yes", "no"}
+
+
+def test_openai_s_lines_are_answered_in_their_own_form(run, tmp_path):
+    out = tmp_path / "answers.jsonl"
+    asked = {"messages": [{"role": "user", "content": ASK}], "seed": 1, "max_tokens": 96}
+    asked |= {"response_format": {"type": "json_object"}}
+    bodies = [asked | {"model": "gpt-x"}, asked | {"temperature": 9}, asked | {"n": 2}]
+    url = "/v1/chat/completions"
+    lines = [{"custom_id": f"r{i}", "url": url, "body": body} for i, body in enumerate(bodies)]
+    args = ["--input", written(tmp_path / "in.jsonl", lines), "--output", out]
+    args += ["--served-model-name", "own", "gpt-x"]
+    assert run(*args, "--limit", 2)[0] == 1
+    kept = out.read_text()
+    code, err = run(*args)
+    assert (code, err.endswith("3 rows, 1 errors\n")) == (1, True), err
+    assert out.read_text().startswith(kept)
+    found = {line["custom_id"]: line for line in lines_of(out)}
+    assert found["r0"]["response"]["body"]["model"] == "gpt-x"
+    assert "temperature is 9" in found["r1"]["error"]["message"]
+    choices = found["r2"]["response"]["body"]["choices"]
+    assert [json.loads(c["message"]["content"])["age"] for c in choices] == [61, 61]
+    refused = run("--seed", 1, "--input", args[1], "--output", tmp_path / "other.jsonl")
+    assert refused == (2, "batch.py: --seed with OpenAI's lines: each line has a field for it\n")
+
+
+def test_a_changed_input_or_other_settings_are_refused(run, tmp_path):
+    rows, out = written(tmp_path / "in.jsonl", ["one"]), tmp_path / "out.jsonl"
+    args = ["--input", rows, "--output", out, "--choice", "yes,no"]
+    assert run(*args)[0] == 0
+    for more, name in [(["--seed", 3], "seed"), (["--choice", "yes"], "constraint")]:
+        code, err = run(*args, *more)
+        assert (code, f"has answers with {name} " in err) == (2, True), err
+    written(rows, ["one", "two"])
+    code, err = run(*args)
+    assert (code, "has answers with input " in err) == (2, True), err
+
+
+def test_a_worker_gets_its_device_in_turn(monkeypatch):
+    asked = []
+
+    def loading_of(args):
+        asked.append(args.device)
+        raise InterruptedError
+
+    monkeypatch.setattr(batch, "loading_of", loading_of)
+    monkeypatch.setattr(sys, "argv", "batch.py --input a --output b --device x,y".split())
+    args = batch.arguments()
+    for place in range(3):
+        with pytest.raises(InterruptedError):
+            batch.batch_of(args, None, place)
+    assert asked == ["x", "y", "x"]
+
+
+LACKS = "FILE.csv has no column"
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{nosuch}", f"--template reads {{nosuch}}: {LACKS} 'nosuch': it has a, b"),
+        ("{a} and {b} and {c}", f"--template reads {{c}}: {LACKS} 'c': it has a, b"),
+        ("{0}", f"--template reads {{0}}: {LACKS} '0': it has a, b"),
+        ("{a.b}", f"--template reads {{a.b}}: {LACKS} 'a.b': it has a, b"),
+        ("{a[0]}", f"--template reads {{a[0]}}: {LACKS} 'a[0]': it has a, b"),
+        ("{ a }", f"--template reads {{ a }}: {LACKS} ' a ': it has a, b"),
+        ("{}", "the template cannot be read: braces hold the name of a field"),
+        ("{a!r}", "the template cannot be read: braces hold the name of a field"),
+        ("{a", "the template cannot be read: expected '}'"),
+        ("a}", "the template cannot be read: Single '}'"),
+        ("text", "the template names no field"),
+    ],
+)
+def test_a_template_is_checked_before_anything_is_written(run, tmp_path, template, problem):
+    table, out = tmp_path / "FILE.csv", tmp_path / "out.jsonl"
+    table.write_text("a,b\n1,2\n3,4\n")
+    code, err = run(
+        *("--input", table, "--output", out, "--choice", "yes,no", "--template", template)
+    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert problem in err.replace(f"{tmp_path}/", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE.csv"]
+
+
+def test_a_template_that_was_wrong_can_be_mended(run, tmp_path):
+    table, out = tmp_path / "FILE.csv", tmp_path / "out.jsonl"
+    table.write_text("a,b\n1,2\n3,4\n")
+    args = ["--input", table, "--output", out, "--choice", "yes,no"]
+    assert run(*args, "--template", "{nosuch}")[0] == 2
+    code, err = run(*args, "--template", "{a} {b}")
+    assert (code, err.endswith("2 rows, 0 errors\n")) == (0, True), err
+
+
+def test_lines_of_json_may_lack_a_field_of_the_template_but_not_all_of_them(run, tmp_path):
+    rows, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows.write_text('not JSON\n{"a": "x"}\n[1]\n{"a": "x", "b": "y"}\n')
+    args = ["--input", rows, "--output", out, "--choice", "yes,no"]
+    for flag, value in (("--template", "{a} {c}"), ("--column", "c"), ("--id", "c")):
+        code, err = run(*args, flag, value)
+        assert (code, err.count("\n"), out.exists()) == (2, 1, False)
+        assert "in.jsonl has no column 'c': it has a" in err
+    code, err = run(*args, "--template", "{a} {b}")
+    assert (code, err.endswith("4 rows, 3 errors\n")) == (1, True), err
+
+
+def test_a_system_message_and_a_temperature_are_of_the_run(run, tmp_path):
+    rows, out = written(tmp_path / "in.jsonl", [{"prompt": "Tell me."}] * 4), tmp_path / "out.jsonl"
+    args = ["--input", rows, "--output", out, "--regex", "[0-9]{8}"]
+    assert run(*args, "--temperature", 2, "--system", "Be brief.")[0] == 0
+    assert len({line["value"] for line in lines_of(out)}) > 1
+    for more, name in [
+        (["--temperature", 1, "--system", "Be brief."], "temperature"),
+        ([], "system"),
+    ]:
+        code, err = run(*args, *more)
+        assert (code, f"has answers with {name} " in err) == (2, True), err
+    code, err = run(*args[:2], "--output", tmp_path / "other.jsonl", "--temperature", 3)
+    assert (code, err) == (2, "batch.py: temperature is 3.0: it takes 0 to 2\n")
+    assert not (tmp_path / "other.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["--input", "none.jsonl"], "none.jsonl: No such file or directory"),
+        (["--input", "FILE.txt"], "ends in '.txt': it takes .jsonl, .csv or .parquet"),
+        (["--input", "FILE.csv"], "neither a column prompt nor a column text"),
+        (["--input", "FILE.csv", "--column", "c"], "has no column 'c': it has a, b"),
+        (["--input", "FILE.csv", "--column", "a", "--id", "c"], "has no column 'c': it has a, b"),
+        (["--input", "FILE.csv", "--template", "{"], "the template cannot be read"),
+        (["--input", "FILE.csv", "--column", "a", "--template", "{a}"], "--column with --template"),
+        (["--input", "FILE.csv", "--column", "a", "--schema", "{"], "JSON schema at line 1"),
+        (["--input", "FILE.csv", "--column", "a", "--schema", "no"], "cannot read the schema no"),
+        (["--input", "FILE.csv", "--column", "a", "--model", "/no"], "no model directory at /no"),
+        (["--input", "FILE.csv", "--column", "a", "--served-model-name", "b"], "OpenAI's lines"),
+        (["--input", "FILE.csv", "--workers", "0"], "--workers is 0: it takes at least 1"),
+        (["--input", "FILE.csv", "--ray", "--device", "a,b"], "--device a,b with --ray"),
+        (["--input", "FILE.csv", "--seed", "-1"], "--seed is -1: it takes 0 to"),
+        ([], "the following arguments are required: --input"),
+    ],
+)
+def test_bad_usage_is_one_clear_line_and_exit_code_2(run, tmp_path, args, problem):
+    for name in ("FILE.csv", "FILE.txt"):
+        (tmp_path / name).write_text("a,b\n1,2\n")
+    args = [arg.replace("FILE", str(tmp_path / "FILE")) for arg in args]
+    code, err = run(*args, "--output", tmp_path / "out.jsonl")
+    assert (code, problem in err, err.count("\n")) == (2, True, 1), err
+
+
+def test_a_worker_that_cannot_load_the_model_is_bad_usage(run, tmp_path):
+    args = ["--input", written(tmp_path / "in.jsonl", ["one"]), "--output", tmp_path / "out.jsonl"]
+    code, err = run(*args, "--workers", 2, "--model", ROOT / "docs")
+    assert code == 2
+    assert err.splitlines()[-1].startswith("batch.py: ")
+    assert "holds no config.json" in err.splitlines()[-1]

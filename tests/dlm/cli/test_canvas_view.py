@@ -1,0 +1,109 @@
+"""What a terminal shows of a canvas that is taller than it."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from dlm import Committed, Draft
+from dlm.chat import Chat
+from dlm.cli.canvas_view import CanvasView
+from dlm.engine import BUILT_IN
+from dlm.grammar import Vocabulary
+
+WIDTH, HEIGHT = 80, 8
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    tokenizer = Chat.load(BUILT_IN).tokenizer
+    return Vocabulary.from_tokenizer(tokenizer, len(tokenizer), stops=[1, 106], pad=0)
+
+
+@pytest.fixture
+def encode(vocabulary):
+    tokenizer = Chat.load(BUILT_IN).tokenizer
+    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+
+
+def draft(tokens, suspect, pinned=0):
+    return Draft(
+        request=0,
+        step=1,
+        entropy=0.5,
+        tokens=tokens,
+        accepted=[True] * len(tokens),
+        pinned=pinned,
+        suspect=suspect,
+        passes=1,
+        repairs=0,
+    )
+
+
+def shown(vocabulary, *events, terminal=True):
+    """The lines that are on the screen after `events`."""
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=terminal, width=WIDTH, height=HEIGHT, color_system=None
+    )
+    live = Live(console=console, auto_refresh=False)
+    view = CanvasView(vocabulary, 1000, live, watch=True)
+    for event in events:
+        view.show(event)
+    with console.capture() as capture:
+        console.print(live.renderable)
+    return capture.get().splitlines()
+
+
+def lines(first, last):
+    return "".join(f"line {number}\n" for number in range(first, last))
+
+
+def committed(tokens):
+    return Committed(request=0, tokens=tokens, text="", reasoning="")
+
+
+def test_an_answer_taller_than_the_terminal_shows_its_newest_part(vocabulary, encode):
+    tokens = encode(lines(20, 40))
+    screen = shown(vocabulary, committed(encode(lines(0, 20))), draft(tokens, len(tokens)))
+    assert len(screen) <= HEIGHT
+    assert "line 39" in screen
+    assert "line 34" in screen
+    assert "line 0" not in screen
+    assert screen[-1].startswith("step 1")
+
+
+def test_the_frontier_is_in_sight_though_much_noise_follows_it(vocabulary, encode):
+    before, after = encode(lines(0, 30)), encode(lines(30, 60))
+    screen = shown(vocabulary, draft(before + after, suspect=len(before) - 2, pinned=4))
+    assert len(screen) <= HEIGHT
+    assert "line 29" in screen
+    assert "line 27" in screen
+    assert "line 59" not in screen
+
+
+def test_padding_after_the_answer_is_not_its_newest_part(vocabulary, encode):
+    tokens = encode(lines(0, 20)) + [106] + [0] * 2000
+    screen = shown(vocabulary, draft(tokens, suspect=len(tokens)))
+    assert len(screen) <= HEIGHT
+    assert "line 19" in screen
+
+
+def test_one_long_line_is_followed_too(vocabulary, encode):
+    tokens = encode(" ".join(f"word{number}" for number in range(300)))
+    screen = shown(vocabulary, draft(tokens, suspect=len(tokens)))
+    assert len(screen) <= HEIGHT
+    assert "word299" in " ".join(screen)
+    assert "word1 " not in " ".join(screen)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_short_answer_is_shown_whole_and_so_is_any_where_no_terminal_is(
+    vocabulary, encode, terminal
+):
+    text = lines(0, 3 if terminal else 40)
+    tokens = encode(text)
+    screen = shown(vocabulary, draft(tokens, len(tokens)), terminal=terminal)
+    assert screen[0] == "line 0"
+    assert text.splitlines()[-1] in screen
