@@ -2,8 +2,8 @@
 
     python scripts/average_weights.py BEFORE AFTER --out DIR
 
-What is trained on learns the new and forgets some of the old; between the two lie weights that
-read both (arXiv:2109.01903). All other files are those of AFTER, but for a training's state.
+Further training on new data forgets some of the old; weights between the two models do well on
+both (arXiv:2109.01903). All other files are copied from AFTER, except the state of a training run.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from training.train import STATE
 
-from dlm.cli.command_line import Parser, fail
+from dlm.cli.command_line import CommandParser, fail
 from dlm.models import ModelError, checkpoint
 
 
@@ -34,9 +34,9 @@ def main() -> None:
 def averaged(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], share: float
 ) -> dict[str, Tensor]:
-    """Tensors `share` of the way from one to the other, in the types of the latter.
+    """Return tensors `share` of the way from `before` to `after`, in the types of `after`.
 
-    Raises ValueError where their names or shapes differ, or where numbers are packed.
+    Raises `ValueError` if names or shapes differ, or if numbers are packed.
     """
     packed = [n for each in (before, after) for n, t in each.items() if not t.is_floating_point()]
     if packed:
@@ -55,11 +55,13 @@ def _shape(tensors: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("before", metavar="BEFORE", help="a model directory")
-    parser.add_argument("after", metavar="AFTER", help="another, whose other files are copied")
-    parser.add_argument("--share", type=float, default=0.5, help="of the way to AFTER; 0.5")
-    parser.add_argument("--out", required=True, metavar="DIR")
+    parser = CommandParser(__doc__)
+    add = parser.add_argument
+    add("before", metavar="BEFORE", help="A model directory.")
+    add("after", metavar="AFTER", help="Another, whose other files are copied.")
+    purpose = "The share of the way to AFTER, 0 to 1."
+    add("--share", type=float, default=0.5, metavar="S", help=purpose)
+    add("--out", required=True, metavar="DIR", help="The directory of the mean.")
     args = parser.parse_args()
     if not 0 <= args.share <= 1:
         parser.error(f"--share is {args.share}: it is from 0 to 1")

@@ -2,41 +2,53 @@
 
     python scripts/bench.py --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json[.xz]
 
-`compile` is the processor time from a schema to a grammar whose first mask is there, over all
-schemas of the file and those that are known to be hard. Then a schema's own instances, as the items
-of an array, fill a canvas, with dense logits on the CPU, one thread: the `first` step of a grammar
-that nobody has used but its `warmup`, the canvas agreeing with it; `warm`, the same for a later
-request; `agree`, a step whose argmax is the last one's; `repair`, a step that wants a forbidden
-token somewhere, elsewhere each time; and each `mask` along the canvas, made anew. At the end,
-`throughput`: what `scripts/throughput.py` measures. `--host` measures something else, and needs no
-files: milliseconds of the host in a pass over canvases of which nothing settles, where the model
-and its vocabulary pass take no time.
+`compile` is the processor time from a schema to the first mask of its grammar, over all schemas of
+the file and some that are known to be hard. For the other figures, a canvas is filled with an array
+of a schema's own instances, with dense logits on the CPU, on one thread:
+
+- `warmup`, of a new grammar, and `first`, its first step after that;
+- `warm`, the first step of a later request;
+- `agree`, a step whose argmax is that of the last step;
+- `repair`, a step with one forbidden token, at another position each time;
+- `mask`, each new mask along the canvas.
+
+`throughput` are the figures of `scripts/throughput.py`. `--host` measures something else and needs
+no files: the host's milliseconds of a pass over canvases that never settle, where the model and its
+vocabulary pass take no time.
 """
 
 import argparse
 import json
 import random
+import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from sys import maxsize
 from typing import Any
+from unittest.mock import patch
 
-import numpy as np
 import torch
-from host_time import host_milliseconds
-from rich.console import Console
-from rich.table import Table
-from stress import STOPS, L, read_schemas, vocabulary_of
-from throughput import array_of, throughput
+from measure.options import MeasureParser
+from measure.report import percentiles, print_table
+from measure.schemas import GEMMA, STOPS, L, array_of, read_schemas, vocabulary_of
+from measure.weightless import TokenChat, Weightless
+from throughput import throughput
+from torch import Tensor
 
+import dlm
 from dlm.collector import tune_garbage_collector
+from dlm.engine import BUILT_IN
+from dlm.events import Finished
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
 from dlm.grammar.canvas.warmup import Warmup
 from dlm.kernels.vocab import vocab_pass
+from dlm.kernels.vocab_rows import VocabPass
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 
 HOST_SLOTS = 1, 4, 16
+_HOST_STEPS, _HOST_WARM = 60, 10
+_LISTED = 32  # candidates of a row that is not sure of its token
+_TOKEN = 100_000  # an ordinary token
 _BUDGET = 4096  # tokens
 _REPEATS = 8  # steps of a kind for each schema
 _UNIT = r"^([a-z0-9-]+):([a-z0-9\.-]+):([a-z0-9-]+)?:([a-z0-9-]+)$"
@@ -62,20 +74,16 @@ HARD: dict[str, Any] = {
     "10,000 integers": {"enum": [i * 7919 for i in range(10_000)]},
 }
 
-Times = dict[str, list[float]]  # milliseconds, by what was timed
+Times = dict[str, list[float]]  # milliseconds, by the name of what was timed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--schemas", metavar="FILE")
-    parser.add_argument("--tokenizer", metavar="FILE")
-    parser.add_argument("--host", action="store_true", help="what the host takes of a pass, alone")
-    parser.add_argument("--limit", type=int, metavar="N", help="schemas at most; default: all")
-    parser.add_argument("--steps", type=int, default=60, metavar="N", help="schemas whose steps")
-    parser.add_argument("--slots", type=int, default=16, metavar="N", help="of `throughput`; 16")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    parser = MeasureParser(__doc__, "schemas", "tokenizer", "limit", "seed", "json")
+    purpose = "Measure the host's time of a pass instead."
+    parser.add_argument("--host", action="store_true", help=purpose)
+    parser.add_count("--steps", 60, "The number of schemas whose steps are timed.")
+    parser.add_count("--slots", 16, "The slots of `throughput`.")
+    args = parser.parsed()
     torch.set_num_threads(1)
     if args.host:
         found = {f"host, {n} slots": {"p50": round(host_milliseconds(n), 3)} for n in HOST_SLOTS}
@@ -84,26 +92,21 @@ def main() -> None:
     if not (args.schemas and args.tokenizer):
         parser.error("it takes --schemas and --tokenizer, or --host")
     times = measure(args)
-    rates = throughput(Path(args.schemas), Path(args.tokenizer), args.slots, args.seed)
+    rates = throughput(args.schemas, args.tokenizer, args.slots, args.seed)
     if args.json:
-        found = {name: summary(each) for name, each in times.items()}
+        found = {name: percentiles(each) for name, each in times.items()}
         print(json.dumps(found | {"throughput": rates}))
     else:
         show(times)
         print(", ".join(f"{name} {number:.3g}" for name, number in rates.items()))
 
 
-def summary(each: list[float]) -> dict[str, float]:
-    p50, p99 = np.percentile(each, [50, 99])
-    return {"p50": round(p50, 4), "p99": round(p99, 4), "max": round(max(each), 4)}
-
-
 def measure(args: argparse.Namespace) -> Times:
-    vocabulary = vocabulary_of(Path(args.tokenizer))
+    vocabulary = vocabulary_of(args.tokenizer)
     compiler = Compiler(vocabulary)
-    start(compiler, JsonSchema({"type": "string"}))  # what all grammars share
+    start(compiler, JsonSchema({"type": "string"}))  # makes what all grammars share
     tune_garbage_collector()  # as a server would
-    entries = read_schemas(Path(args.schemas))
+    entries = read_schemas(args.schemas)
     random.Random(args.seed).shuffle(entries)
     names = ("compile", "mask", "warmup", "first", "warm", "agree", "repair")
     times: Times = {name: [] for name in names}
@@ -132,7 +135,7 @@ def measure(args: argparse.Namespace) -> Times:
 
 
 def start(compiler: Compiler, spec: JsonSchema) -> None:
-    """Compile, and look at the first mask."""
+    """Compile a grammar and make its first mask."""
     Matcher(compiler.compile(spec)).allowed()
 
 
@@ -147,7 +150,7 @@ def steps(
     logits: torch.Tensor,
     rng: random.Random,
 ) -> None:
-    """Time all situations for one schema; `canvas` is what the model would rather say."""
+    """Time all situations for one schema; the argmax of `logits` is set to `canvas`."""
     plain = logits[range(L), canvas].clone()
     logits[range(L), canvas] = 30.0
     found = vocab_pass(logits, torch.ones(L), torch.zeros(L), threshold=THRESHOLD, k=CANDIDATES)
@@ -160,7 +163,7 @@ def steps(
         clock(times, "agree", lambda: constraint.guide(scores))
     for _ in range(_REPEATS):
         wrong = CanvasLogits(found, logits, 1.0, None, DeviceCopies(logits.device))
-        wrong.argmax[rng.randrange(L)] = STOPS[0]  # nothing can end before the array does
+        wrong.argmax[rng.randrange(L)] = STOPS[0]  # forbidden before the array's end
         clock(times, "repair", lambda: constraint.guide(wrong))  # noqa: B023
     logits[range(L), canvas] = plain
     matcher = Matcher(compiled)
@@ -171,19 +174,63 @@ def steps(
         matcher.accept(token)
 
 
-def clock(times: Times, name: str, work: Callable[[], Any]) -> Any:
+def clock(times: Times, name: str, work: Callable[[], Any]) -> None:
     started = time.perf_counter()
-    result = work()
+    work()
     times[name].append(1000 * (time.perf_counter() - started))
-    return result
 
 
 def show(times: Times) -> None:
-    table = Table(*"work runs p50/ms p99/ms max/ms".split())
+    rows = []
     for name, each in times.items():
-        found = summary(each)
-        table.add_row(name, str(len(each)), *(f"{found[k]:.3f}" for k in ("p50", "p99", "max")))
-    Console(width=100).print(table)
+        found = percentiles(each)
+        rows.append([name, str(len(each)), *(f"{value:.3f}" for value in found.values())])
+    print_table("work runs p50/ms p99/ms max/ms".split(), rows)
+
+
+class Instant(Weightless):
+    """A denoiser that returns the same logits for every canvas at once, so that none settles."""
+
+    def __init__(self) -> None:
+        super().__init__(GEMMA, L)
+        self._logits = torch.zeros(1).expand(GEMMA)
+
+    def denoise(
+        self, canvas: Tensor, soft_embedding: Any, cache: Any, slots: Sequence[int], encode: Any
+    ) -> Tensor:
+        self.encode(list(encode.values()), cache, list(encode))
+        return self._logits.expand(len(slots), L, GEMMA)
+
+
+def half_sure(rows: int) -> VocabPass:
+    """Return the result of a vocabulary pass in which every other row is sure of its token."""
+    made = VocabPass.certain(torch.full((rows,), _TOKEN), CANDIDATES)
+    made.above[::2], made.entropy[::2] = _LISTED, 1.0
+    made.ids[::2, :_LISTED] = torch.arange(_LISTED, dtype=torch.int32)
+    made.logits[::2, :_LISTED] = 1.0
+    made.lse[::2] = 1.0 + torch.tensor(float(_LISTED)).log()
+    return made
+
+
+def host_milliseconds(slots: int) -> float:
+    """Return the median time of a pass over `slots` canvases without constraints."""
+    made = half_sure(slots * L)
+    engine = dlm.Engine(Instant(), TokenChat.load(BUILT_IN), slots=slots)
+    for i in range(slots):
+        engine.add(dlm.Request(token_ids=[1], max_tokens=4096, seed=i))
+    taken = []
+    with patch(
+        "dlm.logits.distributions.vocab_pass",
+        lambda *_, **__: VocabPass(*(x.clone() for x in made)),
+    ):
+        for _ in range(_HOST_WARM + _HOST_STEPS):
+            begun = time.perf_counter()
+            events = engine.step()
+            taken.append(1e3 * (time.perf_counter() - begun))
+            if any(isinstance(event, Finished) for event in events):
+                raise RuntimeError("an answer ended, so that a pass had fewer canvases than slots")
+    engine.close()
+    return statistics.median(taken[_HOST_WARM:])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""What a denoising step takes, from tokens to tokens, on a model with random weights.
+"""Time a denoising step, from tokens to tokens, on a model with random weights.
 
     python scripts/bench_step.py --tokenizer tokenizer.json[.xz] [--slots 1,4,16] [--profile]
 
 By default it is DiffusionGemma 26B with experts in NVFP4 and an fp8 cache, whose 18 GB of weights
-are made on the GPU; `--config` is another model's config.json, as small as a CPU likes. Every slot
-has a prompt of its own; once all are encoded, steps under a JSON schema and without one are timed
-in turns. A step is one pass over the canvases of all slots. `--profile` adds what the device does
-in a step: launches, the time of each kernel, and the rest, in which it waits for the host.
+are made on the GPU. `--config` is another model's config.json, for a CPU a small one. Every slot
+has a prompt of its own. Once all are encoded, steps under a JSON schema and without one are timed
+in turns. A step is one pass over the canvases of all slots. `--profile` adds the device's work in a
+step: launches, the time of each kernel, and the rest, in which it waits for the host.
+
+Random weights are as wide as a trained model's, so that nothing overflows and experts are chosen
+evenly. A few tokens are loud: in each row some of them share nearly all of the probability. Plain
+random weights would spread it over all tokens, and no list of candidates would suffice.
 """
 
 import argparse
@@ -19,29 +23,34 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from checkout import commit
-from random_weights import random_model
-from rich.console import Console
-from rich.table import Table
-from stress import tokenizer_of
+from measure.options import MeasureParser
+from measure.report import commit, print_table
+from measure.schemas import tokenizer_of
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import dlm
 from dlm.chat import Chat
-from dlm.cli.command_line import Parser, fail
+from dlm.cli.command_line import fail
 from dlm.engine import BUILT_IN
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.checkpoint import read_json
+from dlm.models.formats import MODELOPT
+from dlm.models.layout import blank, give, places
 from dlm.models.pages import CHUNK
 from dlm.storage import KV_TYPES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-_ROUNDS = 3  # of each mode in turns
-_ANSWER = 8192  # tokens at most: more than are timed
-_TOLD = 16  # tokens of a canvas that a pass of a trained model settles, to tell tokens a second
+ROUNDS = 3  # of each mode, in turns
+_ANSWER = 8192  # tokens of an answer at most: more than are timed
+_SETTLED = 16  # tokens of a canvas that a pass of a trained model settles, for tokens a second
 _NAME, _KERNELS, _SHOWN = 90, 40, 16  # letters of a kernel's name; kernels kept and shown
-_ITEMS = 32  # of the array that a schema asks for, so that its text does not end
+_ITEMS = 32  # items of the array in the schema, so that its text does not end
+_WEIGHT = 0.02  # standard deviation of a matrix
+_LOGIT, _LOUD = 2.0, 40.0  # of a logit, before the softcap; of a loud token's
+_LOUD_TOKENS = 64
+_FOUR_BIT = 2.9  # root mean square of the sixteen numbers of four bits
 
 
 def main() -> None:
@@ -51,7 +60,7 @@ def main() -> None:
     except (ModelError, dlm.DlmError, dlm.GrammarError, OSError, ValueError) as error:
         fail(str(error))
     except torch.OutOfMemoryError:
-        fail("the GPU has too little memory for it: plan.py tells what fits", 1)
+        fail("the GPU has too little memory for it: plan.py prints what fits", 1)
     print(json.dumps(found)) if args.json else show(found)
 
 
@@ -82,25 +91,27 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(prog="bench_step.py", description=(__doc__ or "").partition("\n")[0])
+    parser = MeasureParser(__doc__, "tokenizer", "json")
     add, device = parser.add_argument, "cuda" if torch.cuda.is_available() else "cpu"
     config = EXAMPLES / "diffusiongemma-26b-a4b.json"
-    add("--config", type=Path, default=config, metavar="FILE", help="by default the 26B's")
-    add("--weights", choices=get_args(plan.Weights), default="nvfp4", help="of experts; nvfp4")
-    add("--kv", choices=KV_TYPES, default="fp8", help="type of the cache; fp8")
-    add("--kernels", choices=get_args(Kernels), default="auto")
-    add("--device", choices=("cuda", "cpu"), default=device, help=device)
-    add("--slots", type=numbers, default=[1, 4, 16], metavar="N,N,...", help="1,4,16")
-    add("--context", type=int, default=1024, metavar="T", help="tokens of each prompt; 1024")
-    add("--steps", type=int, default=20, metavar="N", help="timed in each round; 20")
-    add("--schema", type=Path, default=EXAMPLES / "invoice.json", metavar="FILE", help="of items")
-    add("--tokenizer", type=Path, metavar="FILE", help="the built-in model's")
-    add("--profile", action="store_true", help="what the device does in a step")
-    add("--json", action="store_true")
-    args = parser.parse_args()
-    for name in ("context", "steps"):
-        if getattr(args, name) < 1:
-            fail(f"--{name} is {getattr(args, name)}: it takes at least 1")
+    add("--config", type=Path, default=config, metavar="FILE", help="The config.json of a model.")
+    purpose = "The type of the experts' weights."
+    add("--weights", choices=get_args(plan.Weights), default="nvfp4", help=purpose)
+    purpose = "The type in which keys and values are stored."
+    add("--kv", choices=KV_TYPES, default="fp8", help=purpose)
+    purpose = "The kernels of the model."
+    add("--kernels", choices=get_args(Kernels), default="auto", help=purpose)
+    purpose = "The device of the model."
+    add("--device", choices=("cuda", "cpu"), default=device, help=purpose)
+    purpose = "The numbers of slots that are timed, one after the other. Default: 1,4,16."
+    add("--slots", type=numbers, metavar="N,N,...", help=purpose)
+    parser.set_defaults(slots=[1, 4, 16])
+    parser.add_count("--context", 1024, "The tokens of each prompt.")
+    parser.add_count("--steps", 20, "The steps that are timed in each round.")
+    schema = EXAMPLES / "invoice.json"
+    add("--schema", type=Path, default=schema, metavar="FILE", help="The schema of the items.")
+    add("--profile", action="store_true", help="Add the device's work in a step.")
+    args = parser.parsed()
     if args.device == "cuda" and not torch.cuda.is_available():
         fail("--device cuda: there is none here")
     return args
@@ -116,7 +127,7 @@ def numbers(text: str) -> list[int]:
 def measured(
     model: DiffusionGemma, chat: Chat, spec: dlm.Spec, slots: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """A row for each mode; milliseconds are medians of rounds."""
+    """Return a row for each mode; milliseconds are medians of rounds."""
     answer = min(_ANSWER, model.max_positions - args.context - model.canvas_length)
     cache = model.new_cache(slots, KV_TYPES[args.kv], slots * (args.context + answer), CHUNK)
     model.use_graphs(cache)
@@ -134,7 +145,7 @@ def measured(
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in modes}
     profiles: dict[str, Any] = {}
     try:
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             for name, requests in modes.items():
                 rounds[name].append(timed(engine, requests, args.steps))
         for name, requests in modes.items() if args.profile else ():
@@ -146,7 +157,7 @@ def measured(
             "slots": slots,
             "mode": name,
             "milliseconds": (taken := statistics.median(each["milliseconds"] for each in found)),
-            "tokens_per_second": 1e3 * slots * _TOLD / taken,
+            "tokens_per_second": 1e3 * slots * _SETTLED / taken,
             "graphs": engine.backends["graphs"],
             "peak_bytes": max(each["peak_bytes"] for each in found),
             **({"profile": profiles[name]} if name in profiles else {}),
@@ -156,7 +167,7 @@ def measured(
 
 
 def profiled(engine: dlm.Engine, requests: list[dlm.Request], steps: int) -> dict[str, Any]:
-    """Return what the device does in a step: milliseconds and launches, by kernel too.
+    """Return the device's work in a step: milliseconds and launches, in all and by kernel.
 
     The profiler itself takes time of the host, so that steps are longer than without it.
     """
@@ -188,14 +199,14 @@ def timed(
     steps: int,
     around: AbstractContextManager[Any] | None = None,
 ) -> dict[str, float]:
-    """Return milliseconds of a step, the steps there were, and the most memory that was in use.
+    """Return the milliseconds of a step, the number of steps and the peak of used memory.
 
-    A request that has its answer is made again. Steps are made within `around`.
+    A finished request is added again. Steps run within `around`.
     """
     device = engine.model.device
     running = {engine.add(request): request for request in requests}
     waiting = set(running)
-    while waiting:  # for the first pass over its canvas
+    while waiting:  # for the first pass over their canvases
         waiting -= {event.request for event in stepped(engine) if isinstance(event, dlm.Draft)}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -220,7 +231,7 @@ def timed(
 
 
 def stepped(engine: dlm.Engine) -> Iterator[dlm.Event]:
-    """The events of a step. Raises why a request has failed."""
+    """Yield the events of a step. Raises the error of a failed request."""
     for event in engine.step():
         if isinstance(event, dlm.Failed):
             raise event.error
@@ -228,26 +239,22 @@ def stepped(engine: dlm.Engine) -> Iterator[dlm.Event]:
 
 
 def now(device: torch.device) -> float:
-    """Seconds, once the device has done all that it was asked."""
+    """Return the time in seconds, after the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def show(found: dict[str, Any]) -> None:
-    console = Console(width=100)
-    computed = ", ".join(f"{name} by {who}" for name, who in found["backends"].items())
-    console.print(
+    computed = ", ".join(f"{name} by {backend}" for name, backend in found["backends"].items())
+    print(
         f"{found['device']}, commit {found['commit']}, torch {found['torch']}. {found['config']}, "
         f"experts in {found['weights']}, cache in {found['kv']}, prompts of {found['context']:,} "
-        f"tokens; {computed}. Tokens a second: if a pass settles {_TOLD} of a canvas.",
-        highlight=False,
+        f"tokens; {computed}. Tokens a second: if a pass settles {_SETTLED} of a canvas."
     )
-    table = Table()
-    for column in ("slots", "mode", "ms a step", "tokens a second", "peak GB", "passes"):
-        table.add_column(column, justify="left" if column in ("mode", "passes") else "right")
-    for row in found["steps"]:
-        table.add_row(
+    headings = "slots", "mode", "ms a step", "tokens a second", "peak GB", "passes"
+    cells = [
+        (
             str(row["slots"]),
             row["mode"],
             f"{row['milliseconds']:.1f}",
@@ -255,23 +262,53 @@ def show(found: dict[str, Any]) -> None:
             f"{row['peak_bytes'] / 1e9:.1f}" if row["peak_bytes"] else "-",
             row["graphs"],
         )
-    console.print(table)
+        for row in found["steps"]
+    ]
+    print_table(headings, cells, left=("mode", "passes"))
     for row in found["steps"]:
         if "profile" in row:
-            show_profile(console, row)
+            show_profile(row)
 
 
-def show_profile(console: Console, row: dict[str, Any]) -> None:
+def show_profile(row: dict[str, Any]) -> None:
     seen = row["profile"]
     times = f"{seen['milliseconds']:.1f} ms a step under the profiler"
     work = f"{seen['device_milliseconds']:.1f} of the device in {seen['launches']:.0f} launches"
-    table = Table(title=f"{row['slots']} slots, {row['mode']}: {times}, {work}")
-    for column in ("kernel", "ms", "launches"):
-        table.add_column(column, justify="left" if column == "kernel" else "right")
-    for each in seen["kernels"][:_SHOWN]:
-        columns = f"{each['milliseconds']:.3f}", f"{each['launches']:.1f}"
-        table.add_row(each["name"], *columns)
-    console.print(table)
+    cells = (
+        (each["name"], f"{each['milliseconds']:.3f}", f"{each['launches']:.1f}")
+        for each in seen["kernels"][:_SHOWN]
+    )
+    title = f"{row['slots']} slots, {row['mode']}: {times}, {work}"
+    print_table(("kernel", "ms", "launches"), cells, title=title)
+
+
+def random_model(
+    config: ModelConfig, weights: plan.Weights, dispatch: Dispatch, seed: int = 0
+) -> DiffusionGemma:
+    """Return a model whose weights are drawn where it runs.
+
+    Raises `BackendError` for kernels that do not run there.
+    """
+    model = plan.unfilled(config, weights, dispatch)
+    tensors = blank(model, places(model, MODELOPT if weights == "nvfp4" else None), dispatch)
+    rng = torch.Generator(dispatch.device).manual_seed(seed)
+    for name, tensor in tensors.items():
+        _draw(name, tensor, config, rng)
+    return give(model, tensors)
+
+
+def _draw(name: str, tensor: Tensor, config: ModelConfig, rng: torch.Generator) -> None:
+    if name.endswith(".packed"):
+        tensor.random_(0, 256, generator=rng)
+    elif name.endswith(".scale_2"):
+        tensor.fill_(_WEIGHT / _FOUR_BIT)
+    elif name.startswith("embed_tokens"):  # logits are products of it with normed states
+        tensor.normal_(std=_LOGIT / config.hidden_size**0.5, generator=rng)
+        tensor[:: max(1, config.vocab_size // _LOUD_TOKENS)] *= _LOUD / _LOGIT
+    elif tensor.dim() > 1 and tensor.dtype != torch.float8_e4m3fn:
+        tensor.normal_(std=_WEIGHT, generator=rng)
+    else:
+        tensor.fill_(1)  # gains, scalars, scales of blocks and of activations
 
 
 if __name__ == "__main__":

@@ -1,45 +1,44 @@
-"""How far the probabilities of decisions can be believed, on held-out choices.
+"""Measure how well the probabilities of decisions are calibrated, on held-out choices.
 
     python scripts/calibration.py --n 200
 
-Two tasks: "words", a word of a closed list, which the built-in model is trained on, and "fields",
-the value that a text gives a field, of four, which it is not. Each is decided from a canvas and
-left to right, and written under `Choice` for comparison. ECE is the expected calibration error of
-the most likely label in ten bins of its probability, Brier the sum of squared errors over all
-labels.
+Two tasks: "words", a word of a closed list, for which the built-in model is trained, and "fields",
+the value that a text gives a field, one of four, for which it is not. Each is decided from a canvas
+and left to right, and generated under `Choice` for comparison. ECE is the expected calibration
+error of the most likely label in ten bins of its probability, Brier the sum of squared errors over
+all labels.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from random import Random
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from rich.console import Console
-from rich.table import Table
+from measure.options import MeasureParser
+from measure.report import ResultRow, print_rows
 from training import kinds, patterns
-from training.draws import Draw
 from training.extraction import texts_of
 from training.lessons import choice
-from training.names import TEXTS
+from training.words import Draw
 
 import dlm
 
 BINS = 10
 By = Literal["canvas", "causal"]
-_OTHERS = 3  # values that are wrong
+_OTHERS = 3  # wrong values of a field
 
 
 @dataclass(frozen=True)
-class Case:
+class LabelledPrompt:
+    """A prompt, the labels to decide among, and the right one."""
+
     prompt: str
     labels: list[str]
     right: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bin:
+class ConfidenceBin:
     """Decisions whose most likely label has a probability in one tenth of 0 to 1."""
 
     count: int
@@ -47,36 +46,47 @@ class Bin:
     right: float  # share
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+@dataclass(kw_only=True)
+class CalibrationRow(ResultRow):
+    """Figures of one task, decided in one way."""
+
+    COLUMNS: ClassVar = {
+        "task": "{0.task}",
+        "by": "{0.by}",
+        "right": "{0.right}/{0.n}",
+        "generated": "{0.generated_right}/{0.n}",
+        "Brier": "{0.brier:.4f}",
+        "ECE": "{0.ece:.4f}",
+        "mass": "{0.mass:.3f}",
+        "reliability": "{0.curve}",
+    }
+
     task: str
     by: By
     n: int
-    right: int  # the most likely label is
-    generated_right: int  # the text under `Choice` is
+    right: int  # decisions whose most likely label is right
+    generated_right: int  # generated texts that are right
     brier: float
     ece: float
     mass: float  # mean probability of all labels together
-    bins: list[Bin | None]  # None: nothing falls in it
+    bins: list[ConfidenceBin | None]  # None: no decision falls in it
+
+    @property
+    def curve(self) -> str:
+        """The bins' confidences and shares of right decisions, one a line."""
+        return "\n".join(f"{b.confidence:.2f}:{b.right:.2f} ({b.count})" for b in self.bins if b)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", metavar="DIR", help="built in: tiny")
-    parser.add_argument("--n", type=int, default=200, help="decisions of each task")
-    parser.add_argument("--seed", type=int, default=0, help="of the tasks and the canvases")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    parser = MeasureParser(__doc__, "model", "seed", "json")
+    parser.add_count("--n", 200, "The decisions of each task.")
+    args = parser.parsed()
     engine = dlm.Engine.load(args.model)
-    rows = report(engine, args.n, args.seed)
-    if args.json:
-        for row in rows:
-            print(json.dumps(asdict(row)))
-    else:
-        Console(width=100).print(table(rows))
+    print_rows(report(engine, args.n, args.seed), args.json)
 
 
-def report(engine: dlm.Engine, n: int, seed: int) -> list[Row]:
+def report(engine: dlm.Engine, n: int, seed: int) -> list[CalibrationRow]:
+    """Return a row for each task and way of deciding."""
     rows = []
     for task, make in (("words", word), ("fields", field)):
         random = Random(f"calibration/{task}/{seed}")
@@ -86,18 +96,18 @@ def report(engine: dlm.Engine, n: int, seed: int) -> list[Row]:
     return rows
 
 
-def word(random: Random) -> Case:
+def word(random: Random) -> LabelledPrompt:
     item = choice(random, "heldout")
-    return Case(item.prompt, list((item.schema or {})["enum"]), str(item.value))
+    return LabelledPrompt(item.prompt, list((item.schema or {})["enum"]), str(item.value))
 
 
-def field(random: Random) -> Case:
-    """A field that a text gives a string: that string, and three of its kind not in the text."""
+def field(random: Random) -> LabelledPrompt:
+    """Draw a text with a string field. The labels are its value and three others of its kind."""
     draw = Draw(random, "heldout")
     while True:
         domain = random.choice(patterns.domains(False))
         sentences, values, _ = texts_of(domain, "heldout", draw)
-        strings = [name for name in values if domain.fields[name].kind in TEXTS]
+        strings = [name for name in values if domain.fields[name].kind in kinds.TEXTS]
         if strings:
             break
     name = random.choice(strings)
@@ -110,11 +120,11 @@ def field(random: Random) -> Case:
     random.shuffle(labels)
     key = random.choice(asked.names).replace("_", " ")
     prompt = f"What is the {key}? Answer with one of {', '.join(labels)}. {text}"
-    return Case(prompt, labels, right)
+    return LabelledPrompt(prompt, labels, right)
 
 
-def generated(engine: dlm.Engine, cases: Sequence[Case], seed: int) -> int:
-    """How many are right if they are written."""
+def generated(engine: dlm.Engine, cases: Sequence[LabelledPrompt], seed: int) -> int:
+    """Return the number of cases whose generated text is right."""
     requests = [
         dlm.Request(prompt=case.prompt, constraint=dlm.Choice(case.labels), seed=seed + i)
         for i, case in enumerate(cases)
@@ -124,39 +134,40 @@ def generated(engine: dlm.Engine, cases: Sequence[Case], seed: int) -> int:
 
 
 def measured(
-    engine: dlm.Engine, task: str, cases: Sequence[Case], by: By, written: int, seed: int
-) -> Row:
-    told = []
+    engine: dlm.Engine, task: str, cases: Sequence[LabelledPrompt], by: By, written: int, seed: int
+) -> CalibrationRow:
+    """Decide all cases `by` a canvas or causally; `written` of them are right when generated."""
+    answers = []
     for i, case in enumerate(cases):
         question = dlm.Selection(choices=[dlm.Label(value) for value in case.labels])
         (answer,) = engine.decide(dlm.Request(prompt=case.prompt, seed=seed + i), [question], by)
         if not isinstance(answer, dlm.SelectionAnswer):
             raise TypeError(f"a choice was answered with {answer!r}")
-        told.append(answer)
-    hits = [a.choice == case.right for a, case in zip(told, cases, strict=True)]
-    confidences = [a.confidence for a in told]
-    return Row(
+        answers.append(answer)
+    pairs = [*zip(answers, cases, strict=True)]
+    hits = [answer.choice == case.right for answer, case in pairs]
+    confidences = [answer.confidence for answer in answers]
+    return CalibrationRow(
         task=task,
         by=by,
         n=len(cases),
         right=sum(hits),
         generated_right=written,
-        brier=sum(brier(a.probabilities, case.right) for a, case in zip(told, cases, strict=True))
-        / len(cases),
+        brier=sum(brier(answer.probabilities, case.right) for answer, case in pairs) / len(cases),
         ece=ece(confidences, hits),
-        mass=sum(a.mass for a in told) / len(told),
+        mass=sum(answer.mass for answer in answers) / len(answers),
         bins=reliability(confidences, hits),
     )
 
 
 def brier(probabilities: dict[str, float], right: str) -> float:
-    """0 for what is certain and right, 2 for what is certain and wrong (Brier, 1950)."""
+    """Return 0 for a certain right label, 2 for a certain wrong one (Brier, 1950)."""
     return sum((p - (value == right)) ** 2 for value, p in probabilities.items())
 
 
-def reliability(confidences: Sequence[float], hits: Sequence[bool]) -> list[Bin | None]:
-    """By tenths of confidence, the lowest first; 1 is in the last."""
-    found: list[Bin | None] = []
+def reliability(confidences: Sequence[float], hits: Sequence[bool]) -> list[ConfidenceBin | None]:
+    """Return the bins by tenths of confidence, the lowest first; 1 is in the last."""
+    found: list[ConfidenceBin | None] = []
     for i in range(BINS):
         some = [j for j, p in enumerate(confidences) if min(int(p * BINS), BINS - 1) == i]
         if not some:
@@ -164,31 +175,14 @@ def reliability(confidences: Sequence[float], hits: Sequence[bool]) -> list[Bin 
             continue
         mean = sum(confidences[j] for j in some) / len(some)
         right = sum(hits[j] for j in some) / len(some)
-        found.append(Bin(count=len(some), confidence=mean, right=right))
+        found.append(ConfidenceBin(count=len(some), confidence=mean, right=right))
     return found
 
 
 def ece(confidences: Sequence[float], hits: Sequence[bool]) -> float:
-    """How far confidence and share of hits are apart, over bins by their counts (Naeini, 2015)."""
+    """Return the mean gap between confidence and share of hits over bins (Naeini, 2015)."""
     bins = [one for one in reliability(confidences, hits) if one]
     return sum(b.count * abs(b.confidence - b.right) for b in bins) / len(confidences)
-
-
-def table(rows: list[Row]) -> Table:
-    shown = Table(*("task", "by", "right", "generated", "Brier", "ECE", "mass", "reliability"))
-    for row in rows:
-        curve = [f"{b.confidence:.2f}:{b.right:.2f} ({b.count})" for b in row.bins if b]
-        shown.add_row(
-            row.task,
-            row.by,
-            f"{row.right}/{row.n}",
-            f"{row.generated_right}/{row.n}",
-            f"{row.brier:.4f}",
-            f"{row.ece:.4f}",
-            f"{row.mass:.3f}",
-            "\n".join(curve),
-        )
-    return shown
 
 
 if __name__ == "__main__":

@@ -1,22 +1,21 @@
-"""What of JSON Schema is enforced, and how strictly: the official test suite, keyword by keyword.
+"""Measure how JSON Schema is enforced, keyword by keyword, with the official test suite.
 
     python scripts/conformance.py --suite tests/conformance/json-schema-test-suite-2020-12.jsonl.xz
 
 A line of the suite is one group: `{"file", "description", "schema", "tests": [{"description",
-"data", "valid"}]}`. Each instance is spelled as JSON, and the grammar of its schema, read to the
-letter, accepts it or not. Formats are asserted where the suite tests that they are.
+"data", "valid"}]}`. Each instance is spelled as JSON, and the grammar of its schema, without
+implied types, accepts it or not. Formats are enforced in the suite's files about formats.
 """
 
-import argparse
 import json
-import lzma
 import re
 from collections.abc import Callable, Iterator
 from itertools import islice, permutations, product
 from pathlib import Path
 from typing import Any
 
-from byte_vocabulary import of_bytes
+from measure.options import MeasureParser
+from measure.schemas import of_bytes, read_schemas
 
 from dlm.grammar import JsonSchema, Matcher
 from dlm.grammar.errors import InvalidGrammarError
@@ -31,7 +30,7 @@ SPELLING = "an integer's spelling"
 ROUNDING = "a number that no double is, next to a bound"
 READERS = "a pattern that Python's `re` reads otherwise"
 _BYTES = of_bytes()
-_MOST_ORDERS = 24  # of the keys of one instance that are tried
+_MOST_ORDERS = 24  # orders of the keys of one instance that are tried
 _DRAFTS = {
     "4": "http://json-schema.org/draft-04/schema#",
     "6": "http://json-schema.org/draft-06/schema#",
@@ -42,7 +41,7 @@ _DRAFTS = {
 
 
 def grammar_of(schema: Any, formats: bool, closed: bool = True) -> Callable[[str], bool]:
-    """Whether the grammar of a schema accepts a text."""
+    """Return a function that tells whether the grammar of a schema accepts a text."""
     spec = JsonSchema(
         schema,
         implied_types=False,
@@ -60,17 +59,17 @@ def grammar_of(schema: Any, formats: bool, closed: bool = True) -> Callable[[str
 
 
 def row(group: dict[str, Any], draft: str) -> dict[str, Any]:
-    """What becomes of one group."""
+    """Return the outcome of one group."""
     schema, formats = group["schema"], group["file"].startswith("optional/format")
     if isinstance(schema, dict):
         schema = {"$schema": draft, **schema}
-    told = {"file": group["file"], "group": group["description"]}
-    told |= {"valid": sum(test["valid"] for test in group["tests"])}
-    told |= {"invalid": len(group["tests"]) - told["valid"]}
+    found = {"file": group["file"], "group": group["description"]}
+    found |= {"valid": sum(test["valid"] for test in group["tests"])}
+    found |= {"invalid": len(group["tests"]) - found["valid"]}
     try:
         accepts = grammar_of(schema, formats)
     except InvalidGrammarError as error:
-        return {**told, "refused": str(error), "valid_rejected": [], "invalid_accepted": []}
+        return {**found, "refused": str(error), "valid_rejected": [], "invalid_accepted": []}
     rejected, let_through = [], []
     for test in group["tests"]:
         accepted = accepts(_text(test["data"]))
@@ -79,15 +78,15 @@ def row(group: dict[str, Any], draft: str) -> dict[str, Any]:
             rejected.append({"test": test["description"], "reason": reason})
         elif accepted and not test["valid"]:
             let_through.append({"test": test["description"]})
-    return {**told, "refused": None, "valid_rejected": rejected, "invalid_accepted": let_through}
+    return {**found, "refused": None, "valid_rejected": rejected, "invalid_accepted": let_through}
 
 
 def why_rejected(
     schema: Any, formats: bool, accepts: Callable[[str], bool], value: Any
 ) -> str | None:
-    """The documented reasons for which a valid value is rejected: without them it is accepted.
+    """Return the documented reasons for which a valid value is rejected, None if there are none.
 
-    None if there are no such.
+    A reason counts if the value is accepted without it.
     """
     opened = grammar_of(schema, formats, closed=False)
     for reasons, reads, variants in (
@@ -113,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Integers without a fraction."""
+    """Return the value with integers instead of floats without a fraction."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -122,7 +121,7 @@ def _plain(value: Any) -> Any:
 
 
 def _orders(value: Any) -> Iterator[Any]:
-    """The value with the keys of its objects in other orders."""
+    """Yield the value with the keys of its objects in other orders."""
     if isinstance(value, list):
         some = (list(islice(_orders(part), _MOST_ORDERS)) for part in value)
         yield from map(list, islice(product(*some), _MOST_ORDERS))
@@ -136,9 +135,8 @@ def _orders(value: Any) -> Iterator[Any]:
 
 
 def report(suite: Path, draft: str) -> dict[str, Any]:
-    opened = lzma.open if suite.suffix == ".xz" else open
-    with opened(suite, "rt", encoding="utf-8") as lines:
-        rows = [row(json.loads(line), draft) for line in lines]
+    """Return the counts of a suite, and a row for each of its groups."""
+    rows = [row(group, draft) for group in read_schemas(suite)]
     required = [row for row in rows if not row["file"].startswith("optional/")]
     return {
         "groups": len(required),
@@ -151,10 +149,10 @@ def report(suite: Path, draft: str) -> dict[str, Any]:
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """A table by keyword, and everything that is refused or rejected with its reason."""
+    """Return a table by keyword, and a list of all refusals and rejections with their reasons."""
     files = dict.fromkeys(row["file"] for row in found["rows"])
     lines = ["| tests of | groups | refused | valid rejected | invalid accepted |", "|-" * 5 + "|"]
-    told = []
+    notes = []
     for file in files:
         rows = [row for row in found["rows"] if row["file"] == file]
         refused = [row for row in rows if row["refused"]]
@@ -166,13 +164,13 @@ def markdown(found: dict[str, Any]) -> str:
             f"| {file} | {len(rows)} | {len(refused)} | {len(rejected)} of {valid} "
             f"| {len(let_through)} of {invalid} |"
         )
-        told += [f"- {file}, {row['group']}: refused. {row['refused']}" for row in refused]
-        told += [
+        notes += [f"- {file}, {row['group']}: refused. {row['refused']}" for row in refused]
+        notes += [
             f"- {file}, {row['group']}, {one['test']}: rejected. {one['reason']}"
             for row in rows
             for one in row["valid_rejected"]
         ]
-        told += [
+        notes += [
             f"- {file}, {row['group']}, {one['test']}: **accepted**"
             for row in rows
             for one in row["invalid_accepted"]
@@ -182,20 +180,21 @@ def markdown(found: dict[str, Any]) -> str:
         f"{found['valid_rejected']} valid instances are rejected, "
         f"{found['invalid_accepted']} invalid ones accepted."
     )
-    return "\n".join([head, "", *lines, "", *told])
+    return "\n".join([head, "", *lines, "", *notes])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--suite", type=Path, required=True, help="JSON lines, .xz or plain")
-    parser.add_argument("--draft", choices=_DRAFTS, default="2020-12", help="of the suite")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the docs")
-    arguments = parser.parse_args()
-    found = report(arguments.suite, _DRAFTS[arguments.draft])
-    if arguments.json:
+    parser = MeasureParser(__doc__, "json")
+    add = parser.add_argument
+    purpose = "The suite's groups, a .jsonl or .jsonl.xz file."
+    add("--suite", type=Path, required=True, metavar="FILE", help=purpose)
+    add("--draft", choices=_DRAFTS, default="2020-12", help="The draft of the suite.")
+    add("--markdown", action="store_true", help="Print the tables of the documentation.")
+    args = parser.parsed()
+    found = report(args.suite, _DRAFTS[args.draft])
+    if args.json:
         print(json.dumps(found, indent=1))
-    elif arguments.markdown:
+    elif args.markdown:
         print(markdown(found))
     else:
         print(markdown(found).partition("\n")[0])

@@ -2,12 +2,12 @@
 
     python scripts/evaluate.py --prompts 200
 
-Sets: sentences made of trained patterns and of held-out ones, all with values that no training
-sample holds; texts that also say what is not so; lists and nested objects; strings of random
-letters; tool calls; words to choose; sentences in other people's manner. Each is answered on
-canvases and left to right, drafted by them, unless `--decoding` says how. "exact" and "fields" (the
-share of wanted values that are right) ignore a code fence around JSON; "valid" does not. Prints a
-table; --json one object a line instead. `--only NAME` runs the sets whose name holds NAME.
+Sets: sentences of trained patterns and of held-out ones, all with values that no training sample
+has; texts that also mention other values; lists and nested objects; strings of random letters; tool
+calls; words to choose; sentences by other authors. Each is answered on canvases, and left to right
+with drafts of canvases, unless `--decoding` chooses. "exact" and "fields" (the share of wanted
+values that are right) ignore a code fence around JSON; "valid" does not. Prints a table, or with
+--json one object a line. `--only NAME` runs the sets whose name contains NAME.
 """
 
 import argparse
@@ -15,10 +15,12 @@ import gc
 import json
 import time
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from measure.answers import meaning, spec_of, wanted
+from measure.options import MeasureParser
+from measure.report import ResultRow, print_rows
 from rich.console import Console
-from rich.table import Table
 from scipy import stats
 from training.exams import exams
 from training.samples import Sample
@@ -30,43 +32,72 @@ from dlm.cli.engine_options import DECODINGS
 from dlm.loading import Loading, Writes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One set in one setting; rates are shares of the prompts."""
+@dataclass(kw_only=True)
+class EvaluationRow(ResultRow):
+    """Figures of one set in one setting."""
+
+    COLUMNS: ClassVar = {
+        "prompts": "{0.kind} ({0.prompts})",
+        "decoding": "{0.decoding}",
+        "constraint": "{0.constraint}",
+        "valid": "{0.valid_share:.3f}",
+        "cut": "{0.cut}",
+        "exact": "{0.exact_share:.3f}",
+        "fields": "{0.fields:.3f}",
+        "calls": "{0.calls:.2f}",
+        "tokens/call": "{0.tokens_per_call:.2f}",
+        "s/prompt": "{0.seconds:.3f}",
+    }
 
     kind: str  # of the prompts
     decoding: Writes
     constrained: bool
     prompts: int
-    valid: int  # the text is JSON that the schema accepts, a call of a tool, a word of the list
+    valid: int  # answers that are JSON of the schema, a call of a tool, a word of the list
     truncated: list[int]  # numbers of the prompts whose answer max_tokens cut off
-    exact: int  # the value is the wanted one, a code fence forgiven
-    fields: float  # share of the wanted values that are where they belong
+    exact: int  # answers whose value is the wanted one, a code fence forgiven
+    fields: float  # share of the wanted values that are at their places
     calls: float  # passes of the model a prompt
     tokens_per_call: float
     pins: float  # a prompt
     seconds: float  # a prompt, wall-clock
 
+    @property
+    def constraint(self) -> str:
+        return "yes" if self.constrained else "no"
+
+    @property
+    def cut(self) -> int:
+        return len(self.truncated)
+
+    @property
+    def valid_share(self) -> float:
+        return self.valid / self.prompts
+
+    @property
+    def exact_share(self) -> float:
+        return self.exact / self.prompts
+
 
 def main() -> None:
     args = arguments(__doc__, prompts=200, sets=True)
-    chosen(exams(1, args.seed), args.only)  # all of them take a while to draw
-    asked: dict[str, list[Sample]] = {}
+    chosen(exams(1, args.seed), args.only)  # checks --only before all prompts are drawn
+    sets: dict[str, list[Sample]] = {}
     rows, notes = [], []
     for decoding in args.decoding:
         engine = loaded(args, decoding)
-        asked = asked or chosen(exams(args.prompts, args.seed), args.only)
-        for kind, samples in asked.items():
+        sets = sets or chosen(exams(args.prompts, args.seed), args.only)
+        for kind, samples in sets.items():
             pair, remarks = both(engine, decoding, kind, samples, args)
             rows += pair
             notes += remarks
         engine.close()
         del engine
-        gc.collect()  # its parts know one another, and the next engine needs their memory
+        gc.collect()  # the engine's parts refer to each other, and the next needs their memory
     if not args.json:
-        order = [*asked]
+        order = [*sets]
         rows.sort(key=lambda row: order.index(row.kind))
-        Console(width=120).print(table(rows))
+        print_rows(rows, False, width=120)
         print("\n".join(notes))
 
 
@@ -79,29 +110,26 @@ def loaded(args: argparse.Namespace, decoding: Writes) -> dlm.Engine:
         fail(str(error))
 
 
-def arguments(what: str | None, prompts: int, sets: bool = False) -> argparse.Namespace:
-    """Of a script whose docstring is `what`, with its usual number of prompts."""
-    parser = argparse.ArgumentParser(description=(what or "").partition("\n")[0])
-    parser.add_argument("--model", metavar="DIR", help="built in: tiny")
-    parser.add_argument("--prompts", type=int, default=prompts)
-    parser.add_argument("--seed", type=int, default=0, help="of the prompts and the generations")
-    parser.add_argument("--max-tokens", type=int, default=160)
-    parser.add_argument("--slots", type=int, default=8)
-    parser.add_argument("--kv", default="auto", help="keys and values: fp8, bf16, fp16 or fp32")
-    parser.add_argument("--json", action="store_true")
+def arguments(doc: str | None, prompts: int, sets: bool = False) -> argparse.Namespace:
+    """Return the flags of a script with the docstring `doc`, with `prompts` as the default."""
+    parser = MeasureParser(doc, "model", "seed", "json")
+    parser.add_count("--prompts", prompts, "The prompts of each set.")
+    parser.add_count("--max-tokens", 160, "The most tokens of an answer.")
+    parser.add_count("--slots", 8, "The prompts that are answered at once.")
+    add = parser.add_argument
+    purpose = "The type in which keys and values are stored: auto, fp8, bf16, fp16 or fp32."
+    add("--kv", default="auto", metavar="TYPE", help=purpose)
     if sets:
-        parser.add_argument("--only", metavar="NAME", default="", help="sets whose name holds it")
-        usual = ["canvas", "drafted"]
-        purpose = f"ways to answer; {' '.join(usual)}"
-        parser.add_argument("--decoding", nargs="+", choices=DECODINGS, default=usual, help=purpose)
-    args = parser.parse_args()
-    if args.prompts < 1:
-        fail(f"--prompts is {args.prompts}: it takes at least 1")
-    return args
+        purpose = "Run only the sets whose name contains NAME."
+        add("--only", metavar="NAME", default="", help=purpose)
+        purpose = "The ways to decode. Default: canvas drafted."
+        add("--decoding", nargs="+", choices=DECODINGS, help=purpose)
+        parser.set_defaults(decoding=["canvas", "drafted"])
+    return parser.parsed()
 
 
 def chosen(sets: dict[str, list[Sample]], name: str) -> dict[str, list[Sample]]:
-    """The sets whose name holds `name`."""
+    """Return the sets whose name contains `name`."""
     some = {kind: samples for kind, samples in sets.items() if name in kind}
     if not some:
         fail(f"no set's name holds {name!r}: there are {', '.join(sets)}")
@@ -114,8 +142,8 @@ def both(
     kind: str,
     samples: list[Sample],
     args: argparse.Namespace,
-) -> tuple[list[Row], list[str]]:
-    """Without the constraint and with it; and what there is to say of the two."""
+) -> tuple[list[EvaluationRow], list[str]]:
+    """Measure a set without the constraint and with it; return the rows, and notes on them."""
     rows, outcomes, notes = [], [], []
     for constrained in (False, True):
         how = f"{kind}, {decoding}, {'constrained' if constrained else 'free'}"
@@ -138,9 +166,8 @@ def measure(
     samples: list[Sample],
     constrained: bool,
     args: argparse.Namespace,
-) -> tuple[Row, list[bool]]:
-    """Run all samples through the engine, which decodes by `decoding`; also says which of them came
-    out exact."""
+) -> tuple[EvaluationRow, list[bool]]:
+    """Answer all samples; return the row, and for each sample whether its answer is exact."""
     specs = [spec_of(item) for item in samples]
     requests = [
         dlm.Request(
@@ -157,20 +184,20 @@ def measure(
     started = time.perf_counter()
     results = engine.generate(requests)
     seconds = time.perf_counter() - started
-    said = [
+    answers = [
         meaning(result, item, spec, engine.vocabulary)
         for result, item, spec in zip(results, samples, specs, strict=True)
     ]
-    exact = [same(value, wanted(item)) for (_, value), item in zip(said, samples, strict=True)]
-    right = [found(value, wanted(item)) for (_, value), item in zip(said, samples, strict=True)]
+    exact = [same(value, wanted(item)) for (_, value), item in zip(answers, samples, strict=True)]
+    right = [found(value, wanted(item)) for (_, value), item in zip(answers, samples, strict=True)]
     calls, tokens = (sum(getattr(r.stats, name) for r in results) for name in ("calls", "tokens"))
     n = len(samples)
-    row = Row(
+    row = EvaluationRow(
         kind=kind,
         decoding=decoding,
         constrained=constrained,
         prompts=n,
-        valid=sum(valid for valid, _ in said),
+        valid=sum(valid for valid, _ in answers),
         truncated=[i for i, r in enumerate(results) if r.finish_reason == "length"],
         exact=sum(exact),
         fields=sum(hits for hits, _ in right) / sum(all_ for _, all_ in right),
@@ -182,28 +209,8 @@ def measure(
     return row, exact
 
 
-def table(rows: list[Row]) -> Table:
-    shown = Table(
-        "prompts", *"decoding constraint valid cut exact fields calls tokens/call s/prompt".split()
-    )
-    for row in rows:
-        shown.add_row(
-            f"{row.kind} ({row.prompts})",
-            row.decoding,
-            "yes" if row.constrained else "no",
-            f"{row.valid / row.prompts:.3f}",
-            str(len(row.truncated)),
-            f"{row.exact / row.prompts:.3f}",
-            f"{row.fields:.3f}",
-            f"{row.calls:.2f}",
-            f"{row.tokens_per_call:.2f}",
-            f"{row.seconds:.3f}",
-        )
-    return shown
-
-
 def paired(free: list[bool], bound: list[bool]) -> str:
-    """Prompts that only one of the two got right, and how likely so uneven a split is by chance."""
+    """Return a note: the prompts that only one of the two got right, and a sign test of them."""
     lost = sum(f and not b for f, b in zip(free, bound, strict=True))
     won = sum(b and not f for f, b in zip(free, bound, strict=True))
     chance = stats.binomtest(won, lost + won).pvalue if lost + won else 1.0

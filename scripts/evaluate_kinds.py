@@ -2,33 +2,43 @@
 
     python scripts/evaluate_kinds.py --prompts 300
 
-Extraction goes by JSON schema and as any JSON object, tools by their own parameters, words by
-choice, regex and grammar. "valid" is judged by `jsonschema`, by the parser of tool calls and by the
-list of words; a code fence around JSON is not valid, and forgiven where "exact" is counted.
+Extractions are constrained by their JSON schema or to any JSON object, tool calls by the tools'
+parameters, words by choice, regex and grammar. "valid" is judged by `jsonschema`, by the parser of
+tool calls and by the list of words. A code fence around JSON is not valid, but forgiven for
+"exact".
 """
 
 import argparse
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from random import Random
+from typing import ClassVar
 
 from evaluate import arguments, paired
 from measure.answers import meaning, spec_of, wanted
-from rich.console import Console
-from rich.table import Table
+from measure.report import ResultRow, print_rows
 from training.extraction import extract
-from training.lessons import choice
+from training.lessons import choice, tool_call
 from training.samples import Sample
-from training.tools import tool_call
 
 import dlm
 from dlm.cli.comparison.judging import same
 from dlm.grammar import Spec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One kind, with or without its constraint."""
+@dataclass(kw_only=True)
+class KindRow(ResultRow):
+    """Figures of one kind, with or without its constraint."""
+
+    COLUMNS: ClassVar = {
+        "kind": "{0.kind}",
+        "constraint": "{0.constraint}",
+        "valid": "{0.valid}/{0.prompts}",
+        "truncated": "{0.truncated}",
+        "exact": "{0.exact}/{0.prompts}",
+        "calls": "{0.calls:.2f}",
+        "tokens/call": "{0.tokens_per_call:.2f}",
+    }
 
     kind: str
     constrained: bool
@@ -39,16 +49,20 @@ class Row:
     calls: float  # denoiser calls a prompt
     tokens_per_call: float
 
+    @property
+    def constraint(self) -> str:
+        return "yes" if self.constrained else "no"
+
 
 @dataclass(frozen=True)
 class Task:
-    """A prompt, what its answer must be, and what it should be."""
+    """A sample, whose answer is known, and its constraint."""
 
     item: Sample
     spec: Spec
 
     def valid(self, result: dlm.Result, engine: dlm.Engine) -> bool:
-        """An answer that ended by itself and that its kind allows."""
+        """Whether an answer ended by itself and is valid for its kind."""
         valid, _ = meaning(result, self.item, self.spec, engine.vocabulary)
         return valid and result.finish_reason == "stop"
 
@@ -63,7 +77,7 @@ def main() -> None:
     random = Random(f"kinds/{args.seed}")
     kinds = list(MAKERS)
     tasks = [MAKERS[kinds[i % len(kinds)]](random) for i in range(args.prompts)]
-    rows: list[Row] = []
+    rows: list[KindRow] = []
     outcomes: list[list[bool]] = []
     for constrained in (False, True):
         requests = [request(task, i, constrained, args) for i, task in enumerate(tasks)]
@@ -72,11 +86,8 @@ def main() -> None:
         for kind in [*kinds, "all"]:
             part = [i for i in range(len(tasks)) if kind in ("all", kinds[i % len(kinds)])]
             rows.append(row_of(kind, constrained, part, tasks, results, outcomes[-1], engine))
-    if args.json:
-        for row in rows:
-            print(json.dumps(asdict(row)))
-    else:
-        Console(width=100).print(table(rows))
+    print_rows(rows, args.json)
+    if not args.json:
         print(paired(*outcomes))
 
 
@@ -98,7 +109,7 @@ def by_choice(random: Random) -> Task:
 
 
 def fitting(item: Sample) -> Task:
-    """A sample under the constraint that its task suggests."""
+    """Return a sample under the constraint that fits its task."""
     return Task(item, spec_of(item))
 
 
@@ -143,11 +154,12 @@ def row_of(
     results: list[dlm.Result],
     exact: list[bool],
     engine: dlm.Engine,
-) -> Row:
+) -> KindRow:
+    """Return the row of the tasks with the numbers in `part`."""
     calls, tokens = (
         sum(getattr(results[i].stats, name) for i in part) for name in ("denoiser_calls", "tokens")
     )
-    return Row(
+    return KindRow(
         kind=kind,
         constrained=constrained,
         prompts=len(part),
@@ -157,21 +169,6 @@ def row_of(
         calls=calls / max(1, len(part)),
         tokens_per_call=tokens / max(1, calls),
     )
-
-
-def table(rows: list[Row]) -> Table:
-    shown = Table(*"kind constraint valid truncated exact calls tokens/call".split())
-    for row in rows:
-        shown.add_row(
-            row.kind,
-            "yes" if row.constrained else "no",
-            f"{row.valid}/{row.prompts}",
-            str(row.truncated),
-            f"{row.exact}/{row.prompts}",
-            f"{row.calls:.2f}",
-            f"{row.tokens_per_call:.2f}",
-        )
-    return shown
 
 
 if __name__ == "__main__":

@@ -1,28 +1,26 @@
-"""Measure what one client notices while others flood the server.
+"""Measure how long one client waits while others flood the server.
 
     python scripts/flood.py
     python scripts/flood.py --requests 30 --json
 
 Starts `scripts/serve.py` with the built-in model, three keys and 1,024 files that it may open, on
-this machine's loopback. An innocent client asks for one small answer after another: while nothing
-else happens, and beside each attack. For each the table has the median and the worst of its times
-in seconds, how often it was refused or got no answer, and the memory of the server's process (RSS)
-in megabytes when the attack began, at most, and after it.
+this machine's loopback. An innocent client requests one small answer after another: while nothing
+else happens, and beside each attack. For each the table has the median and the longest of its times
+in seconds, the number of refused or missing answers, and the memory of the server's process (RSS)
+in megabytes before, at most during, and after the attack.
 
-Attacks end after a bounded number of bytes, connections and seconds. Exit codes: 0 all held, 1 some
-answer was refused or missing, or the worst took more than `--within` times the quiet worst.
+Attacks end after a bounded number of bytes, connections and seconds. Exit codes: 0 all answers
+came in time, 1 some answer was refused or missing, or took more than `--within` times the longest
+of the quiet answers.
 """
 
 import argparse
 import json
 import multiprocessing
-import os
 import resource
 import secrets
-import signal
 import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,20 +28,22 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
 from multiprocessing.synchronize import Event
-from pathlib import Path
 from typing import Any
 
-SERVE = Path(__file__).with_name("serve.py")
+from measure.options import MeasureParser
+from measure.report import ResultRow
+from measure.server import memory, served
+
 FILES = 1024  # that the server may open
 HALF_OPEN = 2000  # connections
 HEADER = 256 << 20  # bytes of the one large header
 HEADERS = 100 << 20  # bytes of the many small ones
 PIECE = 1 << 20  # bytes that an attacker sends at once
-ROUNDS = 50  # times that an attack is repeated at most, while the innocent client asks
-GREEDY = 8  # requests of each client that asks for everything
-CHOICES = 16  # answers that each of them asks for
-ANSWER = 1500  # tokens of such an answer at most
-PATIENCE = 120.0  # seconds for the server to start, and for an answer
+ROUNDS = 50  # the most repetitions of an attack
+GREEDY = 8  # requests of each client that requests as much as it may
+CHOICES = 16  # answers of such a request
+ANSWER = 1500  # the most tokens of such an answer
+PATIENCE = 120.0  # seconds for an answer
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -64,9 +64,9 @@ INNOCENT = {
 Attack = Callable[[int, list[str], Event, Event], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What the innocent client got beside one attack, and the server's memory."""
+@dataclass(kw_only=True)
+class FloodRow(ResultRow):
+    """Answers to the innocent client beside one attack, and the server's memory."""
 
     attack: str
     answers: int
@@ -79,63 +79,33 @@ class Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = MeasureParser(__doc__, "json")
     add = parser.add_argument
-    add("--port", type=int, default=8766, help="of the server that is started; 8766")
-    add("--requests", type=int, default=15, metavar="N", help="of the innocent client; 15 a row")
-    add("--within", type=float, default=3.0, metavar="X", help="times the quiet worst; 3")
-    add("--slots", type=int, default=8, metavar="N", help="of the server; 8")
-    add("--only", nargs="+", choices=list(ATTACKS), help="attacks; all of them")
-    add("--json", action="store_true", help="print JSON instead of a table")
-    args = parser.parse_args()
-    keys = [secrets.token_hex(8) for _ in range(3)]
+    add("--port", type=int, default=8766, metavar="N", help="The port of the server.")
+    parser.add_count("--requests", 15, "The requests of the innocent client for each row.")
+    purpose = "The most that an answer may take, as a multiple of the longest quiet answer."
+    add("--within", type=float, default=3.0, metavar="X", help=purpose)
+    parser.add_count("--slots", 8, "The slots of the server.")
+    add("--only", nargs="+", choices=list(ATTACKS), help="Some of the attacks. Default: all.")
+    args = parser.parsed()
+    keys = tuple(secrets.token_hex(8) for _ in range(3))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    server = started(args.port, args.slots, keys)
-    try:
-        until_well(args.port, server)
+    flags = "--log-level", "critical", "--slots", str(args.slots), "--shutdown-timeout", "0"
+    with served(args.port, *flags, keys=keys, files=FILES) as server:
         rows = measure(args, server.pid, keys)
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.send_signal(signal.SIGINT)
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            server.kill()
     print(json.dumps([asdict(row) for row in rows], indent=2) if args.json else table(rows))
     if not held(rows, args.within):
         sys.exit(1)
 
 
-def held(rows: list[Row], within: float) -> bool:
-    """Whether all answers came, none later than `within` times the worst of the first row."""
+def held(rows: list[FloodRow], within: float) -> bool:
+    """Whether all answers came, each within `within` times the longest of the first row."""
     most = within * rows[0].worst
     return not any(row.refused or row.worst > most for row in rows)
 
 
-def started(port: int, slots: int, keys: list[str]) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, str(SERVE), "--log-level", "critical", "--port", str(port)]
-    command += ["--slots", str(slots), "--shutdown-timeout", "0"]
-    return subprocess.Popen(
-        command,
-        env=os.environ | {"DLM_API_KEYS": " ".join(keys)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES)),
-    )
-
-
-def until_well(port: int, server: "subprocess.Popen[bytes]") -> None:
-    end = time.monotonic() + PATIENCE
-    while server.poll() is None and time.monotonic() < end:
-        with suppress(OSError, HTTPException):
-            connection = HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                return
-        time.sleep(0.1)
-    sys.exit("flood.py: the server did not start")
-
-
-def measure(args: argparse.Namespace, pid: int, keys: list[str]) -> list[Row]:
+def measure(args: argparse.Namespace, pid: int, keys: tuple[str, ...]) -> list[FloodRow]:
     innocent, *others = keys
     for _ in range(3):
         ask(args.port, innocent)  # the grammar is compiled, and the model is warm
@@ -152,9 +122,9 @@ def beside(
     pid: int,
     innocent: str,
     others: list[str],
-) -> Row:
-    """Ask as the innocent client while `attack` goes on, in a process of its own."""
-    before, peak = memory(pid, "VmRSS"), 0.0
+) -> FloodRow:
+    """Send the innocent client's requests while `attack` runs in a process of its own."""
+    before, peak = memory(pid), 0.0
     context = multiprocessing.get_context("fork")
     begun, over = context.Event(), context.Event()
     attacker = None
@@ -167,18 +137,26 @@ def beside(
         took, status = ask(args.port, innocent)
         times.append(took)
         refused += status != 200
-        peak = max(peak, memory(pid, "VmRSS"))
+        peak = max(peak, memory(pid))
     over.set()
     if attacker is not None:
         attacker.join(10)
         attacker.kill()
         time.sleep(0.5)  # for connections to be closed
-    median, worst = statistics.median(times), max(times)
-    return Row(name, len(times), refused, median, worst, before, peak, memory(pid, "VmRSS"))
+    return FloodRow(
+        attack=name,
+        answers=len(times),
+        refused=refused,
+        median=statistics.median(times),
+        worst=max(times),
+        before=before,
+        peak=peak,
+        after=memory(pid),
+    )
 
 
 def ask(port: int, key: str) -> tuple[float, int]:
-    """Return the seconds that a new connection and an answer took, and its status; 0: none."""
+    """Return the seconds of a new connection and an answer, and its status, 0 for no answer."""
     begin, status = time.perf_counter(), 0
     connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
@@ -236,7 +214,7 @@ def half_open(port: int, keys: list[str], begun: Event, over: Event) -> None:
 
 
 def everything(port: int, keys: list[str], begun: Event, over: Event) -> None:
-    """Ask for as much as there is by each of two keys, and read nothing of it."""
+    """Request as much as each of two keys may, and read nothing of the answers."""
     body = {
         "messages": [{"role": "user", "content": "Tell me everything."}],
         "max_tokens": ANSWER,
@@ -255,7 +233,7 @@ def everything(port: int, keys: list[str], begun: Event, over: Event) -> None:
                 f"Authorization: Bearer {key}\r\nContent-Length: {len(content)}\r\n\r\n"
             )
             there[-1].sendall(head.encode() + content)
-    there[0].recv(1)  # it is served
+    there[0].recv(1)  # the server has begun to answer
     begun.set()
     over.wait(PATIENCE)
 
@@ -268,15 +246,8 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def memory(pid: int, name: str) -> float:
-    """Return a figure of a process' memory in megabytes, as the kernel has it."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def table(rows: list[Row]) -> str:
+def table(rows: list[FloodRow]) -> str:
+    """Return a table in Markdown."""
     lines = [
         "| attack | median s | worst s | times quiet | refused | MB before, at most, after |",
         "|---|---|---|---|---|---|",

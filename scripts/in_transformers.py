@@ -1,4 +1,4 @@
-"""The constraint in transformers' own `generate`, beside what the same call gives without it.
+"""Measure the constraint within transformers' own `generate`, and the same calls without it.
 
     python scripts/in_transformers.py --n 100
 
@@ -6,13 +6,13 @@ Held-out extraction prompts, each with its own schema, one call each. "exact" ig
 around the JSON; "valid" does not.
 """
 
-import argparse
 import json
 import time
 from random import Random
 from typing import Any
 
 import torch
+from measure.options import MeasureParser
 from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion
 
@@ -24,12 +24,12 @@ from dlm.integrations.transformers import Constrain
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", metavar="DIR", default=BUILT_IN, help="built in: tiny")
-    parser.add_argument("--n", type=int, default=100, help="prompts")
-    parser.add_argument("--max-new-tokens", type=int, default=96)
-    args = parser.parse_args()
-    torch.set_num_threads(1)  # the built-in model is tiny
+    parser = MeasureParser(__doc__, "model")
+    parser.set_defaults(model=str(BUILT_IN))
+    parser.add_count("--n", 100, "The prompts that are answered.")
+    parser.add_count("--max-new-tokens", 96, "The most tokens of an answer.")
+    args = parser.parsed()
+    torch.set_num_threads(1)  # the built-in model is too small for more
     model = DiffusionGemmaForBlockDiffusion.from_pretrained(args.model).eval()
     chat = Chat.load(args.model)
     constrain = Constrain(model, chat.tokenizer)

@@ -1,15 +1,15 @@
-"""A server under load: many clients at once, some of whom hang up, and some of whom are hostile.
+"""Put a server under load: many clients at once, some of which hang up and some of which attack.
 
     python scripts/load.py --clients 64 --seconds 60
     python scripts/load.py --clients 64 --seconds 60 --hostile
 
-Starts `scripts/serve.py` with the built-in model, and asks for all kinds of answers, streamed. A
-fifth of the requests are given up at a random moment. Every answer that came whole is checked.
-With `--hostile`, eight more clients send grammars that are made to take long, in the second half of
-the time: how long steps take then is compared with the first. At the end nobody may hold a slot,
-and no request may have ended without a word. Memory grows with the grammars that are kept, up to
-1 GB; with few `--different` requests it does not. Then the same requests are given to an engine in
-this process, without a server: their throughputs are compared.
+Starts `scripts/serve.py` with the built-in model and requests all kinds of answers, streamed. A
+fifth of the requests are cancelled at a random moment. Every complete answer is checked. With
+`--hostile`, eight more clients send grammars that take long, in the second half of the time, and
+the times of steps in both halves are compared. At the end no request may hold a slot, and none may
+have ended without an answer or an error. Memory grows with the grammars that are kept, up to 1 GB;
+with few `--different` requests it does not. Then an engine in this process gets the same requests
+without a server, and the throughputs are compared.
 """
 
 import argparse
@@ -17,89 +17,79 @@ import asyncio
 import json
 import random
 import re
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import jsonschema
-import numpy as np
+from measure.options import MeasureParser
+from measure.report import percentiles
+from measure.server import memory, served
 from stall import HOSTILE
 from training.extraction import extract
-from training.lessons import choice
-from training.tools import tool_call
+from training.lessons import choice, tool_call
 
 import dlm
 from dlm.collector import tune_garbage_collector
 from dlm.openai.requests import chat_of
 
-SERVE = Path(__file__).with_name("serve.py")
 GIVEN_UP = 0.2  # share of requests whose clients hang up
 HOSTILE_CLIENTS = 8
-WATCHING = 4  # clients that are sent every draft, and so see how long steps take
-PATIENCE = 2.0  # seconds of a hostile client
+WATCHING = 4  # clients that get every draft, by which steps are timed
+PATIENCE = 2.0  # seconds that a hostile client waits
 REGEX = "[A-Z]{2}-[0-9]{3,4}"
 DONE = "[DONE]"
 
 Body = dict[str, Any]
-Check = Callable[[str, list[str]], None]  # of the text and the arguments of calls; raises
+Check = Callable[[str, list[str]], None]  # takes the text and the arguments of calls; raises
 
 
 @dataclass
-class Seen:
-    """What happened to all requests."""
+class Outcomes:
+    """Outcomes of all requests."""
 
     ends: Counter[str] = field(default_factory=Counter)
     invalid: list[str] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)  # seconds to the first text
-    tokens: int = 0  # of answers that came whole
-    asked: list[Body] = field(default_factory=list)  # of those
+    tokens: int = 0  # of complete answers
+    answered: list[Body] = field(default_factory=list)  # requests with complete answers
     steps: list[tuple[float, float]] = field(default_factory=list)  # when each ended, its seconds
 
     def step_p99(self, begin: float, end: float) -> float | None:
-        return percentile([took for at, took in self.steps if begin <= at < end], 99)
+        return percentiles([took for at, took in self.steps if begin <= at < end]).get("p99")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--clients", type=int, default=64, metavar="N")
-    parser.add_argument("--seconds", type=float, default=30.0, metavar="S")
-    parser.add_argument("--slots", type=int, default=8, metavar="N")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--different", type=int, default=10**9, metavar="N", help="requests")
-    parser.add_argument("--port", type=int, default=8765)
-    parser.add_argument("--hostile", action="store_true")
-    args = parser.parse_args()
-    flags = ["--port", str(args.port), "--slots", str(args.slots), "--policy", "all"]
-    command = [sys.executable, str(SERVE), "--log-level", "error", *flags]
-    server = subprocess.Popen(command)
-    try:
-        found, asked = asyncio.run(measure(args, server))
-    finally:
-        server.terminate()
-        server.wait(60)
-    found["engine_tokens_per_second"] = bare(asked, args.slots)
+    parser = MeasureParser(__doc__, "seed")
+    add = parser.add_argument
+    parser.add_count("--clients", 64, "The clients that send requests at once.")
+    purpose = "The seconds in which requests are sent."
+    add("--seconds", type=float, default=30.0, metavar="S", help=purpose)
+    parser.add_count("--slots", 8, "The slots of the server.")
+    parser.add_count("--different", 10**9, "The number of different requests.")
+    add("--port", type=int, default=8765, metavar="N", help="The port of the server.")
+    add("--hostile", action="store_true", help="Add clients that send hostile grammars.")
+    args = parser.parsed()
+    flags = "--slots", str(args.slots), "--policy", "all", "--log-level", "error"
+    with served(args.port, *flags) as server:
+        found, answered = asyncio.run(measure(args, server.pid))
+    found["engine_tokens_per_second"] = without_server(answered, args.slots)
     print(json.dumps(found, indent=2))
     if found["lost"] or found["leaked"] or found["invalid"]:
         sys.exit(1)
 
 
-async def measure(
-    args: argparse.Namespace, server: "subprocess.Popen[bytes]"
-) -> tuple[dict[str, Any], list[Body]]:
-    """What is told at the end, and what was asked for and answered."""
-    pid = server.pid
-    seen, draw = Seen(), random.Random(args.seed)
+async def measure(args: argparse.Namespace, pid: int) -> tuple[dict[str, Any], list[Body]]:
+    """Return the figures of the server, whose process is `pid`, and the answered requests."""
+    seen, draw = Outcomes(), random.Random(args.seed)
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=args.clients)
     url = f"http://127.0.0.1:{args.port}"
     async with httpx2.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
-        await until_well(http, server)
-        memory = [resident(pid)]
+        megabytes = [int(memory(pid))]
         begun = time.monotonic()
         end = begun + args.seconds
         draws = [random.Random(draw.random()) for _ in range(args.clients)]
@@ -111,10 +101,10 @@ async def measure(
         if args.hostile:
             others = [random.Random(i) for i in range(HOSTILE_CLIENTS)]
             work += [hostile(http, one, seen, half, end) for one in others]
-        memory_half = asyncio.create_task(later(args.seconds / 2, lambda: resident(pid)))
+        memory_half = asyncio.create_task(later(args.seconds / 2, lambda: int(memory(pid))))
         await asyncio.gather(*work)
         seconds = time.monotonic() - begun
-        memory += [await memory_half, resident(pid)]
+        megabytes += [await memory_half, int(memory(pid))]
         leaked = await still_running(http)
     return {
         "clients": args.clients,
@@ -125,19 +115,19 @@ async def measure(
         "lost": seen.ends["lost"],
         "leaked": leaked,
         "invalid": seen.invalid,
-        "megabytes": memory,  # of the server: at first, at half time, at the end
-        "ttft_p50": percentile(seen.waits, 50),
-        "ttft_p99": percentile(seen.waits, 99),
+        "megabytes": megabytes,  # of the server: at first, at half time, at the end
+        "ttft_p50": percentiles(seen.waits).get("p50"),
+        "ttft_p99": percentiles(seen.waits).get("p99"),
         "step_p99": [seen.step_p99(begun, half), seen.step_p99(half, end)],  # in both halves
         "tokens_per_second": round(seen.tokens / seconds, 1),
-    }, seen.asked
+    }, seen.answered
 
 
 async def client(
     http: httpx2.AsyncClient,
     draw: random.Random,
     different: int,
-    seen: Seen,
+    seen: Outcomes,
     end: float,
     watching: bool,
 ) -> None:
@@ -152,7 +142,7 @@ async def client(
 
 
 async def hostile(
-    http: httpx2.AsyncClient, draw: random.Random, seen: Seen, begin: float, end: float
+    http: httpx2.AsyncClient, draw: random.Random, seen: Outcomes, begin: float, end: float
 ) -> None:
     await asyncio.sleep(begin - time.monotonic())
     while time.monotonic() < end:
@@ -167,9 +157,9 @@ async def hostile(
 
 
 async def ask(
-    http: httpx2.AsyncClient, body: Body, check: Check, seen: Seen, watching: bool
+    http: httpx2.AsyncClient, body: Body, check: Check, seen: Outcomes, watching: bool
 ) -> None:
-    """One request to its end, which is noted, and, `watching`, the time of its steps."""
+    """Send a request and record its outcome and, if `watching`, the times of its steps."""
     begun, first = time.monotonic(), None
     drafted: float | None = None
     text, calls, reason, tokens = "", list[str](), None, 0
@@ -212,7 +202,7 @@ async def ask(
     if first is not None:  # an answer without a constraint may be empty
         seen.waits.append(first)
     seen.tokens += tokens
-    seen.asked.append(body)
+    seen.answered.append(body)
     try:
         if reason != "length":
             check(text, calls)
@@ -221,7 +211,7 @@ async def ask(
 
 
 def task(draw: random.Random) -> tuple[Body, Check]:
-    """Something to ask for, and what an answer to it must be."""
+    """Draw a request and the check of its answer."""
     body: Body = {"model": "tiny", "seed": draw.randrange(2**31), "max_tokens": 256}
     kind = draw.choice(("free", "schema", "schema", "choice", "regex", "tools", "reasoning"))
     sample = {"choice": choice, "tools": tool_call}.get(kind, extract)(draw, "heldout")
@@ -253,7 +243,7 @@ def expect(right: bool, found: Any) -> None:
 
 
 async def still_running(http: httpx2.AsyncClient) -> int:
-    """Requests that hold a slot or wait for one although nobody asks any more."""
+    """Return the number of requests that still hold a slot or wait, 10 seconds after the end."""
     left = 0
     for _ in range(100):
         lines = (await http.get("/metrics")).text.splitlines()
@@ -265,43 +255,20 @@ async def still_running(http: httpx2.AsyncClient) -> int:
     return left
 
 
-async def until_well(http: httpx2.AsyncClient, server: "subprocess.Popen[bytes]") -> None:
-    for _ in range(600):
-        if server.poll() is not None:  # who answers on its port is another
-            raise SystemExit(f"load.py: the server ended with {server.returncode}")
-        try:
-            if (await http.get("/health")).status_code == 200:
-                return
-        except httpx2.TransportError:
-            pass
-        await asyncio.sleep(0.1)
-    raise SystemExit("load.py: the server does not begin")
-
-
 async def later(seconds: float, read: Callable[[], int]) -> int:
     await asyncio.sleep(seconds)
     return read()
 
 
-def percentile(seconds: list[float], share: int) -> float | None:
-    return round(float(np.percentile(seconds, share)), 4) if seconds else None
-
-
-def resident(pid: int) -> int:
-    """Megabytes of memory that a process holds."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
-
-
-def bare(asked: list[Body], slots: int) -> float:
-    """Tokens a second of an engine that is given the same requests, all at once."""
+def without_server(bodies: list[Body], slots: int) -> float:
+    """Return the tokens a second of an engine that gets the same requests, all at once."""
     import torch
 
     torch.set_num_threads(1)
     engine = dlm.Engine.load(device="cpu", slots=slots)
     tune_garbage_collector()
     begun, tokens = time.monotonic(), 0
-    for body in asked:
+    for body in bodies:
         for request in chat_of(body, engine.policy).requests:
             engine.add(request)
     while engine.busy:

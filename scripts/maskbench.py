@@ -1,4 +1,4 @@
-"""Measure masks and matcher as MaskBench does: which schemas' instances are judged right, how fast.
+"""Measure masks and matcher as MaskBench does: how many cases are judged correctly, and how fast.
 
     python scripts/maskbench.py --data maskbench.jsonl[.xz]
     python scripts/maskbench.py --data FILE --tokenizer tokenizer.json[.xz] --beside llguidance
@@ -8,10 +8,9 @@ its schema compiles, all valid instances are accepted and all invalid ones rejec
 written as `json.dumps(data, ensure_ascii=False)`. Without a tokenizer, instances are read byte by
 byte. With one, they are read token by token, and the first `--timed` cases that have valid
 instances are timed, in processor time on one thread: `cold` is the time of a mask and a commit
-where nothing of the schema was asked before, `warm` the same instances read a second time.
+when a schema is first used, `warm` the same when its instances are read a second time.
 """
 
-import argparse
 import json
 import random
 import time
@@ -22,27 +21,26 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from byte_vocabulary import of_bytes
 from llguidance import LLMatcher
 from llguidance.hf import from_tokenizer
-from rich.console import Console
-from rich.table import Table
-from stress import read_schemas, tokenizer_of, vocabulary_of
+from measure.options import MeasureParser
+from measure.report import ResultRow, percentiles, print_table
+from measure.schemas import of_bytes, read_schemas, tokenizer_of, vocabulary_of
 
 from dlm.collector import tune_garbage_collector
 from dlm.grammar import Compiler, JsonSchema, Matcher, Vocabulary
 
-READINGS = ("closed", "schema")  # of objects that do not say whether they are open
+READINGS = ("closed", "schema")  # of objects without `additionalProperties`
 _SECONDS = 30.0  # of processor time for a compile that is only judged, not served
 
 
 @dataclass(kw_only=True)
-class Row:
-    """The outcome of one case; the last two count instances."""
+class JudgedCase(ResultRow):
+    """Outcome of one case."""
 
     id: str
-    refused: str | None = None
-    valid_rejected: int = 0
+    refused: str | None = None  # the reason
+    valid_rejected: int = 0  # instances
     invalid_accepted: int = 0
 
     @property
@@ -50,23 +48,23 @@ class Row:
         return not (self.refused or self.valid_rejected or self.invalid_accepted)
 
 
-class Reader(Protocol):
-    """One text of one schema, read token by token."""
+class TokenReader(Protocol):
+    """A reader of one text of one schema, token by token."""
 
     def allows(self, token: int) -> bool:
-        """Compute the mask of what may come next; whether `token` is in it."""
+        """Compute the mask of the next token; return whether it has `token`."""
         ...
 
     def commit(self, token: int) -> bool:
-        """Move past `token`; False, and no move, where it is not allowed."""
+        """Move past `token`; return False, without moving, if it is not allowed."""
         ...
 
 
-Begin = Callable[[], Reader]
+Begin = Callable[[], TokenReader]
 
 
-class Ours:
-    """Reads by this project's masks and matcher."""
+class OurReader:
+    """A reader that uses this project's masks and matcher."""
 
     def __init__(self, compiled: Any):
         self._matcher, self._masks = Matcher(compiled), compiled.masks
@@ -81,8 +79,8 @@ class Ours:
         return self._matcher.accept(token)
 
 
-class Theirs:
-    """Reads by llguidance's."""
+class TheirReader:
+    """A reader that uses llguidance."""
 
     def __init__(self, matcher: LLMatcher, stop: int):
         self._matcher, self._stop = matcher, stop
@@ -98,11 +96,11 @@ class Theirs:
 
 
 class OurEngine:
-    """Compiles schemas by this project."""
+    """A compiler of schemas, by this project."""
 
     def __init__(self, vocabulary: Vocabulary, additional_properties: str):
         self._compiler, self._reading = Compiler(vocabulary), additional_properties
-        self.compile(True)  # what all grammars of a vocabulary share
+        self.compile(True)  # makes what all grammars of a vocabulary share
 
     def compile(self, schema: Any) -> Begin:
         """Raises `ValueError`, with the reason as its text."""
@@ -110,11 +108,11 @@ class OurEngine:
             JsonSchema(schema, additional_properties=self._reading)  # pyright: ignore[reportArgumentType]
         )
         compiled.mask(compiled.parser.start)
-        return lambda: Ours(compiled)
+        return lambda: OurReader(compiled)
 
 
 class TheirEngine:
-    """Compiles schemas by llguidance, strict as it is by default."""
+    """A compiler of schemas, by llguidance with its strict defaults."""
 
     def __init__(self, tokenizer: Any, stop: int):
         self._tokenizer, self._stop = from_tokenizer(tokenizer, eos_token=stop), stop
@@ -125,20 +123,19 @@ class TheirEngine:
         if first.is_error():
             raise ValueError(first.get_error())
         first.compute_bitmask()
-        return lambda: Theirs(LLMatcher(self._tokenizer, source, log_level=0), self._stop)
+        return lambda: TheirReader(LLMatcher(self._tokenizer, source, log_level=0), self._stop)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="JSON lines, .xz or plain")
-    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json, .xz or plain")
-    parser.add_argument("--additional-properties", choices=READINGS, default="schema")
-    parser.add_argument("--beside", choices=["llguidance"], help="measure this one, too")
-    parser.add_argument("--limit", type=int, help="cases at most; default: all")
-    parser.add_argument("--timed", type=int, default=120, help="cases of which tokens are timed")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of cases")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    args = parser.parse_args()
+    parser = MeasureParser(__doc__, "tokenizer", "limit", "seed", "json")
+    add = parser.add_argument
+    add("--data", type=Path, required=True, metavar="FILE", help="Cases, a .jsonl or .xz file.")
+    purpose = "The properties of objects that do not say: closed, only those named; schema, any."
+    add("--additional-properties", choices=READINGS, default="schema", help=purpose)
+    add("--beside", choices=["llguidance"], help="Another engine that is measured, too.")
+    purpose = "The number of cases whose tokens are timed."
+    add("--timed", type=int, default=120, metavar="N", help=purpose)
+    args = parser.parsed()
     if args.beside and not args.tokenizer:
         parser.error("--beside needs --tokenizer: llguidance reads tokens")
     cases = read_schemas(args.data)
@@ -160,11 +157,11 @@ def main() -> None:
 def measure(
     engine: OurEngine | TheirEngine, cases: list[dict], vocabulary: Vocabulary, timed: int
 ) -> dict[str, Any]:
-    """The measures of all `cases`; token times of the first `timed` that have valid instances."""
+    """Return the figures of all `cases`, and token times of the first `timed` with instances."""
     rows, compiles = [], []
     times: dict[str, list[float]] = {"cold": [], "warm": []}
     for case in cases:
-        row = Row(id=case["id"])
+        row = JudgedCase(id=case["id"])
         rows.append(row)
         texts = [(test["valid"], written(test["data"])) for test in case["tests"]]
         valid = [text for is_valid, text in texts if is_valid]
@@ -202,17 +199,17 @@ def written(data: Any) -> str:
 
 
 def tokens_of(vocabulary: Vocabulary, text: str) -> list[int]:
-    """The tokens of a text, spelled by the tokenizer, and the stop after them."""
+    """Return the tokens of a text as the tokenizer spells it, and the stop after them."""
     return [*vocabulary.encode(text), vocabulary.stops[0]]
 
 
-def reads(reader: Reader, tokens: Sequence[int]) -> bool:
-    """Whether all `tokens` are accepted; no masks are made."""
+def reads(reader: TokenReader, tokens: Sequence[int]) -> bool:
+    """Whether `reader` accepts all `tokens`; no masks are made."""
     return all(map(reader.commit, tokens))
 
 
-def clocked(reader: Reader, tokens: Sequence[int]) -> Iterator[float]:
-    """Microseconds of a mask and a commit, token by token, up to one that is not allowed."""
+def clocked(reader: TokenReader, tokens: Sequence[int]) -> Iterator[float]:
+    """Yield the microseconds of a mask and a commit, up to a token that is not allowed."""
     for token in tokens:
         begun = time.thread_time_ns()
         allowed = reader.allows(token)
@@ -224,39 +221,31 @@ def clocked(reader: Reader, tokens: Sequence[int]) -> Iterator[float]:
 
 
 def summary(numbers: Sequence[float]) -> dict[str, float]:
-    if not numbers:
-        return {}
-    p50, p90, p99 = (round(float(each), 3) for each in np.percentile(numbers, [50, 90, 99]))
-    highest = round(max(numbers), 3)
-    return {"p50": p50, "p90": p90, "p99": p99, "max": highest, "count": len(numbers)}
+    found = percentiles(numbers, (50, 90, 99), digits=3)
+    return {**found, "count": len(numbers)} if found else {}
 
 
 def show(found: dict[str, Any]) -> None:
     """Print the tables, and the most frequent reasons of refusals."""
-    console, table = Console(), Table()
-    for heading in ("", "cases", "passing", "refused", "valid rejected", "invalid accepted"):
-        table.add_column(heading, justify="left" if not heading else "right")
     engines = {"dlm": found, **found.get("beside", {})}
+    judged, clocks = [], []
     for name, each in engines.items():
-        counts = ("refused", "valid_rejected", "invalid_accepted")
+        counts = (each[key] for key in ("refused", "valid_rejected", "invalid_accepted"))
         share = f"{each['passing']} ({each['passing'] / max(1, each['cases']):.2%})"
-        table.add_row(name, str(each["cases"]), share, *(str(each[key]) for key in counts))
-    console.print(table)
-    clocks = Table()
-    for heading in ("", "p50", "p90", "p99", "max", "count"):
-        clocks.add_column(heading, justify="left" if not heading else "right")
-    for name, each in engines.items():
-        clocks.add_row(f"{name}: compile, ms", *(str(v) for v in each["compile_ms"].values()))
+        judged.append([name, str(each["cases"]), share, *map(str, counts)])
+        clocks.append([f"{name}: compile, ms", *map(str, each["compile_ms"].values())])
         for kind, numbers in each["mask_us"].items():
-            clocks.add_row(f"{name}: token, {kind}, us", *(str(v) for v in numbers.values()))
-    console.print(clocks)
+            clocks.append([f"{name}: token, {kind}, us", *map(str, numbers.values())])
+    headings = "", "cases", "passing", "refused", "valid rejected", "invalid accepted"
+    print_table(headings, judged)
+    print_table(("", "p50", "p90", "p99", "max", "count"), clocks)
     reasons = Counter(reason_of(row["refused"]) for row in found["rows"] if row["refused"])
     for reason, count in reasons.most_common(20):
-        console.print(f"{count:5} refused: {reason}")
+        print(f"{count:5} refused: {reason}")
 
 
 def reason_of(message: str) -> str:
-    """The part of a refusal that other schemas share: without its place and quoted words."""
+    """Return the part of a refusal that other schemas share: without its place and its quotes."""
     return message.partition(": ")[2].partition(";")[0][:90] or message[:90]
 
 

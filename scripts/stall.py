@@ -1,15 +1,14 @@
-"""How long one client's grammar holds up another's step, at a real vocabulary.
+"""Measure how long one client's grammar delays another client's step, at a real vocabulary.
 
     python scripts/stall.py --tokenizer tokenizer.json[.xz]
 
 An innocent request runs on a denoiser without weights, on short canvases, so that a step is quick.
 Beside it hostile requests come, one after the other: each is read from its HTTP body, admitted,
-compiled, decoded for some steps and cancelled. For each, the worst of the calls that somebody else
-waits for is told: `request_of` and `add`; `step`, less what a step takes when nobody is there; and
-the longest of the steps behind that, when nobody runs: a request that comes in one waits for it.
+compiled, decoded for some steps and cancelled. For each, the table has the longest of the calls
+that other clients wait for: `admitted` of `request_of` and `add`; `stall` of `step`, minus the
+normal time of a step; `idle` of the steps without a request after that.
 """
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -17,23 +16,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
-from stress import PAD, STOPS, tokenizer_of
+from measure.options import MeasureParser
+from measure.report import print_table
+from measure.schemas import GEMMA, PAD, STOPS, tokenizer_of
+from measure.weightless import TokenChat, Weightless
 from transformers import PreTrainedTokenizerFast
-from weightless import Weightless
 
 import dlm
-from dlm.chat import Chat
 from dlm.collector import tune_garbage_collector
 
-L, STEPS = 4, 24  # positions of a canvas; steps that a hostile request gets
+CANVAS, STEPS = 4, 24  # positions of a canvas; steps of a hostile request
 IDLE = 80  # steps without a request: enough to warm up one grammar
+_COLUMNS = "admitted", "normal", "stall", "idle", "ended"
 _DEEP = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"]}
 
 
 def schema(value: Any) -> dict[str, Any]:
-    """A body that asks for a JSON schema."""
+    """Return the fields of a body that asks for a JSON schema."""
     named = {"name": "x", "schema": value, "strict": False}
     return {"response_format": {"type": "json_schema", "json_schema": named}}
 
@@ -43,7 +42,7 @@ def outputs(**value: Any) -> dict[str, Any]:
 
 
 def chain(count: int, copies: int) -> dict[str, Any]:
-    """Definitions each of which uses the next several times."""
+    """Return a schema of `count` definitions, each of which uses the next one `copies` times."""
     names = [f"p{i}" for i in range(copies)]
     definitions = {
         f"d{i}": {
@@ -119,11 +118,12 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 
 class Noise(Weightless):
-    """A denoiser that wants the same random tokens always."""
+    """A denoiser with the same random logits in every pass."""
 
     def __init__(self, vocab_size: int):
-        super().__init__(vocab_size, L)
-        self._logits = 3 * torch.randn(L, vocab_size, generator=torch.Generator().manual_seed(0))
+        super().__init__(vocab_size, CANVAS)
+        rng = torch.Generator().manual_seed(0)
+        self._logits = 3 * torch.randn(CANVAS, vocab_size, generator=rng)
 
     def denoise(
         self, canvas: Any, soft_embedding: Any, cache: Any, slots: Any, encode: Any
@@ -132,33 +132,20 @@ class Noise(Weightless):
         return torch.stack([self._logits] * len(slots))
 
 
-class Words(Chat):
-    """All prompts are one token: a denoiser without weights does not read them."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast):
-        self.tokenizer = tokenizer
-
-    def prompt(self, request: dlm.Request) -> list[int]:
-        return [2]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tokenizer", required=True, metavar="FILE")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    if not Path(args.tokenizer).is_file():
-        parser.error(f"there is no file {args.tokenizer}")
+    args = MeasureParser(__doc__, "tokenizer", "json", required=["tokenizer"]).parsed()
     torch.set_num_threads(1)
-    rows = measure(Path(args.tokenizer))
+    rows = measure(args.tokenizer)
     if args.json:
         print(json.dumps(rows))
     else:
-        show(rows)
+        headings = "beside", "admitted/ms", "normal/ms", "stall/ms", "idle/ms", "ended"
+        cells = ([name, *(str(row[key]) for key in _COLUMNS)] for name, row in rows.items())
+        print_table(headings, cells, left=["ended"], width=140)
 
 
 def measure(tokenizer: Path) -> dict[str, dict[str, float | str]]:
-    """Milliseconds, by hostile request."""
+    """Return the milliseconds beside each hostile request."""
     engine = engine_of(tokenizer_of(tokenizer))
     tune_garbage_collector()  # as a server would
     spec = dlm.JsonSchema({"type": "array", "items": {"type": "string"}})
@@ -176,13 +163,13 @@ def measure(tokenizer: Path) -> dict[str, dict[str, float | str]]:
 
 
 def engine_of(tokenizer: PreTrainedTokenizerFast) -> dlm.Engine:
-    size = min(262_144, len(tokenizer))
+    size = min(GEMMA, len(tokenizer))
     config = dlm.DecodeConfig(stops=STOPS, pad=PAD)
-    return dlm.Engine(Noise(size), Words(tokenizer), config, slots=2)
+    return dlm.Engine(Noise(size), TokenChat(tokenizer), config, slots=2)
 
 
 def beside(engine: dlm.Engine, body: dict[str, Any] | None, normal: float) -> dict[str, Any]:
-    """The worst of what others wait for while `body` is served; and how it ended."""
+    """Return the longest times that others wait while `body` is served, and how it ended."""
     worst, ended, number = 0.0, "", None
     policy = dlm.Policy.server(allow_client_grammars=True)
     begun = time.perf_counter()
@@ -217,16 +204,6 @@ def steps(engine: dlm.Engine, count: int) -> list[float]:
         engine.step()
         times.append(1000 * (time.perf_counter() - begun))
     return times
-
-
-_COLUMNS = "admitted", "normal", "stall", "idle", "ended"
-
-
-def show(rows: dict[str, dict[str, Any]]) -> None:
-    table = Table("beside", "admitted/ms", "normal/ms", "stall/ms", "idle/ms", "ended")
-    for name, row in rows.items():
-        table.add_row(name, *(str(row[key]) for key in _COLUMNS))
-    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
-"""Constrain denoisers that do not want to be constrained, and check what comes out.
+"""Constrain denoisers that work against the constraint, and check their answers.
 
     python scripts/stress.py --schemas FILE.jsonl[.xz] --tokenizer tokenizer.json --model random
 
 Every schema is decoded at the tokenizer's whole vocabulary, on canvases of 256, in at most
 max(512, 2 x the shortest answer) tokens. The denoiser has no weights: `random` has random logits,
-`spiteful` wants what is forbidden, stop tokens first, and `endless` never wants to stop. The output
-is judged by `jsonschema`, and the file's own instances are read token by token.
+`spiteful` prefers forbidden tokens, stop tokens first, and `endless` never prefers to stop. The
+answer is judged by `jsonschema`, and the file's own instances are read token by token.
 
 The loop is the engine's own: constraint, settling, pins and budget. Only the arithmetic on `[L, V]`
-logits is left out, which cannot change what is committed: for random logits, the best of some
-allowed tokens is any of them. The whole engine is
-put to the same test on a small vocabulary, in `tests/dlm/test_guarantees.py`.
+logits is left out, which cannot change the result: for random logits, the best of some allowed
+tokens is any of them. `tests/dlm/test_guarantees.py` puts the whole engine to the same test on a
+small vocabulary.
 """
 
 import argparse
 import json
-import lzma
 import random
 import sys
 import time
@@ -23,15 +22,14 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from measure.options import MeasureParser
+from measure.report import ResultRow, print_table
+from measure.schemas import PAD, STOPS, L, read_schemas, vocabulary_of
 from rich.console import Console
-from rich.table import Table
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 from dlm import DecodeConfig, JsonSchema, Stats
 from dlm.cli.comparison.judging import is_valid
@@ -48,21 +46,19 @@ from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.matcher import Matcher
 from dlm.sequence import Canvas
 
-L = 256  # positions a canvas
-STOPS, PAD = (1, 106, 50), 0
 _OPENING = ("[", "{", '"', "a", " ", ",", "1", "\\")
 _SPELLINGS: tuple[dict[str, Any], ...] = ({}, {"separators": (",", ":")}, {"indent": 2})
 
 
-@dataclass(slots=True, kw_only=True)
-class Row:
-    """What became of one schema."""
+@dataclass(kw_only=True)
+class DecodedSchema(ResultRow):
+    """Outcome of one schema."""
 
     id: str
     split: str
     compiled: bool = False
-    refused: str | None = None  # why it was not decoded
-    failed: str | None = None  # what was raised when it was: that is never right
+    refused: str | None = None  # the reason why it was not decoded
+    failed: str | None = None  # an exception while it was decoded, which is a bug
     valid: bool = False
     complete: bool = False
     shortest: int | None = None  # tokens
@@ -74,7 +70,7 @@ class Row:
 
 
 class Wishes:
-    """The scores of a denoiser without weights; drawn as they are asked for."""
+    """Scores of a denoiser without weights, drawn when they are read."""
 
     def __init__(self, kind: str, vocabulary: Vocabulary, rng: np.random.Generator):
         self._kind, self._vocabulary, self._rng = kind, vocabulary, rng
@@ -82,7 +78,7 @@ class Wishes:
         self.argmax: list[int] = rng.integers(size, size=L).tolist()
         if kind == "spiteful":
             self.argmax = rng.choice([*stops, vocabulary.pad, *vocabulary.control], size=L).tolist()
-        elif kind == "endless":  # it opens brackets and strings, and goes on in them
+        elif kind == "endless":  # it opens brackets and strings and does not close them
             opening = [vocabulary.fewest([piece.encode()]) for piece in _OPENING]
             wanted = [tokens[0] for tokens in opening if tokens]
             self.argmax = rng.choice([*wanted, *self.argmax[: len(wanted)]], size=L).tolist()
@@ -117,25 +113,17 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--schemas", required=True, metavar="FILE", help=".jsonl or .jsonl.xz")
-    parser.add_argument("--tokenizer", required=True, metavar="FILE", help="a tokenizer.json[.xz]")
-    parser.add_argument("--model", choices=("random", "spiteful", "endless"), default="random")
-    parser.add_argument("--limit", type=int, metavar="N", help="schemas at most; default: all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    for path in (args.schemas, args.tokenizer):
-        if not Path(path).is_file():
-            parser.error(f"there is no file {path}")
-    if args.limit is not None and args.limit < 1:
-        parser.error(f"--limit is {args.limit}: it takes at least 1")
-    return args
+    files = "schemas", "tokenizer"
+    parser = MeasureParser(__doc__, *files, "limit", "seed", "json", required=files)
+    purpose = "The denoiser."
+    models = "random", "spiteful", "endless"
+    parser.add_argument("--model", choices=models, default="random", help=purpose)
+    return parser.parsed()
 
 
-def stress(args: argparse.Namespace) -> Iterator[Row]:
-    compiler = Compiler(vocabulary_of(Path(args.tokenizer)))
-    entries = read_schemas(Path(args.schemas))
+def stress(args: argparse.Namespace) -> Iterator[DecodedSchema]:
+    compiler = Compiler(vocabulary_of(args.tokenizer))
+    entries = read_schemas(args.schemas)
     random.Random(args.seed).shuffle(entries)  # a part of the file is a sample of all splits
     shown = Console(stderr=True)
     with shown.status("") as status:
@@ -144,30 +132,8 @@ def stress(args: argparse.Namespace) -> Iterator[Row]:
             yield decode(entry, compiler, args.model, args.seed)
 
 
-def vocabulary_of(path: Path) -> Vocabulary:
-    """Of a tokenizer.json, for a model of Gemma's size."""
-    tokenizer = tokenizer_of(path)
-    size = min(262_144, len(tokenizer))  # Gemma's tokenizer has a token more than its model
-    return Vocabulary.from_tokenizer(tokenizer, size, STOPS, PAD)
-
-
-def tokenizer_of(path: Path) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(read_text(path)))
-
-
-def read_schemas(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in read_text(path).split("\n") if line.strip()]
-
-
-def read_text(path: Path) -> str:
-    if path.suffix == ".xz":
-        with lzma.open(path, "rt", encoding="utf-8") as file:
-            return file.read()
-    return path.read_text(encoding="utf-8")
-
-
-def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> Row:
-    row = Row(id=entry["id"], split=entry["split"])
+def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> DecodedSchema:
+    row = DecodedSchema(id=entry["id"], split=entry["split"])
     schema = entry["schema"]
     started = time.perf_counter()
     try:
@@ -185,7 +151,7 @@ def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> 
     started = time.perf_counter()
     try:
         tokens, stats = run(compiled, model, max_tokens, rng)
-    except Exception as error:  # it is counted, and the next schema is decoded
+    except Exception as error:  # it is counted, and decoding goes on with the next schema
         traceback.print_exc()
         row.failed = repr(error)
         return row
@@ -198,7 +164,7 @@ def decode(entry: dict[str, Any], compiler: Compiler, model: str, seed: int) -> 
 
 
 def shortest(compiled: Compiled) -> int:
-    """Tokens of the shortest answer, its stop included."""
+    """Return the tokens of the shortest answer, its stop included."""
     try:
         Frontier(compiled, 1)
     except BudgetError as error:
@@ -209,7 +175,7 @@ def shortest(compiled: Compiled) -> int:
 def run(
     compiled: Compiled, model: str, max_tokens: int, rng: np.random.Generator
 ) -> tuple[list[int], Stats]:
-    """The engine's loop for one request, on scores instead of logits."""
+    """Run the engine's loop for one request, on scores instead of logits."""
     config, vocabulary = DecodeConfig(stops=STOPS, pad=PAD), compiled.vocabulary
     constraint, stats, tokens = Frontier(compiled, max_tokens), Stats(), []
     constraint.work = 1 << 60
@@ -218,17 +184,17 @@ def run(
         canvas = Canvas(tokens=nothing, soft_embedding=nothing, stats=stats)
         while True:
             wishes = Wishes(model, vocabulary, rng)
-            read = constraint.guide(wishes, canvas.fixed(config.max_steps))
-            if canvas.settle(read, float("inf"), config):
+            guidance = constraint.guide(wishes, canvas.fixed(config.max_steps))
+            if canvas.settle(guidance, float("inf"), config):
                 break
-        said = read.guess[: read.stop + 1][: max_tokens - len(tokens)]
-        constraint.commit(said)
-        tokens += said
+        committed = guidance.guess[: guidance.stop + 1][: max_tokens - len(tokens)]
+        constraint.commit(committed)
+        tokens += committed
     return tokens, stats
 
 
 def instances(entry: dict[str, Any], compiled: Compiled, spec: JsonSchema) -> Iterator[str]:
-    """Where the grammar and the file's instances disagree, and how far the grammar read."""
+    """Yield the disagreements between the grammar and the marks of the file's instances."""
     for i, test in enumerate(entry.get("tests", [])):
         reads = [read_by(compiled, json.dumps(test["data"], **way)) for way in _SPELLINGS]
         accepted = any(rest is None for rest in reads)
@@ -241,7 +207,7 @@ def instances(entry: dict[str, Any], compiled: Compiled, spec: JsonSchema) -> It
             if judged == test["valid"]
             else f"; jsonschema takes it for {'in' * (not judged)}valid"
         )
-        how = "accepted" if accepted else f"refused in front of {max(reads, key=progress)!r:.60}"
+        how = "accepted" if accepted else f"refused before {max(reads, key=progress)!r:.60}"
         yield f"instance {i}, marked {label}, is {how}{why}"
 
 
@@ -250,7 +216,7 @@ def progress(rest: str | None) -> int:
 
 
 def read_by(compiled: Compiled, text: str) -> str | None:
-    """Read a text token by token; None if all of it is accepted, else what is left."""
+    """Read a text token by token; return the rest that is refused, None if there is none."""
     vocabulary, matcher = compiled.vocabulary, Matcher(compiled)
     tokens = vocabulary.encode(text)
     taken = matcher.accept_all([*tokens, vocabulary.stops[0]])
@@ -259,11 +225,9 @@ def read_by(compiled: Compiled, text: str) -> str | None:
     return None if matcher.ended else "the end"
 
 
-def show(rows: Sequence[Row]) -> None:
-    console = Console(width=120)
-    table = Table(
-        *"split schemas compiled refused valid complete shortest tokens calls s/schema".split()
-    )
+def show(rows: Sequence[DecodedSchema]) -> None:
+    headings = "split schemas compiled refused valid complete shortest tokens calls s/schema"
+    cells = []
     splits = sorted({row.split for row in rows})
     for split in [*splits, "all"]:
         part = [row for row in rows if split in ("all", row.split)]
@@ -272,16 +236,12 @@ def show(rows: Sequence[Row]) -> None:
             np.mean([getattr(row, name) for row in ran]) if ran else float("nan")
             for name in ("shortest", "tokens", "calls", "seconds")
         ]
-        table.add_row(
-            split,
-            *(str(len(part)), str(len(ran)), str(len(part) - len(ran))),
-            *(
-                f"{sum(getattr(row, name) for row in ran)}/{len(ran)}"
-                for name in ("valid", "complete")
-            ),
-            *(f"{value:.2f}" for value in mean),
-        )
-    console.print(table)
+        counts = len(part), len(ran), len(part) - len(ran)
+        good = (sum(getattr(row, name) for row in ran) for name in ("valid", "complete"))
+        shares = (f"{count}/{len(ran)}" for count in good)
+        cells.append([split, *map(str, counts), *shares, *(f"{value:.2f}" for value in mean)])
+    print_table(headings.split(), cells, width=120)
+    console = Console(width=120)
     for reason, count in Counter(row.refused for row in rows if row.refused).most_common():
         console.print(f"refused ({count}): {reason}", markup=False)
     for row in rows:

@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from dlm.cli.command_line import Parser
+from dlm.cli.command_line import CommandParser
 
 COMMANDS = {
     "generate": "Generate text, or what a schema, a regex, a grammar or tools accept.",
@@ -23,7 +23,7 @@ _HELP = """Makes diffusion language models obey a grammar: JSON that is valid by
 def main() -> None:
     """Run the subcommand that the first argument names; the others are its own."""
     sys.argv[0] = "dlm"  # also as `python -m dlm`
-    parser = Parser(_HELP, prog="dlm")
+    parser = CommandParser(_HELP, prog="dlm")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, purpose in COMMANDS.items():
         commands.add_parser(name, help=purpose)

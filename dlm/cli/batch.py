@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlm.cli.command_line import (
-    Parser,
+    CommandParser,
     UsageError,
     fail,
     interruptible,
@@ -236,7 +236,7 @@ def _ahead(args: argparse.Namespace) -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(__doc__)
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     purpose = "The rows: a file whose name ends in .jsonl, .csv or .parquet."
     add("--input", type=Path, required=True, metavar="FILE", help=purpose)

@@ -18,7 +18,7 @@ class UsageError(Exception):
     """A command line that cannot be followed."""
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Options of a command: help with defaults, `--version`, and errors as one line."""
 
     def __init__(self, doc: str | None = None, **more: Any):

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import dlm
-from dlm.cli.command_line import Parser, fail
+from dlm.cli.command_line import CommandParser, fail
 from dlm.cli.comparison.modes import STUDIES, Mode
 from dlm.cli.comparison.prompts import Prompt, PromptError, built_in, read
 from dlm.cli.comparison.runs import Records, runs
@@ -58,7 +58,7 @@ def main(draw: Callable[[int, int], list[Prompt]] = built_in) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(__doc__)
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     purpose = "The folder of the results. If it holds some already, the run goes on from them."
     add("--out", type=Path, required=True, metavar="DIR", help=purpose)

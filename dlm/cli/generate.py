@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlm.cli.canvas_view import canvas_view, status
 from dlm.cli.command_line import (
-    Parser,
+    CommandParser,
     UsageError,
     fail,
     interruptible,
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(__doc__)
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     add("prompt", help="The user's message; - reads it from stdin.")
     add_options(parser)

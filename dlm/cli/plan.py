@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dlm.cli.command_line import Parser, fail
+from dlm.cli.command_line import CommandParser, fail
 from dlm.models import ModelConfig, ModelError, plan
 from dlm.models.checkpoint import read_json
 
@@ -21,7 +21,7 @@ MEMORIES = (24, 32, 96, 141)  # GB: RTX 4090, RTX 5090, RTX PRO 6000, H200
 
 
 def main() -> None:
-    parser = Parser(__doc__)
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     purpose = "A DiffusionGemma directory, or its config.json."
     add("--model", required=True, metavar="DIR|FILE", help=purpose)

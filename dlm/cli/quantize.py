@@ -10,14 +10,14 @@ activations become, the model denoises a few canvases, for which all of it has t
 
 from pathlib import Path
 
-from dlm.cli.command_line import Parser, fail
+from dlm.cli.command_line import CommandParser, fail
 from dlm.errors import DlmError
 from dlm.models.quantise import quantise
 from dlm.storage import check_device, device_of
 
 
 def main() -> None:
-    parser = Parser(__doc__)
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     purpose = "The directory of a checkpoint whose weights are floats."
     add("--model", required=True, metavar="DIR", help=purpose)

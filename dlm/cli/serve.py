@@ -18,7 +18,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from dlm.cli import address
-from dlm.cli.command_line import Parser, fail, interruptible, open_streams, stop_at
+from dlm.cli.command_line import CommandParser, fail, interruptible, open_streams, stop_at
 from dlm.cli.engine_options import (
     LOCAL_RAY,
     add_engine_options,
@@ -154,7 +154,7 @@ def serve_on_ray(args: argparse.Namespace, settings: "Settings") -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(__doc__)
+    parser = CommandParser(__doc__)
     add = parser.add_argument
     add_engine_options(parser, "requests run at once", "data")
     purpose = "The device of the model. Default: cuda if there is one, else cpu."

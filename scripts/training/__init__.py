@@ -1,1 +1,1 @@
-"""The built-in checkpoint's making: data from patterns and a seed, tokenizer, training."""
+"""Training of the built-in checkpoint: data from patterns and a seed, tokenizer, network."""

@@ -1,7 +1,7 @@
-"""Batches of the training data, the same for the same seed, whoever makes them.
+"""Batches of the training data, the same for the same seed in whichever process they are made.
 
-Samples are drawn by the shelf, sorted by length and cut into batches, so that little is padding.
-Processes can make shelves ahead.
+Samples are drawn a shelf at a time, sorted by length and cut into batches, so that little is
+padding. Other processes can make shelves ahead.
 """
 
 import itertools
@@ -22,8 +22,8 @@ import torch
 from transformers import AutoTokenizer
 
 from dlm.models.objective import TrainingBatch
-from training.data import sample
 from training.directory import CANVAS
+from training.lessons import sample
 from training.samples import Sample
 
 CANVASES = 2  # canvases of each sample in a batch
@@ -38,8 +38,8 @@ Arrays = dict[str, np.ndarray]  # the tensors of a batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where batches come from."""
+class BatchSource:
+    """Settings that batches depend on."""
 
     directory: Path  # of the tokenizer
     seed: int
@@ -47,9 +47,9 @@ class Source:
 
 
 def batches(
-    source: Source, first: int, copying: Callable[[int], float], workers: int
+    source: BatchSource, first: int, copying: Callable[[int], float], workers: int
 ) -> Iterator[TrainingBatch]:
-    """Batches from number `first` on; `copying(step)` is the share of plain copying."""
+    """Yield batches from number `first` on; `copying(step)` is the share of plain copying."""
     numbers = itertools.count(first // SHELF)
     if workers == 0:
         shelves = (shelf(source, n, copying(n * SHELF)) for n in numbers)
@@ -59,9 +59,9 @@ def batches(
 
 
 def _ahead(
-    source: Source, numbers: Iterator[int], copying: Callable[[int], float], workers: int
+    source: BatchSource, numbers: Iterator[int], copying: Callable[[int], float], workers: int
 ) -> Iterator[list[TrainingBatch]]:
-    """Shelves in order, some of them made before they are asked for."""
+    """Yield shelves in order; worker processes make some of them ahead."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
         waiting: deque[Future[list[Arrays]]] = deque()
@@ -76,8 +76,8 @@ def _ahead(
                 ]
 
 
-def _packed(source: Source, number: int, copying: float) -> list[Arrays]:
-    """A shelf as arrays, which go from process to process as bytes, not as shared memory."""
+def _packed(source: BatchSource, number: int, copying: float) -> list[Arrays]:
+    """Return a shelf as arrays, which processes exchange as bytes, not as shared memory."""
     return [
         {name: tensor.numpy() for name, tensor in vars(batch).items()}
         for batch in shelf(source, number, copying)
@@ -89,8 +89,8 @@ def tokenizer_of(directory: Path) -> Any:
     return AutoTokenizer.from_pretrained(directory)
 
 
-def shelf(source: Source, number: int, copying: float) -> list[TrainingBatch]:
-    """`SHELF` batches, each of samples of like length, in random order."""
+def shelf(source: BatchSource, number: int, copying: float) -> list[TrainingBatch]:
+    """Return `SHELF` batches in random order, each of samples of similar length."""
     tokenizer = tokenizer_of(source.directory)
     random = Random(f"{source.seed}/{number}")
     rows: list[Row] = []
@@ -115,14 +115,14 @@ def batch_of(rows: list[Row], random: Random) -> TrainingBatch:
     given = torch.zeros(size, T, dtype=torch.bool)
     canvases = torch.zeros(size, CANVASES, CANVAS, dtype=torch.long)
     starts = torch.zeros(size, CANVASES, dtype=torch.long)
-    for i, (prompt, answer, said) in enumerate(rows):
+    for i, (prompt, answer, known) in enumerate(rows):
         end = len(prompt) + len(answer)
         tokens[i, :end] = torch.tensor(prompt + answer)
-        given[i, len(prompt) : end] = torch.tensor(said)
+        given[i, len(prompt) : end] = torch.tensor(known)
         padded = answer + [0] * (-len(answer) % CANVAS)
         blocks = range(0, len(padded), CANVAS)
-        told = [min(CANVAS, len(answer) - begin) for begin in blocks]  # not padding
-        for k, begin in enumerate(random.choices(blocks, told, k=CANVASES)):
+        filled = [min(CANVAS, len(answer) - begin) for begin in blocks]  # not padding
+        for k, begin in enumerate(random.choices(blocks, filled, k=CANVASES)):
             canvases[i, k] = torch.tensor(padded[begin : begin + CANVAS])
             starts[i, k] = len(prompt) + begin
     return TrainingBatch(
@@ -137,8 +137,10 @@ def batch_of(rows: list[Row], random: Random) -> TrainingBatch:
 
 
 def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
-    """Prompt and answer of a sample as tokens; the answer ends with its stop token. Given are the
-    keys that the prompt does not ask for."""
+    """Return a sample's prompt and answer as tokens, and which answer tokens are given.
+
+    The answer ends with its stop token. Given are the keys that the prompt does not name.
+    """
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": item.prompt}],
         tools=item.tools or None,
@@ -153,14 +155,14 @@ def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
         answer = EMPTY_THOUGHT + answer
     else:
         prompt += EMPTY_THOUGHT
-    told = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    said = tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)
+    asked = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    answered = tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)
     spans = [span for key in item.unasked for span in spans_of_key(key, answer)]
-    given = [any(a <= c and d <= b for a, b in spans) for c, d in said["offset_mapping"]]
-    return told, said["input_ids"], given
+    given = [any(a <= c and d <= b for a, b in spans) for c, d in answered["offset_mapping"]]
+    return asked, answered["input_ids"], given
 
 
 def spans_of_key(key: str, answer: str) -> list[tuple[int, int]]:
-    """Where JSON has a key, without its quotes: how it is laid out is still to be learned."""
+    """Return where JSON has a key, without its quotes, which the model still has to learn."""
     name = re.escape(json.dumps(key, ensure_ascii=False)[1:-1])
     return [match.span() for match in re.finditer(rf'(?<=[{{,\s]"){name}(?=":)', answer)]

@@ -1,14 +1,22 @@
-"""A model directory in Hugging Face layout: everything but the weights, and the weights in bf16."""
+"""Model directory in Hugging Face layout: tokenizer, configurations, and weights in bf16.
+
+The tokenizer is a byte-level-safe BPE with Gemma 4's control tokens, by their names and ids. A
+space is a piece of its own and digits stand alone, so that a word is the same token in prose and in
+JSON: a small model copies tokens, not spellings.
+"""
 
 import json
-from collections.abc import Mapping
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import DiffusionGemmaConfig, Gemma4VisionConfig
+from transformers import DiffusionGemmaConfig, Gemma4VisionConfig, PreTrainedTokenizerFast
 from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     DiffusionGemmaGenerationConfig,
     EntropyBoundSamplerConfig,
@@ -16,17 +24,19 @@ from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
 from transformers.models.gemma4.modeling_gemma4 import Gemma4VisionModel
 
 from dlm.models import DiffusionGemma, ModelConfig, checkpoint
-from training import tokenizer
+from training import patterns
+from training.lessons import sample
+from training.words import phrases
 
 CANVAS = 32
 CONFIG = "config.json"
 
 
 def prepare(out: Path, seed: int) -> None:
-    """Tokenizer and configurations, each unless it is there."""
+    """Write the tokenizer and the configurations that `out` does not have yet."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "tokenizer.json").exists():
-        tokenizer.train(tokenizer.corpus(Random(seed)), out)
+        train_tokenizer(corpus(Random(seed)), out)
     if not (out / "generation_config.json").exists():
         DiffusionGemmaGenerationConfig(
             max_new_tokens=256,
@@ -37,7 +47,7 @@ def prepare(out: Path, seed: int) -> None:
             stability_threshold=1,
             confidence_threshold=0.02,
             bos_token_id=2,
-            eos_token_id=tokenizer.STOPS,
+            eos_token_id=STOPS,
             pad_token_id=0,
         ).save_pretrained(out)
     if not (out / CONFIG).exists():
@@ -45,11 +55,11 @@ def prepare(out: Path, seed: int) -> None:
 
 
 def hf_config() -> dict[str, Any]:
-    """The architecture, through transformers' own config class."""
+    """Return the architecture, through transformers' own config class."""
     layers = ["sliding_attention", "full_attention"] * 4
     config = DiffusionGemmaConfig(
         text_config={
-            "vocab_size": tokenizer.VOCAB_SIZE,
+            "vocab_size": VOCAB_SIZE,
             "hidden_size": 192,
             "intermediate_size": 1024,
             "num_hidden_layers": len(layers),
@@ -66,7 +76,7 @@ def hf_config() -> dict[str, Any]:
             "max_position_embeddings": 2048,
             "pad_token_id": 0,
             "bos_token_id": 2,
-            "eos_token_id": tokenizer.STOPS,
+            "eos_token_id": STOPS,
         },
         vision_config=vision_config().to_dict() | {"default_output_length": 4},  # vLLM asks for it
         canvas_length=CANVAS,
@@ -82,7 +92,7 @@ def hf_config() -> dict[str, Any]:
 
 
 def vision_config() -> Gemma4VisionConfig:
-    """The smallest vision tower that transformers builds: it rides along, untrained."""
+    """Return the config of the smallest vision tower in transformers; it is not trained."""
     return Gemma4VisionConfig(
         hidden_size=16,
         intermediate_size=16,
@@ -96,7 +106,7 @@ def vision_config() -> Gemma4VisionConfig:
 
 
 def write(weights: Mapping[str, Tensor], config: Mapping[str, Any], out: Path) -> None:
-    """The weights, rounded to bf16, beside the untrained vision tower."""
+    """Write the weights, rounded to bf16, and those of the untrained vision tower."""
     model = DiffusionGemma(ModelConfig.from_hf(config))
     model.load_state_dict(weights)
     with torch.random.fork_rng():
@@ -110,3 +120,136 @@ def write(weights: Mapping[str, Tensor], config: Mapping[str, Any], out: Path) -
     }
     extra["model.encoder.embed_vision.embedding_projection.weight"] = projection.bfloat16()
     checkpoint.save(model.to(torch.bfloat16), out, config, extra)
+
+
+VOCAB_SIZE = 1536
+CONTROL = {
+    0: "<pad>",
+    1: "<eos>",
+    2: "<bos>",
+    3: "<unk>",
+    4: "<mask>",
+    46: "<|tool>",
+    47: "<tool|>",
+    48: "<|tool_call>",
+    49: "<tool_call|>",
+    50: "<|tool_response>",
+    51: "<tool_response|>",
+    52: '<|"|>',
+    98: "<|think|>",
+    100: "<|channel>",
+    101: "<channel|>",
+    105: "<|turn>",
+    106: "<turn|>",
+}
+STOPS = [1, 106, 50]  # <eos>, <turn|>, <|tool_response>: DiffusionGemma's stop set
+
+SAMPLES = 2_500  # with values: few, so that their words stay in pieces
+SENTENCES = 6  # times that every pattern is read without its values
+
+CHAT_TEMPLATE = r"""{{- bos_token -}}
+{%- macro write(value) -%}
+{%- if value is string -%}<|"|>{{ value }}<|"|>
+{%- elif value is mapping -%}
+{{ '{' }}{%- for key, inner in value.items() -%}
+{{ key }}:{{ write(inner) }}{{ '' if loop.last else ',' }}
+{%- endfor -%}{{ '}' }}
+{%- elif value is sequence -%}
+{{ '[' }}{%- for inner in value -%}
+{{ write(inner) }}{{ '' if loop.last else ',' }}
+{%- endfor -%}{{ ']' }}
+{%- else -%}{{ value | tojson }}
+{%- endif -%}
+{%- endmacro -%}
+{%- set thinking = enable_thinking is defined and enable_thinking -%}
+{%- set system = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}
+{%- if thinking or tools or system -%}
+<|turn>system
+{% if thinking %}<|think|>{% endif %}{{ system }}
+{%- for tool in tools or [] -%}
+<|tool>declaration:{{ tool['function']['name'] }}{
+{%- for name, property in tool['function']['parameters']['properties'].items() -%}
+{{ name }}:{{ property['type'] | upper }}{{ '' if loop.last else ',' }}
+{%- endfor -%}
+}<tool|>
+{%- endfor -%}
+<turn|>
+{% endif -%}
+{%- for message in (messages[1:] if messages[0]['role'] == 'system' else messages) -%}
+<|turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
+{{ message['content'] }}
+{%- for call in message['tool_calls'] or [] -%}
+<|tool_call>call:{{ call['function']['name'] }}
+{{- write(call['function']['arguments']) }}<tool_call|>
+{%- endfor -%}
+<turn|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|turn>model
+{% endif -%}
+"""
+
+
+def train_tokenizer(texts: Iterable[str], directory: Path) -> None:
+    """Train on `texts` (control tokens excluded) and write the tokenizer's files."""
+    pieces = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    pieces.normalizer = normalizers.Replace(" ", "▁")  # type: ignore[assignment]
+    pieces.pre_tokenizer = pre_tokenizers.Split(  # type: ignore[assignment]
+        Regex(r"[A-Za-z]+|[0-9]|[^\sA-Za-z0-9▁]{1,3}▁?|\n▁*|▁+"), "isolated"
+    )
+    pieces.decoder = decoders.Sequence(  # type: ignore[assignment]
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    reserved = [CONTROL.get(i, f"<unused{i}>") for i in range(max(CONTROL) + 1)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=[*reserved, "\n", *(f"<0x{byte:02X}>" for byte in range(256))],
+        initial_alphabet=list(string.printable),
+        show_progress=False,
+    )
+    pieces.train_from_iterator(texts, trainer)
+    pieces = _without_control(pieces, reserved)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=pieces,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.save_pretrained(directory)
+
+
+def corpus(random: Random) -> Iterator[str]:
+    """Yield the texts that the pieces are learned from, without control tokens.
+
+    The patterns' own words are in them often, words of values seldom.
+    """
+    for domain in patterns.domains(True):
+        for sentence in domain.sentences:
+            if not sentence.held_out:
+                for _ in range(SENTENCES):
+                    yield " ".join(sentence.parts[::2])
+        for field in domain.fields.values():
+            for _ in range(SENTENCES):
+                yield " ".join(json.dumps({name: 0}) for name in field.names)
+    for ask in phrases("ask"):
+        for _ in range(SENTENCES):
+            yield re.sub(r"{.}", " ", ask)
+    for _ in range(SAMPLES):
+        item = sample(random, "train", copying=0.1)
+        yield item.prompt
+        yield re.sub(r"<[^<> ]*>", "", item.answer)
+        yield f"thought\n{item.thought}\nsystem\nuser\nmodel"
+        for tool in item.tools:
+            properties = tool["function"]["parameters"]["properties"].items()
+            listed = ",".join(f"{name}:{p['type'].upper()}" for name, p in properties)
+            yield f"declaration:{tool['function']['name']}{{{listed}}}"
+
+
+def _without_control(pieces: Tokenizer, reserved: list[str]) -> Tokenizer:
+    """Keep only control tokens special: the trainer marks bytes and the newline as special too."""
+    data = json.loads(pieces.to_str())
+    data["added_tokens"] = [token for token in data["added_tokens"] if token["content"] in reserved]
+    return Tokenizer.from_str(json.dumps(data))

@@ -1,4 +1,4 @@
-"""What a trained model is asked: sets of samples, each for one ability."""
+"""Exams of a trained model: sets of samples, each for one ability."""
 
 import json
 from collections.abc import Callable
@@ -7,9 +7,8 @@ from random import Random
 from typing import Any
 
 from training.extraction import extract
-from training.lessons import choice, copied
+from training.lessons import choice, copied, tool_call
 from training.samples import Sample, dumps, object_schema
-from training.tools import tool_call
 
 OUTSIDERS = Path(__file__).parent / "outsiders.jsonl"
 LENGTHS = (2, 4, 8, 12, 16)  # of random strings to copy, in letters
@@ -17,7 +16,7 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
 def exams(count: int, seed: int) -> dict[str, list[Sample]]:
-    """`count` samples a set, of the outsiders' sentences as many as there are."""
+    """Return `count` samples for each set, or all of the outsiders' sentences if they are fewer."""
 
     def drawn(name: str, make: Callable[[Random], Sample], share: int = 1) -> list[Sample]:
         random = Random(f"evaluate/{seed}/{name}")
@@ -42,7 +41,7 @@ def exams(count: int, seed: int) -> dict[str, list[Sample]]:
 
 
 def having(traits: set[str], random: Random, unasked: float = 0.0) -> Sample:
-    """A sample of held-out values with one of the traits, on trained patterns."""
+    """Draw a sample of trained patterns and held-out values that has one of the traits."""
     while True:
         item = extract(random, "heldout", unasked)
         if item.traits & traits:
@@ -50,7 +49,7 @@ def having(traits: set[str], random: Random, unasked: float = 0.0) -> Sample:
 
 
 def outsiders() -> list[Sample]:
-    """Sentences in other people's manner, with the answers; no training sample is made of them."""
+    """Read sentences by other authors, with their answers; training does not use them."""
     lines = OUTSIDERS.read_text(encoding="utf-8").splitlines()
     return [_outsider(json.loads(line)) for line in lines]
 
@@ -68,7 +67,7 @@ def _outsider(line: dict[str, Any]) -> Sample:
 
 
 def schema_of(value: Any) -> dict[str, Any]:
-    """The schema that a value suggests."""
+    """Return the schema that a value suggests."""
     if isinstance(value, dict):
         return object_schema({key: schema_of(part) for key, part in value.items()})
     if isinstance(value, list):

@@ -1,15 +1,14 @@
-"""The main task: fields that a prompt names, from prose into JSON."""
+"""Main task of training: extract the fields that a prompt names from prose, as JSON."""
 
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from training import kinds, patterns, prompts, prose
-from training.draws import Draw, Split
+from training import kinds, patterns
 from training.kinds import ISO_DATE, Value
 from training.patterns import Domain, Field
-from training.samples import Sample, object_schema, plain, written
-from training.words import listed
+from training.samples import Sample, instruction, object_schema, plain, written
+from training.words import Draw, Split, listed
 
 THINKING = 0.08  # share of extractions that think first
 LABELLED = 0.1  # share of texts made of labels and values, whose keys are any nouns
@@ -17,7 +16,7 @@ DESCRIBED = 0.14  # share of prompts with a line that describes the schema
 MISSING = (
     0.08  # share of samples that ask for something the text does not say; in training twice that
 )
-ISO = 0.25  # share of full dates that are asked for in ISO form
+ISO = 0.25  # share of full dates that are wanted in ISO form
 NESTED = 0.07
 STRANGER = 0.05  # share of texts with a sentence about something else
 UNASKED = 0.1  # share of training's prompts that leave it to the schema to say what is wanted
@@ -59,7 +58,7 @@ TRAINED_WAYS = [  # more for training alone, since values before their labels ar
 
 
 @dataclass(frozen=True)
-class Asked:
+class WantedField:
     """A key of the wanted object."""
 
     key: str
@@ -70,8 +69,11 @@ class Asked:
 
 
 def extract(random: Random, split: Split, unasked: float | None = None) -> Sample:
-    """A sample; `heldout` has values, `unseen` values and sentences that training never has.
-    `unasked` is the share of prompts that do not name all keys: in training some, else none."""
+    """Draw a sample: `heldout` has values, `unseen` values and sentences that training never has.
+
+    `unasked` is the share of prompts that do not name all keys, by default some in training and
+    none elsewhere.
+    """
     draw = Draw(random, split)
     if split != "unseen" and draw.chance(LABELLED):
         title, text, asked, traits = _labelled(draw)
@@ -83,7 +85,7 @@ def extract(random: Random, split: Split, unasked: float | None = None) -> Sampl
 
 
 def texts_of(domain: Domain, split: Split, draw: Draw) -> tuple[list[str], dict[str, Value], bool]:
-    """Sentences about one thing, the values they tell, and whether they say what is not so."""
+    """Return sentences about one thing, their values, and whether they mention others too."""
     random, held = draw.random, split == "unseen"
     first = random.choice(domain.choose(held, False))
     chosen, said = [first], set(first.fields)
@@ -96,15 +98,15 @@ def texts_of(domain: Domain, split: Split, draw: Draw) -> tuple[list[str], dict[
         said |= set(chosen[-1].fields)
     values = {name: _drawn(domain.fields[name], draw) for name in domain.fields if name in said}
     wrapped = draw.chance(0.05)
-    told = [prose.fill(s, domain, values, draw, wrapped and s is first) for s in chosen]
+    told = [patterns.fill(s, domain, values, draw, wrapped and s is first) for s in chosen]
     return told, values, wrapped or any("{~" in s.text for s in chosen)
 
 
 def _drawn(field: Field, draw: Draw) -> Value:
-    return prose.table(field, draw) if field.rows else kinds.draw(field.kind, draw)
+    return patterns.table(field, draw) if field.rows else kinds.draw(field.kind, draw)
 
 
-def _told(draw: Draw, split: Split) -> tuple[str, str, list[Asked], set[str]]:
+def _told(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[str]]:
     random, held = draw.random, split == "unseen"
     further = split == "train" and not draw.chance(EXAMINED)
     able = [d for d in patterns.domains(further) if d.choose(held, False)]
@@ -114,7 +116,9 @@ def _told(draw: Draw, split: Split) -> tuple[str, str, list[Asked], set[str]]:
         other = random.choice([d for d in able if not d.fields.keys() & domain.fields.keys()])
         stranger = random.choice(other.choose(held, False))
         around = {name: _drawn(other.fields[name], draw) for name in sorted(set(stranger.fields))}
-        told.insert(random.choice([0, len(told)]), prose.fill(stranger, other, around, draw, False))
+        told.insert(
+            random.choice([0, len(told)]), patterns.fill(stranger, other, around, draw, False)
+        )
         distracting = True
     names = list(values)
     count = random.randint(1 if draw.chance(0.25) else min(2, len(names)), len(names))
@@ -131,25 +135,25 @@ def _told(draw: Draw, split: Split) -> tuple[str, str, list[Asked], set[str]]:
         if field.kind != "bool":
             schema = _schema(field)
             key = _key(field, keys, draw)
-            gap = Asked(key, None, schema, missing=True)
+            gap = WantedField(key, None, schema, missing=True)
             asked.insert(random.randint(0, len(asked)), gap)
     if draw.chance(NESTED):
         asked = _grouped(asked, domain, draw)
     return (
         domain.title,
-        prose.ruffled(told, draw),
+        patterns.ruffled(told, draw),
         _styled(asked, draw),
         ({"distractor"} if distracting else set()),
     )
 
 
-def _as_asked(field: Field, value: Value, keys: set[str], draw: Draw) -> Asked:
+def _as_asked(field: Field, value: Value, keys: set[str], draw: Draw) -> WantedField:
     key = _key(field, keys, draw)
     if value.iso and draw.chance(ISO):
         if draw.chance(0.7):
             key = draw.random.choice([f"{key}_iso", "iso_date", f"iso_{key}"])
-        return Asked(key, value.iso, ISO_DATE)
-    return Asked(key, value.value, _schema(field))
+        return WantedField(key, value.iso, ISO_DATE)
+    return WantedField(key, value.value, _schema(field))
 
 
 def _schema(field: Field) -> dict[str, Any]:
@@ -166,8 +170,8 @@ def _key(field: Field, keys: set[str], draw: Draw) -> str:
     return key
 
 
-def _grouped(asked: list[Asked], domain: Domain, draw: Draw) -> list[Asked]:
-    """Some of the fields inside an object of their own."""
+def _grouped(asked: list[WantedField], domain: Domain, draw: Draw) -> list[WantedField]:
+    """Return the fields, some of them within an object of their own."""
     if len(asked) < 2:
         return asked
     first = draw.random.randrange(len(asked) - 1)
@@ -181,13 +185,13 @@ def _grouped(asked: list[Asked], domain: Domain, draw: Draw) -> list[Asked]:
     if group in {a.key for a in asked}:
         return asked
     return [
-        Asked(a.key, a.value, a.schema, group, a.missing) if first <= i < first + size else a
+        WantedField(a.key, a.value, a.schema, group, a.missing) if first <= i < first + size else a
         for i, a in enumerate(asked)
     ]
 
 
-def _styled(asked: list[Asked], draw: Draw) -> list[Asked]:
-    """Keys in one of the ways that programmers write them; each once."""
+def _styled(asked: list[WantedField], draw: Draw) -> list[WantedField]:
+    """Return the fields with their keys in one of the styles of programmers, each key once."""
     style = draw.random.random()
 
     def styled(key: str) -> str:
@@ -202,16 +206,16 @@ def _styled(asked: list[Asked], draw: Draw) -> list[Asked]:
             return key.replace("_", " ")
         return key.capitalize() if style < 0.985 else key.upper()
 
-    unique: dict[str, Asked] = {}
+    unique: dict[str, WantedField] = {}
     for a in asked:
         unique.setdefault(
-            styled(a.key), Asked(styled(a.key), a.value, a.schema, a.group, a.missing)
+            styled(a.key), WantedField(styled(a.key), a.value, a.schema, a.group, a.missing)
         )
     return list(unique.values())
 
 
-def _labelled(draw: Draw) -> tuple[str, str, list[Asked], set[str]]:
-    """Labels and values, in the ways of notes, tables and plain sentences."""
+def _labelled(draw: Draw) -> tuple[str, str, list[WantedField], set[str]]:
+    """Draw labels and values, written as notes, tables or plain sentences."""
     random = draw.random
     labels = dict.fromkeys(draw.word(listed("label")) for _ in range(random.randint(2, 6)))
     if draw.chance(0.3):
@@ -229,7 +233,7 @@ def _labelled(draw: Draw) -> tuple[str, str, list[Asked], set[str]]:
     asked = []
     for label in wanted:
         value, kind = pairs[label]
-        asked.append(Asked(label.replace(" ", "_"), value.value, kinds.schema(kind)))
+        asked.append(WantedField(label.replace(" ", "_"), value.value, kinds.schema(kind)))
     if not text.startswith(tuple(value.said for value, _ in pairs.values())):
         text = text[:1].upper() + text[1:]
     return f"a {thing}", text, _styled(asked, draw), {"labelled"}
@@ -246,12 +250,12 @@ def _any_value(draw: Draw) -> tuple[Value, str]:
 def _asked_for(
     title: str,
     text: str,
-    asked: list[Asked],
+    asked: list[WantedField],
     traits: set[str],
     random: Random,
     unasked: float,
 ) -> Sample:
-    """The prompt and the answer; what is missing is null, or left out where the schema says so."""
+    """Return the sample. Missing values are null, or left out if the schema allows it."""
     described = random.random() < DESCRIBED
     leave_out = described and random.random() < 0.6
     value: dict[str, Any] = {}
@@ -298,7 +302,7 @@ def _asked_for(
         for name in names
         if name not in hidden
     ]
-    prompt = prompts.instruction(listed, title, text, schema if described else None, random)
+    prompt = instruction(listed, title, text, schema if described else None, random)
     return Sample(
         task="extract",
         prompt=prompt,

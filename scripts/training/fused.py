@@ -1,9 +1,9 @@
 """Layers as training runs them on a CPU: the same maths in few passes over memory, in bf16.
 
-Gains of norms in front of matrices are folded into the matrices, products with the same input are
-one, and what lies between products is C++ (`fused.cpp`), compiled at first use. Every expert runs
-on every token, with a weight of zero where it was not chosen. A step takes a third of the time of
-the layers as torch compiles them.
+Gains of norms before matrices are folded into the matrices, products with the same input are one,
+and the operations between products are C++ (`fused.cpp`), compiled at first use. Every expert runs
+on every token, with a weight of zero if it was not chosen. A step takes a third of the time of the
+layers as torch compiles them.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ KEPT = {-1: 2**31 - 1, -3: 2**30}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: memory 
 
 @cache
 def library() -> ctypes.CDLL:
-    """`fused.cpp`, compiled for this machine; raises `CalledProcessError` where it cannot be."""
+    """Return `fused.cpp` compiled for this machine. Raises `CalledProcessError`."""
     machine = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     of = zlib.crc32(f"{COMPILER}{SOURCE.read_text()}{machine}".encode())
     built = Path(tempfile.gettempdir()) / f"dlm-fused-{os.getuid()}-{of:08x}.so"
@@ -111,7 +111,7 @@ class AddNorm(Function):
 
 class Join(Function):
     """`(x + norm(norm(a) * gains[0] + norm(b) * gains[1]) * gains[2]) * scalars`: the residual
-    stream `[B, N, D]` in fp32 behind what the dense MLP and the experts say, in bf16."""
+    stream `[B, N, D]` in fp32 after the outputs of the dense MLP and the experts, in bf16."""
 
     @staticmethod
     def forward(
@@ -135,8 +135,8 @@ class Join(Function):
         return *grads, dgains, None, None
 
 
-class Sizes(NamedTuple):
-    """Of an attention layer."""
+class HeadSizes(NamedTuple):
+    """Sizes of an attention layer."""
 
     B: int
     N: int
@@ -152,7 +152,7 @@ class Heads(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, gains: Tensor, cos: Tensor, sin: Tensor, sizes: Sizes, eps: float
+        ctx: Any, z: Tensor, gains: Tensor, cos: Tensor, sin: Tensor, sizes: HeadSizes, eps: float
     ) -> Any:
         ctx.save_for_backward(z, gains, cos, sin)
         ctx.rest = *sizes, eps
@@ -208,7 +208,7 @@ class MLPs(NamedTuple):
 
 
 class Gate(Function):
-    """Gates, ups and the router's scores, bf16 `[..., width]` -> what goes into the matrices down,
+    """Gates, ups and the router's scores, bf16 `[..., width]` -> the inputs of the matrices down,
     `[..., dense]` and `[..., experts * expert]`, that of experts by their weights."""
 
     @staticmethod
@@ -230,7 +230,7 @@ class Gate(Function):
 
 
 class Matrices(NamedTuple):
-    """Those of a layer, in bf16, as `F.linear` takes them."""
+    """Matrices of a layer, in bf16, as `F.linear` takes them."""
 
     heads: Tensor  # queries, keys and, where they have their own, values
     out: Tensor
@@ -244,7 +244,7 @@ def gain_of(norm: RMSNorm) -> Tensor:
 
 
 def matrices(layer: Layer) -> Matrices:
-    """With the gains of the norms before them. They are differentiable by the parameters."""
+    """Return the matrices, multiplied by the gains before them; parameters get gradients."""
     attention, mlp, router = layer.self_attn, layer.mlp, layer.router
     projections = [attention.q_proj, attention.k_proj, attention.v_proj]
     heads = torch.cat([each.weight for each in projections if each is not None])
@@ -279,11 +279,11 @@ def run_layer(
     D, values = attention.head_dim, attention.v_proj is not None
     queries, keys = (len(each.weight) // D for each in (attention.q_proj, attention.k_proj))
     gains = torch.stack((gain_of(attention.q_norm), gain_of(attention.k_norm)))
-    sizes = Sizes(x.shape[0], x.shape[1], queries, keys, D, values)
+    sizes = HeadSizes(x.shape[0], x.shape[1], queries, keys, D, values)
     q, k, v = Heads.apply(F.linear(Unit.apply(x, eps), m.heads), gains, *turns, sizes, eps)
-    said = k, v
+    own = k, v
     if before is not None:
-        k, v = (torch.cat(pair, dim=2) for pair in zip(before, said, strict=True))
+        k, v = (torch.cat(pair, dim=2) for pair in zip(before, own, strict=True))
     attended = rearrange(Attend.apply(q, k, v, spans), "b h n d -> b n (h d)")
     x = AddNorm.apply(x, F.linear(attended, m.out), gain_of(layer.post_attention_layernorm), eps)
 
@@ -299,7 +299,7 @@ def run_layer(
         )
     )
     outs = F.linear(dense, m.dense), F.linear(routed, m.routed)
-    return Join.apply(x, *outs, gains, scalars, eps), said
+    return Join.apply(x, *outs, gains, scalars, eps), own
 
 
 def run_layers(
@@ -310,8 +310,8 @@ def run_layers(
     scalars: Sequence[Float[Tensor, "N 1"]],
     memory: Memory | None = None,
 ) -> tuple[Float[Tensor, "B N hidden"], Memory]:
-    """What `objective.plainly` does."""
-    turns, said = {}, []
+    """Run all layers, as `objective.plainly` does."""
+    turns, stored = {}, []
     before = memory or [None] * len(model.config.layers)
     for c in model.config.layers:
         angles = rotary_angles(model.config.rotary[c.kind], c.head_dim, positions)
@@ -322,12 +322,12 @@ def run_layers(
         for layer, c, scalar, of in zip(layers, model.config.layers, scalars, before, strict=True):
             seen = spans[model.config.window_of(c.kind)]
             x, keys = run_layer(layer, x, turns[c.kind], seen, scalar.flatten(), of)
-            said.append(keys)
-    return model.norm(x), said
+            stored.append(keys)
+    return model.norm(x), stored
 
 
 def prepare(model: DiffusionGemma) -> None:
-    """Compile, and let self-conditioning of `model` run so, too."""
+    """Compile the library, and run the self-conditioning of `model` by it too."""
     for option, value in KEPT.items():
         ctypes.CDLL(None).mallopt(option, value)
     library()

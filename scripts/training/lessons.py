@@ -1,21 +1,29 @@
-"""The smaller tasks: copying, which teaches to look values up, and choosing a word."""
+"""Tasks of training other than extraction, and the mixture of all.
 
+Copying teaches to look values up, choosing a word teaches closed lists, and calls of tools are
+written in Gemma 4's native form.
+"""
+
+import json
+import re
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from training import kinds, patterns
-from training.draws import Draw, Split
-from training.extraction import texts_of
+from training.extraction import extract, texts_of
 from training.kinds import STRING
-from training.samples import Sample, object_schema, written
-from training.words import made_up
+from training.samples import Sample, dumps, object_schema, plain, written
+from training.words import Draw, Split, made_up
 
 _COPIED = """person first city company thing product code title email phone street date time login
 word int num money""".split()
 
 
 def copy(random: Random, split: Split) -> Sample:
-    """Copying, and nothing to understand: items of a list, or one string."""
+    """Draw a sample of plain copying: items of a list, or one string."""
     if random.random() < 0.3:
         return copied(random, split, random.randint(1, 16))
     draw = Draw(random, split)
@@ -35,7 +43,7 @@ def copy(random: Random, split: Split) -> Sample:
 
 
 def copied(random: Random, split: Split, length: int) -> Sample:
-    """One string of random letters of about `length`, to be repeated."""
+    """Draw a sample that repeats one string of `length` random letters."""
     draw = Draw(random, split)
     letters = "abcdefghijklmnopqrstuvwxyz"
     if random.random() < 0.3:
@@ -68,7 +76,7 @@ def copied(random: Random, split: Split, length: int) -> Sample:
 
 
 def choice(random: Random, split: Split) -> Sample:
-    """One word of a list that the prompt gives: what the text says of a closed field."""
+    """Draw a sample that chooses a word of a list: the value of a closed field of the text."""
     draw = Draw(random, split)
     while True:
         domain = random.choice(patterns.domains(split == "train"))
@@ -110,3 +118,69 @@ def choice(random: Random, split: Split) -> Sample:
 def prose_list(options: list[Any], random: Random) -> str:
     *most, last = map(str, options)
     return ", ".join(most) + random.choice([", ", " or ", ", or "]) + last
+
+
+TOOLS = Path(__file__).parent / "lists" / "tools.txt"
+
+
+@cache
+def tools() -> dict[str, tuple[dict[str, str], tuple[str, ...]]]:
+    """Return the parameters of each tool with their kinds, and requests that name all of them."""
+    found = {}
+    for part in TOOLS.read_text(encoding="utf-8").split("== ")[1:]:
+        name, *lines = part.strip().splitlines()
+        requests = tuple(line[2:] for line in lines if line.startswith("- "))
+        parameters = dict(line.split(": ", 1) for line in lines if not line.startswith("- "))
+        found[name] = (parameters, requests)
+    return found
+
+
+def tool_call(random: Random, split: Split) -> Sample:
+    """Draw a sample that calls one of the declared tools."""
+    draw, known = Draw(random, split), tools()
+    declared = random.sample(list(known), random.randint(1, 3))
+    name = random.choice(declared)
+    parameters, requests = known[name]
+    values = {key: kinds.draw(kind, draw) for key, kind in parameters.items()}
+    request = random.choice(requests)
+    request = request[:1].upper() + request[1:]
+    for key, value in values.items():
+        request = request.replace(f"{{{key}}}", value.said)
+        if value.value in (True, False):
+            request = re.sub(
+                rf"{{{key}\?(\w+)\|(\w+)}}", lambda m, v=value: m[1 if v.value else 2], request
+            )
+    arguments = {key: value.value for key, value in values.items()}
+    body = ",".join(f"{key}:{native(value)}" for key, value in arguments.items())
+    return Sample(
+        task="tool",
+        prompt=request,
+        answer=f"<|tool_call>call:{name}{{{body}}}<tool_call|>",
+        value=(name, plain(arguments)),
+        tools=[_declaration(tool, known[tool][0]) for tool in declared],
+    )
+
+
+def native(value: Any) -> str:
+    """Return a value as Gemma 4 writes it in a call: strings in control tokens, others as JSON."""
+    if isinstance(value, Decimal):
+        return dumps(value)
+    return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
+
+
+def _declaration(name: str, parameters: dict[str, str]) -> dict[str, Any]:
+    properties = {}
+    for key, kind in parameters.items():
+        schema = kinds.schema(kind)
+        properties[key] = schema if "type" in schema else {"type": "string", **schema}
+    return {"type": "function", "function": {"name": name, "parameters": object_schema(properties)}}
+
+
+TASKS = {extract: 0.91, tool_call: 0.04, choice: 0.03, copy: 0.02}
+
+
+def sample(random: Random, split: Split, copying: float = 0.0) -> Sample:
+    """Draw a sample of any task; `copying` is the share of plain copying."""
+    if random.random() < copying:
+        return copy(random, split)
+    return random.choices(list(TASKS), list(TASKS.values()))[0](random, split)

@@ -1,21 +1,28 @@
-"""The sentence patterns: domains, their fields, and what can be said of them.
+"""Patterns of prose: domains, their fields and sentences, and sentences filled with values.
 
-Read from `patterns/*.txt`, which exams are made of, and from `patterns/trained/*.txt`, which only
-training sees: more sentences of the same domains, and further domains. So exams stay what they are
-while training grows. A domain opens with `== an invoice`; then its fields, one a line, as
-`key, synonyms...: kind`; then sentences, `-` such as stand alone, `+` such as follow one. In a
-sentence `{key}` is a field, `{key?yes text|no text}` a field that is told without naming its value,
-and `{~kind}` a value that nobody asks for. A field of kind `rows` lists its columns and, behind a
-colon, ways to say a row. It draws no values.
+Domains are read from `patterns/*.txt`, of which exams are made, and from `patterns/trained/*.txt`,
+which only training sees: more sentences of the same domains, and further domains. So exams stay the
+same while training grows. A domain begins with `== an invoice`. Its fields follow, one a line, as
+`key, synonyms...: kind`, then its sentences: `-` for one that can stand alone, `+` for one that
+follows another. In a sentence `{key}` is a field, `{key?yes text|no text}` a field whose value is
+not named, and `{~kind}` a value that no prompt asks for. A field of kind `rows` lists its columns
+and, after a colon, ways to say a row.
 """
 
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from random import Random
+from typing import Any
 
-HELD_OUT = 10  # one sentence in so many is never trained on
+from training import kinds
+from training.kinds import Value
+from training.words import Draw, phrases
+
+HELD_OUT = 10  # one sentence in ten is never trained on
 _SLOT = re.compile(r"\{([^{}]*)\}")
 FOLDER = Path(__file__).parent / "patterns"
 TRAINED = FOLDER / "trained"  # what no exam asks
@@ -23,7 +30,7 @@ TRAINED = FOLDER / "trained"  # what no exam asks
 
 @dataclass(frozen=True)
 class Field:
-    """Something that a domain's sentences can say."""
+    """A field of a domain, whose value its sentences can state."""
 
     names: tuple[str, ...]  # keys that may ask for it; the first is the one in sentences
     kind: str
@@ -31,7 +38,7 @@ class Field:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Column and kind of a table's columns."""
+        """The columns of a table with their kinds."""
         return dict(part.split("=") for part in self.kind.split()[1:])
 
 
@@ -59,7 +66,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Domain:
-    """What a kind of text is about."""
+    """A domain: the subject of some sentences, with its fields."""
 
     title: str  # with its article
     fields: dict[str, Field]
@@ -79,7 +86,7 @@ class Domain:
 
 @cache
 def domains(training: bool, /) -> tuple[Domain, ...]:
-    """All domains of exams, in the order of their files' names, or those and more of training."""
+    """Read the domains of exams, in the order of their files' names, or these and training's."""
     found = {domain.title: domain for domain in domains(False)} if training else {}
     for path in sorted((TRAINED if training else FOLDER).glob("*.txt")):
         for part in path.read_text(encoding="utf-8").split("== ")[1:]:
@@ -89,7 +96,7 @@ def domains(training: bool, /) -> tuple[Domain, ...]:
 
 
 def _domain(title: str, lines: list[str], known: Domain | None, examined: bool) -> Domain:
-    """A domain of its lines, behind what is `known` of it."""
+    """Parse the lines of a domain, in addition to the `known` domain of that title."""
     fields = dict(known.fields) if known else {}
     groups = dict(known.groups) if known else {}
     sentences = list(known.sentences) if known else []
@@ -110,3 +117,160 @@ def _domain(title: str, lines: list[str], known: Domain | None, examined: bool) 
         if unknown := set(sentence.fields) - fields.keys():
             raise ValueError(f"{title}: {sentence.text!r} says {unknown}, which are no fields")
     return domain
+
+
+SMALL = frozenset("It My Our On In At For He She They We There This With When".split())
+WRAPPERS = [
+    "{v} (not {w})",
+    "{v} (formerly {w})",
+    "{v}, not {w},",
+    "{v} instead of {w}",
+    "{v} rather than {w}",
+    "{w}, sorry, {v}",
+    "{w}, no, {v}",
+    "not {w} but {v}",
+]
+WRAPPED = (
+    "person first last city company thing product code hotel num money job time date"
+).split()
+CONTRACTIONS = {
+    " is not ": " isn't ",
+    " was not ": " wasn't ",
+    " has not ": " hasn't ",
+    "I am ": "I'm ",
+    "We are ": "We're ",
+    " does not ": " doesn't ",
+    "It is ": "It's ",
+    "He is ": "He's ",
+    "She is ": "She's ",
+}
+SWAPS = {
+    " euros": [" euros", " euros", " EUR", " €", " dollars", " pounds", " USD", " francs"],
+    " percent": [" percent", " percent", " %", "%", " per cent"],
+    " km/h": [" km/h", " kilometres per hour", " kph"],
+    " kg": [" kg", " kg", "kg", " kilos", " kilograms"],
+    " km ": [" km ", " km ", " kilometres ", " kilometers "],
+    " cm ": [" cm ", " centimetres "],
+    " degrees": [" degrees", " degrees", " °C", " C", " degrees Celsius"],
+    " minutes": [" minutes", " minutes", " min", " mins"],
+    " people": [" people", " people", " persons"],
+    " bought ": [" bought ", " bought ", " purchased ", " got "],
+    " costs ": [" costs ", " costs ", " is priced at ", " goes for "],
+    " works ": [" works ", " works ", " is working "],
+    " begins ": [" begins ", " starts "],
+    " wants ": [" wants ", " would like "],
+    " lives ": [" lives ", " lives ", " resides "],
+    " called ": [" called ", " called ", " named "],
+    " yesterday": [" yesterday", " today", " last week", " this morning"],
+}
+
+
+def fill(
+    sentence: Sentence, domain: Domain, values: Mapping[str, Value], draw: Draw, wrap: bool
+) -> str:
+    """Return a sentence with the values in its slots."""
+    parts = reworded(sentence.parts, draw)
+    wrapped = draw.random.randrange(1, len(parts), 2) if wrap and len(parts) > 1 else -1
+    for i in range(1, len(parts), 2):
+        name, told, ways = parts[i].partition("?")
+        if name.startswith("~"):
+            parts[i] = kinds.draw(name[1:], draw).said
+            parts[i - 1] = with_article(parts[i - 1], parts[i])
+            continue
+        value, field = values[name], domain.fields[name]
+        parts[i] = told_as(value.value, ways) if told else value.said
+        if i == wrapped and not told and field.kind.split()[0] in WRAPPED:
+            other = kinds.draw(field.kind, draw).said
+            parts[i] = draw.random.choice(WRAPPERS).format(v=value.said, w=other)
+        if field.kind == "money" and not re.match(" (euro|dollar|percent|{)", parts[i + 1]):
+            parts[i] = priced(parts[i], draw.random)
+        parts[i - 1] = with_article(parts[i - 1], parts[i])
+    text = "".join(parts).replace(",,", ",").replace(",.", ".")
+    begins_with_value = parts[0] == "" and len(parts) > 1 and "?" not in sentence.parts[1]
+    if text.startswith("not ") or not (begins_with_value or draw.chance(0.03)):
+        text = text[:1].upper() + text[1:]
+    return text
+
+
+def with_article(before: str, value: str) -> str:
+    """Return the text before a value, with `a` or `an`, or without a second `the`."""
+    if re.search(r"\b[Aa] $", before) and value[:1] in "aeiouAEIO":
+        return before[:-1] + "n "
+    if re.search(r"\b[Tt]he $", before) and value.startswith(("The ", "A ", "An ")):
+        return before[:-4]
+    return before
+
+
+def reworded(parts: list[str], draw: Draw) -> list[str]:
+    """Return the parts of a sentence, with some words replaced by synonyms and slots unchanged."""
+    swap, contract, parts = draw.chance(0.5), draw.chance(0.3), list(parts)
+    for i in range(0, len(parts), 2):
+        for old, new in SWAPS.items() if swap else ():
+            if old in parts[i]:
+                parts[i] = parts[i].replace(old, draw.random.choice(new))
+        for old, new in CONTRACTIONS.items() if contract else ():
+            parts[i] = parts[i].replace(old, new)
+    return parts
+
+
+def told_as(value: Any, ways: str) -> str:
+    """Return the phrase for a boolean (`yes|no`) or for a word (`open=...|closed=...`)."""
+    options = ways.split("|")
+    if isinstance(value, bool):
+        return options[0 if value else 1]
+    return dict(option.split("=", 1) for option in options)[value]
+
+
+def priced(said: str, random: Random) -> str:
+    form = random.random()
+    if form < 0.7:
+        return said
+    return (
+        f"{random.choice('$€£')}{said}" if form < 0.9 else f"{said} {random.choice(['EUR', '€'])}"
+    )
+
+
+def table(field: Field, draw: Draw) -> Value:
+    """Draw a value of kind `rows`, whose rows are all written in the same way."""
+    way = draw.random.choice(field.rows)
+    rows, said = [], []
+    for _ in range(draw.random.randint(1, 3)):
+        row = {name: kinds.draw(kind, draw) for name, kind in field.columns.items()}
+        text = way
+        for name, value in row.items():
+            text = text.replace(f"<{name}>", value.said)
+        said.append(text)
+        rows.append({name: value.value for name, value in row.items()})
+    return Value(kinds.joined(said, draw.random), rows)
+
+
+def filler(draw: Draw) -> str:
+    """Draw a sentence that is not about the domain."""
+    sentence = Sentence(draw.random.choice(phrases("filler")), False)
+    return fill(sentence, Domain("", {}, {}, ()), {}, draw, False)
+
+
+def ended(sentence: str) -> str:
+    """Return a sentence that ends with a mark, so that its last value ends before the next one."""
+    return f"{sentence}." if sentence[-1].isalnum() else sentence
+
+
+def ruffled(sentences: list[str], draw: Draw) -> str:
+    """Join sentences to one text, with the openers, slips and abbreviations of people."""
+    random, sentences = draw.random, list(sentences)
+    if draw.chance(0.1):
+        opener = random.choice(phrases("opener"))
+        head, space, tail = sentences[0].partition(" ")
+        if head in SMALL and not opener.endswith((": ", "! ")):
+            head = head.lower()
+        sentences[0] = opener + head + space + tail
+    if draw.chance(0.07):
+        sentences.insert(random.choice([0, len(sentences)]), filler(draw))
+    if draw.chance(0.1):
+        sentences.append(random.choice(phrases("closer")))
+    joint = random.choice(["\n", "; ", " - "]) if draw.chance(0.05) else " "
+    *before, last = sentences
+    text = joint.join([*map(ended, before), last])
+    if draw.chance(0.06):
+        text = text.rstrip(".")
+    return text

@@ -2,7 +2,7 @@
 
 Writes a directory in Hugging Face layout that transformers' own DiffusionGemmaForBlockDiffusion
 loads. Stop it at any time: the same command goes on from its last checkpoint. `--warm DIR` begins
-with a directory's weights and tokenizer; what it lacks of layers and neurons is added.
+with a directory's weights and tokenizer; missing layers and neurons are added.
 """
 
 import argparse
@@ -18,27 +18,27 @@ import torch
 from torch import Tensor
 
 from dlm import DecodeConfig
+from dlm.cli.command_line import CommandParser
 from dlm.models import DiffusionGemma, ModelConfig, checkpoint
 from dlm.models.objective import Step, TrainingBatch, loss, plainly, unsure
-from training import batches, choosing, dense, directory, fused, growth, optimisers
-from training.batches import Source
-from training.steps import step_of
+from training import batches, directory, fused, steps
+from training.batches import BatchSource
 
 BEFORE = (1, 1, 2, 4)  # steps of decoding before canvases are scored, in turns
 AVERAGED = 0.998  # share of the running average of the weights that a step keeps
 SHOWN = 50  # steps between lines of the log
-STATE = "training.pt"  # what a run goes on from, beside its weights
+STATE = "training.pt"  # the state that a run continues from, beside its weights
 
 
 @dataclass
-class Run:
-    """What a checkpoint holds and a resumed run goes on with."""
+class TrainingRun:
+    """State of a run: what a checkpoint stores and a resumed run continues from."""
 
     model: DiffusionGemma
     average: dict[str, Tensor]
     optimisers: list[torch.optim.Optimizer]
     denoise: Step
-    telling: Tensor  # which tokens say something
+    telling: Tensor  # which tokens have content
     step: int = 0
     seconds: float = 0.0
 
@@ -72,8 +72,8 @@ def main() -> None:
     directory.prepare(out, args.seed)
     config = json.loads((out / directory.CONFIG).read_text())
     run = begun(args, config, out, warm)
-    source = Source(directory=out, seed=args.seed, size=args.batch * args.pool)
-    copying = (lambda step: 0.0) if warm else optimisers.copying
+    source = BatchSource(directory=out, seed=args.seed, size=args.batch * args.pool)
+    copying = (lambda step: 0.0) if warm else steps.copying
     started = time.monotonic() - run.seconds
     shown: list[Tensor] = []
     for batch in batches.batches(source, run.step, copying, args.workers):
@@ -91,46 +91,50 @@ def main() -> None:
     keep(run, config, out)
 
 
-def keep(run: Run, config: dict[str, Any], out: Path) -> None:
+def keep(run: TrainingRun, config: dict[str, Any], out: Path) -> None:
     run.save(out / STATE)
     directory.write({name: t.cpu() for name, t in run.average.items()}, config, out)
 
 
-def begun(args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Path | None) -> Run:
-    """A run at its start, at the weights of `warm`, or where it was interrupted."""
+def begun(
+    args: argparse.Namespace, config: dict[str, Any], out: Path, warm: Path | None
+) -> TrainingRun:
+    """Return a new run, a run from the weights of `warm`, or a run resumed where it stopped."""
     torch.manual_seed(args.seed)
     shapes = ModelConfig.from_hf(config)
-    model = growth.grown(checkpoint.load(warm), shapes) if warm else optimisers.initialised(shapes)
+    model = steps.grown(checkpoint.load(warm), shapes) if warm else steps.initialised(shapes)
     model = model.to(args.device).requires_grad_(True).train()
     average = {name: t.clone() for name, t in model.state_dict().items()}
     generation = json.loads((out / "generation_config.json").read_text())
-    denoise = step_of(DecodeConfig.from_hf(generation))
-    telling = choosing.telling(out).to(args.device)
-    run = Run(model, average, optimisers.optimisers(model), denoise, telling)
+    denoise = steps.step_of(DecodeConfig.from_hf(generation))
+    telling = steps.telling(out).to(args.device)
+    run = TrainingRun(model, average, steps.optimisers(model), denoise, telling)
     if (out / STATE).exists():
         run.load(out / STATE, args.device)
         print(f"resuming at step {run.step}", flush=True)
     if args.fused:
         fused.prepare(model)
     else:
-        dense.prepare(model, args.compile)
+        steps.prepare(model, args.compile)
     return run
 
 
-def advance(run: Run, pool: TrainingBatch, done: float, args: argparse.Namespace) -> Tensor:
-    """One step of the optimisers on some of the pool; returns both losses of these, and the next
-    tokens' of all."""
+def advance(run: TrainingRun, pool: TrainingBatch, done: float, args: argparse.Namespace) -> Tensor:
+    """Take one step of the optimisers on some samples of the pool.
+
+    Returns both losses of these samples, and the next-token loss of the whole pool.
+    """
     model, device = run.model, args.device
     rng = torch.Generator(device).manual_seed(args.seed * 1_000_003 + run.step)
     for group in itertools.chain.from_iterable(o.param_groups for o in run.optimisers):
-        group["lr"] = group["peak"] * args.peak * optimisers.rate(run.step, done)
+        group["lr"] = group["peak"] * args.peak * steps.rate(run.step, done)
     before = BEFORE[run.step % len(BEFORE)]
     layers = fused.run_layers if args.fused else plainly
     pool = pool.each(lambda tensor: tensor.to(device, non_blocking=True))
     with torch.autocast(device, torch.bfloat16, enabled=args.bf16 or args.fused):
         known = unsure(model, pool, layers)
-        scores = choosing.mistakes(known, pool, run.telling)
-        batch = choosing.chosen(pool, scores, args.batch, done, rng)
+        scores = steps.mistakes(known, pool, run.telling)
+        batch = steps.chosen(pool, scores, args.batch, done, rng)
         now = loss(model, batch, before, run.denoise, rng, layers)
     for optimiser in run.optimisers:
         optimiser.zero_grad()
@@ -148,22 +152,27 @@ def advance(run: Run, pool: TrainingBatch, done: float, args: argparse.Namespace
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=1e9, help="budget, interruptions excluded")
-    parser.add_argument("--steps", type=int, default=10**9, help="budget")
-    parser.add_argument("--batch", type=int, default=40, help="samples a step")
-    parser.add_argument("--pool", type=int, default=4, help="times as many to choose from")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--peak", type=float, default=1.0, help="factor on the learning rates")
-    parser.add_argument("--save", type=int, default=100, help="steps between checkpoints")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--workers", type=int, default=0, help="processes that make data ahead")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--bf16", action="store_true", help="autocast")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--fused", action="store_true", help="layers in C++, on a CPU, in bf16")
-    parser.add_argument("--warm", metavar="DIR", help="weights and tokenizer to begin with")
-    parser.add_argument("--out", default="runs/tiny")
+    parser = CommandParser(__doc__)
+    add = parser.add_argument
+    purpose = "The budget in minutes, interruptions excluded."
+    add("--minutes", type=float, default=1e9, metavar="M", help=purpose)
+    add("--steps", type=int, default=10**9, metavar="N", help="The budget in steps.")
+    add("--batch", type=int, default=40, metavar="N", help="The samples of a step.")
+    purpose = "How many times as many samples a step chooses from."
+    add("--pool", type=int, default=4, metavar="N", help=purpose)
+    add("--seed", type=int, default=0, metavar="N", help="The seed of data and weights.")
+    add("--peak", type=float, default=1.0, metavar="X", help="A factor on the learning rates.")
+    add("--save", type=int, default=100, metavar="N", help="The steps between checkpoints.")
+    threads = torch.get_num_threads()
+    add("--threads", type=int, default=threads, metavar="N", help="How many threads torch uses.")
+    add("--workers", type=int, default=0, metavar="N", help="The processes that make data ahead.")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    add("--device", default=device, metavar="NAME", help="The device of the training.")
+    add("--bf16", action="store_true", help="Compute in bf16 by autocast.")
+    add("--compile", action="store_true", help="Compile the layers.")
+    add("--fused", action="store_true", help="Run the layers in C++, on a CPU, in bf16.")
+    add("--warm", metavar="DIR", help="A directory whose weights and tokenizer begin the run.")
+    add("--out", default="runs/tiny", metavar="DIR", help="The directory of the checkpoint.")
     args = parser.parse_args()
     if min(args.minutes, args.steps) <= 0:
         parser.error("--minutes and --steps have to be above 0")

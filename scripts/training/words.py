@@ -1,9 +1,14 @@
-"""Words that values are made of: lists of real ones, and made-up ones without end."""
+"""Words that values are made of: lists of real ones, made-up ones, and random draws of both.
 
-from collections.abc import Sequence
+Every string belongs to one of two halves: training's, or the half that is held out.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 LISTS = Path(__file__).parent / "lists"
 CONSONANT, VOWEL = "bcdfghjklmnprstvwz", "aeiou"
@@ -28,7 +33,7 @@ ACCENTED = {
 
 @cache
 def listed(name: str) -> tuple[str, ...]:
-    """The words of a list in `lists/words.txt`: parted by commas where there are any."""
+    """Return the words of a list in `lists/words.txt`, separated by commas if it has any."""
     body = _sections("words.txt")[name]
     parts = body.split(",") if "," in body else body.split()
     return tuple(" ".join(part.split()) for part in parts)
@@ -36,7 +41,7 @@ def listed(name: str) -> tuple[str, ...]:
 
 @cache
 def phrases(name: str) -> tuple[str, ...]:
-    """The phrases of a list in `lists/phrases.txt`, one a line."""
+    """Return the phrases of a list in `lists/phrases.txt`, one a line."""
     lines = _sections("phrases.txt")[name].strip("\n").split("\n")
     return tuple(line.replace("\\n", "\n") for line in lines)
 
@@ -48,7 +53,7 @@ def _sections(file: str) -> dict[str, str]:
 
 
 def made_up(random: Random) -> str:
-    """A word that no list holds, mostly pronounceable, in lower case."""
+    """Make up a word that no list has, mostly pronounceable, in lower case."""
     kind = random.random()
     if kind < 0.55:
         return "".join(random.choices(listed("syllable"), k=random.choice([2, 2, 3, 3, 4])))
@@ -62,16 +67,72 @@ def made_up(random: Random) -> str:
 
 
 def spliced(words: Sequence[str], random: Random) -> str:
-    """The beginning of one word of a list and the end of another: new, but like them."""
+    """Join the beginning of one word of a list and the end of another."""
     left, right = random.choice(words), random.choice(words)
     return left[: random.randint(2, max(2, len(left) - 1))] + right[len(right) // 2 :].lower()
 
 
 def accented(word: str, random: Random) -> str:
-    """One or two of its letters as other languages than English have them."""
+    """Return a word with one or two letters as in other languages than English."""
     letters = list(word)
     places = [i for i, letter in enumerate(letters) if letter.lower() in ACCENTED]
     for i in random.sample(places, min(len(places), random.choice([1, 1, 2]))):
         other = random.choice(ACCENTED[letters[i].lower()])
         letters[i] = other.upper() if letters[i].isupper() else other
     return "".join(letters)
+
+
+Split = Literal["train", "heldout", "unseen"]  # "unseen": held-out patterns with held-out values
+
+INVENT = (0.12, 0.35, 0.9)  # shares of made-up words: of most samples, of some, of a few
+UNKNOWN = 0.05  # share of made-up words among those that everybody knows
+ACCENTS = 0.04  # share of words that have some
+
+
+class Draw:
+    """A source of random values whose strings all belong to one half."""
+
+    def __init__(self, random: Random, split: Split):
+        self.random, self.heldout = random, split != "train"
+        self._invent = random.choices(INVENT, [0.5, 0.35, 0.15])[0]
+
+    def word(self, options: Sequence[str]) -> str:
+        """Draw one of `options`, or a made-up word in their style, of this half."""
+        return self.ours(lambda: self._word(options))
+
+    def common(self, options: Sequence[str]) -> str:
+        """Draw one of `options`, which are common words, or seldom a made-up one."""
+        if self.chance(UNKNOWN):
+            return self.ours(lambda: self._made_up(options))
+        return self.random.choice(options)
+
+    def ours(self, make: Callable[[], str]) -> str:
+        while True:
+            value = make()
+            if self.owns(value):
+                return value
+
+    def owns(self, text: str) -> bool:
+        return (zlib.crc32(text.encode()) % 10 == 0) == self.heldout
+
+    def _word(self, options: Sequence[str]) -> str:
+        word = self._plain_word(options)
+        return accented(word, self.random) if self.chance(ACCENTS) else word
+
+    def _plain_word(self, options: Sequence[str]) -> str:
+        if self.random.random() >= self._invent:
+            return self.random.choice(options)
+        return self._made_up(options)
+
+    def _made_up(self, options: Sequence[str]) -> str:
+        made = made_up(self.random)
+        if self.random.random() < 0.3:
+            made = spliced(options, self.random)
+        return made.capitalize() if options[0][0].isupper() else made
+
+    def raw(self, options: Sequence[str]) -> str:
+        """Draw a part of a longer value, of either half."""
+        return self._word(options)
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share

@@ -9,8 +9,7 @@ import pytest
 import torch
 from training import directory
 from training.extraction import extract
-from training.lessons import choice
-from training.tools import tool_call
+from training.lessons import choice, tool_call
 
 from dlm import BackendError, Choice, Engine, JsonSchema, Request
 from dlm.engine import BUILT_IN

@@ -1,13 +1,14 @@
 """What is timed computes what it is said to; what needs no GPU works without one."""
 
 import json
+from functools import partial
 
 import bench_kernels
 import pytest
 import torch
+from bench_kernels import GPUS, launches, times
 from commands import ended
-from kernel_cases import Sizes, cases
-from predicted import GPUS, launches, times
+from measure.kernel_cases import Sizes, cases
 
 from dlm.kernels.shipped import CASES
 
@@ -77,7 +78,7 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
 
 def test_offline_tells_what_each_kernel_takes_of_a_gpu(monkeypatch, capsys):
     some = [case for case in CASES if case[0] == "nvfp4._quantize_kernel"][:2]
-    monkeypatch.setattr(bench_kernels, "CASES", some)
+    monkeypatch.setattr(bench_kernels, "compiled", partial(bench_kernels.compiled, shipped=some))
     assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     kernels = told["kernels"]
@@ -94,7 +95,7 @@ def test_offline_tells_what_each_kernel_takes_of_a_gpu(monkeypatch, capsys):
 def test_times_are_predicted_of_kernels_that_decode_and_of_the_vocabulary(monkeypatch, capsys):
     name = "w4a16._w4a16_kernel"
     some = [case for case in CASES if (case[0], case[2]) == (name, 90)]
-    monkeypatch.setattr(bench_kernels, "CASES", some)
+    monkeypatch.setattr(bench_kernels, "compiled", partial(bench_kernels.compiled, shipped=some))
     assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     (time,) = told["predicted"]
@@ -124,7 +125,8 @@ def test_every_launch_of_a_prediction_is_shipped():
 
 def test_a_kernel_that_does_not_compile_is_told_and_counts(monkeypatch, capsys):
     name, signature, _ = next(case for case in CASES if case[0].startswith("nvfp4._w4a4"))
-    monkeypatch.setattr(bench_kernels, "CASES", [(name, signature, 90)])
+    wrong = partial(bench_kernels.compiled, shipped=[(name, signature, 90)])
+    monkeypatch.setattr(bench_kernels, "compiled", wrong)
     assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 1
     (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
     assert kernel["name"] == name

@@ -6,8 +6,8 @@ import sys
 import bench_step
 import pytest
 import torch
+from bench_step import random_model
 from commands import ended
-from random_weights import random_model
 
 from dlm.engine import BUILT_IN
 from dlm.models import ModelConfig, plan
@@ -16,6 +16,11 @@ from dlm.models.checkpoint import read_json
 
 CONFIG = BUILT_IN / "config.json"
 ASKED = "--config", CONFIG, "--device", "cpu", "--context", 9, "--steps", 2, "--slots", "1,4"
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch):
+    monkeypatch.setattr(bench_step, "ROUNDS", 1)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_field_has_four_values_one_of_which_the_text_gives():
 
 
 def test_decisions_about_words_are_right_as_are_words_that_are_written(built_in):
-    rows = calibration.report(built_in, n=25, seed=1)
+    rows = calibration.report(built_in, n=8, seed=1)
     assert [(row.task, row.by) for row in rows] == [
         ("words", "canvas"),
         ("words", "causal"),
@@ -38,10 +38,10 @@ def test_decisions_about_words_are_right_as_are_words_that_are_written(built_in)
         ("fields", "causal"),
     ]
     for row in rows[:2]:
-        assert min(row.right, row.generated_right) >= 23
+        assert min(row.right, row.generated_right) == 8
         assert row.ece < 0.08
         assert row.mass > 0.8
     assert rows[1].right >= rows[1].generated_right
     for row in rows:
-        assert sum(one.count for one in row.bins if one) == row.n == 25
+        assert sum(one.count for one in row.bins if one) == row.n == 8
         assert 0 <= row.brier <= 2

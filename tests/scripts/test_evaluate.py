@@ -4,32 +4,23 @@ import argparse
 import json
 import sys
 
-import compare_transformers
 import evaluate
 import pytest
 from commands import ended
 from training.exams import exams
 
-from dlm.engine import BUILT_IN
-
 
 def test_the_constraint_makes_all_answers_valid_and_more_of_them_right(built_in):
-    samples = exams(60, 0)["same patterns"]
-    args = argparse.Namespace(seed=0, max_tokens=160)
+    samples = exams(16, 3)["same patterns"]
+    args = argparse.Namespace(seed=3, max_tokens=96)
     free, _ = evaluate.measure(built_in, "canvas", "extraction", samples, False, args)
     bound, _ = evaluate.measure(built_in, "canvas", "extraction", samples, True, args)
-    assert free.valid < 54
-    assert bound.valid == 60 - len(bound.truncated)
-    assert len(bound.truncated) <= 2
+    assert free.valid < 15
+    assert bound.valid == 16
+    assert bound.truncated == []
     assert bound.exact > free.exact
     assert bound.fields > free.fields
     assert bound.calls < free.calls
-
-
-def test_unconstrained_we_are_transformers_in_distribution():
-    found = compare_transformers.compare(str(BUILT_IN), prompts=20, seed=1, max_tokens=96)
-    assert found["standard_errors_apart"] < 3.5
-    assert 0.8 < found["calls"] / found["calls_transformers"] < 1.25
 
 
 def test_each_set_is_answered_in_both_ways_free_and_constrained(monkeypatch, capsys):

@@ -1,9 +1,20 @@
 """What the flood script counts, without a flood."""
 
+from dataclasses import replace
+
 import flood
 import pytest
 
-ROW = flood.Row("quiet", 3, 0, 0.1, 0.2, 400.0, 410.0, 405.0)
+ROW = flood.FloodRow(
+    attack="quiet",
+    answers=3,
+    refused=0,
+    median=0.1,
+    worst=0.2,
+    before=400.0,
+    peak=410.0,
+    after=405.0,
+)
 
 
 def test_an_answer_that_does_not_come_has_no_status():
@@ -13,7 +24,8 @@ def test_an_answer_that_does_not_come_has_no_status():
 
 
 def test_the_table_compares_with_the_quiet_worst():
-    beside = flood.Row("half-open", 3, 1, 0.2, 0.5, 400.0, 420.0, 406.0)
+    times = {"median": 0.2, "worst": 0.5, "peak": 420.0, "after": 406.0}
+    beside = replace(ROW, attack="half-open", refused=1, **times)
     last = flood.table([ROW, beside]).splitlines()[-1]
     assert last == "| half-open | 0.200 | 0.500 | 2.50 | 1 of 3 | 400, 420, 406 |"
 
@@ -22,8 +34,8 @@ def test_the_table_compares_with_the_quiet_worst():
     ("rows", "held"),
     [
         ([ROW, ROW], True),
-        ([ROW, flood.Row("slow", 3, 0, 0.1, 0.61, 1.0, 1.0, 1.0)], False),
-        ([ROW, flood.Row("refused", 3, 1, 0.1, 0.2, 1.0, 1.0, 1.0)], False),
+        ([ROW, replace(ROW, worst=0.61)], False),
+        ([ROW, replace(ROW, refused=1)], False),
     ],
 )
 def test_it_fails_where_the_innocent_client_is_refused_or_slowed_down(rows, held):

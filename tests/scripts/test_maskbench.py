@@ -1,7 +1,6 @@
 """The benchmark of masks and matcher, on a few cases and the built-in model's vocabulary."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -49,10 +48,8 @@ def file(tmp_path):
     return path
 
 
-def test_cases_are_judged_by_their_instances(file):
-    """As a process of its own."""
-    command = [sys.executable, maskbench.__file__, "--data", str(file), "--json"]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+def test_cases_are_judged_by_their_instances(run, file):
+    found = run(file)
     counts = ("cases", "passing", "refused", "valid_rejected", "invalid_accepted")
     assert [found[name] for name in counts] == [3, 1, 1, 1, 0]
     rows = {row["id"]: row for row in found["rows"]}
@@ -68,3 +65,4 @@ def test_tokens_are_timed_beside_another_engine(run, file):
     assert found["mask_us"]["cold"]["count"] > 10
     assert theirs["passing"] == 2
     assert run(file, "--additional-properties", "closed")["passing"] == 0
+    maskbench.show(found)

@@ -1,12 +1,13 @@
 """The stress test and the benchmark, on a few schemas and the built-in model's small vocabulary."""
 
-import argparse
 import json
+import sys
 from pathlib import Path
 
 import bench
 import pytest
 import stress
+from commands import ended
 
 import dlm.models
 
@@ -54,11 +55,13 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["random", "spiteful", "endless"])
-def test_every_schema_that_compiles_ends_valid_and_complete(file, model):
-    args = argparse.Namespace(
-        schemas=str(file), tokenizer=str(TOKENIZER), model=model, limit=None, seed=0
-    )
-    rows = {row.id: row for row in stress.stress(args)}
+def test_every_schema_that_compiles_ends_valid_and_complete(file, model, monkeypatch, capsys):
+    flags = "--schemas", file, "--tokenizer", TOKENIZER, "--model", model
+    monkeypatch.setattr(sys, "argv", ["stress.py", *map(str, flags)])
+    rows = [*stress.stress(stress.arguments())]
+    stress.show(rows)
+    assert "refused (1): " in capsys.readouterr().out
+    rows = {row.id: row for row in rows}
     assert "uniqueItems" in rows.pop("pair").refused
     for row in rows.values():
         assert row.refused is None
@@ -66,9 +69,36 @@ def test_every_schema_that_compiles_ends_valid_and_complete(file, model):
         assert row.tokens <= max(512, 2 * row.shortest)
 
 
-def test_the_benchmark_times_every_situation(file):
-    args = argparse.Namespace(schemas=str(file), tokenizer=str(TOKENIZER), limit=2, steps=2, seed=0)
-    times = bench.measure(args)
-    assert {"first", "warm", "agree", "repair", "compile"} <= times.keys()
-    assert len(times["first"]) == 2
-    bench.show(times)
+def test_the_benchmark_times_every_situation(file, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "HARD", dict([*bench.HARD.items()][:2]))
+    monkeypatch.setattr(bench, "tune_garbage_collector", lambda: None)  # for its own process
+    monkeypatch.setattr(bench, "throughput", lambda *_: {"share": 0.5})
+    flags = "--schemas", file, "--tokenizer", TOKENIZER, "--limit", 2, "--steps", 2, "--json"
+    monkeypatch.setattr(sys, "argv", ["bench.py", *map(str, flags)])
+    bench.main()
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() == {
+        *("compile", "mask", "warmup", "first", "warm", "agree", "repair", "throughput")
+    }
+    for name, each in found.items():
+        assert name == "throughput" or 0 < each["p50"] <= each["p99"] <= each["max"]
+
+
+def test_a_benchmark_is_a_table_for_people(capsys):
+    bench.show({"compile": [1.0, 3.0], "mask": [0.5]})
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert [row[1] for row in rows] == ["compile", "mask"]
+    assert rows[0][3::2] == ["2", "2.000", "2.980", "3.000"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--limit", "0"], "--limit is 0: it takes at least 1"),
+        (["--schemas", "/no"], "there is no file /no"),
+    ],
+)
+def test_shared_flags_are_checked(file, flags, problem, monkeypatch, capsys):
+    args = "--schemas", file, "--tokenizer", TOKENIZER, *flags
+    assert ended(monkeypatch, stress, *args) == 2
+    assert capsys.readouterr().err == f"stress.py: {problem}\n"

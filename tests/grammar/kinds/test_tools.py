@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from native_calls import answer_tokens
 from spoken import accepts, spoken
-from training.tools import tool_call
+from training.lessons import tool_call
 from transformers import AutoTokenizer
 
 import dlm.models

@@ -8,19 +8,24 @@ from random import Random
 import jsonschema
 import pytest
 from training import extraction
-from training.data import sample
-from training.draws import Draw
 from training.extraction import extract
-from training.kinds import SMALL, draw
-from training.lessons import choice, copied, copy
-from training.names import TITLES
-from training.patterns import domains
-from training.prose import ruffled
+from training.kinds import SMALL, TITLES, draw
+from training.lessons import choice, copied, copy, native, sample, tool_call
+from training.patterns import domains, ruffled
 from training.samples import dumps, plain
-from training.tools import native, tool_call
-from training.words import accented, listed
+from training.words import Draw, accented, listed
 
 from dlm.cli.comparison.judging import leaves
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Extractions of each split, those of the first seeds."""
+    counts = {"train": 2000, "heldout": 600, "unseen": 400}
+    return {
+        split: [extract(Random(seed), split) for seed in range(count)]
+        for split, count in counts.items()
+    }
 
 
 def strings(value):
@@ -40,7 +45,7 @@ def bare(answer):
 )
 def test_no_held_out_value_is_ever_in_training(kind):
     train, heldout = (
-        {draw(kind, Draw(Random(seed), split)).said for seed in range(4000)}
+        {draw(kind, Draw(Random(seed), split)).said for seed in range(2000)}
         for split in ("train", "heldout")
     )
     assert min(len(train), len(heldout)) > 60
@@ -49,7 +54,7 @@ def test_no_held_out_value_is_ever_in_training(kind):
 
 def test_words_that_everybody_knows_are_in_both_halves_and_made_up_ones_in_one():
     train, heldout = (
-        {draw("color", Draw(Random(seed), split)).said for seed in range(3000)}
+        {draw("color", Draw(Random(seed), split)).said for seed in range(2000)}
         for split in ("train", "heldout")
     )
     known = set(listed("color"))
@@ -58,7 +63,7 @@ def test_words_that_everybody_knows_are_in_both_halves_and_made_up_ones_in_one()
     assert train & heldout == known
 
 
-def test_no_held_out_sentence_is_ever_in_training():
+def test_no_held_out_sentence_is_ever_in_training(samples):
     told = {s.text for d in domains(True) for s in d.sentences if s.held_out}
     starts = {text.partition("{")[0] for text in told}
     rare = {start for start in starts if len(start) > 11}  # no other sentence begins like these
@@ -72,12 +77,12 @@ def test_no_held_out_sentence_is_ever_in_training():
     }
     assert len(rare) > 20
 
-    def seen(split, count):
-        prompts = " ".join(extract(Random(i), split).prompt for i in range(count))
+    def seen(split):
+        prompts = " ".join(sample.prompt for sample in samples[split])
         return {start for start in rare if start in prompts}
 
-    assert not seen("train", 3000)
-    assert len(seen("unseen", 600)) > 10
+    assert not seen("train")
+    assert len(seen("unseen")) > 10
 
 
 def test_there_are_hundreds_of_sentences_in_dozens_of_domains():
@@ -121,10 +126,9 @@ def test_every_field_of_a_domain_is_told_by_some_sentence():
 
 
 @pytest.mark.parametrize("split", ["train", "heldout", "unseen"])
-def test_answers_fit_their_schemas_and_mean_their_values(split):
+def test_answers_fit_their_schemas_and_mean_their_values(split, samples):
     fenced = 0
-    for seed in range(400):
-        item = extract(Random(seed), split)
+    for item in samples[split][:400]:
         fenced += item.answer.startswith("```json\n")
         value = bare(item.answer)
         assert value == item.value
@@ -132,21 +136,19 @@ def test_answers_fit_their_schemas_and_mean_their_values(split):
     assert 0.18 < fenced / 400 < 0.32  # the habit: a quarter
 
 
-def test_every_text_that_is_wanted_is_in_the_prompt():
+def test_every_text_that_is_wanted_is_in_the_prompt(samples):
     """But for dates that the key or the schema wants in ISO form, and closed words told by
     phrases."""
-    for seed in range(600):
-        item = extract(Random(seed), "heldout")
+    for item in samples["heldout"]:
         closed = re.findall(r'"enum": \[[^]]*\]', json.dumps(item.schema))
         for string in strings(item.value):
             iso = re.fullmatch(r"\d{4}-\d\d-\d\d", string)
             assert string in item.prompt or iso or string in "".join(closed), (string, item.prompt)
 
 
-def test_every_number_that_is_wanted_is_in_the_prompt_in_digits_or_as_a_word():
+def test_every_number_that_is_wanted_is_in_the_prompt_in_digits_or_as_a_word(samples):
     numbers = 0
-    for seed in range(600):
-        item = extract(Random(seed), "heldout")
+    for item in samples["heldout"]:
         said = {*map(float, re.findall(r"\d+(?:\.\d+)?", item.prompt.replace(",", "")))}
         said |= {
             i for i, word in enumerate(SMALL) if re.search(rf"\b{word}\b", item.prompt.lower())
@@ -157,10 +159,9 @@ def test_every_number_that_is_wanted_is_in_the_prompt_in_digits_or_as_a_word():
     assert numbers > 200
 
 
-def test_what_the_text_does_not_say_is_null_or_left_out_as_the_schema_says():
+def test_what_the_text_does_not_say_is_null_or_left_out_as_the_schema_says(samples):
     nulls = left_out = 0
-    for seed in range(4000):
-        item = extract(Random(seed), "train")
+    for item in samples["train"]:
         if "missing" not in item.traits:
             continue
         absent = item.schema["properties"].keys() - item.value.keys()
@@ -171,17 +172,16 @@ def test_what_the_text_does_not_say_is_null_or_left_out_as_the_schema_says():
     assert min(nulls, left_out) > 3
 
 
-def test_some_prompts_leave_keys_to_the_schema():
-    items = [extract(Random(seed), "train") for seed in range(2000)]
-    left = [item for item in items if item.unasked]
-    assert 0.03 < len(left) / len(items) < 0.1
+def test_some_prompts_leave_keys_to_the_schema(samples):
+    left = [item for item in samples["train"] if item.unasked]
+    assert 0.03 < len(left) / len(samples["train"]) < 0.1
     for item in left:
         groups = [part for part in item.value.values() if isinstance(part, dict)]
         assert item.unasked <= {
             key for keys in (item.schema["properties"], *groups) for key in keys
         }
         jsonschema.validate(item.value, item.schema)
-    assert not any(extract(Random(seed), "heldout").unasked for seed in range(500))
+    assert not any(item.unasked for item in samples["heldout"])
 
 
 def test_articles_are_said_and_titles_belong_to_names():
@@ -200,8 +200,8 @@ def test_some_words_have_accents():
     assert accented("B-12", Random(3)) == "B-12"
 
 
-def test_samples_have_lists_tables_and_objects_in_objects():
-    traits = [t for seed in range(4000) for t in extract(Random(seed), "train").traits]
+def test_samples_have_lists_tables_and_objects_in_objects(samples):
+    traits = [trait for item in samples["train"] for trait in item.traits]
     for trait in ("list", "rows", "nested", "distractor", "missing", "described", "labelled"):
         assert traits.count(trait) > 15, trait
 

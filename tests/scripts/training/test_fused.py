@@ -1,18 +1,18 @@
 """What C++ computes for training, against the same in torch, forwards and backwards."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
-from training import batches, fused, optimisers
-from training.fused import MLPs, Sizes
-from training.steps import step_of
+from training import batches, fused, steps
+from training.fused import HeadSizes, MLPs
 
 import dlm.models
 from dlm import DecodeConfig
-from dlm.models import DiffusionGemma, checkpoint, objective
+from dlm.models import DiffusionGemma, ModelConfig, objective
 
 EPS = 1e-6
 B, N, D = 3, 11, 40  # 40 is no multiple of a vector's 16
@@ -79,7 +79,7 @@ def test_heads(values, drawn, rng):
         return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
     theirs = *(turned(norm(x, g)) for x, g in zip(parts[:2], gains, strict=True)), norm(parts[-1])
-    sizes = Sizes(B, N, Q, K, D, values)
+    sizes = HeadSizes(B, N, Q, K, D, values)
     ours = fused.Heads.apply(z, gains, angle.cos(), angle.sin(), sizes, EPS)
     compare(ours, theirs, [z, gains], rng)
 
@@ -120,9 +120,13 @@ def test_gates_far_from_zero_are_numbers(rng):
 
 
 def random_model() -> DiffusionGemma:
-    """Every gain its own, and all experts chosen: rounding routes no token to another one."""
+    """Two layers with random gains, and all experts chosen: rounding routes no token elsewhere."""
     torch.manual_seed(3)
-    model = optimisers.initialised(checkpoint.config_of(TINY))
+    config = json.loads((TINY / "config.json").read_text())
+    text = config["text_config"]
+    text |= {"num_hidden_layers": 2, "layer_types": text["layer_types"][:2]}
+    text |= {"intermediate_size": 128, "per_layer_config": {"1": text["per_layer_config"]["1"]}}
+    model = steps.initialised(ModelConfig.from_hf(config))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -136,9 +140,9 @@ def test_a_loss_and_its_gradients_are_those_of_the_plain_layers(monkeypatch):
     """Both corrupt alike, and go on with what the plain layers' step drew: by rounded logits it may
     be another token, and another loss of all that is behind it."""
     monkeypatch.setattr(objective, "noise_rates", lambda x, rng: torch.rand(x.shape, generator=rng))
-    source = batches.Source(directory=TINY, seed=5, size=4)
+    source = batches.BatchSource(directory=TINY, seed=5, size=4)
     batch = next(batches.batches(source, 0, lambda step: 0.0, 0))
-    found, draw, drawn = [], step_of(DecodeConfig()), []
+    found, draw, drawn = [], steps.step_of(DecodeConfig()), []
 
     def step(*given):
         if not drawn:

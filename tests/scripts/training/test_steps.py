@@ -1,18 +1,182 @@
-"""A step of decoding in training is one of the engine's."""
+"""Samples that a step chooses, networks that grow, and a step of decoding."""
 
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 import torch
-from training.steps import step_of
+from training import directory, steps
+from training.batches import tokenizer_of
 
+import dlm.models
 from dlm import DecodeConfig
+from dlm.models import ModelConfig, checkpoint
+from dlm.models.objective import TrainingBatch
 
-B, L, V = 64, 8, 50
+TINY = Path(dlm.models.__file__).parent / "tiny"
+B = 12
+
+
+@pytest.fixture
+def pool(rng) -> TrainingBatch:
+    """Samples that their first token numbers."""
+    tokens = torch.randint(1000, (B, 8), generator=rng)
+    tokens[:, 0] = torch.arange(B)
+    return TrainingBatch(
+        tokens=tokens,
+        lengths=torch.full((B,), 8),
+        answers=torch.full((B,), 3),
+        canvases=torch.randint(1000, (B, 2, 4), generator=rng),
+        starts=torch.full((B, 2), 3),
+        given=torch.zeros(B, 8, dtype=torch.bool),
+        weights=torch.ones(B),
+    )
+
+
+def test_shares_are_as_the_scores_but_for_those_that_are_sure_to_be_chosen():
+    share = steps.shares(torch.tensor([100.0, 9.0, 1.0, 1.0, 1.0, 1.0]), 3)
+    expected = [1, 1, 0.25, 0.25, 0.25, 0.25]
+    assert share.tolist() == pytest.approx(expected)
+    assert steps.shares(torch.tensor([1.0, 2.0, 3.0]), 1).tolist() == pytest.approx(
+        [1 / 6, 1 / 3, 1 / 2]
+    )
+
+
+@pytest.mark.parametrize("size", [1, 5, B])
+def test_as_many_are_chosen_as_are_asked_for_each_once(pool, rng, size):
+    for _ in range(50):
+        scores = torch.rand(B, generator=rng) ** 4 + 0.01
+        batch = steps.chosen(pool, scores, size, 1.0, rng)
+        assert batch.tokens[:, 0].unique().numel() == size == len(batch.tokens)
+        assert batch.weights.mean().item() == pytest.approx(1)
+        rows = batch.tokens[:, 0]
+        assert torch.equal(batch.canvases, pool.canvases[rows])
+
+
+def test_samples_are_chosen_as_often_as_they_score(pool, rng):
+    scores = torch.arange(1.0, B + 1)
+    drawn = [steps.chosen(pool, scores, 3, 0.0, rng) for _ in range(1000)]
+    assert all((batch.weights == 1).all() for batch in drawn)
+    count = torch.cat([batch.tokens[:, 0] for batch in drawn]).bincount(minlength=B)
+    torch.testing.assert_close(count / 1000, 3 * scores / scores.sum(), rtol=0.1, atol=0.02)
+
+
+def test_fair_weights_make_up_for_the_choice(pool, rng):
+    """Sums over what is chosen are those over all, whatever the scores, but for a factor."""
+    scores = torch.tensor([0.1] * 9 + [2.0] * 3)
+    share = steps.shares(scores, 3)
+    values = torch.rand(B, generator=rng)
+    sums = torch.zeros(2)
+    for _ in range(1000):
+        batch = steps.chosen(pool, scores, 3, 1.0, rng)
+        rows = batch.tokens[:, 0]
+        of_share = batch.weights * share[rows]
+        torch.testing.assert_close(of_share, of_share[:1].expand(3))
+        sums += torch.stack((values[rows] / share[rows], 1 / share[rows])).sum(1)
+    assert (sums[0] / sums[1]).item() == pytest.approx(values.mean().item(), rel=0.05)
+
+
+def test_mistakes_are_those_at_tokens_that_say_something(pool):
+    pool = replace(pool, tokens=torch.tensor([[1, 1, 1, 5, 6, 7, 5, 6]] * B))
+    telling = torch.zeros(1000, dtype=torch.bool)
+    telling[[5, 7]] = True
+    unsure = torch.zeros(B, 8)
+    unsure[0, 4] = 9.0  # layout
+    unsure[1, 3] = 9.0
+    unsure[2, [3, 5]] = torch.tensor(2.0).log()
+    found = steps.mistakes(unsure, pool, telling) - steps.FLOOR
+    assert found[:4].tolist() == pytest.approx([0, 1, 1, 0], abs=1e-3)
+
+
+def test_tokens_of_words_and_numbers_tell_something_those_of_layout_do_not():
+    tokenizer, telling = tokenizer_of(TINY), steps.telling(TINY)
+    assert telling.shape == (len(tokenizer),)
+
+    def tells(text: str) -> list[bool]:
+        return telling[tokenizer(text, add_special_tokens=False)["input_ids"]].tolist()
+
+    for text in ("null", "7", "Zurghai"):
+        assert all(tells(text))
+    for text in ('```json\n{\n  "', '", "'):
+        assert not any(tells(text))
+
+
+TINY = Path(dlm.models.__file__).parent / "tiny"
+
+
+def deeper(config, layers):
+    config = copy.deepcopy(config)
+    text = config["text_config"]
+    text["num_hidden_layers"] = layers
+    text["layer_types"] = kinds = [*(text["layer_types"] * 2)[: layers - 1], "full_attention"]
+    full = (i for i, kind in enumerate(kinds) if kind == "full_attention")
+    text["per_layer_config"] = {str(i): {"head_dim": 64} for i in full}
+    return ModelConfig.from_hf(config)
+
+
+@pytest.fixture
+def config():
+    return json.loads((TINY / directory.CONFIG).read_text())
+
+
+def test_a_deeper_network_says_the_same(config, rng):
+    before = checkpoint.load(TINY).float()
+    layers = len(before.config.layers)
+    after = steps.grown(before, deeper(config, layers + 2)).float()
+    assert len(after.layers) == layers + 2
+    tokens = torch.randint(1000, (20,), generator=rng).tolist()
+    states = [model.encode([tokens], model.new_cache(1), [0]) for model in (before, after)]
+    torch.testing.assert_close(states[1], states[0])
+
+
+def wider(config, neurons):
+    config = copy.deepcopy(config)
+    config["text_config"]["intermediate_size"] += neurons
+    return ModelConfig.from_hf(config)
+
+
+def test_a_wider_network_says_the_same_and_can_learn(config, rng):
+    before = checkpoint.load(TINY).float()
+    after = steps.grown(before, wider(config, 64)).float()
+    tokens = torch.randint(1000, (20,), generator=rng).tolist()
+    states = [model.encode([tokens], model.new_cache(1), [0]) for model in (before, after)]
+    torch.testing.assert_close(states[1], states[0])
+    for gated in (after.layers[0].mlp, after.self_conditioning):
+        assert not gated.down_proj.weight[:, -64:].any()
+        for into in (gated.gate_proj, gated.up_proj):
+            new, old = into.weight[-64:], into.weight[:-64]
+            assert 0.5 < new.std() / old.std() < 2
+
+
+def test_a_network_cannot_lose_neurons(config):
+    with pytest.raises(ValueError, match="neurons cannot become"):
+        steps.grown(checkpoint.load(TINY), wider(config, -64))
+
+
+def test_a_network_of_the_shapes_that_it_had_is_the_same(config):
+    before = checkpoint.load(TINY)
+    after = steps.grown(before, before.config)
+    assert all(torch.equal(t, after.state_dict()[n]) for n, t in before.state_dict().items())
+
+
+@pytest.mark.parametrize("more", [-2, 1])
+def test_layers_that_do_not_fit_are_an_error(config, more):
+    before = checkpoint.load(TINY)
+    layers = len(before.config.layers) + more
+    with pytest.raises(ValueError, match=f"cannot become {layers}"):
+        steps.grown(before, deeper(config, layers))
+
+
+CANVASES, L, V = 64, 8, 50
 CONFIG = DecodeConfig(t_min=0.5, t_max=1.5, entropy_bound=0.1)
 
 
 def test_sure_places_keep_what_they_say_and_others_become_noise(rng):
-    logits = torch.zeros(B, L, V)
+    logits = torch.zeros(CANVASES, L, V)
     logits[:, ::2, 7] = 60.0
-    tokens, _ = step_of(CONFIG)(logits, rng)
+    tokens, _ = steps.step_of(CONFIG)(logits, rng)
     assert (tokens[:, ::2] == 7).all()
     unsure = tokens[:, 1::2]
     assert unsure.unique().numel() > 0.9 * V
@@ -21,17 +185,17 @@ def test_sure_places_keep_what_they_say_and_others_become_noise(rng):
 
 def test_what_is_kept_is_drawn(rng):
     """The surest place is always kept, and here it says one of two tokens."""
-    logits = torch.zeros(B, L, V)
+    logits = torch.zeros(CANVASES, L, V)
     logits[:, 3, [11, 12]] = 60.0
-    tokens, _ = step_of(CONFIG)(logits, rng)
+    tokens, _ = steps.step_of(CONFIG)(logits, rng)
     assert set(tokens[:, 3].tolist()) == {11, 12}
 
 
 def test_each_canvas_has_a_temperature_of_the_schedule(rng):
-    logits = torch.zeros(B, L, V)
+    logits = torch.zeros(CANVASES, L, V)
     logits[..., 0] = 1.0
-    _, probabilities = step_of(CONFIG)(logits, rng)
+    _, probabilities = steps.step_of(CONFIG)(logits, rng)
     heat = 1 / (probabilities[..., 0].log() - probabilities[..., 1].log())
-    torch.testing.assert_close(heat, heat[:, :1].expand(B, L), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(heat, heat[:, :1].expand(CANVASES, L), rtol=1e-3, atol=1e-3)
     assert 0.5 <= heat.min() < 0.6
     assert 1.4 < heat.max() <= 1.5 + 1e-3

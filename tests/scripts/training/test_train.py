@@ -11,7 +11,7 @@ from random import Random
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from training import batches, dense, directory, optimisers, train
+from training import batches, directory, steps, train
 from training.extraction import extract
 from transformers import AutoTokenizer
 
@@ -21,21 +21,29 @@ from dlm.models import checkpoint
 from dlm.models.layers import Experts
 
 TINY = Path(dlm.models.__file__).parent / "tiny"
+NEURONS = 64
 COMPILES = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> Path:
-    """The first two layers of the built-in checkpoint: a step takes a quarter of the time."""
+    """The first two layers of the built-in checkpoint, narrower, for quick steps."""
     out = tmp_path_factory.mktemp("small") / "checkpoint"
     shutil.copytree(TINY, out)
     config = json.loads((out / "config.json").read_text())
     text = config["text_config"]
+    wide = text["intermediate_size"]
     text |= {"num_hidden_layers": 2, "layer_types": text["layer_types"][:2]}
+    text["intermediate_size"] = NEURONS
     text["per_layer_config"] = {"1": text["per_layer_config"]["1"]}
     (out / "config.json").write_text(json.dumps(config))
     weights = load_file(out / "model.safetensors")
     kept = {k: w for k, w in weights.items() if not re.search(r"\.layers\.[2-9]\.", k)}
+    for name, matrix in kept.items():
+        if name.endswith(("gate_proj.weight", "up_proj.weight")) and len(matrix) == wide:
+            kept[name] = matrix[:NEURONS].clone()
+        elif name.endswith("down_proj.weight") and matrix.shape[-1] == wide:
+            kept[name] = matrix[:, :NEURONS].clone()
     save_file(kept, out / "model.safetensors")
     return out
 
@@ -126,22 +134,22 @@ def test_layers_in_cpp_are_for_cpus(run, capsys):
 
 
 def test_the_rate_falls_to_nothing_at_the_end_of_the_budget():
-    assert optimisers.rate(0, 0.0) == 1 / optimisers.RISE
-    assert optimisers.rate(500, 0.0) == 1
-    assert optimisers.rate(500, 0.65) == pytest.approx(0.35)
-    assert optimisers.rate(500, 0.999) == 0.01
+    assert steps.rate(0, 0.0) == 1 / steps.RISE
+    assert steps.rate(500, 0.0) == 1
+    assert steps.rate(500, 0.65) == pytest.approx(0.35)
+    assert steps.rate(500, 0.999) == 0.01
 
 
 def test_batches_do_not_depend_on_where_a_run_began_or_who_made_them():
-    source = batches.Source(directory=TINY, seed=3, size=2)
+    source = batches.BatchSource(directory=TINY, seed=3, size=2)
 
     def made(first, workers, count):
-        found = batches.batches(source, first, optimisers.copying, workers)
+        found = batches.batches(source, first, steps.copying, workers)
         return [batch.tokens.tolist() for batch in itertools.islice(found, count)]
 
     straight = made(0, 0, 12)
     assert made(5, 0, 7) == straight[5:]
-    assert made(0, 2, 12) == straight
+    assert made(0, 1, 12) == straight
 
 
 def test_all_experts_on_every_token_are_the_chosen_ones_on_theirs(rng):
@@ -150,12 +158,12 @@ def test_all_experts_on_every_token_are_the_chosen_ones_on_theirs(rng):
     for layer in model.layers:
         weight, expert = layer.router(x)
         expected = Experts.forward(layer.experts, x, weight, expert)
-        found = dense.all_experts(layer.experts, x, weight, expert)
+        found = steps.all_experts(layer.experts, x, weight, expert)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_prompt_opens_the_thought_channel_or_the_answer_does():
-    from training.data import sample
+    from training.lessons import sample
 
     tokenizer = AutoTokenizer.from_pretrained(TINY)
     opened = tokenizer.encode(batches.EMPTY_THOUGHT, add_special_tokens=False)

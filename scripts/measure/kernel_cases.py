@@ -1,7 +1,7 @@
-"""Kernels at a model's sizes, each beside its reference and beside what torch alone would run.
+"""Kernels at a model's sizes, each with its reference and with the same by torch alone.
 
-Nothing is timed here. `bench_kernels.py` does that on a GPU; on a CPU, where launchers run their
-references, a test sees that all three of a case say the same.
+Nothing is timed here: `bench_kernels.py` does that on a GPU. On a CPU, where launchers run their
+references, a test checks that all three of a case return the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,17 +33,17 @@ from dlm.kernels.vocab_rows import RowMasks
 from dlm.kernels.w4a16 import matmul_w4a16
 
 _SOFTCAP, _HEAT = 30.0, 0.6
-_ASKED: dict[str, Any] = {"softcap": _SOFTCAP, "threshold": 2.0**-20, "k": 128}  # as a step asks
+_OF_STEP: dict[str, Any] = {"softcap": _SOFTCAP, "threshold": 2.0**-20, "k": 128}  # a step's
 _MOST_SCALE = 6 * 448
 _EPS = 1e-6  # of norms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """By default the 26B's, of one canvas behind 8,192 tokens; multiples of 64."""
+    """Sizes of a model, multiples of 64; by default the 26B's, with a canvas after 8,192 tokens."""
 
     rows: int = 256
-    canvas: int = 256  # of so many of them
+    canvas: int = 256  # rows of a canvas
     context: int = 8192
     window: int = 1024
     vocab: int = 262_144
@@ -58,8 +58,8 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One kernel at one shape. `run`, `reference` and `composed` give what should be the same."""
+class KernelCase:
+    """One kernel at one shape. `run`, `reference` and `composed` should return the same."""
 
     name: str
     shape: str
@@ -70,8 +70,8 @@ class Case:
     operations: float  # multiplications and additions of matrices
 
 
-def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
-    """All that `device` runs; one by one, as each holds memory of its own."""
+def cases(sizes: Sizes, device: torch.device) -> Iterator[KernelCase]:
+    """Yield all cases that `device` can run, one by one, since each holds memory of its own."""
     rng = torch.Generator(device).manual_seed(0)
     cuda = device.type == "cuda"
     major, minor = torch.cuda.get_device_capability(device) if cuda else (0, 0)
@@ -91,8 +91,8 @@ def cases(sizes: Sizes, device: torch.device) -> Iterator[Case]:
         yield _attention(sizes, "full", sizes.full, None, stored, rng)
 
 
-def _vocabulary(sizes: Sizes, masked: bool, rng: torch.Generator) -> Case:
-    """A mask for each row, of every other token on average, if it is `masked`."""
+def _vocabulary(sizes: Sizes, masked: bool, rng: torch.Generator) -> KernelCase:
+    """Return the vocabulary pass; if `masked`, each row allows every other token on average."""
     n, V = sizes.rows, sizes.vocab
     logits = (_normal(rng, n, V) * 8).bfloat16()
     inverse = torch.full((n,), 1 / _HEAT, device=rng.device)
@@ -111,24 +111,24 @@ def _vocabulary(sizes: Sizes, masked: bool, rng: torch.Generator) -> Case:
         _ = x.argmax(-1), p.topk(min(V, 128)), torch.searchsorted(p.cumsum(-1), uniform[:, None])
         return torch.special.entr(p).sum(-1)
 
-    return Case(
+    return KernelCase(
         name=f"vocabulary pass{', masked' if masked else ''}",
         shape=f"{n} x {V} bf16",
-        run=lambda: vocab_pass(*args, **_ASKED).entropy,
-        reference=lambda: vocab_pass_reference(*args, **_ASKED).entropy,
+        run=lambda: vocab_pass(*args, **_OF_STEP).entropy,
+        reference=lambda: vocab_pass_reference(*args, **_OF_STEP).entropy,
         composed=composed,
         moved=logits.nbytes + (masks.bitmask.nbytes if masks else 0),
         operations=0,
     )
 
 
-def _w4a16(sizes: Sizes, rng: torch.Generator) -> Case:
+def _w4a16(sizes: Sizes, rng: torch.Generator) -> KernelCase:
     x, w = (
         _normal(rng, sizes.rows, sizes.hidden).bfloat16(),
         _matrix(rng, sizes.dense, sizes.hidden),
     )
     prepared = tiled_matrix(w) if x.is_cuda else w  # as a model has it
-    return Case(
+    return KernelCase(
         name="NVFP4 product, W4A16",
         shape=f"{sizes.rows} x {sizes.hidden} x {sizes.dense}",
         run=lambda: matmul_w4a16(x, prepared),
@@ -139,10 +139,10 @@ def _w4a16(sizes: Sizes, rng: torch.Generator) -> Case:
     )
 
 
-def _quantised(sizes: Sizes, rng: torch.Generator) -> Case:
+def _quantised(sizes: Sizes, rng: torch.Generator) -> KernelCase:
     x = _normal(rng, sizes.rows, sizes.hidden).bfloat16()
     scale = x.abs().amax().float() / _MOST_SCALE
-    return Case(
+    return KernelCase(
         name="NVFP4 of activations",
         shape=f"{sizes.rows} x {sizes.hidden}",
         run=lambda: quantize(x, scale).packed,
@@ -153,7 +153,7 @@ def _quantised(sizes: Sizes, rng: torch.Generator) -> Case:
     )
 
 
-def _w4a4(sizes: Sizes, rng: torch.Generator) -> Case:
+def _w4a4(sizes: Sizes, rng: torch.Generator) -> KernelCase:
     x, w = (
         _normal(rng, sizes.rows, sizes.hidden).bfloat16(),
         _matrix(rng, sizes.dense, sizes.hidden),
@@ -164,7 +164,7 @@ def _w4a4(sizes: Sizes, rng: torch.Generator) -> Case:
         rounded = dequantize(quantize_reference(x, scale), torch.bfloat16)
         return F.linear(rounded, dequantize(w, torch.bfloat16))
 
-    return Case(
+    return KernelCase(
         name="NVFP4 product, W4A4",
         shape=f"{sizes.rows} x {sizes.hidden} x {sizes.dense}",
         run=lambda: matmul_w4a4(x, w, scale),
@@ -175,8 +175,8 @@ def _w4a4(sizes: Sizes, rng: torch.Generator) -> Case:
     )
 
 
-def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> Case:
-    """Experts are chosen at random."""
+def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> KernelCase:
+    """Return the experts' case, with experts chosen at random."""
     N, H, I, E, k = sizes.rows, sizes.hidden, sizes.expert, sizes.experts, sizes.chosen  # noqa: E741
     x = _normal(rng, N, H).bfloat16()
     weight = torch.rand(N, k, generator=rng, device=rng.device) / k
@@ -192,7 +192,7 @@ def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> Case:
     stacks = [tiled(stack) if isinstance(stack, NVFP4) else stack for stack in (gate_up, down)]
     first, second = stacks if x.is_cuda else (gate_up, down)  # as a model has them
     hit = len(expert.unique()) / E
-    return Case(
+    return KernelCase(
         name=f"experts, {'NVFP4' if four_bit else 'bf16'}",
         shape=f"{N} x {H}, {k} of {E} of {I}",
         run=lambda: moe(x, weight, expert, first, second),
@@ -204,7 +204,7 @@ def _experts(sizes: Sizes, four_bit: bool, rng: torch.Generator) -> Case:
 
 
 def _looped(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Stack) -> Tensor:
-    """Expert after expert, as transformers' eager experts are."""
+    """Run expert after expert, like transformers' eager experts."""
     out = torch.zeros_like(x)
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
@@ -214,8 +214,8 @@ def _looped(x: Tensor, weight: Tensor, expert: Tensor, gate_up: Stack, down: Sta
     return out
 
 
-def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[Case]:
-    """Cases of what lies between a layer's products. Torch alone runs what the references run."""
+def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[KernelCase]:
+    """Yield the operations between a layer's products, whose references are torch alone."""
     N, H, M, E, k = sizes.rows, sizes.hidden, sizes.dense, sizes.experts, sizes.chosen
     h, D = sizes.sliding
     x, attended, dense, routed = (_normal(rng, N, H).bfloat16() for _ in range(4))
@@ -228,14 +228,14 @@ def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[Case]:
     gate, up = _normal(rng, N, 2 * M).bfloat16().chunk(2, -1)
     logits, scale = _normal(rng, N, E).bfloat16(), torch.ones(E, device=rng.device)
     expert = choose(logits, scale, k).expert
-    turn = q, k_heads, v, gains[0][:D], gains[1][:D], angle.cos(), angle.sin(), _EPS
+    heads_in = q, k_heads, v, gains[0][:D], gains[1][:D], angle.cos(), angle.sin(), _EPS
     ending = LayerGains(*gains), scalar, _EPS
 
-    def case(name: str, shape: str, run: Callable[..., Tensor], moved: float) -> Case:
+    def case(name: str, shape: str, run: Callable[..., Tensor], moved: float) -> KernelCase:
         """`run` takes `by_kernel`."""
         by_torch = partial(run, by_kernel=False)
         both = {"reference": by_torch, "composed": by_torch}
-        return Case(name=name, shape=shape, run=run, moved=moved, operations=0, **both)
+        return KernelCase(name=name, shape=shape, run=run, moved=moved, operations=0, **both)
 
     yield case(
         "norms after attention",
@@ -253,7 +253,7 @@ def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[Case]:
     yield case(
         "norms and rotation of heads",
         f"{N} x {sizes.heads} + 2 x {h} heads of {D}",
-        lambda **by: norm_and_rotate(*turn, **by)[0],
+        lambda **by: norm_and_rotate(*heads_in, **by)[0],
         2 * heads.nbytes + 2 * angle.nbytes,
     )
     yield case(
@@ -283,8 +283,8 @@ def _attention(
     window: int | None,
     stored: torch.dtype,
     rng: torch.Generator,
-) -> Case:
-    """Canvases, each behind as many tokens, whose pages lie anywhere in the pool."""
+) -> KernelCase:
+    """Return attention of canvases after `context` tokens each, in pages anywhere in the pool."""
     (h, D), N, L, p = heads, sizes.rows, sizes.canvas, 16
     q = (_normal(rng, N, sizes.heads, D) * D**-0.5).bfloat16()
     k, v = _normal(rng, 2, N, h, D).bfloat16()
@@ -305,7 +305,7 @@ def _attention(
     args = q, k, v, Pages(pool[0], pool[1], one, one), paging, window
 
     def composed() -> Tensor:
-        """Pages are gathered, and the usual operator attends."""
+        """Gather the pages and call torch's attention."""
         found = []
         for segment, table in zip(segments, paging.table, strict=True):
             rows = slice(segment.row, segment.row + L)
@@ -322,9 +322,9 @@ def _attention(
         return torch.cat(found)
 
     seen = sizes.context - oldest
-    return Case(
+    return KernelCase(
         name=f"attention, {layer}, {'fp8' if stored.itemsize == 1 else 'bf16'}",
-        shape=f"{count} x {L} behind {seen}, {sizes.heads} heads on {h} of {D}",
+        shape=f"{count} x {L} after {seen}, {sizes.heads} heads on {h} of {D}",
         run=lambda: attention(*args),
         reference=lambda: attention_reference(*args),
         composed=composed,
@@ -342,7 +342,7 @@ def _matrix(rng: torch.Generator, M: int, K: int) -> NVFP4:
 
 
 def _stack(rng: torch.Generator, E: int, R: int, C: int, parts: int) -> NVFP4:
-    """Random codes under random scales: to quantise a gigabyte of numbers would take longer."""
+    """Return random codes with random scales, since quantising a gigabyte takes longer."""
     packed = torch.randint(256, (E, R, C // 2), generator=rng, device=rng.device, dtype=torch.uint8)
     scale = 0.5 + torch.rand(E, R, C // 16, generator=rng, device=rng.device)
     scale_2 = torch.full((E, parts), 0.3 * C**-0.5, device=rng.device)
@@ -350,7 +350,7 @@ def _stack(rng: torch.Generator, E: int, R: int, C: int, parts: int) -> NVFP4:
 
 
 def _size(*stacks: Stack) -> int:
-    """Bytes."""
+    """Return the bytes of stacks."""
     return sum(
         tensor.nbytes
         for stack in stacks

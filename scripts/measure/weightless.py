@@ -1,31 +1,35 @@
-"""A denoiser without weights, for benchmarks of all that is not the model."""
+"""Denoisers without weights, for benchmarks of everything but the model."""
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
+import dlm
+from dlm.chat import Chat
 from dlm.kernels.expectation import Distributions
 
 
 class Weightless:
-    """Its own cache, of which it keeps the lengths. A subclass adds `denoise`: what it says of a
-    canvas."""
+    """A model without weights that is its own cache, of which it keeps the lengths.
+
+    A subclass adds `denoise`.
+    """
 
     softcap = capacity = None
     max_positions, device = 1_000_000, torch.device("cpu")
+    usage: float = 0.0
 
     def __init__(self, vocab_size: int, canvas_length: int):
         self.vocab_size, self.canvas_length = vocab_size, canvas_length
         self._lengths: dict[int, int] = {}
 
-    def new_cache(self, slots: int) -> "Weightless":
+    def new_cache(self, slots: int) -> Self:
         return self
 
     def length(self, slot: int) -> int:
         return self._lengths.get(slot, 0)
-
-    usage: float = 0.0
 
     def fits(self, tokens: int) -> bool:
         return True
@@ -53,3 +57,13 @@ class Weightless:
 
     def expected_embedding(self, distributions: Distributions) -> Tensor:
         return torch.zeros(distributions.n, 1)
+
+
+class TokenChat(Chat):
+    """A chat without a template: prompts are token ids, by default a single one."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+        self.tokenizer = tokenizer
+
+    def prompt(self, request: dlm.Request) -> list[int]:
+        return list(request.token_ids or (2,))

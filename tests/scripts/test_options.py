@@ -1,0 +1,67 @@
+"""Flags of the scripts that measure and train, and the tables that they print."""
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from measure.report import ResultRow, percentiles, print_rows
+
+from dlm import cli
+
+SCRIPTS = sorted(
+    {path.stem for path in (Path(__file__).parents[2] / "scripts").glob("*.py")}
+    - {*cli.COMMANDS, "evaluate_policies"}
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_option_is_explained_in_sentences(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"{script}.py", "--help"])
+    monkeypatch.setenv("COLUMNS", "500")
+    with pytest.raises(SystemExit) as end:
+        import_module(script).main()
+    shown = capsys.readouterr().out
+    assert end.value.code == 0
+    options = re.findall(r"^  (--?\w\S*(?:, --\S+)?.*?)(?:  +|\n +)(\S.*)$", shown, re.MULTILINE)
+    assert len(options) == len(re.findall(r"^  -", shown, re.MULTILINE)) >= 3
+    for option, text in options:
+        assert re.fullmatch(r"[A-Z].*\.", text), (option, text)
+    assert f"python scripts/{script}.py" in shown
+
+
+@dataclass(kw_only=True)
+class Counted(ResultRow):
+    COLUMNS: ClassVar = {"of": "{0.name}", "right": "{0.right}/{0.n}", "share": "{0.share:.2f}"}
+
+    name: str
+    right: int
+    n: int
+
+    @property
+    def share(self) -> float:
+        return self.right / self.n
+
+
+def test_rows_are_json_for_programs_and_a_table_for_people(capsys):
+    rows = [Counted(name="a", right=1, n=4), Counted(name="b", right=2, n=2)]
+    print_rows(rows, as_json=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"name": "a", "right": 1, "n": 4},
+        {"name": "b", "right": 2, "n": 2},
+    ]
+    print_rows(rows, as_json=False)
+    shown = [re.findall(r"[\w/.]+", line) for line in capsys.readouterr().out.splitlines()]
+    shown = [words for words in shown if words]
+    assert shown == [["of", "right", "share"], ["a", "1/4", "0.25"], ["b", "2/2", "1.00"]]
+
+
+def test_percentiles_are_rounded_and_named():
+    found = percentiles([1.0, 2.0, 4.0], (50, 90), digits=1)
+    assert found == {"p50": 2.0, "p90": 3.6, "max": 4.0}
+    assert percentiles([]) == {}
