@@ -10,11 +10,10 @@ COPY --chown=dlm dlm dlm
 COPY --chown=dlm grammar grammar
 COPY --chown=dlm kernels kernels
 COPY --chown=dlm models models
-COPY --chown=dlm scripts scripts
 RUN pip install --no-cache-dir --constraint constraints.txt torch \
   && pip install --no-cache-dir --constraint constraints.txt '.[serve]'
 
 USER dlm
 EXPOSE 8000
 HEALTHCHECK --start-period=300s CMD python -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health')"
-ENTRYPOINT ["python", "scripts/serve.py", "--host", "0.0.0.0"]
+ENTRYPOINT ["dlm", "serve", "--host", "0.0.0.0"]

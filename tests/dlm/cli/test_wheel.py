@@ -1,0 +1,112 @@
+"""The package without its checkout: a wheel has all that the commands need."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import jsonschema
+import pytest
+from waiting import PATIENCE
+
+ROOT = Path(__file__).parents[3]
+INNER = ("grammar", "kernels", "models")  # folders of the checkout, packages of dlm
+SCHEMA = json.loads((ROOT / "examples" / "invoice.json").read_text())
+PROMPT = (
+    "Extract invoice_id, customer, total, paid as JSON. "
+    "Invoice AK-4071 for Silver Robotics came to 218.50 euros and has been paid."
+)
+# Editable installs find the checkout by an importer of their own.
+HIDDEN = """
+import sys
+sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in each.__module__]
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel that is built from a copy of the checkout: a build leaves files behind."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("dlm", *INNER):
+        ignored = shutil.ignore_patterns("__pycache__", *INNER)  # in dlm/ they are links
+        shutil.copytree(ROOT / name, folder / "source" / name, ignore=ignored)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder / "source")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
+    command += ["--no-build-isolation", "--wheel-dir", folder, folder / "source"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    (path,) = folder.glob("dlm-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel):
+    """The environment of processes that import the unpacked wheel, and their folder."""
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(wheel.parent / "site")
+    (wheel.parent / "site" / "sitecustomize.py").write_text(HIDDEN)
+    away = wheel.parent / "away"
+    away.mkdir()
+    shutil.copy(ROOT / "examples" / "invoice.json", away)
+    return {"env": os.environ | {"PYTHONPATH": str(wheel.parent / "site")}, "cwd": away}
+
+
+def test_a_wheel_has_every_file_of_its_packages(wheel):
+    packages = {"dlm": "dlm", **{name: f"dlm/{name}" for name in INNER}}
+    wanted = {
+        f"{package}/{path.relative_to(ROOT / folder)}"
+        for folder, package in packages.items()
+        for kind in ("*.py", "*.html", "*.jsonl", "tiny/*")
+        for path in (ROOT / folder).rglob(kind)
+        if path.is_file()
+    }
+    with zipfile.ZipFile(wheel) as file:
+        found = {name for name in file.namelist() if ".dist-info/" not in name}
+        (scripts,) = (name for name in file.namelist() if name.endswith("entry_points.txt"))
+        assert "[console_scripts]\ndlm = dlm.cli:main" in file.read(scripts).decode()
+    assert len(found) > 200
+    assert found == wanted
+
+
+def test_the_command_generates_outside_the_checkout(unpacked):
+    code = "import dlm; print(dlm.__file__)"
+    command = [sys.executable, "-c", code]
+    where = subprocess.run(command, **unpacked, capture_output=True, text=True).stdout
+    assert Path(where.strip()).is_relative_to(unpacked["cwd"].parent)
+    command = [sys.executable, "-m", "dlm", "generate", "--schema", "invoice.json", PROMPT]
+    done = subprocess.run(command, **unpacked, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
+    jsonschema.validate(json.loads(done.stdout), SCHEMA)
+
+
+def test_the_server_has_its_page_outside_the_checkout(unpacked):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "dlm", "serve", "--port", str(port), "--log-level", "error"]
+    with subprocess.Popen(command, **unpacked, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            page = fetched(f"http://127.0.0.1:{port}/", server)
+        finally:
+            server.kill()
+    assert page.startswith("<!doctype html>")
+    assert "<title>" in page
+
+
+def fetched(url, server):
+    """The text at `url`, once the server answers."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        assert server.poll() is None, server.stderr.read()
+        assert time.monotonic() < end
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return answer.read().decode()
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.1)
