@@ -111,14 +111,14 @@ def field(random: Random) -> LabelledPrompt:
         if strings:
             break
     name = random.choice(strings)
-    asked, right, text = domain.fields[name], values[name].value, " ".join(sentences)
+    drawn, right, text = domain.fields[name], values[name].value, " ".join(sentences)
     labels = [right]
     while len(labels) <= _OTHERS:
-        other = kinds.draw(asked.kind, draw).value
+        other = kinds.draw(drawn.kind, draw).value
         if other not in labels and other.lower() not in text.lower():
             labels.append(other)
     random.shuffle(labels)
-    key = random.choice(asked.names).replace("_", " ")
+    key = random.choice(drawn.names).replace("_", " ")
     prompt = f"What is the {key}? Answer with one of {', '.join(labels)}. {text}"
     return LabelledPrompt(prompt, labels, right)
 

@@ -155,11 +155,11 @@ def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
         answer = EMPTY_THOUGHT + answer
     else:
         prompt += EMPTY_THOUGHT
-    asked = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    question = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     answered = tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)
     spans = [span for key in item.unasked for span in spans_of_key(key, answer)]
     given = [any(a <= c and d <= b for a, b in spans) for c, d in answered["offset_mapping"]]
-    return asked, answered["input_ids"], given
+    return question, answered["input_ids"], given
 
 
 def spans_of_key(key: str, answer: str) -> list[tuple[int, int]]:

@@ -76,48 +76,48 @@ def extract(random: Random, split: Split, unasked: float | None = None) -> Sampl
     """
     draw = Draw(random, split)
     if split != "unseen" and draw.chance(LABELLED):
-        title, text, asked, traits = _labelled(draw)
+        title, text, wanted, traits = _labelled(draw)
     else:
-        title, text, asked, traits = _told(draw, split)
+        title, text, wanted, traits = _prose(draw, split)
     if unasked is None:
         unasked = UNASKED if split == "train" else 0.0
-    return _asked_for(title, text, asked, traits, random, unasked)
+    return _sample(title, text, wanted, traits, random, unasked)
 
 
 def texts_of(domain: Domain, split: Split, draw: Draw) -> tuple[list[str], dict[str, Value], bool]:
     """Return sentences about one thing, their values, and whether they mention others too."""
     random, held = draw.random, split == "unseen"
     first = random.choice(domain.choose(held, False))
-    chosen, said = [first], set(first.fields)
+    chosen, stated = [first], set(first.fields)
     follows = [s for s in domain.choose(held, True) if s.fields]
     for _ in range(random.choices([0, 1, 2, 3], [0.55, 0.3, 0.12, 0.03])[0]):
-        fitting = [s for s in follows if not said & set(s.fields)]
+        fitting = [s for s in follows if not stated & set(s.fields)]
         if not fitting:
             break
         chosen.append(random.choice(fitting))
-        said |= set(chosen[-1].fields)
-    values = {name: _drawn(domain.fields[name], draw) for name in domain.fields if name in said}
+        stated |= set(chosen[-1].fields)
+    values = {name: _drawn(domain.fields[name], draw) for name in domain.fields if name in stated}
     wrapped = draw.chance(0.05)
-    told = [patterns.fill(s, domain, values, draw, wrapped and s is first) for s in chosen]
-    return told, values, wrapped or any("{~" in s.text for s in chosen)
+    sentences = [patterns.fill(s, domain, values, draw, wrapped and s is first) for s in chosen]
+    return sentences, values, wrapped or any("{~" in s.text for s in chosen)
 
 
 def _drawn(field: Field, draw: Draw) -> Value:
     return patterns.table(field, draw) if field.rows else kinds.draw(field.kind, draw)
 
 
-def _told(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[str]]:
+def _prose(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[str]]:
     random, held = draw.random, split == "unseen"
     further = split == "train" and not draw.chance(EXAMINED)
     able = [d for d in patterns.domains(further) if d.choose(held, False)]
     domain = random.choice(able)
-    told, values, distracting = texts_of(domain, split, draw)
+    sentences, values, distracting = texts_of(domain, split, draw)
     if draw.chance(STRANGER):
         other = random.choice([d for d in able if not d.fields.keys() & domain.fields.keys()])
         stranger = random.choice(other.choose(held, False))
         around = {name: _drawn(other.fields[name], draw) for name in sorted(set(stranger.fields))}
-        told.insert(
-            random.choice([0, len(told)]), patterns.fill(stranger, other, around, draw, False)
+        sentences.insert(
+            random.choice([0, len(sentences)]), patterns.fill(stranger, other, around, draw, False)
         )
         distracting = True
     names = list(values)
@@ -128,7 +128,7 @@ def _told(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[st
         else sorted(random.sample(names, count), key=names.index)
     )
     keys: set[str] = set()
-    asked = [_as_asked(domain.fields[name], values[name], keys, draw) for name in chosen]
+    wanted = [_wanted_field(domain.fields[name], values[name], keys, draw) for name in chosen]
     share = 2 * MISSING if split == "train" else MISSING
     if draw.chance(share) and (absent := [n for n in domain.fields if n not in values]):
         field = domain.fields[random.choice(absent)]
@@ -136,18 +136,18 @@ def _told(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[st
             schema = _schema(field)
             key = _key(field, keys, draw)
             gap = WantedField(key, None, schema, missing=True)
-            asked.insert(random.randint(0, len(asked)), gap)
+            wanted.insert(random.randint(0, len(wanted)), gap)
     if draw.chance(NESTED):
-        asked = _grouped(asked, domain, draw)
+        wanted = _grouped(wanted, domain, draw)
     return (
         domain.title,
-        patterns.ruffled(told, draw),
-        _styled(asked, draw),
+        patterns.ruffled(sentences, draw),
+        _styled(wanted, draw),
         ({"distractor"} if distracting else set()),
     )
 
 
-def _as_asked(field: Field, value: Value, keys: set[str], draw: Draw) -> WantedField:
+def _wanted_field(field: Field, value: Value, keys: set[str], draw: Draw) -> WantedField:
     key = _key(field, keys, draw)
     if value.iso and draw.chance(ISO):
         if draw.chance(0.7):
@@ -170,27 +170,27 @@ def _key(field: Field, keys: set[str], draw: Draw) -> str:
     return key
 
 
-def _grouped(asked: list[WantedField], domain: Domain, draw: Draw) -> list[WantedField]:
+def _grouped(wanted: list[WantedField], domain: Domain, draw: Draw) -> list[WantedField]:
     """Return the fields, some of them within an object of their own."""
-    if len(asked) < 2:
-        return asked
-    first = draw.random.randrange(len(asked) - 1)
-    size = draw.random.randint(2, min(4, len(asked) - first))
+    if len(wanted) < 2:
+        return wanted
+    first = draw.random.randrange(len(wanted) - 1)
+    size = draw.random.randint(2, min(4, len(wanted) - first))
     if domain.groups and draw.chance(0.7):
         group = draw.random.choice(list(domain.groups))
     else:
         group = draw.random.choice(
             ["details", "info", "data", domain.title.split()[-1], "record", "about", "entry"]
         )
-    if group in {a.key for a in asked}:
-        return asked
+    if group in {a.key for a in wanted}:
+        return wanted
     return [
         WantedField(a.key, a.value, a.schema, group, a.missing) if first <= i < first + size else a
-        for i, a in enumerate(asked)
+        for i, a in enumerate(wanted)
     ]
 
 
-def _styled(asked: list[WantedField], draw: Draw) -> list[WantedField]:
+def _styled(wanted: list[WantedField], draw: Draw) -> list[WantedField]:
     """Return the fields with their keys in one of the styles of programmers, each key once."""
     style = draw.random.random()
 
@@ -207,7 +207,7 @@ def _styled(asked: list[WantedField], draw: Draw) -> list[WantedField]:
         return key.capitalize() if style < 0.985 else key.upper()
 
     unique: dict[str, WantedField] = {}
-    for a in asked:
+    for a in wanted:
         unique.setdefault(
             styled(a.key), WantedField(styled(a.key), a.value, a.schema, a.group, a.missing)
         )
@@ -224,19 +224,19 @@ def _labelled(draw: Draw) -> tuple[str, str, list[WantedField], set[str]]:
     thing = draw.word(listed("thing"))
     way, joint = random.choice(WAYS if draw.heldout else WAYS + TRAINED_WAYS)
     shown = {k: k.capitalize() if draw.chance(0.3) and way[0] == "{" else k for k in pairs}
-    text = joint.join(way.format(k=shown[k], v=v.said, o=thing) for k, (v, _) in pairs.items())
+    text = joint.join(way.format(k=shown[k], v=v.text, o=thing) for k, (v, _) in pairs.items())
     if draw.chance(0.3):
         text = (
             random.choice(["{o}: ", "The {o}. ", "About the {o}: ", "{o}\n"]).format(o=thing) + text
         )
-    wanted = random.sample(list(pairs), random.randint(1, len(pairs)))
-    asked = []
-    for label in wanted:
+    picked = random.sample(list(pairs), random.randint(1, len(pairs)))
+    wanted = []
+    for label in picked:
         value, kind = pairs[label]
-        asked.append(WantedField(label.replace(" ", "_"), value.value, kinds.schema(kind)))
-    if not text.startswith(tuple(value.said for value, _ in pairs.values())):
+        wanted.append(WantedField(label.replace(" ", "_"), value.value, kinds.schema(kind)))
+    if not text.startswith(tuple(value.text for value, _ in pairs.values())):
         text = text[:1].upper() + text[1:]
-    return f"a {thing}", text, _styled(asked, draw), {"labelled"}
+    return f"a {thing}", text, _styled(wanted, draw), {"labelled"}
 
 
 def _any_value(draw: Draw) -> tuple[Value, str]:
@@ -247,10 +247,10 @@ def _any_value(draw: Draw) -> tuple[Value, str]:
     return kinds.draw(kind, draw), kind
 
 
-def _asked_for(
+def _sample(
     title: str,
     text: str,
-    asked: list[WantedField],
+    wanted: list[WantedField],
     traits: set[str],
     random: Random,
     unasked: float,
@@ -262,7 +262,7 @@ def _asked_for(
     properties: dict[str, Any] = {}
     optional: set[str] = set()
     names: list[str] = []
-    for a in asked:
+    for a in wanted:
         schema = a.schema
         if a.missing and leave_out:
             optional.add(a.key)
@@ -288,7 +288,7 @@ def _asked_for(
             names.append(name)
     schema = object_schema(properties, frozenset(optional))
     traits = traits | _traits(value)
-    if any(a.missing for a in asked):
+    if any(a.missing for a in wanted):
         traits.add("missing")
     hidden: list[str] = []
     if unasked and not described and random.random() < unasked:
@@ -311,7 +311,7 @@ def _asked_for(
         schema=schema,
         thought=f"The text is about {title}." if random.random() < THINKING else None,
         traits=frozenset(traits | ({"described"} if described else set())),
-        unasked=frozenset(a.key for a in asked if (a.group or a.key) in hidden) | {*hidden},
+        unasked=frozenset(a.key for a in wanted if (a.group or a.key) in hidden) | {*hidden},
     )
 
 

@@ -337,7 +337,7 @@ SMALL = "zero one two three four five six seven eight nine ten eleven twelve".sp
 class Value:
     """A value as prose has it and as JSON has it; numbers keep their digits as `Decimal`."""
 
-    said: str
+    text: str
     value: Any
     iso: str | None = None  # of a date
 
@@ -346,8 +346,8 @@ def draw(kind: str, d: Draw) -> Value:
     """Draw a value of a kind, named as in pattern files: `person`, `int 1 9`, `list food 2 4`."""
     name, *rest = kind.split()
     if name in TEXTS:
-        said = TEXTS[name](d)
-        return Value(said, re.sub("^(the|an?) ", "", said) if name in ARTICLED else said)
+        text = TEXTS[name](d)
+        return Value(text, re.sub("^(the|an?) ", "", text) if name in ARTICLED else text)
     return _OTHERS[name](d, rest)
 
 
@@ -369,7 +369,7 @@ def schema(kind: str) -> dict[str, Any]:
 def _date(d: Draw, _: list[str]) -> Value:
     while True:
         value = _dated(d.random)
-        if d.owns(value.said):
+        if d.owns(value.text):
             return value
 
 
@@ -377,7 +377,7 @@ def _dated(r: Random) -> Value:
     year, month, day = r.randint(1950, 2035), r.randint(1, 12), r.randint(1, 28)
     name, iso = listed("month")[month - 1], f"{year}-{month:02d}-{day:02d}"
     end = {1: "st", 2: "nd", 3: "rd"}.get(0 if 10 < day < 14 else day % 10, "th")
-    said, clear = r.choice(
+    text, clear = r.choice(
         [
             (iso, True),
             (iso, True),
@@ -391,7 +391,7 @@ def _dated(r: Random) -> Value:
             (f"{day}/{month}/{year}", False),
         ]
     )
-    return Value(said, said, iso if clear else None)
+    return Value(text, text, iso if clear else None)
 
 
 def _int(d: Draw, rest: list[str]) -> Value:
@@ -444,7 +444,7 @@ def _enum(d: Draw, rest: list[str]) -> Value:
 def _list(d: Draw, rest: list[str]) -> Value:
     kind, low, high = rest[0], int(rest[1]), int(rest[2])
     values = [draw(kind, d) for _ in range(d.random.randint(low, high))]
-    return Value(joined([v.said for v in values], d.random), [v.value for v in values])
+    return Value(joined([v.text for v in values], d.random), [v.value for v in values])
 
 
 def joined(parts: Sequence[str], random: Random) -> str:

@@ -31,7 +31,7 @@ def copy(random: Random, split: Split) -> Sample:
     for _ in range(random.randint(2, 6)):
         kind = random.choice(_COPIED)
         items.append(
-            kinds.draw({"int": "int 0 9999", "num": "num 0 99"}.get(kind, kind), draw).said
+            kinds.draw({"int": "int 0 9999", "num": "num 0 99"}.get(kind, kind), draw).text
         )
     return Sample(
         task="copy",
@@ -49,12 +49,12 @@ def copied(random: Random, split: Split, length: int) -> Sample:
     if random.random() < 0.3:
         letters += letters.upper() + "0123456789"
 
-    def text() -> str:
+    def letters_of() -> str:
         if random.random() < 0.3 and 4 <= length <= 10:
             return (made_up(random) + made_up(random))[:length]
         return "".join(random.choices(letters, k=length))
 
-    said = draw.ours(text)
+    string = draw.ours(letters_of)
     key = random.choice(["word", "text", "name", "value", "code"])
     way = random.choice(
         [
@@ -68,9 +68,9 @@ def copied(random: Random, split: Split, length: int) -> Sample:
     )
     return Sample(
         task="copy",
-        prompt=way.format(k=key, v=said),
-        answer=written({key: said}, random),
-        value={key: said},
+        prompt=way.format(k=key, v=string),
+        answer=written({key: string}, random),
+        value={key: string},
         schema=object_schema({key: STRING}),
     )
 
@@ -88,12 +88,12 @@ def choice(random: Random, split: Split) -> Sample:
         if not closed:
             continue
         name, options = random.choice(list(closed.items()))
-        told, values, _ = texts_of(domain, "heldout" if split == "unseen" else split, draw)
+        sentences, values, _ = texts_of(domain, "heldout" if split == "unseen" else split, draw)
         if name in values:
             break
     word = values[name].value
     listed = random.sample(options, len(options))
-    text = " ".join(told)
+    text = " ".join(sentences)
     way = random.choice(
         [
             "Answer with one word of {o}. {t}",
@@ -145,7 +145,7 @@ def tool_call(random: Random, split: Split) -> Sample:
     request = random.choice(requests)
     request = request[:1].upper() + request[1:]
     for key, value in values.items():
-        request = request.replace(f"{{{key}}}", value.said)
+        request = request.replace(f"{{{key}}}", value.text)
         if value.value in (True, False):
             request = re.sub(
                 rf"{{{key}\?(\w+)\|(\w+)}}", lambda m, v=value: m[1 if v.value else 2], request

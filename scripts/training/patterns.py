@@ -172,16 +172,16 @@ def fill(
     parts = reworded(sentence.parts, draw)
     wrapped = draw.random.randrange(1, len(parts), 2) if wrap and len(parts) > 1 else -1
     for i in range(1, len(parts), 2):
-        name, told, ways = parts[i].partition("?")
+        name, phrased, ways = parts[i].partition("?")
         if name.startswith("~"):
-            parts[i] = kinds.draw(name[1:], draw).said
+            parts[i] = kinds.draw(name[1:], draw).text
             parts[i - 1] = with_article(parts[i - 1], parts[i])
             continue
         value, field = values[name], domain.fields[name]
-        parts[i] = told_as(value.value, ways) if told else value.said
-        if i == wrapped and not told and field.kind.split()[0] in WRAPPED:
-            other = kinds.draw(field.kind, draw).said
-            parts[i] = draw.random.choice(WRAPPERS).format(v=value.said, w=other)
+        parts[i] = phrase_of(value.value, ways) if phrased else value.text
+        if i == wrapped and not phrased and field.kind.split()[0] in WRAPPED:
+            other = kinds.draw(field.kind, draw).text
+            parts[i] = draw.random.choice(WRAPPERS).format(v=value.text, w=other)
         if field.kind == "money" and not re.match(" (euro|dollar|percent|{)", parts[i + 1]):
             parts[i] = priced(parts[i], draw.random)
         parts[i - 1] = with_article(parts[i - 1], parts[i])
@@ -213,7 +213,7 @@ def reworded(parts: list[str], draw: Draw) -> list[str]:
     return parts
 
 
-def told_as(value: Any, ways: str) -> str:
+def phrase_of(value: Any, ways: str) -> str:
     """Return the phrase for a boolean (`yes|no`) or for a word (`open=...|closed=...`)."""
     options = ways.split("|")
     if isinstance(value, bool):
@@ -221,27 +221,27 @@ def told_as(value: Any, ways: str) -> str:
     return dict(option.split("=", 1) for option in options)[value]
 
 
-def priced(said: str, random: Random) -> str:
+def priced(amount: str, random: Random) -> str:
     form = random.random()
     if form < 0.7:
-        return said
-    return (
-        f"{random.choice('$€£')}{said}" if form < 0.9 else f"{said} {random.choice(['EUR', '€'])}"
-    )
+        return amount
+    if form < 0.9:
+        return f"{random.choice('$€£')}{amount}"
+    return f"{amount} {random.choice(['EUR', '€'])}"
 
 
 def table(field: Field, draw: Draw) -> Value:
     """Draw a value of kind `rows`, whose rows are all written in the same way."""
     way = draw.random.choice(field.rows)
-    rows, said = [], []
+    rows, texts = [], []
     for _ in range(draw.random.randint(1, 3)):
         row = {name: kinds.draw(kind, draw) for name, kind in field.columns.items()}
         text = way
         for name, value in row.items():
-            text = text.replace(f"<{name}>", value.said)
-        said.append(text)
+            text = text.replace(f"<{name}>", value.text)
+        texts.append(text)
         rows.append({name: value.value for name, value in row.items()})
-    return Value(kinds.joined(said, draw.random), rows)
+    return Value(kinds.joined(texts, draw.random), rows)
 
 
 def filler(draw: Draw) -> str:

@@ -45,7 +45,7 @@ def bare(answer):
 )
 def test_no_held_out_value_is_ever_in_training(kind):
     train, heldout = (
-        {draw(kind, Draw(Random(seed), split)).said for seed in range(2000)}
+        {draw(kind, Draw(Random(seed), split)).text for seed in range(2000)}
         for split in ("train", "heldout")
     )
     assert min(len(train), len(heldout)) > 60
@@ -54,7 +54,7 @@ def test_no_held_out_value_is_ever_in_training(kind):
 
 def test_words_that_everybody_knows_are_in_both_halves_and_made_up_ones_in_one():
     train, heldout = (
-        {draw("color", Draw(Random(seed), split)).said for seed in range(2000)}
+        {draw("color", Draw(Random(seed), split)).text for seed in range(2000)}
         for split in ("train", "heldout")
     )
     known = set(listed("color"))
@@ -186,9 +186,9 @@ def test_some_prompts_leave_keys_to_the_schema(samples):
 
 def test_articles_are_said_and_titles_belong_to_names():
     rooms = [draw("room", Draw(Random(seed), "train")) for seed in range(20)]
-    assert all(room.said == f"the {room.value}" for room in rooms)
+    assert all(room.text == f"the {room.value}" for room in rooms)
     people = [draw("person", Draw(Random(seed), "train")) for seed in range(500)]
-    assert all(person.said == person.value for person in people)
+    assert all(person.text == person.value for person in people)
     assert any(person.value.split()[0] in TITLES for person in people)
 
 
