@@ -6,13 +6,13 @@ Each row is a `Draft`: the tokens that would be committed after this pass. The p
 `make demo`, under `examples/invoice.json`, decoded by the built-in model.
 """
 
-import argparse
 import json
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 import dlm
+from dlm.cli.command_line import CommandParser
 
 ROOT = Path(__file__).parents[1]
 PROMPT = (
@@ -30,7 +30,7 @@ STYLES = {  # fill, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CanvasRow:
     """A label, tokens with the names of their styles, and the position of the frontier."""
 
     label: str
@@ -38,19 +38,19 @@ class Row:
     frontier: int | None = None  # None: no position is suspect
 
 
-def rows(engine: dlm.Engine, request: dlm.Request) -> list[Row]:
+def rows(engine: dlm.Engine, request: dlm.Request) -> list[CanvasRow]:
     """Return a row for each pass over a canvas, and one for each commit."""
-    found: list[Row] = []
+    found: list[CanvasRow] = []
     for event in engine.stream(request):
         if isinstance(event, dlm.Draft):
             found.append(row(engine, event))
         elif isinstance(event, dlm.Committed):
             pieces = [(piece(engine, token), "committed") for token in event.tokens]
-            found.append(Row(label="commit", pieces=pieces))
+            found.append(CanvasRow(label="commit", pieces=pieces))
     return found
 
 
-def row(engine: dlm.Engine, draft: dlm.Draft) -> Row:
+def row(engine: dlm.Engine, draft: dlm.Draft) -> CanvasRow:
     def style(position: int) -> str:
         if position < draft.pinned:
             return "pinned"
@@ -60,7 +60,7 @@ def row(engine: dlm.Engine, draft: dlm.Draft) -> Row:
 
     pieces = [(piece(engine, token), style(i)) for i, token in enumerate(draft.tokens)]
     frontier = draft.suspect if draft.suspect < len(pieces) else None
-    return Row(label=f"pass {draft.step}", pieces=pieces, frontier=frontier)
+    return CanvasRow(label=f"pass {draft.step}", pieces=pieces, frontier=frontier)
 
 
 def piece(engine: dlm.Engine, token: int) -> str:
@@ -70,9 +70,9 @@ def piece(engine: dlm.Engine, token: int) -> str:
     return engine.vocabulary.text([token]).replace(" ", "␣").replace("\n", "⏎")
 
 
-def svg(drawn: list[Row]) -> str:
+def svg(drawn: list[CanvasRow]) -> str:
     """Return the picture of all rows under a legend of the styles."""
-    legend = Row(label="", pieces=[(name, name) for name in STYLES], frontier=3)
+    legend = CanvasRow(label="", pieces=[(name, name) for name in STYLES], frontier=3)
     lines, widest = [], 0.0
     for number, each in enumerate([legend, *drawn]):
         top = 8 + number * (HEIGHT + 6)
@@ -103,7 +103,7 @@ def _text(text: str, left: float, top: int, color: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = CommandParser(__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="The SVG file.")
     args = parser.parse_args()
     schema = json.loads((ROOT / "examples" / "invoice.json").read_text())

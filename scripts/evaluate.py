@@ -22,7 +22,7 @@ from measure.options import MeasureParser
 from measure.report import ResultRow, print_rows
 from rich.console import Console
 from scipy import stats
-from training.exams import exams
+from training.lessons import exams
 from training.samples import Sample
 
 import dlm

@@ -1,11 +1,12 @@
-"""Tasks of training other than extraction, and the mixture of all.
+"""Tasks of training other than extraction, the mixture of all, and the exams of a trained model.
 
 Copying teaches to look values up, choosing a word teaches closed lists, and calls of tools are
-written in Gemma 4's native form.
+written in Gemma 4's native form. An exam is a set of samples for one ability.
 """
 
 import json
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -184,3 +185,68 @@ def sample(random: Random, split: Split, copying: float = 0.0) -> Sample:
     if random.random() < copying:
         return copy(random, split)
     return random.choices(list(TASKS), list(TASKS.values()))[0](random, split)
+
+
+OUTSIDERS = Path(__file__).parent / "outsiders.jsonl"
+LENGTHS = (2, 4, 8, 12, 16)  # of random strings to copy, in letters
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def exams(count: int, seed: int) -> dict[str, list[Sample]]:
+    """Return `count` samples for each set, or all of the outsiders' sentences if they are fewer."""
+
+    def drawn(name: str, make: Callable[[Random], Sample], share: int = 1) -> list[Sample]:
+        random = Random(f"evaluate/{seed}/{name}")
+        return [make(random) for _ in range(max(1, count // share))]
+
+    sets = {
+        "same patterns": drawn("same", lambda r: extract(r, "heldout")),
+        "held-out patterns": drawn("unseen", lambda r: extract(r, "unseen")),
+        "distractors": drawn("distractors", lambda r: having({"distractor"}, r), 2),
+        "lists, nesting": drawn("nested", lambda r: having({"list", "rows", "nested"}, r), 2),
+        "something missing": drawn("missing", lambda r: having({"missing"}, r), 4),
+        "keys unasked": drawn("unasked", lambda r: having({"unasked"}, r, 1.0), 2),
+    }
+    for n in LENGTHS:
+        sets[f"copy {n} letters"] = drawn(f"copy {n}", lambda r, n=n: copied(r, "heldout", n), 5)
+    return {
+        **sets,
+        "tools": drawn("tools", lambda r: tool_call(r, "heldout"), 2),
+        "choices": drawn("choices", lambda r: choice(r, "heldout"), 2),
+        "outsiders": outsiders()[:count],
+    }
+
+
+def having(traits: set[str], random: Random, unasked: float = 0.0) -> Sample:
+    """Draw a sample of trained patterns and held-out values that has one of the traits."""
+    while True:
+        item = extract(random, "heldout", unasked)
+        if item.traits & traits:
+            return item
+
+
+def outsiders() -> list[Sample]:
+    """Read sentences by other authors, with their answers; training does not use them."""
+    lines = OUTSIDERS.read_text(encoding="utf-8").splitlines()
+    return [_outsider(json.loads(line)) for line in lines]
+
+
+def _outsider(line: dict[str, Any]) -> Sample:
+    value = line["answer"]
+    return Sample(
+        task="extract",
+        prompt=f"Extract {', '.join(value)} as JSON. {line['text']}",
+        answer=dumps(value),
+        value=value,
+        schema=schema_of(value),
+        traits=frozenset({"outsider"}),
+    )
+
+
+def schema_of(value: Any) -> dict[str, Any]:
+    """Return the schema that a value suggests."""
+    if isinstance(value, dict):
+        return object_schema({key: schema_of(part) for key, part in value.items()})
+    if isinstance(value, list):
+        return {"type": "array", "items": schema_of(value[0])}
+    return {"type": _TYPES[type(value)]}

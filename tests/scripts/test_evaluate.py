@@ -7,7 +7,7 @@ import sys
 import evaluate
 import pytest
 from commands import ended
-from training.exams import exams
+from training.lessons import exams
 
 
 def test_the_constraint_makes_all_answers_valid_and_more_of_them_right(built_in):

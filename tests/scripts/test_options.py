@@ -15,7 +15,7 @@ from dlm import cli
 
 SCRIPTS = sorted(
     {path.stem for path in (Path(__file__).parents[2] / "scripts").glob("*.py")}
-    - {*cli.COMMANDS, "evaluate_policies"}
+    - cli.COMMANDS.keys()
 )
 
 

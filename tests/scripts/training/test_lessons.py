@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from processes import printed
-from training.exams import exams
+from training.lessons import exams
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
-ASKED = (
-    "from training.exams import exams; print([s.prompt for x in exams(20, 0).values() for s in x])"
-)
+ASKED = """if True:
+    from training.lessons import exams
+    print([sample.prompt for samples in exams(20, 0).values() for sample in samples])
+"""
 
 
 def test_every_process_asks_the_same():
