@@ -55,7 +55,7 @@ class KindRow(ResultRow):
 
 
 @dataclass(frozen=True)
-class Task:
+class ConstrainedSample:
     """A sample, whose answer is known, and its constraint."""
 
     item: Sample
@@ -91,37 +91,37 @@ def main() -> None:
         print(paired(*outcomes))
 
 
-def by_schema(random: Random) -> Task:
+def by_schema(random: Random) -> ConstrainedSample:
     return fitting(extract(random, "heldout"))
 
 
-def by_object(random: Random) -> Task:
+def by_object(random: Random) -> ConstrainedSample:
     item = extract(random, "heldout")
-    return Task(replace(item, schema={"type": "object"}), dlm.JsonObject())
+    return ConstrainedSample(replace(item, schema={"type": "object"}), dlm.JsonObject())
 
 
-def by_tool(random: Random) -> Task:
+def by_tool(random: Random) -> ConstrainedSample:
     return fitting(tool_call(random, "heldout"))
 
 
-def by_choice(random: Random) -> Task:
+def by_choice(random: Random) -> ConstrainedSample:
     return fitting(choice(random, "heldout"))
 
 
-def fitting(item: Sample) -> Task:
+def fitting(item: Sample) -> ConstrainedSample:
     """Return a sample under the constraint that fits its task."""
-    return Task(item, spec_of(item))
+    return ConstrainedSample(item, spec_of(item))
 
 
-def by_regex(random: Random) -> Task:
+def by_regex(random: Random) -> ConstrainedSample:
     item = choice(random, "heldout")
-    return Task(item, dlm.Regex("|".join((item.schema or {})["enum"])))
+    return ConstrainedSample(item, dlm.Regex("|".join((item.schema or {})["enum"])))
 
 
-def by_grammar(random: Random) -> Task:
+def by_grammar(random: Random) -> ConstrainedSample:
     item = choice(random, "heldout")
     words = " | ".join(json.dumps(word) for word in (item.schema or {})["enum"])
-    return Task(item, dlm.Grammar(f"start: {words}", "lark"))
+    return ConstrainedSample(item, dlm.Grammar(f"start: {words}", "lark"))
 
 
 MAKERS = {
@@ -134,7 +134,9 @@ MAKERS = {
 }
 
 
-def request(task: Task, i: int, constrained: bool, args: argparse.Namespace) -> dlm.Request:
+def request(
+    task: ConstrainedSample, i: int, constrained: bool, args: argparse.Namespace
+) -> dlm.Request:
     return dlm.Request(
         prompt=task.item.prompt,
         tools=task.item.tools,
@@ -150,7 +152,7 @@ def row_of(
     kind: str,
     constrained: bool,
     part: list[int],
-    tasks: list[Task],
+    tasks: list[ConstrainedSample],
     results: list[dlm.Result],
     exact: list[bool],
     engine: dlm.Engine,

@@ -22,8 +22,7 @@ class CommandParser(argparse.ArgumentParser):
     """Options of a command: help with defaults, `--version`, and errors as one line."""
 
     def __init__(self, doc: str | None = None, **more: Any):
-        """`doc` is the command's docstring: its first paragraph describes the command, the rest is
-        shown after the options."""
+        """Describe the command by its docstring `doc`; the first paragraph precedes the options."""
         if doc is not None:
             description, _, epilog = doc.strip().partition("\n\n")
             more = {"description": description, "epilog": epilog, **more}

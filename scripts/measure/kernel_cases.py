@@ -232,7 +232,7 @@ def _between(sizes: Sizes, rng: torch.Generator) -> Iterator[KernelCase]:
     ending = LayerGains(*gains), scalar, _EPS
 
     def case(name: str, shape: str, run: Callable[..., Tensor], moved: float) -> KernelCase:
-        """`run` takes `by_kernel`."""
+        """Return a case without products; `run` takes `by_kernel`."""
         by_torch = partial(run, by_kernel=False)
         both = {"reference": by_torch, "composed": by_torch}
         return KernelCase(name=name, shape=shape, run=run, moved=moved, operations=0, **both)

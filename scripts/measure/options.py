@@ -42,7 +42,7 @@ class MeasureParser(CommandParser):
     """Flags of a measuring script. Files have to exist, and numbers of things to be at least 1."""
 
     def __init__(self, doc: str | None, *common: str, required: Sequence[str] = ()):
-        """`doc` is the script's docstring; `common` names shared flags, some of them `required`."""
+        """Add the shared flags `common`, some of them `required`; `doc` is the docstring."""
         super().__init__(doc)
         self._counts = ["limit"]
         for name in common:

@@ -70,7 +70,7 @@ def rows_of(x: Tensor) -> tuple[int, int]:
 
 
 class Unit(Function):
-    """`x / rms(x)`: fp32 `[..., D]` -> bf16."""
+    """Normalisation without gain, `x / rms(x)`: fp32 `[..., D]` -> bf16."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
@@ -90,7 +90,7 @@ class Unit(Function):
 
 
 class AddNorm(Function):
-    """`x + norm(a) * gain`: fp32 and bf16 `[..., D]` -> fp32."""
+    """Residual sum `x + norm(a) * gain`: fp32 and bf16 `[..., D]` -> fp32."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, a: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -110,8 +110,10 @@ class AddNorm(Function):
 
 
 class Join(Function):
-    """`(x + norm(norm(a) * gains[0] + norm(b) * gains[1]) * gains[2]) * scalars`: the residual
-    stream `[B, N, D]` in fp32 after the outputs of the dense MLP and the experts, in bf16."""
+    """Residual sum after both MLPs, fp32 `[B, N, D]` and the MLPs' outputs in bf16 -> fp32.
+
+    It is `(x + norm(norm(a) * gains[0] + norm(b) * gains[1]) * gains[2]) * scalars`.
+    """
 
     @staticmethod
     def forward(
@@ -147,8 +149,10 @@ class HeadSizes(NamedTuple):
 
 
 class Heads(Function):
-    """bf16 `[B, N, width]`, queries, keys and values of every token, -> `[B, heads, N, D]` of each:
-    normed, and all but the values multiplied by `gains` `[2, D]` and turned."""
+    """Queries, keys and values of every token: bf16 `[B, N, width]` -> `[B, heads, N, D]` of each.
+
+    They are normed, and all but the values are multiplied by `gains` `[2, D]` and rotated.
+    """
 
     @staticmethod
     def forward(
@@ -171,8 +175,10 @@ class Heads(Function):
 
 
 class Attend(Function):
-    """bf16 queries `[B, heads, N, D]`, keys and values `[B, kv_heads, M, D]`, and the two ranges
-    `[B, N, 4]` of keys that each query sees -> `[B, heads, N, D]`."""
+    """Attention of bf16 queries `[B, heads, N, D]` to keys and values `[B, kv_heads, M, D]`.
+
+    Each query sees two ranges of keys, `[B, N, 4]`. Returns `[B, heads, N, D]`.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Tensor) -> Tensor:
@@ -208,8 +214,10 @@ class MLPs(NamedTuple):
 
 
 class Gate(Function):
-    """Gates, ups and the router's scores, bf16 `[..., width]` -> the inputs of the matrices down,
-    `[..., dense]` and `[..., experts * expert]`, that of experts by their weights."""
+    """Gated activations: gates, ups and router's scores, bf16 `[..., width]`, to inputs of down.
+
+    These are `[..., dense]` and `[..., experts * expert]`, the latter times the experts' weights.
+    """
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, scales: Tensor, sizes: MLPs) -> Any:
@@ -273,8 +281,11 @@ def run_layer(
     scalars: Float[Tensor, " N"],
     before: tuple[Tensor, Tensor] | None,
 ) -> tuple[Float[Tensor, "B N hidden"], tuple[Tensor, Tensor]]:
-    """`Layer.forward`; `turns` are cosines and sines `[B, N, D / 2]`. Tokens also see keys and
-    values from `before`, bf16 `[B, kv_heads, M, D]`; also returns their own."""
+    """Run a layer as `Layer.forward`; return the states, and the tokens' keys and values.
+
+    `turns` are cosines and sines `[B, N, D / 2]`. Tokens also see the keys and values in `before`,
+    bf16 `[B, kv_heads, M, D]`.
+    """
     m, attention, eps = matrices(layer), layer.self_attn, layer.input_layernorm.eps
     D, values = attention.head_dim, attention.v_proj is not None
     queries, keys = (len(each.weight) // D for each in (attention.q_proj, attention.k_proj))
@@ -335,7 +346,7 @@ def prepare(model: DiffusionGemma) -> None:
 
 
 def conditioned(self: SelfConditioning, canvas: Tensor, soft_embedding: Tensor) -> Tensor:
-    """`SelfConditioning.forward`."""
+    """Run self-conditioning as `SelfConditioning.forward`."""
     both = torch.cat((self.gate_proj.weight, self.up_proj.weight)).bfloat16()
     mlps = MLPs(len(self.up_proj.weight), 0, 0, 0)
     with torch.autocast("cpu", enabled=False):
