@@ -41,7 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What starts processes and waits for them comes first: last, there is nothing beside it."""
-    items.sort(key=lambda item: not item.path.is_relative_to(shapes.ROOT / "tests" / "scripts"))
+    first = [shapes.ROOT / "tests" / "scripts", shapes.ROOT / "tests" / "dlm" / "cli"]
+    items.sort(key=lambda item: not any(map(item.path.is_relative_to, first)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -125,6 +125,7 @@ ROOMS = {  # the rooms of each folder, and those that each of them may import
         "openai": {"batch", "decisions"},
         "serving": {"openai", "decisions"},
         "integrations": {"batch", "openai", "serving", "logits"},
+        "cli": {"batch", "openai", "serving", "integrations", "loop", "logits"},
     },
 }
 

@@ -37,7 +37,7 @@ def main(draw: Callable[[int, int], list[Prompt]] = built_in) -> None:
         from dlm.cli.comparison.plots import png, quality
         from dlm.cli.comparison.report import page
     except ModuleNotFoundError as error:
-        fail(f"{error} for {sys.executable}: pip install matplotlib scipy")
+        fail(f"{error} for {sys.executable}: pip install 'dlm[compare]'")
     torch.set_num_threads(args.threads)
     try:
         prompts = read(args.data, args.n) if args.data else draw(args.n or 300, args.seed)

@@ -209,7 +209,7 @@ def test_a_report_shows_what_has_no_answer():
 def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "dlm.cli.comparison.plots", None)
     assert ended(monkeypatch, compare, "--out", tmp_path) == 2
-    assert capsys.readouterr().err.endswith(": pip install matplotlib scipy\n")
+    assert capsys.readouterr().err.endswith(": pip install 'dlm[compare]'\n")
 
 
 def test_results_are_not_written_where_a_file_is(monkeypatch, capsys, tmp_path):
