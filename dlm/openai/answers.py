@@ -60,7 +60,7 @@ class CallStream:
         self._call: _Call | None = None
         self._index = -1
 
-    def tell(self, tokens: Sequence[int]) -> list[CallDelta]:
+    def feed(self, tokens: Sequence[int]) -> list[CallDelta]:
         """What the next final `tokens` say of calls: one piece of each at most, behind its name."""
         deltas: list[CallDelta] = []
         for token in tokens:
@@ -278,7 +278,7 @@ class ChatAnswers(Answers):
         if event.text:
             deltas.append({"content": event.text})
         calls = self._calls.get(index)
-        for call in calls.tell(event.tokens) if calls else ():
+        for call in calls.feed(event.tokens) if calls else ():
             said: Body = {"index": call.index, "function": {"arguments": call.arguments}}
             if call.name is not None:
                 said |= {"id": _call_id(), "type": "function"}

@@ -14,8 +14,8 @@ from dlm.batch.rows import InputRow, Rows
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
-from dlm.openai.body import object_at, only, text_at, wrong
-from dlm.openai.errors import status_of, told
+from dlm.openai.body import check_only, object_at, text_at, wrong
+from dlm.openai.errors import describe_error, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.policy import Policy
 from dlm.request import Result
@@ -52,7 +52,7 @@ class BatchLines:
         if row.problem is not None:
             raise RequestError(row.problem)
         asked = object_at("the line", row.value)
-        only("the line", asked, _FIELDS)
+        check_only("the line", asked, _FIELDS)
         id = text_at("custom_id", asked.get("custom_id"), "a text that names the line")
         read, form = _route(asked)
         generation = read(asked.get("body"), engine.policy)
@@ -69,7 +69,7 @@ class BatchLines:
     def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
         id = row.value.get("custom_id") if isinstance(row.value, dict) else None
         named = id if isinstance(id, str) else None
-        return _answered(row.number, named, status_of(error), told(error))
+        return _answered(row.number, named, status_of(error), describe_error(error))
 
     def row_of(self, answer: AnswerRow) -> int:
         return int(str(answer["id"]).removeprefix(_PREFIX))

@@ -55,7 +55,7 @@ def flag_at(field: str, value: Any) -> bool | None:
     return value
 
 
-def only(field: str, found: Mapping[str, Any], known: Collection[str]) -> None:
+def check_only(field: str, found: Mapping[str, Any], known: Collection[str]) -> None:
     """`RequestError` for what is there beside `known`."""
     for name, value in found.items():
         if name not in known and value is not None:
@@ -81,7 +81,7 @@ def shown(value: Any) -> str:
             return f"{value!r:.60}"
 
 
-def made(field: str, policy: Policy, kind: str, source: Any, make: Callable[[], Spec]) -> Spec:
+def make_spec(field: str, policy: Policy, kind: str, source: Any, make: Callable[[], Spec]) -> Spec:
     """What `make` makes of `source`, if the policy admits it."""
     try:
         policy.admit(kind, source)
@@ -95,7 +95,7 @@ def made(field: str, policy: Policy, kind: str, source: Any, make: Callable[[], 
 MOST_PARTS = 1 << 18  # about 50 ms at the most
 
 
-def parsed(what: str, text: str | bytes) -> Any:
+def parse_json(what: str, text: str | bytes) -> Any:
     """The value of `text`, which errors call `what`. Raises `RequestError` for what is no JSON, or
     has too many signs that begin a value, those within texts included: commas and opening brackets,
     and twice the colons and braces, since to make an object takes longer."""

@@ -18,7 +18,16 @@ from dlm.grammar import (
     Spec,
     StructuralTag,
 )
-from dlm.openai.body import check_old, flag_at, list_at, made, object_at, only, text_at, wrong
+from dlm.openai.body import (
+    check_old,
+    check_only,
+    flag_at,
+    list_at,
+    make_spec,
+    object_at,
+    text_at,
+    wrong,
+)
 from dlm.openai.tools import tools_of
 from dlm.policy import Policy
 
@@ -60,10 +69,10 @@ def _response_format(body: Mapping[str, Any], policy: Policy) -> Spec | None:
     wanted = object_at(field, body[field])
     match wanted.get("type"):
         case "text":
-            only(field, wanted, ("type",))
+            check_only(field, wanted, ("type",))
             return None
         case "json_object" | "json":
-            only(field, wanted, ("type", "schema"))
+            check_only(field, wanted, ("type", "schema"))
             if wanted.get("schema") is not None:
                 return _json(f"{field}.schema", wanted["schema"], policy, lax=True)
             return _json_object(field, True, policy)
@@ -83,15 +92,15 @@ def _json_schema(field: str, wanted: Mapping[str, Any], policy: Policy) -> Spec:
     """A schema in OpenAI's wrapper; or, as other servers take it, without it, or with the wrapper's
     fields beside the type."""
     if wanted.get("json_schema") is None and wanted.get("schema") is not None:
-        only(field, wanted, ("type", *_WRAPPER))
+        check_only(field, wanted, ("type", *_WRAPPER))
         named = {name: value for name, value in wanted.items() if name != "type"}
     else:
-        only(field, wanted, ("type", "json_schema"))
+        check_only(field, wanted, ("type", "json_schema"))
         field = f"{field}.json_schema"
         named = object_at(field, wanted.get("json_schema"))
         if "schema" not in named and not _KEYWORDS.isdisjoint(named):
             return _json(field, named, policy, lax=named.get("strict") is not True)
-        only(field, named, _WRAPPER)
+        check_only(field, named, _WRAPPER)
     for name, type_, right in (
         ("name", str, "text"),
         ("description", str, "text"),
@@ -116,7 +125,7 @@ def _structured_outputs(body: Mapping[str, Any], policy: Policy) -> Spec | None:
     flags = {name: flag_at(f"{field}.{name}", outputs.pop(name, None)) for name in _FLAGS}
     compact = flags["disable_any_whitespace"] is True
     opened = flags["disable_additional_properties"] is False  # left out, objects are closed here
-    only(field, outputs, tuple(_KINDS))
+    check_only(field, outputs, tuple(_KINDS))
     if len(outputs) != 1:
         got = " and ".join(outputs) or "none"
         raise RequestError(f"{field} takes exactly one of {', '.join(_KINDS)}; got {got}")
@@ -156,7 +165,7 @@ def _json(
             whitespace="compact" if compact else "any",
         )
 
-    return made(field, policy, JsonSchema.kind, value, make)
+    return make_spec(field, policy, JsonSchema.kind, value, make)
 
 
 def _json_object(field: str, value: Any, policy: Policy, compact: bool = False) -> Spec:
@@ -166,12 +175,12 @@ def _json_object(field: str, value: Any, policy: Policy, compact: bool = False) 
     def make() -> Spec:
         return JsonObject(whitespace="compact" if compact else "any")
 
-    return made(field, policy, JsonObject.kind, None, make)
+    return make_spec(field, policy, JsonObject.kind, None, make)
 
 
 def _regex(field: str, value: Any, policy: Policy) -> Spec:
     value = text_at(field, value, "a regex as text")
-    return made(field, policy, Regex.kind, value, lambda: Regex(value))
+    return make_spec(field, policy, Regex.kind, value, lambda: Regex(value))
 
 
 def _choice(field: str, value: Any, policy: Policy) -> Spec:
@@ -179,7 +188,7 @@ def _choice(field: str, value: Any, policy: Policy) -> Spec:
     for i, option in enumerate(options):
         if not isinstance(option, str):
             raise wrong(f"{field}[{i}]", option, "text")
-    return made(field, policy, Choice.kind, options, lambda: Choice(options))
+    return make_spec(field, policy, Choice.kind, options, lambda: Choice(options))
 
 
 def _grammar(field: str, value: Any, policy: Policy) -> Spec:
@@ -192,13 +201,13 @@ def _grammar(field: str, value: Any, policy: Policy) -> Spec:
             f" found {found}"
         )
     syntax = "ebnf" if ebnf else "lark"
-    return made(field, policy, Grammar.kind, rules, lambda: Grammar(rules, syntax))
+    return make_spec(field, policy, Grammar.kind, rules, lambda: Grammar(rules, syntax))
 
 
 def _structural_tag(field: str, value: Any, policy: Policy) -> Spec:
     if not isinstance(value, str | dict) or not value:
         raise wrong(field, value, "a structural tag")
-    return made(field, policy, StructuralTag.kind, value, lambda: StructuralTag(value))
+    return make_spec(field, policy, StructuralTag.kind, value, lambda: StructuralTag(value))
 
 
 _KINDS: dict[str, Callable[[str, Any, Policy], Spec]] = {

@@ -42,7 +42,7 @@ class DecisionBody:
     choices: tuple[dict[str, str | bool], ...]  # by question: what stands for which label
 
 
-def inquiry_of(body: Any) -> DecisionBody:
+def decision_body_of(body: Any) -> DecisionBody:
     """What a body of `/v1/decisions` asks. Raises `RequestError`."""
     body = object_at("the body", body)
     check_fields(body, DECISION)
@@ -61,7 +61,7 @@ def inquiry_of(body: Any) -> DecisionBody:
     )
 
 
-def answered(inquiry: DecisionBody, decided: Decided, model: str) -> Body:
+def decision_answer(inquiry: DecisionBody, decided: Decided, model: str) -> Body:
     """The body of an answer. `model` is the name that the client knows it by."""
     read, cached = sum(one.prompt_tokens for one in decided.answers), decided.stats.cached
     told = zip(inquiry.kinds, inquiry.choices, decided.answers, strict=True)

@@ -68,7 +68,7 @@ def status_of(error: Exception) -> int:
     return 500
 
 
-def told(error: Exception) -> dict[str, Any]:
+def describe_error(error: Exception) -> dict[str, Any]:
     """The body for an error. Of what is not the client's affair it says nothing."""
     status = status_of(error)
     if status == 500:

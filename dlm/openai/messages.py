@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from dlm.errors import RequestError
-from dlm.openai.body import flag_at, list_at, object_at, only, shown, text_at, whole_at, wrong
+from dlm.openai.body import check_only, flag_at, list_at, object_at, shown, text_at, whole_at, wrong
 from dlm.openai.tools import arguments_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -167,5 +167,5 @@ def _switch(value: Any) -> bool | None:
     if value is None:
         return None
     field = "chat_template_kwargs"
-    only(field, object_at(field, value), ("enable_thinking",))
+    check_only(field, object_at(field, value), ("enable_thinking",))
     return flag_at(f"{field}.enable_thinking", value.get("enable_thinking"))

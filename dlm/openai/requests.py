@@ -13,7 +13,16 @@ from secrets import randbelow
 from typing import Any
 
 from dlm.errors import RequestError
-from dlm.openai.body import check_fields, flag_at, object_at, only, shown, text_at, whole_at, wrong
+from dlm.openai.body import (
+    check_fields,
+    check_only,
+    flag_at,
+    object_at,
+    shown,
+    text_at,
+    whole_at,
+    wrong,
+)
 from dlm.openai.constraint import constraint_of
 from dlm.openai.messages import messages_of, thinking_of
 from dlm.openai.tools import choice_of, declared
@@ -197,7 +206,7 @@ def _stream_options(value: Any, stream: bool) -> dict[str, bool | None]:
         raise RequestError("stream_options is there without stream: set stream to true")
     options = object_at("stream_options", value)
     known = ("include_usage", "drafts", "include_obfuscation", "continuous_usage_stats")
-    only("stream_options", options, known)
+    check_only("stream_options", options, known)
     return {name: flag_at(f"stream_options.{name}", option) for name, option in options.items()}
 
 

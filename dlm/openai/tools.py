@@ -16,7 +16,16 @@ from typing import Any
 
 from dlm.errors import RequestError
 from dlm.grammar import Spec, Tools
-from dlm.openai.body import flag_at, list_at, made, object_at, parsed, shown, text_at, wrong
+from dlm.openai.body import (
+    flag_at,
+    list_at,
+    make_spec,
+    object_at,
+    parse_json,
+    shown,
+    text_at,
+    wrong,
+)
 from dlm.policy import Policy
 
 _MODES = ("none", "auto", "required")
@@ -60,7 +69,7 @@ def tools_of(body: Mapping[str, Any], policy: Policy, content: Spec | None) -> S
     def make() -> Spec:
         return Tools(tools, choice.mode, choice.named, parallel is not False, content=content)
 
-    return made("tools", policy, Tools.kind, tools, make)
+    return make_spec("tools", policy, Tools.kind, tools, make)
 
 
 def _offered(value: Any) -> list[dict[str, Any]]:
@@ -132,7 +141,7 @@ def arguments_of(value: Any) -> dict[str, Any] | str:
         return {}
     if isinstance(value, str):
         try:
-            read = parsed("arguments", value)
+            read = parse_json("arguments", value)
         except RequestError:
             read = None
         text = value

@@ -17,7 +17,7 @@ from dlm.decisions.questions import Decision
 from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
 from dlm.openai.answers import Answers, Body
-from dlm.openai.errors import told
+from dlm.openai.errors import describe_error
 from dlm.openai.requests import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine, EventStream
@@ -26,7 +26,7 @@ from dlm.serving.guard import Arrival, ClientGoneError, note, until_disconnected
 NumberedEvent = tuple[int, Event] | None  # of which request; None: nothing happened for a while
 
 
-class Merged:
+class MergedEvents:
     """Ends when all streams have. Closing it closes them, whether anything was read or not."""
 
     def __init__(self, streams: Sequence[EventStream], silence: float):
@@ -35,7 +35,7 @@ class Merged:
         self._told: deque[tuple[int, Event]] = deque()
         self._waiting = {asyncio.ensure_future(_next(one)): i for i, one in enumerate(streams)}
 
-    def __aiter__(self) -> "Merged":
+    def __aiter__(self) -> "MergedEvents":
         return self
 
     async def __anext__(self) -> NumberedEvent:
@@ -88,7 +88,7 @@ async def answer(
         streams = await until_disconnected(request, opening, _close)
     except RequestError as error:
         raise generation.error(error) from error
-    events = Merged(streams, silence)
+    events = MergedEvents(streams, silence)
     try:
         if not generation.stream:
             results = await until_disconnected(request, _results(events))
@@ -102,7 +102,7 @@ async def answer(
     return _EventResponse(events, _sent(events, first, answers, generation))
 
 
-async def decided(
+async def await_decision(
     request: Request, engine: AsyncEngine, decision: Decision, came: Arrival
 ) -> Decided:
     """Raises what the decision fails with."""
@@ -127,7 +127,7 @@ def _close(streams: list[EventStream]) -> None:
 class _EventResponse(StreamingResponse):
     """Ends with the connection: at once, not when something is to be sent, which may take long."""
 
-    def __init__(self, events: Merged, chunks: AsyncIterator[str]):
+    def __init__(self, events: MergedEvents, chunks: AsyncIterator[str]):
         super().__init__(chunks, media_type="text/event-stream", headers=_STREAMED)
         self._events = events
 
@@ -145,7 +145,7 @@ async def _never() -> Message:
     return await asyncio.get_running_loop().create_future()
 
 
-async def _results(events: Merged) -> list[Result]:
+async def _results(events: MergedEvents) -> list[Result]:
     """Raises what the first of the requests that fail fails with."""
     results: dict[int, Result] = {}
     async for one in events:
@@ -157,7 +157,7 @@ async def _results(events: Merged) -> list[Result]:
 
 
 async def _sent(
-    events: Merged, first: NumberedEvent, answers: Answers, generation: Generation
+    events: MergedEvents, first: NumberedEvent, answers: Answers, generation: Generation
 ) -> AsyncIterator[str]:
     """Server-sent events. One request that fails ends all of them, with its error."""
     for chunk in answers.first_chunks():
@@ -176,7 +176,7 @@ async def _sent(
             yield _event(answers.usage_chunk())
     except Exception as error:  # its status has been sent: the stream itself must tell of it
         note(error)
-        yield _event(told(error))
+        yield _event(describe_error(error))
     yield "data: [DONE]\n\n"
 
 

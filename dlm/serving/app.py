@@ -35,12 +35,12 @@ from dlm.collector import tune_garbage_collector
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
-from dlm.openai.body import object_at, parsed
-from dlm.openai.decisions import answered, inquiry_of
-from dlm.openai.errors import error_body, status_of, told
+from dlm.openai.body import object_at, parse_json
+from dlm.openai.decisions import decision_answer, decision_body_of
+from dlm.openai.errors import describe_error, error_body, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name, model_of
 from dlm.policy import Policy
-from dlm.serving.answering import answer, decided
+from dlm.serving.answering import answer, await_decision
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.guard import Arrival, ClientGoneError, Entrance, Guard, note, until_disconnected
 from dlm.serving.metrics import Metrics
@@ -50,11 +50,11 @@ from dlm.serving.tokens import detokenized, tokenized
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 
 
-class Faults:
+class UnexpectedErrors:
     """ASGI middleware. A framework answers such errors outside of all middleware."""
 
-    def __init__(self, app: ASGIApp, told: ErrorHandler):
-        self._app, self._told = app, told
+    def __init__(self, app: ASGIApp, handler: ErrorHandler):
+        self._app, self._handler = app, handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
@@ -69,7 +69,7 @@ class Faults:
         except Exception as error:
             if begun or scope["type"] != "http":
                 raise
-            answer = await self._told(Request(scope), error)
+            answer = await self._handler(Request(scope), error)
             await answer(scope, receive, send)
 
 
@@ -165,7 +165,7 @@ class Routes(ABC):
         note(error)
         status = status_of(error)
         wait = {"Retry-After": str(self.settings.retry_after)} if status in (429, 503) else None
-        return JSONResponse(told(error), status, wait)
+        return JSONResponse(describe_error(error), status, wait)
 
 
 def application(service: Routes) -> FastAPI:
@@ -201,7 +201,7 @@ def application(service: Routes) -> FastAPI:
     app.add_exception_handler(HTTPException, service.on_http_error)
     for kind in (DlmError, ClientGoneError):
         app.add_exception_handler(kind, service.on_error)
-    app.add_middleware(Faults, told=service.on_error)  # the first is the innermost
+    app.add_middleware(UnexpectedErrors, handler=service.on_error)  # the first is the innermost
     if settings.allowed_origins:
         origins = list(settings.allowed_origins)
         app.add_middleware(
@@ -237,7 +237,9 @@ class Service(Routes):
         reserved = waiting // _RESERVED if settings.reserved_slots else 0
         self.engine = AsyncEngine(self._engine, slots, waiting, self.metrics, reserved)
         policy = self._engine.policy
-        self._policy = replace(policy, max_choices=min(policy.max_choices, self.engine.most))
+        self._policy = replace(
+            policy, max_choices=min(policy.max_choices, self.engine.max_requests)
+        )
         tune_garbage_collector()
         try:
             yield
@@ -257,10 +259,10 @@ class Service(Routes):
         return await answer(request, self.engine, generation, answers, silence, came)
 
     async def decide(self, request: Request) -> Response:
-        inquiry, came = await self._read(request, inquiry_of)
+        inquiry, came = await self._read(request, decision_body_of)
         name = self._named(inquiry.model)
-        end = await decided(request, self.engine, inquiry.decision, came)
-        return JSONResponse(answered(inquiry, end, name))
+        end = await await_decision(request, self.engine, inquiry.decision, came)
+        return JSONResponse(decision_answer(inquiry, end, name))
 
     async def tokenize(self, request: Request) -> Response:
         return (await self._read(request, self._tokens(tokenized)))[0]
@@ -281,7 +283,9 @@ class Service(Routes):
         begun = perf_counter()
         client = self.guard.client(request)
         async with self.guard.body(request) as raw:
-            reading = self.engine.aside(lambda: read(parsed("the body", raw)), len(raw), client)
+            reading = self.engine.run_in_reader(
+                lambda: read(parse_json("the body", raw)), len(raw), client
+            )
             return await until_disconnected(request, reading), Arrival(len(raw), client, begun)
 
     def _named(self, model: str | None) -> str:
@@ -320,7 +324,7 @@ def prefix_of(raw: bytes) -> str:
     """A digest of a body's tools, instructions and first message of a user, up to 1,024 characters:
     later turns of a conversation do not change it. Of a body that is none, something."""
     try:
-        body = parsed("the body", raw)
+        body = parse_json("the body", raw)
     except RequestError:
         body = None
     if not isinstance(body, dict):

@@ -134,9 +134,9 @@ T = TypeVar("T")
 class Observer(Protocol):
     """Hears of every event, in the event loop; `now` is the time of `perf_counter`."""
 
-    def told(self, stream: EventStream, event: Event, now: float) -> None: ...
+    def on_event(self, stream: EventStream, event: Event, now: float) -> None: ...
 
-    def left(self, stream: EventStream, now: float) -> None:
+    def on_abandoned(self, stream: EventStream, now: float) -> None:
         """Its reader went away before its end."""
         ...
 
@@ -162,7 +162,7 @@ class AsyncEngine:
         if max_queue < 0:
             raise DlmError(f"max_queue is {max_queue}: it takes 0 or more requests")
         self.engine, self._observer = engine, observer
-        self.most = slots + max_queue  # requests that may be under way
+        self.max_requests = slots + max_queue  # requests that may be under way
         self._streams: dict[int, EventStream] = {}
         self._reserved = reserved
         self._opening = Counter[str]()  # requests that are being read, by client
@@ -195,7 +195,7 @@ class AsyncEngine:
             stream.client == client for stream in self._streams.values()
         )
 
-    async def aside(self, read: Callable[[], T], size: int = 0, client: str = "") -> T:
+    async def run_in_reader(self, read: Callable[[], T], size: int = 0, client: str = "") -> T:
         """What `read`, which may take long, returns or raises. It runs in a thread, for `client`.
 
         It reads so many bytes. Those of large bodies wait for each other, and for nobody else.
@@ -218,8 +218,10 @@ class AsyncEngine:
         Raises `RequestError` for one that cannot be served and for more than there is ever room
         for, `QueueFullError` and `UnavailableError`.
         """
-        if len(requests) > self.most:
-            raise RequestError(f"{len(requests)} requests at once: up to {self.most} run and wait")
+        if len(requests) > self.max_requests:
+            raise RequestError(
+                f"{len(requests)} requests at once: up to {self.max_requests} run and wait"
+            )
         opening = PreparedRequests(self.engine)
         with self._admitted(len(requests), size, client) as reader, opening:
             for request in requests:
@@ -278,10 +280,10 @@ class AsyncEngine:
         if self.problem is not None:
             raise UnavailableError(self.problem)
         large = count if size >= LARGE else 0
-        if large and self._large and self._large + large > max(2, self.most // 4):
+        if large and self._large and self._large + large > max(2, self.max_requests // 4):
             raise QueueFullError("too many large requests wait to be read: try again later")
         busy = len(self._streams) + self._opening.total()
-        places = self.most
+        places = self.max_requests
         if self._reserved and self._has_some(client):
             places -= self._reserved
         if busy + count > places:
@@ -313,7 +315,7 @@ class AsyncEngine:
         self.engine.cancel(stream.number)
         self._notify()
         if self._observer is not None:
-            self._observer.left(stream, perf_counter())
+            self._observer.on_abandoned(stream, perf_counter())
         self._see_idle()
 
     def _serve(self) -> None:
@@ -343,7 +345,7 @@ class AsyncEngine:
             if isinstance(event, End):
                 del self._streams[event.request]
             if self._observer is not None:
-                self._observer.told(stream, event, now)
+                self._observer.on_event(stream, event, now)
             stream.put(event)
         self._see_idle()
 

@@ -74,7 +74,7 @@ class Metrics:
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
-    def told(self, stream: EventStream, event: Event, now: float) -> None:
+    def on_event(self, stream: EventStream, event: Event, now: float) -> None:
         """Of every event of a request, at the time `now` of `perf_counter`."""
         match event:
             case Committed(tokens=tokens):
@@ -90,7 +90,7 @@ class Metrics:
             case Failed():
                 self._ended(stream, "error", now)
 
-    def left(self, stream: EventStream, now: float) -> None:
+    def on_abandoned(self, stream: EventStream, now: float) -> None:
         """Its reader went away before its end."""
         self._ended(stream, "abort", now)
 
@@ -144,7 +144,7 @@ class Metrics:
         return histogram.labels(self._label)
 
 
-def merged(texts: Mapping[str, str]) -> bytes:
+def merge_metrics(texts: Mapping[str, str]) -> bytes:
     """One text of several: their samples, labelled by the `replica` whose text it is, the key."""
     families = dict[str, Metric]()
     for replica, text in texts.items():

@@ -68,16 +68,16 @@ class Connections:
             self._by_address.setdefault(address, _Pool())
         for pool in self._pools(connection):
             pool.open += 1
-        self.rest(connection, kept=False)
+        self.mark_idle(connection, kept=False)
         return True
 
-    def rest(self, connection: Connection, *, kept: bool) -> None:
+    def mark_idle(self, connection: Connection, *, kept: bool) -> None:
         """Note that `connection` is idle from now on; with `kept`, after an answer."""
         for pool in self._pools(connection):
             pool.forget(connection)
             (pool.kept if kept else pool.new)[connection] = None
 
-    def work(self, connection: Connection) -> None:
+    def mark_busy(self, connection: Connection) -> None:
         """Note that a request of `connection` is being answered."""
         for pool in self._pools(connection):
             pool.forget(connection)
@@ -269,7 +269,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._in_head = False
         self._expect(None)
-        self._book.work(self)
+        self._book.mark_busy(self)
 
     def on_chunk_header(self) -> None:
         self._moved = True
@@ -300,7 +300,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._in_message and not self._in_head:
             self._expect(self._limits.rest_seconds)
-        self._book.rest(self, kept=True)
+        self._book.mark_idle(self, kept=True)
 
     def _keep(self) -> None:
         """Wait for the next request."""
@@ -359,7 +359,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(_answer(status, message))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._book.rest(self, kept=False)
+        self._book.mark_idle(self, kept=False)
         self._expect(self._limits.parting_seconds)
 
     def _expect(self, seconds: float | None) -> None:

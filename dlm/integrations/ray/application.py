@@ -32,10 +32,10 @@ from starlette.types import Message, Receive, Scope, Send
 from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray.cluster import Call, Cluster
 from dlm.loading import Loading
-from dlm.openai.errors import told
+from dlm.openai.errors import describe_error
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
 from dlm.serving.guard import CLIENT, ClientGoneError, until_disconnected
-from dlm.serving.metrics import merged
+from dlm.serving.metrics import merge_metrics
 from dlm.serving.settings import Settings
 
 _CHANCES = 3  # replicas that a request may be given to
@@ -105,7 +105,7 @@ class Relay(Routes):
             timeout_s=_COUNTED, return_exceptions=True
         )
         texts = dict(one for one in counted if not isinstance(one, BaseException))
-        return Response(merged(texts), media_type=METRICS_TYPE)
+        return Response(merge_metrics(texts), media_type=METRICS_TYPE)
 
     async def _relayed(self, request: Request, path: str) -> Response:
         if self._draining:
@@ -163,7 +163,7 @@ class _Relayed(Response):
             async for message in self._answer:
                 await send(message)
         except _ENDED:
-            error = told(UnavailableError("the replica that was answering has ended"))
+            error = describe_error(UnavailableError("the replica that was answering has ended"))
             last = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n"
             await send({"type": "http.response.body", "body": last.encode(), "more_body": False})
 

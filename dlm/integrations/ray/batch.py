@@ -59,8 +59,8 @@ class Actors:
     def answers(self, rest: Rest) -> Iterator[Ended]:
         """An answer to each row, in the order in which their blocks end. Raises `DlmError` where no
         engine can be loaded, or where the rows cannot be read."""
-        shared = _Way(rows=max(1, self.ahead // _CALLS), calls=_CALLS, waiting=_WAITING)
-        for way in (shared, _Way(rows=1, calls=1, waiting=0)):
+        shared = _BlockPlan(rows=max(1, self.ahead // _CALLS), calls=_CALLS, waiting=_WAITING)
+        for way in (shared, _BlockPlan(rows=1, calls=1, waiting=0)):
             few = sum(1 for _ in islice(rest(), self.count * way.rows))
             if few == 0:
                 return
@@ -73,7 +73,7 @@ class Actors:
             error = DlmError("workers ended with this row, the last one with this row alone")
             yield row.number, self.form.refusal(row, error)
 
-    def _tried(self, rest: Rest, way: "_Way", count: int) -> Iterator[Ended]:
+    def _tried(self, rest: Rest, way: "_BlockPlan", count: int) -> Iterator[Ended]:
         """Answers to the blocks that some of `count` actors has survived."""
         context = DataContext.get_current().copy()
         context.enable_progress_bars = False
@@ -113,7 +113,7 @@ class Actors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class _BlockPlan:
     """How blocks are tried."""
 
     rows: int  # of a block

@@ -80,7 +80,7 @@ def spec_of(params: Any, policy: Policy) -> Spec | None:
     return constraint_of(body, policy) if body else None
 
 
-def is_asked(params: Any) -> bool:
+def has_constraint(params: Any) -> bool:
     """Whether `params` ask for anything. Raises `RequestError` for tools that a client forged."""
     tools = (params.extra_args or {}).get(TOOLS)
     if tools is not None and not isinstance(tools, ToolsText):

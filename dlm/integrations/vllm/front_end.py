@@ -25,7 +25,7 @@ from dlm.integrations.vllm.admission import (
     ToolsText,
     check_options,
     forged_tools,
-    is_asked,
+    has_constraint,
     vocabulary_of,
 )
 from dlm.integrations.vllm.needs import Function, wrap
@@ -55,14 +55,14 @@ class FrontEnd:
         policy = Policy.server(allow_client_grammars=True, flags=False)
         return FrontEndAdmission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
 
-    def asked(self, params: Any) -> bool:
+    def has_constraint(self, params: Any) -> bool:
         """Whether `params` ask for a constraint. Raises `RequestError` for what is refused."""
         extra = params.extra_args or {}
         if KEY in extra and not isinstance(extra[KEY], Admitted):
             raise RequestError(f"{KEY} among extra_args is not a client's to send")
         if KEY in extra:
             return True
-        if not is_asked(params):
+        if not has_constraint(params):
             return False
         check_options(params)
         return True
@@ -144,7 +144,7 @@ def _processed(sampling: type, original: Function) -> Function:
         if front_end is None:
             return original(self, request_id, prompt, _without_tools(params), *args, **kwargs)
         with _told():
-            asked = front_end.asked(params)
+            asked = front_end.has_constraint(params)
         if not asked:
             return original(self, request_id, prompt, params, *args, **kwargs)
         admitted = (params.extra_args or {}).get(KEY)
@@ -167,7 +167,7 @@ def _added(sampling: type, original: Function) -> Function:
         tokens = prompt.get("prompt_token_ids") if rendered else None
         if front_end is not None and tokens is not None and isinstance(params, sampling):
             with _told():
-                asked = front_end.asked(params)
+                asked = front_end.has_constraint(params)
                 admitted = await front_end.admit_later(params, tokens) if asked else None
             if admitted is not None:
                 params = _stripped(params)

@@ -14,7 +14,7 @@ from dlm.integrations.vllm.admission import (
     FrontEndAdmission,
     Payload,
     check_options,
-    is_asked,
+    has_constraint,
     spec_of,
     vocabulary_of,
 )
@@ -62,10 +62,10 @@ def test_tools_are_a_spec_and_none_that_may_not_be_called():
 
 
 def test_tools_that_a_client_made_up_are_refused():
-    assert is_asked(Params(extra_args=tools_text()))
-    assert not is_asked(Params(extra_args={"other": 1}))
+    assert has_constraint(Params(extra_args=tools_text()))
+    assert not has_constraint(Params(extra_args={"other": 1}))
     with pytest.raises(RequestError, match="not a client's to send"):
-        is_asked(Params(extra_args={TOOLS: "{}"}))
+        has_constraint(Params(extra_args={TOOLS: "{}"}))
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,10 @@ def front_end(chat):
 
 
 def test_a_free_request_asks_for_nothing(front_end):
-    assert not front_end.asked(Params())
-    assert not front_end.asked(Params(extra_args={"other": 1}, stop=["x"], ignore_eos=True))
+    assert not front_end.has_constraint(Params())
+    assert not front_end.has_constraint(
+        Params(extra_args={"other": 1}, stop=["x"], ignore_eos=True)
+    )
 
 
 def test_what_a_client_may_not_send_is_refused(front_end):
@@ -49,17 +51,17 @@ def test_what_a_client_may_not_send_is_refused(front_end):
         Params(Outputs(regex="a"), stop=["x"]),
     ):
         with pytest.raises(RequestError):
-            front_end.asked(params)
+            front_end.has_constraint(params)
 
 
 def test_at_once_and_later_admit_the_same(front_end):
     params = Params(Outputs(regex="[a-f]{3}"))
-    assert front_end.asked(params)
+    assert front_end.has_constraint(params)
     now = front_end.admit(params, [2, 5])
     later = asyncio.run(front_end.admit_later(params, [2, 5]))
     assert now is not None
     assert now == later
-    assert front_end.asked(Params(extra_args={KEY: now}))
+    assert front_end.has_constraint(Params(extra_args={KEY: now}))
 
 
 def test_tools_that_may_not_be_called_constrain_nothing(front_end):

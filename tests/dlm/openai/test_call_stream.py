@@ -39,7 +39,7 @@ def read(tokens, cuts):
     ends = sorted({min(cut, len(tokens)) for cut in cuts} | {len(tokens)})
     start = 0
     for end in ends:
-        for delta in stream.tell(tokens[start:end]):
+        for delta in stream.feed(tokens[start:end]):
             if delta.name is not None:
                 assert (delta.index, delta.arguments) == (len(calls), "")  # the name comes first
                 calls.append([delta.name, ""])

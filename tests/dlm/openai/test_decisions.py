@@ -5,7 +5,7 @@ import pytest
 from dlm import Label, Predicate, Rating, RequestError, Selection
 from dlm.decisions.questions import PredicateAnswer, RatingAnswer, SelectionAnswer
 from dlm.events import Decided
-from dlm.openai.decisions import answered, inquiry_of
+from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.request import Stats
 
 ASKED = {
@@ -20,7 +20,9 @@ ASKED = {
 
 
 def test_a_body_is_the_decision_that_it_asks_for():
-    inquiry = inquiry_of(ASKED | {"seed": 3, "safety_identifier": "me", "prompt_cache_key": "k"})
+    inquiry = decision_body_of(
+        ASKED | {"seed": 3, "safety_identifier": "me", "prompt_cache_key": "k"}
+    )
     assert inquiry.model == "tiny"
     assert (inquiry.decision.request.prompt, inquiry.decision.request.seed) == ("Anna is 30.", 3)
     assert inquiry.decision.questions == [
@@ -33,7 +35,9 @@ def test_a_body_is_the_decision_that_it_asks_for():
 def test_what_is_null_counts_as_left_out():
     question = {"type": "choice", "name": None, "instructions": None, "levels": None}
     question["choices"] = [{"value": "a", "description": None}]
-    inquiry = inquiry_of({"input": "i", "questions": [question], "seed": None, "stream": None})
+    inquiry = decision_body_of(
+        {"input": "i", "questions": [question], "seed": None, "stream": None}
+    )
     assert inquiry.decision.questions == [Selection(choices=[Label("a")])]
     assert inquiry.decision.request.seed == 0
 
@@ -50,7 +54,7 @@ def test_input_may_be_a_conversation_of_parts():
         },
         {"role": "assistant", "phase": None, "content": [{"type": "output_text", "text": "Yes."}]},
     ]
-    inquiry = inquiry_of(ASKED | {"input": said})
+    inquiry = decision_body_of(ASKED | {"input": said})
     assert inquiry.decision.request.messages == [
         {"role": "system", "content": "Be strict."},
         {"role": "user", "content": 'A row:\n{"age": 30, "né": [null]}'},
@@ -60,7 +64,7 @@ def test_input_may_be_a_conversation_of_parts():
 
 def test_instructions_may_come_in_parts():
     question = {"type": "predicate", "instructions": [{"type": "input_text", "text": "Is it?"}]}
-    (read,) = inquiry_of(ASKED | {"questions": [question]}).decision.questions
+    (read,) = decision_body_of(ASKED | {"questions": [question]}).decision.questions
     assert read == Predicate(instructions="Is it?")
 
 
@@ -132,7 +136,7 @@ def deep():
 )
 def test_what_is_not_served_is_refused_by_name(fields, reason):
     with pytest.raises(RequestError, match=reason):
-        inquiry_of(ASKED | fields)
+        decision_body_of(ASKED | fields)
 
 
 def test_answers_have_the_form_of_their_questions():
@@ -145,7 +149,7 @@ def test_answers_have_the_form_of_their_questions():
         RatingAnswer(score=0.5, probabilities={"x": 0.5, "y": 0.5}, **common),
     ]
     decided = Decided(request=0, answers=answers, stats=Stats(cached=16))
-    body = answered(inquiry_of(ASKED), decided, "tiny")
+    body = decision_answer(decision_body_of(ASKED), decided, "tiny")
     assert body["answers"] == [
         {"type": "predicate", "name": "adult", "probability": 0.25},
         {

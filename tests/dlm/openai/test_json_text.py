@@ -6,7 +6,7 @@ import pytest
 
 from dlm import RequestError
 from dlm.openai import body
-from dlm.openai.body import MOST_PARTS, parsed
+from dlm.openai.body import MOST_PARTS, parse_json
 
 SIZE = 4 << 20
 LONG = {
@@ -23,7 +23,7 @@ LONG = {
 def test_what_has_many_values_is_refused_before_it_is_read(name, kind, monkeypatch):
     monkeypatch.setattr(body.json, "loads", None)
     with pytest.raises(RequestError, match=r"the body has too many values: .* it takes 262144"):
-        parsed("the body", kind(LONG[name]))
+        parse_json("the body", kind(LONG[name]))
 
 
 def test_long_texts_and_what_is_just_allowed_are_read():
@@ -32,12 +32,12 @@ def test_long_texts_and_what_is_just_allowed_are_read():
     most = [0] * MOST_PARTS  # a bracket, and a comma less than values
     for text in (prose, json.dumps(most)):
         for kind in (str, str.encode):
-            assert parsed("it", kind(text)) == json.loads(text)
+            assert parse_json("it", kind(text)) == json.loads(text)
     with pytest.raises(RequestError, match="are 262145, and"):
-        parsed("it", json.dumps([0, *most]))
+        parse_json("it", json.dumps([0, *most]))
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff", "NaN", "[Infinity]", "[" * 100_000])
 def test_what_is_no_json_is_told_so(text):
     with pytest.raises(RequestError, match=r"^it is not JSON: "):
-        parsed("it", text)
+        parse_json("it", text)

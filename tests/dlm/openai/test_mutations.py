@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlm import Policy, RequestError
 from dlm.openai.body import _NEUTRAL
-from dlm.openai.errors import told
+from dlm.openai.errors import describe_error
 from dlm.openai.requests import CHAT, COMPLETION, Generation, chat_of, completion_of
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -75,7 +75,7 @@ def test_a_mutated_body_is_read_or_refused(changes, more, read):
     try:
         assert isinstance(read(body, Policy()), Generation)
     except RequestError as error:
-        json.dumps(told(error), ensure_ascii=False).encode()  # it can be sent
+        json.dumps(describe_error(error), ensure_ascii=False).encode()  # it can be sent
 
 
 def test_the_body_that_is_mutated_is_a_good_one():

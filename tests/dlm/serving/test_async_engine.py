@@ -17,7 +17,7 @@ from waiting import PATIENCE
 from dlm import Choice, Committed, DlmError, Draft, Failed, Finished, Request, RequestError
 from dlm.errors import QueueFullError, UnavailableError
 from dlm.grammar import Task
-from dlm.serving.answering import Merged
+from dlm.serving.answering import MergedEvents
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.settings import LARGE
 
@@ -114,14 +114,14 @@ def test_more_requests_than_may_wait_are_refused_and_later_ones_are_not(serving,
             with pytest.raises(QueueFullError, match="3 requests run or wait already"):
                 await served.open([REQUEST])
             with pytest.raises(QueueFullError):
-                await served.aside(lambda: 1)
+                await served.run_in_reader(lambda: 1)
             gate.open.set()
             for stream in streams:
                 assert isinstance((await read(stream))[-1], Finished)
             with pytest.raises(RequestError, match="4 requests at once: up to 3 run and wait"):
                 await served.open([REQUEST] * 4)  # there never will be room for them
             assert not served.busy
-            assert await served.aside(lambda: 1) == 1
+            assert await served.run_in_reader(lambda: 1) == 1
 
     asyncio.run(main())
 
@@ -236,7 +236,7 @@ def test_the_loop_goes_on_while_a_body_is_read(serving, gate):
     async def main():
         async with serving(gate) as served:
             read = threading.Event()
-            reading = asyncio.ensure_future(served.aside(lambda: read.wait(PATIENCE)))
+            reading = asyncio.ensure_future(served.run_in_reader(lambda: read.wait(PATIENCE)))
             await asyncio.sleep(0.01)
             read.set()  # would never be, were the loop not free
             assert await reading
@@ -254,13 +254,14 @@ def test_large_bodies_wait_for_each_other_and_for_nobody_else(serving, gate):
                 order.append(name)
 
             waiting = [
-                asyncio.ensure_future(served.aside(partial(large, name), LARGE)) for name in "abcde"
+                asyncio.ensure_future(served.run_in_reader(partial(large, name), LARGE))
+                for name in "abcde"
             ]
             for _ in range(9):
-                assert await served.aside(lambda: 1, LARGE - 1) == 1
+                assert await served.run_in_reader(lambda: 1, LARGE - 1) == 1
             assert not order
             with pytest.raises(QueueFullError, match="too many large requests wait"):
-                await served.aside(lambda: 1, LARGE)
+                await served.run_in_reader(lambda: 1, LARGE)
             goes_on.set()
             await asyncio.gather(*waiting)
             assert order == [*"abcde"]
@@ -372,7 +373,7 @@ def test_a_queue_of_less_than_nothing_is_refused(engine_of):
 def test_closing_what_nobody_has_read_gives_all_slots_back(serving, gate):
     async def main():
         async with serving(gate, slots=2) as served:
-            events = Merged(await served.open([REQUEST] * 3), silence=1.0)
+            events = MergedEvents(await served.open([REQUEST] * 3), silence=1.0)
             assert served.busy
             events.close()
             assert not served.busy
@@ -387,7 +388,7 @@ def test_closing_what_nobody_has_read_gives_all_slots_back(serving, gate):
 def test_merged_events_are_all_told_each_stream_in_its_order(serving, gate):
     async def main():
         async with serving(gate, slots=2) as served:
-            events = Merged(await served.open([REQUEST] * 3), silence=0.01)
+            events = MergedEvents(await served.open([REQUEST] * 3), silence=0.01)
             assert await anext(events) is None  # nothing happens yet
             gate.open.set()
             told = [one async for one in events if one is not None]

@@ -32,10 +32,10 @@ def opened(lines):
 def test_the_oldest_that_is_idle_is_closed():
     book = Connections(3, 3)
     lines = admitted(book, 3)
-    book.work(lines[0])
+    book.mark_busy(lines[0])
     lines += admitted(book, 1)
     assert opened(lines) == [True, False, True, True]
-    book.rest(lines[0], kept=False)  # later than the others
+    book.mark_idle(lines[0], kept=False)  # later than the others
     lines += admitted(book, 1)
     assert opened(lines) == [True, False, False, True, True]
     assert len(book) == 3
@@ -44,7 +44,7 @@ def test_the_oldest_that_is_idle_is_closed():
 def test_where_all_are_at_work_nobody_is_let_in():
     book = Connections(2, 2)
     for line in admitted(book, 2):
-        book.work(line)
+        book.mark_busy(line)
     assert not book.admit(Line(), "2.2.2.2")
     assert len(book) == 2
 
@@ -55,7 +55,7 @@ def test_the_larger_crowd_gives_way(new, kept):
     book = Connections(new + kept, 100)
     kept_lines, new_lines = admitted(book, kept), admitted(book, new)
     for line in kept_lines:
-        book.rest(line, kept=True)
+        book.mark_idle(line, kept=True)
     admitted(book, 2, "2.2.2.2")
     larger, smaller = (new_lines, kept_lines) if new > kept else (kept_lines, new_lines)
     assert all(opened(smaller))
@@ -68,7 +68,7 @@ def test_an_address_makes_room_among_its_own():
     assert opened(lines) == [False, False, True, True, True]
     assert all(opened(others))
     for line in lines[2:]:
-        book.work(line)
+        book.mark_busy(line)
     assert not book.admit(Line(), "1.1.1.1")
     assert book.admit(Line(), "2.2.2.2")
     assert book.admit(Line(), None)
@@ -77,10 +77,10 @@ def test_an_address_makes_room_among_its_own():
 def test_what_is_removed_is_counted_no_more():
     book = Connections(2, 1)
     (line,) = admitted(book, 1)
-    book.work(line)
+    book.mark_busy(line)
     book.remove(line)
     book.remove(line)
-    book.work(line)
+    book.mark_busy(line)
     admitted(book, 1)
     assert len(book) == 1
 

@@ -12,7 +12,7 @@ from values import V
 from dlm import DlmError
 from dlm.errors import RequestError, failure
 from dlm.grammar import CrashError, DeadEndError
-from dlm.openai.errors import status_of, told
+from dlm.openai.errors import describe_error, status_of
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}
 
@@ -314,5 +314,5 @@ def test_an_error_that_nobody_foresaw_is_told_to_who_may_read_it(engine_of, serv
 )
 def test_whose_fault_an_error_is_decides_its_status(error, status):
     assert status_of(error) == status
-    assert told(error)["error"]["code"] == status
-    assert "/a/path" not in told(error)["error"]["message"]
+    assert describe_error(error)["error"]["code"] == status
+    assert "/a/path" not in describe_error(error)["error"]["message"]

@@ -21,8 +21,8 @@ def test_places_are_kept_for_clients_that_have_none(engine_of, tokens_of):
             with pytest.raises(QueueFullError, match="of 3 at most"):
                 await served.open([REQUEST], client="a")
             with pytest.raises(QueueFullError):
-                await served.aside(lambda: None, client="a")
-            assert await served.aside(lambda: 7, client="b") == 7
+                await served.run_in_reader(lambda: None, client="a")
+            assert await served.run_in_reader(lambda: 7, client="b") == 7
             streams += await served.open([REQUEST], client="b")
             with pytest.raises(QueueFullError):
                 await served.open([REQUEST], client="b")

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dlm import Finished, Result
 from dlm.request import Stats
 from dlm.serving.async_engine import EventStream
-from dlm.serving.metrics import Metrics, merged
+from dlm.serving.metrics import Metrics, merge_metrics
 
 RESULT = Result(
     text="",
@@ -36,7 +36,7 @@ def samples(text):
 def test_what_took_long_to_arrive_has_waited_and_was_not_decoded_for_longer(built_in):
     metrics = Metrics("tiny", 16, lambda: built_in.occupancy)
     stream = EventStream(0, 1, False, print, arrived=perf_counter() - 30)
-    metrics.told(stream, Finished(request=0, result=RESULT), stream.opened + 0.75)
+    metrics.on_event(stream, Finished(request=0, result=RESULT), stream.opened + 0.75)
     found = samples(metrics.text().decode())
     spent = {
         name: found[f"dlm:{name}_seconds_sum", ("model_name", "tiny")]
@@ -53,14 +53,14 @@ def test_every_sample_stays_and_is_labelled_by_its_replica(built_in):
     for replica, ends in (("a", 1), ("b", 3)):
         metrics = Metrics("tiny", 16, lambda: built_in.occupancy)
         for _ in range(ends):
-            metrics.left(EventStream(0, 1, False, print), 0.0)
+            metrics.on_abandoned(EventStream(0, 1, False, print), 0.0)
         texts[replica] = metrics.text().decode()
     right = {
         (name, *sorted([*labels, ("replica", replica)])): value
         for replica, text in texts.items()
         for (name, *labels), value in samples(text).items()
     }
-    found = samples(merged(texts).decode())
+    found = samples(merge_metrics(texts).decode())
     assert found == right
     labels = [("finished_reason", "abort"), ("model_name", "tiny"), ("replica", "b")]
     assert found["dlm:request_success_total", *labels] == 3
