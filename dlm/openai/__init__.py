@@ -1,1 +1,1 @@
-"""Bodies of OpenAI's API, and vLLM's: to requests, and from results. No HTTP."""
+"""Bodies of OpenAI's API, with vLLM's fields: read to requests, made from results. No HTTP."""

@@ -1,9 +1,8 @@
-"""From results to the bodies of answers: whole, or in chunks. No HTTP.
+"""Bodies of answers in OpenAI's form, whole or in chunks, made from results and events.
 
-Tool calls as they become final: from Gemma's own form, token by token, to JSON arguments.
-
-The way back is that of `dlm.grammar.calls.gemma`, which reads a finished answer; here a call is
-told of before it is over. It takes what the grammar of tools allows, and checks nothing.
+`CallStream` turns tool calls from Gemma's own form, token by token, into JSON arguments while they
+are being generated; `dlm.grammar.calls.gemma` reads finished answers. It takes what the grammar of
+tools allows, and checks nothing. This module knows no HTTP.
 """
 
 import codecs
@@ -25,32 +24,33 @@ from dlm.request import Result
 _WORDS = "|".join(
     word[:end] for word in ("true", "false", "null") for end in range(1, len(word) + 1)
 )
-_BEGUN = re.compile(rf"(?:-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?|{_WORDS})")  # of a value
+# The beginning of a number or of a word of JSON.
+_BEGUN_VALUE = re.compile(rf"(?:-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?|{_WORDS})")
 
 
 @dataclass(slots=True)
 class CallDelta:
-    """A piece of a call: its name, once, with no arguments yet; or some of their JSON text."""
+    """A piece of a call: either its name, without arguments, or some JSON text of its arguments."""
 
-    index: int  # of the call in its answer
+    index: int  # number of the call in its answer, from 0
     name: str | None
     arguments: str
 
 
 @dataclass(slots=True)
 class _Call:
-    """One that is being read."""
+    """A call that is being read."""
 
-    name: str | None = None  # until it is known
-    said: str = ""  # of the name, or of a key, so far
-    inside: list[str] = field(default_factory=list)  # "{" and "[" that are open
-    keyed: bool = False  # a key comes next
-    after: str | None = None  # the text after a colon that may end the key; None: there was none
+    name: str | None = None  # None until it is complete
+    text: str = ""  # the part of the name, or of a key, that has been read
+    open_brackets: list[str] = field(default_factory=list)  # "{" and "["
+    in_key: bool = False  # a key is being read, or comes next
+    after_colon: str | None = None  # text after a colon that may end the key; None: no such colon
     quoted: bool = False  # within a string
 
 
 class CallStream:
-    """The calls of one answer."""
+    """Reader of the calls of one answer."""
 
     def __init__(self, vocabulary: Vocabulary):
         if vocabulary.call is None:
@@ -61,7 +61,8 @@ class CallStream:
         self._index = -1
 
     def feed(self, tokens: Sequence[int]) -> list[CallDelta]:
-        """What the next final `tokens` say of calls: one piece of each at most, behind its name."""
+        """Read the next final `tokens`; return for each call its name and one piece of arguments,
+        as far as these tokens have them."""
         deltas: list[CallDelta] = []
         for token in tokens:
             for delta in self._read(token):
@@ -81,7 +82,7 @@ class CallStream:
         elif token == markers.close:
             self._call = None
         elif token == markers.quote:
-            if call.after == "":
+            if call.after_colon == "":
                 yield self._end_key(call)
             call.quoted = not call.quoted
             yield self._piece('"')
@@ -96,43 +97,43 @@ class CallStream:
         if call.quoted:
             yield self._piece(json.dumps(character, ensure_ascii=False)[1:-1])
         elif call.name is None and character != "{":
-            call.said += character
-        elif call.after is not None:
-            yield from self._after_colon(call, call.after + character)
-        elif call.keyed and character == ":":
-            call.after = ""
-        elif call.keyed and (character != "}" or call.said):
-            call.said += character
+            call.text += character
+        elif call.after_colon is not None:
+            yield from self._after_colon(call, call.after_colon + character)
+        elif call.in_key and character == ":":
+            call.after_colon = ""
+        elif call.in_key and (character != "}" or call.text):
+            call.text += character
         else:
             if call.name is None:
-                call.name, call.said = call.said.removeprefix("call:"), ""
+                call.name, call.text = call.text.removeprefix("call:"), ""
                 yield CallDelta(self._index, call.name, "")
             yield self._piece(self._value(call, character))
 
     def _after_colon(self, call: _Call, after: str) -> Iterator[CallDelta]:
-        """Decide whether a colon ends the key, by the text after it: `dialect.is_bare`."""
+        """Decide by the text `after` a colon whether the colon ends the key (`dialect.is_bare`)."""
         if BARE_VALUE.match(after):
             yield self._end_key(call)
             for character in after:
                 yield self._piece(self._value(call, character))
-        elif _BEGUN.fullmatch(after):
-            call.after = after
+        elif _BEGUN_VALUE.fullmatch(after):
+            call.after_colon = after
         else:
-            call.said, call.after = f"{call.said}:{after[:-1]}", None
+            call.text, call.after_colon = f"{call.text}:{after[:-1]}", None
             yield from self._take(call, after[-1])
 
     def _end_key(self, call: _Call) -> CallDelta:
-        key = json.dumps(call.said, ensure_ascii=False)
-        call.said, call.keyed, call.after = "", False, None
+        key = json.dumps(call.text, ensure_ascii=False)
+        call.text, call.in_key, call.after_colon = "", False, None
         return self._piece(f"{key}: ")
 
     def _value(self, call: _Call, character: str) -> str:
-        """What a character of a value, or between values, is in JSON."""
+        """Return the JSON text for a character of a value, or between values."""
         if character in "{[":
-            call.inside.append(character)
+            call.open_brackets.append(character)
         elif character in "}]":
-            call.inside.pop()
-        call.keyed = character in "{," and call.inside[-1:] == ["{"]
+            call.open_brackets.pop()
+        call.in_key = character in "{," and call.open_brackets[-1:] == ["{"]
         return ", " if character == "," else character
 
 
@@ -140,14 +141,14 @@ Body = dict[str, Any]
 
 
 class Answers(ABC):
-    """All answers to one body: one for each of its requests."""
+    """Answers to one body: one for each of its requests."""
 
-    name: ClassVar[str]  # of the object that an answer is
-    chunk_name: ClassVar[str]
-    prefix: ClassVar[str]  # of ids
+    name: ClassVar[str]  # `object` of a whole answer
+    chunk_name: ClassVar[str]  # `object` of a chunk
+    prefix: ClassVar[str]  # prefix of ids
 
     def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
-        """`model` is the name that the client knows it by."""
+        """`model` is the model's name in the answers."""
         self._generation, self._model, self._vocabulary = generation, model, vocabulary
         self.id = self.prefix + (generation.id or token_hex(16))
         self._created = int(time.time())
@@ -155,22 +156,22 @@ class Answers(ABC):
 
     @abstractmethod
     def choice(self, index: int, result: Result) -> Body:
-        """An answer."""
+        """Return the whole answer to a request, as a choice."""
 
     @abstractmethod
     def begin(self, index: int) -> list[Body]:
-        """Choices of the chunks that come before all others."""
+        """Return the choices of the chunks that come before all others."""
 
     @abstractmethod
     def pieces(self, index: int, event: Committed) -> list[Body]:
-        """Choices of the chunks that say what has become final."""
+        """Return the choices of the chunks for text and calls that have become final."""
 
     @abstractmethod
     def last(self, index: int, reason: str) -> Body:
-        """The choice of the chunk that ends an answer."""
+        """Return the choice of the chunk that ends an answer."""
 
     def whole(self, results: Sequence[Result]) -> Body:
-        """The body of an answer that does not stream."""
+        """Return the body of an answer that does not stream."""
         choices = [self.choice(i, result) for i, result in enumerate(results)]
         return self._body(self.name, choices) | {"usage": self._usage(results)}
 
@@ -188,12 +189,12 @@ class Answers(ABC):
         return self._chunk([self.last(index, self.finish_reason(result))])
 
     def usage_chunk(self) -> Body:
-        """What follows the last chunks of all answers, where it is wanted."""
+        """Return the chunk with the usage of all answers, to be sent after their last chunks."""
         results = [result for _, result in sorted(self._results.items())]
         return self._chunk([]) | {"usage": self._usage(results)}
 
     def finish_reason(self, result: Result) -> str:
-        """A call that was asked for by name is no decision of the model's to call."""
+        """Return why an answer ended: "tool_calls" only if the model itself chose to call."""
         called = bool(result.tool_calls) and not self._generation.named
         return "tool_calls" if called and result.finish_reason == "stop" else result.finish_reason
 
@@ -211,19 +212,17 @@ class Answers(ABC):
         return chunk | {"usage": None} if self._generation.usage else chunk
 
     def _usage(self, results: Sequence[Result]) -> Body:
-        """A prompt of several answers counts once."""
+        """Count tokens; a prompt with several answers counts once."""
         prompts = results[:: len(self._generation.requests) // self._generation.prompts]
         read, written = sum(r.prompt_tokens for r in prompts), sum(r.stats.tokens for r in results)
-        cached, reasoned = (
-            sum(r.stats.cached for r in prompts),
-            sum(r.reasoning_tokens for r in results),
-        )
+        cached = sum(r.stats.cached for r in prompts)
+        reasoning = sum(r.reasoning_tokens for r in results)
         return {
             "prompt_tokens": read,
             "completion_tokens": written,
             "total_tokens": read + written,
             "prompt_tokens_details": {"cached_tokens": cached},
-            "completion_tokens_details": {"reasoning_tokens": reasoned},
+            "completion_tokens_details": {"reasoning_tokens": reasoning},
         }
 
     def _draft(self, index: int, draft: Draft) -> Body:
@@ -242,7 +241,7 @@ class Answers(ABC):
 
 
 class ChatAnswers(Answers):
-    """To `/v1/chat/completions`."""
+    """Answers of `/v1/chat/completions`."""
 
     name, chunk_name, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
@@ -279,11 +278,11 @@ class ChatAnswers(Answers):
             deltas.append({"content": event.text})
         calls = self._calls.get(index)
         for call in calls.feed(event.tokens) if calls else ():
-            said: Body = {"index": call.index, "function": {"arguments": call.arguments}}
+            delta: Body = {"index": call.index, "function": {"arguments": call.arguments}}
             if call.name is not None:
-                said |= {"id": _call_id(), "type": "function"}
-                said["function"]["name"] = call.name
-            deltas.append({"tool_calls": [said]})
+                delta |= {"id": _call_id(), "type": "function"}
+                delta["function"]["name"] = call.name
+            deltas.append({"tool_calls": [delta]})
         return [_delta(index, delta) for delta in deltas]
 
     def last(self, index: int, reason: str) -> Body:
@@ -291,7 +290,7 @@ class ChatAnswers(Answers):
 
 
 class TextAnswers(Answers):
-    """To `/v1/completions`."""
+    """Answers of `/v1/completions`."""
 
     name, chunk_name, prefix = "text_completion", "text_completion", "cmpl-"
 

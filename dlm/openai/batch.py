@@ -1,7 +1,7 @@
 """Rows in the form of OpenAI's batches, and their answers.
 
-A row is `{"custom_id", "method": "POST", "url", "body"}`; what comes back has the same `custom_id`,
-with a response or an error, and an `id` that holds the row's number.
+A row is `{"custom_id", "method": "POST", "url", "body"}`. Its answer has the same `custom_id`, a
+response or an error, and an `id` that holds the row's number.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,22 +25,22 @@ _ROUTES: dict[str, tuple[Callable[[Any, Policy], Generation], type[Answers]]] = 
     "/v1/chat/completions": (chat_of, ChatAnswers),
     "/v1/completions": (completion_of, TextAnswers),
 }
-_PREFIX = "batch_req_"  # of ids
+_ID_PREFIX = "batch_req_"
 
 
 def are_lines(rows: Rows) -> bool:
-    """The first row says that it is one of these."""
+    """Whether the first of `rows` has the fields of such a row."""
     return not rows.fixed and {"custom_id", "body"} <= set(rows.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLines:
-    """The `Form` of these rows. `names` are those of the model that they may ask for."""
+    """`AnswerForm` of these rows."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # names of the model that a body may have
 
     def check(self, rows: Iterable[InputRow]) -> None:
-        """Raises `RequestError` where two rows have one name: their answers would have, too."""
+        """Raise `RequestError` if two rows have one `custom_id`, and so would their answers."""
         seen: dict[str, int] = {}
         for row in rows:
             id = row.value.get("custom_id") if isinstance(row.value, dict) else None
@@ -51,45 +51,43 @@ class BatchLines:
     def job(self, row: InputRow, engine: Engine) -> Job:
         if row.problem is not None:
             raise RequestError(row.problem)
-        asked = object_at("the line", row.value)
-        check_only("the line", asked, _FIELDS)
-        id = text_at("custom_id", asked.get("custom_id"), "a text that names the line")
-        read, form = _route(asked)
-        generation = read(asked.get("body"), engine.policy)
+        line = object_at("the line", row.value)
+        check_only("the line", line, _FIELDS)
+        id = text_at("custom_id", line.get("custom_id"), "a text that names the line")
+        read, form = _route(line)
+        generation = read(line.get("body"), engine.policy)
         if generation.stream:
             raise RequestError("stream is true: a batch has whole answers")
         name = known_name(generation.model, self.names)
         answers = form(generation, name, engine.vocabulary)
 
         def answer(results: Sequence[Result]) -> AnswerRow:
-            return _answered(row.number, id, 200, answers.whole(results))
+            return _answer_row(row.number, id, 200, answers.whole(results))
 
         return Job(requests=generation.requests, answer=answer)
 
     def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
         id = row.value.get("custom_id") if isinstance(row.value, dict) else None
-        named = id if isinstance(id, str) else None
-        return _answered(row.number, named, status_of(error), describe_error(error))
+        id = id if isinstance(id, str) else None
+        return _answer_row(row.number, id, status_of(error), describe_error(error))
 
     def row_of(self, answer: AnswerRow) -> int:
-        return int(str(answer["id"]).removeprefix(_PREFIX))
+        return int(str(answer["id"]).removeprefix(_ID_PREFIX))
 
 
-def _route(
-    asked: Mapping[str, Any],
-) -> tuple[Callable[[Any, Policy], Generation], type[Answers]]:
-    if asked.get("method") not in (None, "POST"):
-        raise wrong("method", asked["method"], "POST")
-    url = asked.get("url")
+def _route(line: Mapping[str, Any]) -> tuple[Callable[[Any, Policy], Generation], type[Answers]]:
+    if line.get("method") not in (None, "POST"):
+        raise wrong("method", line["method"], "POST")
+    url = line.get("url")
     if not isinstance(url, str) or url not in _ROUTES:
         raise wrong("url", url, " or ".join(_ROUTES))
     return _ROUTES[url]
 
 
-def _answered(number: int, id: str | None, status: int, body: dict[str, Any]) -> AnswerRow:
-    """A line of the answers; `error` repeats what the body says where there is none."""
+def _answer_row(number: int, id: str | None, status: int, body: dict[str, Any]) -> AnswerRow:
+    """Make a line of the answers; `error` repeats the body's error unless `status` is 200."""
     return {
-        "id": f"{_PREFIX}{number:012}",
+        "id": f"{_ID_PREFIX}{number:012}",
         "custom_id": id,
         "response": {"status_code": status, "request_id": token_hex(16), "body": body},
         "error": None if status == 200 else body["error"],

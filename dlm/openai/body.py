@@ -1,18 +1,13 @@
-"""Reads of a JSON body that tell a client what was found, and what would have been right.
+"""Checks of a JSON body, whose errors name what was found and what would have been right.
 
-Knows JSON's types, and no field.
-
-From what a field says to a spec, within the limits of a policy.
-
-JSON that clients send, read only if that cannot take long.
-
-Python's interpreter does nothing else while it reads one text: not a step of anybody's request.
-How long it takes goes by the values and their keys, far more than by the length.
-
-Fields of a body that are read for what they are: those without an effect, and the unknown.
-
-A field that would change what an ordinary server answers, and changes nothing here, is refused
-unless its value asks for nothing. So nobody is given less than was asked for without being told.
+- Readers of JSON's types (`object_at`, `text_at`, ...), which know no field.
+- `make_spec` builds a spec from a field, within the limits of a policy.
+- `parse_json` refuses texts that would take long to parse: Python's interpreter runs no other code
+  meanwhile, so no request would advance. The time depends on the number of values and keys, far
+  more than on the length.
+- `check_fields` refuses unknown fields, and fields that would change the answer of an ordinary
+  server but have no effect here, unless their value is neutral. No client gets less than it
+  requested without an error.
 """
 
 import json
@@ -56,7 +51,7 @@ def flag_at(field: str, value: Any) -> bool | None:
 
 
 def check_only(field: str, found: Mapping[str, Any], known: Collection[str]) -> None:
-    """`RequestError` for what is there beside `known`."""
+    """Raise `RequestError` if `found` has a field that is not among `known`; null is ignored."""
     for name, value in found.items():
         if name not in known and value is not None:
             raise RequestError(f"{field}.{name!s:.40} is unknown: it takes {', '.join(known)}")
@@ -67,7 +62,7 @@ def wrong(field: str, found: Any, right: str) -> RequestError:
 
 
 def shown(value: Any) -> str:
-    """A value in a few words. Never recursive: a client may nest as deep as it likes."""
+    """Describe a value in a few words. Not recursive, since clients may nest without limit."""
     match value:
         case None:
             return "missing"
@@ -82,7 +77,8 @@ def shown(value: Any) -> str:
 
 
 def make_spec(field: str, policy: Policy, kind: str, source: Any, make: Callable[[], Spec]) -> Spec:
-    """What `make` makes of `source`, if the policy admits it."""
+    """Return the spec that `make` builds from `source`. Raises `RequestError` if the policy does
+    not admit it, or if it is no valid spec."""
     try:
         policy.admit(kind, source)
         return make()
@@ -92,15 +88,17 @@ def make_spec(field: str, policy: Policy, kind: str, source: Any, make: Callable
         raise RequestError(f"{field}: nested too deep") from error
 
 
-MOST_PARTS = 1 << 18  # about 50 ms at the most
+MOST_PARTS = 1 << 18  # at most about 50 ms to parse
 
 
 def parse_json(what: str, text: str | bytes) -> Any:
-    """The value of `text`, which errors call `what`. Raises `RequestError` for what is no JSON, or
-    has too many signs that begin a value, those within texts included: commas and opening brackets,
-    and twice the colons and braces, since to make an object takes longer."""
-    signs = text if isinstance(text, str) else text.decode("latin-1")
-    count = signs.count
+    """Return the value of `text`, which errors call `what`.
+
+    Raises `RequestError` if `text` is not JSON, or has too many characters that begin a value,
+    within strings too: commas and opening brackets, and twice the colons and opening braces, since
+    objects take longer.
+    """
+    count = (text if isinstance(text, str) else text.decode("latin-1")).count
     parts = count(",") + count("[") + 2 * (count(":") + count("{"))
     if parts > MOST_PARTS:
         raise RequestError(
@@ -114,10 +112,10 @@ def parse_json(what: str, text: str | bytes) -> Any:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
-# Labels of a request, which change no answer of OpenAI's either.
+# Fields that label a request; they change no answer of OpenAI's either.
 LABELS = frozenset(
     """user metadata safety_identifier prompt_cache_key prompt_cache_retention
     prompt_cache_options""".split()
@@ -130,9 +128,9 @@ _COMPLETE = "an answer ends where it is complete"
 _TEXT = "this server's models read and write text"
 _OWN = "a conversation is rendered by the model's own template"
 
-# By field: the values that ask for nothing, and why others are refused.
+# By field: its neutral values, and why others are refused.
 _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "top_p": ((1,), _LABELS),  # an answer that is no decision takes these
+    "top_p": ((1,), _LABELS),  # these three are refused for decisions only
     "top_k": ((-1, 0), _LABELS),
     "min_p": ((0,), _LABELS),
     "frequency_penalty": ((0,), _ENTROPY),
@@ -149,7 +147,7 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "prompt_logprobs": ((), _WHOLE),
     "min_tokens": ((0,), _COMPLETE),
     "ignore_eos": ((False,), _COMPLETE),
-    "include_stop_str_in_output": ((False,), "an answer ends in front of its stop"),
+    "include_stop_str_in_output": ((False,), "an answer ends before its stop"),
     "skip_special_tokens": ((True,), "control tokens are no text"),
     "spaces_between_special_tokens": ((True,), "control tokens are no text"),
     "truncate_prompt_tokens": ((), "a prompt is read whole or not at all"),
@@ -162,22 +160,22 @@ _NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "add_generation_prompt": ((True,), _OWN),
     "continue_final_message": ((False,), _OWN),
     "documents": (([],), _OWN),
-    "cache_salt": ((), "all requests share what is known of their prompts"),
-    "priority": ((0,), "who comes first is served first"),
+    "cache_salt": ((), "all requests share the cache of prompts"),
+    "priority": ((0,), "requests are served in the order of their arrival"),
     "service_tier": (("auto", "default", "flex", "priority", "scale"), "there is one tier"),
     "store": ((False, True), "nothing is stored here"),
-    "verbosity": (("low", "medium", "high"), "say it in the prompt"),
+    "verbosity": (("low", "medium", "high"), "write it in the prompt"),
     "modalities": ((["text"],), _TEXT),
     "audio": ((), _TEXT),
     "mm_processor_kwargs": (({},), _TEXT),
-    "prediction": ((), "nothing is predicted ahead"),
+    "prediction": ((), "predicted outputs are not used"),
     "web_search_options": ((), "this server searches nothing"),
 }
 _SCHEMA = (
     'a schema goes to response_format: {"type": "json_schema", "json_schema": {"name": ..., '
     '"schema": ...}}, or to structured_outputs.json'
 )
-_ELSEWHERE = {  # by field of other servers, or of OpenAI's until 2023: where it goes here
+_ELSEWHERE = {  # by field of other servers, or of OpenAI until 2023: what to send here
     **dict.fromkeys(
         "json_schema schema response_schema responseSchema output_schema output_format format json "
         "output_config text".split(),
@@ -199,7 +197,7 @@ _ELSEWHERE = {  # by field of other servers, or of OpenAI's until 2023: where it
     "structural_tag": "a structural tag goes to structured_outputs.structural_tag",
     **dict.fromkeys(
         ("extra_body", "extra_json"),
-        "clients send what it holds at the top of the body, where it goes: structured_outputs, say",
+        "send the fields that it holds at the top of the body, structured_outputs for one",
     ),
     **dict.fromkeys(
         ("max_output_tokens", "max_new_tokens", "num_predict", "n_predict"),
@@ -215,11 +213,12 @@ _ELSEWHERE = {  # by field of other servers, or of OpenAI's until 2023: where it
 }
 _KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 _GUIDED = "guided_"  # vLLM's fields of constraints until 2026
-_ALIKE = 0.8  # of two names, of which one is perhaps the other, misspelled
+_ALIKE = 0.8  # least similarity of an unknown name to a known one that it may stand for
 
 
 def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
-    """`RequestError` for a field that is neither `known` nor without an effect."""
+    """Raise `RequestError` for a field that is not among `known`, unless it is a label or its value
+    is neutral."""
     check_old(body, known)
     for field, value in body.items():
         if value is None or field in known or field in LABELS:
@@ -228,19 +227,19 @@ def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
             continue
         if field in _NEUTRAL:
             neutral, reason = _NEUTRAL[field]
-            if not any(type(value) in _like(one) and value == one for one in neutral):
-                said = f"{field} is {shown(value)}, which is not supported: {reason}"
-                raise RequestError(said, field=field)
+            if not any(type(value) in _equal_types(one) and value == one for one in neutral):
+                message = f"{field} is {shown(value)}, which is not supported: {reason}"
+                raise RequestError(message, field=field)
         else:
             name = f"{field!s:.60}"
             alike = get_close_matches(name.lower(), known, 1, _ALIKE)
-            meant = f", or send {alike[0]} if that is meant" if alike else ""
-            raise RequestError(f"{name} is unknown here: leave it out{meant}", field=name)
+            hint = f", or send {alike[0]} if that is meant" if alike else ""
+            raise RequestError(f"{name} is unknown here: leave it out{hint}", field=name)
 
 
 def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
-    """`RequestError` for a field that says here by another name, or in another place, what it is to
-    say; without it a constraint might be lost. An empty text says nothing."""
+    """Raise `RequestError` for a field that has another name or place here, so that no constraint
+    is lost. An empty text counts as left out."""
     for field, value in body.items():
         if value is None or value == "" or field in known:
             continue
@@ -253,6 +252,6 @@ def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
             raise RequestError(f"{name} is not supported: {place}", field=name)
 
 
-def _like(value: Any) -> tuple[type, ...]:
-    """Types of JSON values that may equal it: 1 is no true."""
+def _equal_types(value: Any) -> tuple[type, ...]:
+    """Types of JSON values that may equal `value`: 1 equals 1.0, but not true."""
     return (int, float) if type(value) is int else (type(value),)

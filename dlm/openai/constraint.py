@@ -1,6 +1,7 @@
-"""What a body says that the answer must be: in OpenAI's fields, and in vLLM's.
+"""Reader of the constraint in a body: from OpenAI's fields, and vLLM's.
 
-A `RequestError` says what a 400 should carry. A field that is null counts as left out.
+The message of a `RequestError` is meant for a response with status 400. A field that is null
+counts as left out.
 """
 
 import json
@@ -31,8 +32,8 @@ from dlm.openai.body import (
 from dlm.openai.tools import tools_of
 from dlm.policy import Policy
 
-_WRAPPER = ("name", "description", "schema", "strict")  # OpenAI's, around a schema
-_KEYWORDS = frozenset(  # of which a schema has one, if it says anything
+_WRAPPER = ("name", "description", "schema", "strict")  # fields of OpenAI's object around a schema
+_KEYWORDS = frozenset(  # every schema that constrains anything has one of these
     """type properties required additionalProperties patternProperties items prefixItems enum const
     anyOf allOf oneOf not if $ref $defs definitions $schema""".split()
 )
@@ -42,10 +43,10 @@ _LARK = re.compile(r"^[ \t]*[?!]*start(?:\.\d+)?[ \t]*:(?!:=)", re.MULTILINE)
 
 
 def constraint_of(body: Any, policy: Policy) -> Spec | None:
-    """The one constraint that `body` asks for, in whichever field; None for free text.
+    """Return the one constraint in `body`; None for free text.
 
-    Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them is
-    what an answer without calls must be. Raises `RequestError`.
+    Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them
+    constrains answers without calls. Raises `RequestError`.
     """
     body = object_at("the body", body)
     check_old(body)
@@ -53,12 +54,10 @@ def constraint_of(body: Any, policy: Policy) -> Spec | None:
         "response_format": _response_format(body, policy),
         "structured_outputs": _structured_outputs(body, policy),
     }
-    asked = {field: spec for field, spec in formats.items() if spec is not None}
-    if len(asked) > 1:
-        raise RequestError(
-            f"{' and '.join(asked)} each say what the answer must be: send one of them"
-        )
-    content = next(iter(asked.values()), None)
+    given = {field: spec for field, spec in formats.items() if spec is not None}
+    if len(given) > 1:
+        raise RequestError(f"{' and '.join(given)} each constrain the answer: send one of them")
+    content = next(iter(given.values()), None)
     return tools_of(body, policy, content) or content
 
 
@@ -66,50 +65,50 @@ def _response_format(body: Mapping[str, Any], policy: Policy) -> Spec | None:
     field = "response_format"
     if body.get(field) is None:
         return None
-    wanted = object_at(field, body[field])
-    match wanted.get("type"):
+    format = object_at(field, body[field])
+    match format.get("type"):
         case "text":
-            check_only(field, wanted, ("type",))
+            check_only(field, format, ("type",))
             return None
         case "json_object" | "json":
-            check_only(field, wanted, ("type", "schema"))
-            if wanted.get("schema") is not None:
-                return _json(f"{field}.schema", wanted["schema"], policy, lax=True)
+            check_only(field, format, ("type", "schema"))
+            if format.get("schema") is not None:
+                return _json(f"{field}.schema", format["schema"], policy, lax=True)
             return _json_object(field, True, policy)
         case "json_schema":
-            return _json_schema(field, wanted, policy)
+            return _json_schema(field, format, policy)
         case "structural_tag":
-            return _structural_tag(field, wanted, policy)
+            return _structural_tag(field, format, policy)
         case other:
             hint = f"; structured_outputs takes {other}" if other in tuple(_KINDS) else ""
-            if not _KEYWORDS.isdisjoint(wanted.keys() - {"type"}):
+            if not _KEYWORDS.isdisjoint(format.keys() - {"type"}):
                 hint = "; a schema goes to json_schema.schema beside the type json_schema"
             right = f"text, json_object, json_schema or structural_tag{hint}"
             raise wrong(f"{field}.type", other, right)
 
 
-def _json_schema(field: str, wanted: Mapping[str, Any], policy: Policy) -> Spec:
-    """A schema in OpenAI's wrapper; or, as other servers take it, without it, or with the wrapper's
-    fields beside the type."""
-    if wanted.get("json_schema") is None and wanted.get("schema") is not None:
-        check_only(field, wanted, ("type", *_WRAPPER))
-        named = {name: value for name, value in wanted.items() if name != "type"}
+def _json_schema(field: str, format: Mapping[str, Any], policy: Policy) -> Spec:
+    """Read a schema in OpenAI's wrapper, `{"json_schema": {"schema": ...}}`. As on other servers,
+    the wrapper's fields may stand beside `type`, and `json_schema` may be the schema itself."""
+    if format.get("json_schema") is None and format.get("schema") is not None:
+        check_only(field, format, ("type", *_WRAPPER))
+        wrapper = {name: value for name, value in format.items() if name != "type"}
     else:
-        check_only(field, wanted, ("type", "json_schema"))
+        check_only(field, format, ("type", "json_schema"))
         field = f"{field}.json_schema"
-        named = object_at(field, wanted.get("json_schema"))
-        if "schema" not in named and not _KEYWORDS.isdisjoint(named):
-            return _json(field, named, policy, lax=named.get("strict") is not True)
-        check_only(field, named, _WRAPPER)
+        wrapper = object_at(field, format.get("json_schema"))
+        if "schema" not in wrapper and not _KEYWORDS.isdisjoint(wrapper):
+            return _json(field, wrapper, policy, lax=wrapper.get("strict") is not True)
+        check_only(field, wrapper, _WRAPPER)
     for name, type_, right in (
         ("name", str, "text"),
         ("description", str, "text"),
         ("strict", bool, "true or false"),
     ):
-        if not isinstance(named.get(name), type_ | None):
-            raise wrong(f"{field}.{name}", named[name], right)
-    lax = named.get("strict") is not True
-    return _json(f"{field}.schema", named.get("schema"), policy, lax)
+        if not isinstance(wrapper.get(name), type_ | None):
+            raise wrong(f"{field}.{name}", wrapper[name], right)
+    lax = wrapper.get("strict") is not True
+    return _json(f"{field}.schema", wrapper.get("schema"), policy, lax)
 
 
 def _structured_outputs(body: Mapping[str, Any], policy: Policy) -> Spec | None:
@@ -119,12 +118,12 @@ def _structured_outputs(body: Mapping[str, Any], policy: Policy) -> Spec | None:
     outputs = {k: v for k, v in object_at(field, body[field]).items() if v is not None}
     if outputs.pop("whitespace_pattern", None) is not None:
         raise RequestError(
-            f"{field}.whitespace_pattern is not supported: disable_any_whitespace leaves out all "
-            "whitespace, and without it there is as much as models write"
+            f"{field}.whitespace_pattern is not supported: whitespace is free, or left out with "
+            "disable_any_whitespace"
         )
     flags = {name: flag_at(f"{field}.{name}", outputs.pop(name, None)) for name in _FLAGS}
     compact = flags["disable_any_whitespace"] is True
-    opened = flags["disable_additional_properties"] is False  # left out, objects are closed here
+    opened = flags["disable_additional_properties"] is False  # if it is left out, they are closed
     check_only(field, outputs, tuple(_KINDS))
     if len(outputs) != 1:
         got = " and ".join(outputs) or "none"
@@ -146,12 +145,13 @@ def _json(
     compact: bool = False,
     opened: bool = False,
 ) -> Spec:
-    """If `lax`, what a grammar cannot enforce is checked at the end rather than refused. `compact`
-    JSON has no whitespace; `opened` objects have other properties too, where the schema says so."""
+    """Make a spec of a schema. With `lax`, keywords that no grammar can enforce are checked at the
+    end rather than refused. `compact` JSON has no whitespace. With `opened`, objects may have
+    additional properties if the schema allows them."""
     if not isinstance(value, str | dict) or value == "":
         raise wrong(field, value, "a JSON schema; json_object takes any object")
     if isinstance(value, dict) and isinstance(value.get("schema"), dict):
-        # OpenAI's wrapper once more; read as a schema it would say nothing.
+        # OpenAI's wrapper, which as a schema would constrain nothing.
         value = value["schema"] if value.keys() <= set(_WRAPPER) else value
 
     def make() -> Spec:

@@ -1,7 +1,7 @@
-"""Bodies of `/v1/decisions`: what they ask, and what they are answered. No HTTP.
+"""Bodies of `/v1/decisions` and of their answers. No HTTP.
 
-A field that is null counts as left out. Choices may be true and false, which are told from texts of
-the same letters in answers, not by the model.
+A field that is null counts as left out. Choices may be true and false: the model sees them as the
+texts "true" and "false", and answers have them as booleans again.
 """
 
 import json
@@ -15,10 +15,10 @@ from dlm.decisions.questions import (
     Question,
     QuestionAnswer,
     RatingAnswer,
+    SelectionAnswer,
     at,
     question_of,
 )
-from dlm.decisions.questions import SelectionAnswer as Chosen
 from dlm.errors import RequestError
 from dlm.events import Decided
 from dlm.openai.body import check_fields, list_at, object_at, text_at, whole_at, wrong
@@ -34,42 +34,42 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionBody:
-    """What one body asks."""
+    """The questions of one body."""
 
     decision: Decision
-    kinds: tuple[str, ...]  # of its questions, as answers have them
-    model: str | None  # None: whichever there is
-    choices: tuple[dict[str, str | bool], ...]  # by question: what stands for which label
+    kinds: tuple[str, ...]  # types of its questions, as answers have them
+    model: str | None  # None: the server's only model
+    choices: tuple[dict[str, str | bool], ...]  # for each question, the client's choice by label
 
 
 def decision_body_of(body: Any) -> DecisionBody:
-    """What a body of `/v1/decisions` asks. Raises `RequestError`."""
+    """Read a body of `/v1/decisions`. Raises `RequestError`."""
     body = object_at("the body", body)
     check_fields(body, DECISION)
-    asked, choices = list[Question](), list[dict[str, str | bool]]()
-    for i, one in enumerate(list_at("questions", body.get("questions"))):
+    questions, choices = list[Question](), list[dict[str, str | bool]]()
+    for i, value in enumerate(list_at("questions", body.get("questions"))):
         with at(i):
-            question, labels = _question(one)
-        asked.append(question)
+            question, labels = _question(value)
+        questions.append(question)
         choices.append(labels)
     seed = whole_at("seed", body.get("seed")) or 0
+    request = Request(**_input(body.get("input")), seed=seed)
     return DecisionBody(
-        decision=Decision(request=Request(**_input(body.get("input")), seed=seed), questions=asked),
-        kinds=tuple(one.type for one in asked),
+        decision=Decision(request=request, questions=questions),
+        kinds=tuple(question.type for question in questions),
         model=model_of(body),
         choices=tuple(choices),
     )
 
 
-def decision_answer(inquiry: DecisionBody, decided: Decided, model: str) -> Body:
-    """The body of an answer. `model` is the name that the client knows it by."""
+def decision_answer(body: DecisionBody, decided: Decided, model: str) -> Body:
+    """Return the body of an answer. `model` is the model's name in it."""
     read, cached = sum(one.prompt_tokens for one in decided.answers), decided.stats.cached
-    told = zip(inquiry.kinds, inquiry.choices, decided.answers, strict=True)
     return {
         "model": model,
         "answers": [
-            {"type": kind, "name": one.name or None, **_said(one, choices)}
-            for kind, choices, one in told
+            {"type": kind, "name": answer.name or None, **_probabilities(answer, choices)}
+            for kind, choices, answer in zip(body.kinds, body.choices, decided.answers, strict=True)
         ],
         "usage": {
             "input_tokens": read,
@@ -81,15 +81,17 @@ def decision_answer(inquiry: DecisionBody, decided: Decided, model: str) -> Body
     }
 
 
-def _said(answer: QuestionAnswer, choices: Mapping[str, str | bool]) -> Body:
+def _probabilities(answer: QuestionAnswer, choices: Mapping[str, str | bool]) -> Body:
     match answer:
         case PredicateAnswer():
             return {"probability": answer.probability}
-        case Chosen():
-            said = answer.probabilities.items()
+        case SelectionAnswer():
             return {
                 "choice": choices[answer.choice],
-                "probabilities": [{"value": choices[v], "probability": p} for v, p in said],
+                "probabilities": [
+                    {"value": choices[value], "probability": p}
+                    for value, p in answer.probabilities.items()
+                ],
                 "confidence": answer.confidence,
             }
         case RatingAnswer(probabilities=levels):
@@ -105,32 +107,32 @@ def _said(answer: QuestionAnswer, choices: Mapping[str, str | bool]) -> Body:
 
 
 def _question(value: Any) -> tuple[Question, dict[str, str | bool]]:
-    """A question, and what the client calls its labels."""
-    asked = {name: one for name, one in object_at("a question", value).items() if one is not None}
-    if isinstance(asked.get("instructions"), list):
-        asked["instructions"] = _text("instructions", asked["instructions"])
+    """Return a question, and the client's choice by label."""
+    fields = {name: one for name, one in object_at("a question", value).items() if one is not None}
+    if isinstance(fields.get("instructions"), list):
+        fields["instructions"] = _text("instructions", fields["instructions"])
     names: dict[str, str | bool] = {}
-    if isinstance(asked.get("choices"), list):
-        asked["choices"] = [_choice(one) for one in asked["choices"]]
+    if isinstance(fields.get("choices"), list):
+        fields["choices"] = [_choice(one) for one in fields["choices"]]
         given = [one.get("value") for one in value["choices"] if isinstance(one, dict)]
-        names = {_written(one): one for one in given if isinstance(one, str | bool)}
-    question = question_of(asked)
+        names = {_label(one): one for one in given if isinstance(one, str | bool)}
+    question = question_of(fields)
     return question, {label.value: names.get(label.value, label.value) for label in question.labels}
 
 
 def _choice(value: Any) -> Any:
-    """What the model is to write is text."""
+    """Return a choice whose boolean `value` is replaced by its label."""
     if isinstance(value, dict) and isinstance(value.get("value"), bool):
-        return value | {"value": _written(value["value"])}
+        return value | {"value": _label(value["value"])}
     return value
 
 
-def _written(value: str | bool) -> str:
+def _label(value: str | bool) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
 def _input(value: Any) -> dict[str, Any]:
-    """Of a `Request`, what it is about: a text, or a conversation."""
+    """Return the fields of a `Request` for an input: a text, or a conversation."""
     if isinstance(value, list):
         messages = [_message(f"input[{i}]", one) for i, one in enumerate(list_at("input", value))]
         return {"messages": messages_of(messages, "input")}
@@ -138,17 +140,17 @@ def _input(value: Any) -> dict[str, Any]:
 
 
 def _message(field: str, value: Any) -> Body:
-    """A message as chats have it."""
+    """Return a message in the form of `/v1/chat/completions`."""
     message = {name: one for name, one in object_at(field, value).items() if name != "phase"}
     if (kind := message.pop("type", None)) not in (None, "message"):
-        raise wrong(f"{field}.type", kind, "message: what tools were called with is no input here")
+        raise wrong(f"{field}.type", kind, "message: calls of tools are no input here")
     if isinstance(message.get("content"), list):
         message["content"] = _text(f"{field}.content", message["content"])
     return message
 
 
 def _text(field: str, parts: list[Any]) -> str:
-    """Of parts, a line each at least; JSON as it is written."""
+    """Join the texts of `parts`, each beginning on a new line; JSON is written as text."""
     texts = []
     for i, value in enumerate(parts):
         part = object_at(f"{field}[{i}]", value)

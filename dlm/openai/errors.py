@@ -1,4 +1,4 @@
-"""What went wrong, as OpenAI's API says it: a status and a body."""
+"""Errors in OpenAI's form: a status and a body."""
 
 import re
 from typing import Any
@@ -36,20 +36,20 @@ _FIELDS = frozenset((*CHAT, *COMPLETION, *DECISION, *TOKENIZE, *TOKENIZE_CHAT, *
 
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
-    """`param` is the field of the request that it is about, if that is known."""
+    """Return the body of an error. `param` is the request's field that it is about, if known."""
     message, param = _sendable(message), None if param is None else _sendable(param)
     type_ = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
     return {"error": {"message": message, "type": type_, "param": param, "code": status}}
 
 
 def _sendable(text: str) -> str:
-    """A client may send half a surrogate pair, which is no text."""
+    """Escape lone surrogates, which a client may have sent and which cannot be encoded."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def status_of(error: Exception) -> int:
-    """400, 404 and 422 are the client's to mend: a body that cannot be served, a model that is not
-    there, an answer that could not be made. 429 and 503 may be otherwise later."""
+    """Return the HTTP status of an error: 400 for a body that cannot be served, 404 for an unknown
+    model, 422 for an answer that could not be made, 429 and 503 for what may succeed later."""
     match error:
         case UnknownModelError():
             return 404
@@ -69,7 +69,7 @@ def status_of(error: Exception) -> int:
 
 
 def describe_error(error: Exception) -> dict[str, Any]:
-    """The body for an error. Of what is not the client's affair it says nothing."""
+    """Return the body for an error. A status of 500 has no details of the error."""
     status = status_of(error)
     if status == 500:
         return error_body(status, "the request failed, by no fault of its own")
@@ -77,7 +77,8 @@ def describe_error(error: Exception) -> dict[str, Any]:
 
 
 def _field_of(error: Exception) -> str | None:
-    """The error says it, or its text begins with it."""
+    """Return the field an error is about: its `field`, or a known field that its text begins
+    with."""
     if isinstance(error, RequestError) and error.field is not None:
         return error.field
     named = _FIELD.match(str(error))

@@ -1,11 +1,9 @@
-"""Conversations as clients send them, as chat templates take them.
+"""Conversations of clients, turned into the form that chat templates take.
 
-Content is text, arguments are data, the result of a tool names its tool. What a model of text
-cannot read is refused. What clients leave in messages beside that, such as an earlier answer's
-reasoning, is not shown to the model; whether a message's `name` is shown is the template's to say,
-and Gemma's shows none.
-
-Whether a body lets the model reason first, and for how long.
+Content is text, arguments are data, and a tool's result names its tool. Content that a text model
+cannot read is refused. Other fields of messages, such as an earlier answer's reasoning, are not
+shown to the model. A message's `name` is passed to the template (Gemma's ignores it).
+`thinking_of` reads whether a body lets the model reason first, and for how many tokens.
 """
 
 from collections.abc import Mapping
@@ -23,7 +21,7 @@ _READ = {  # fields of a message that are read, by its role
     "tool": ("role", "content", "name", "tool_call_id"),
     "assistant": ("role", "content", "name", "tool_calls", "refusal"),
 }
-_LOST = {  # fields that hold a part of the conversation which would not be shown
+_LOST = {  # fields with a part of the conversation that the model would not see; why
     "audio": "this server's models read and write text",
     "images": "this server's models read and write text",
     "function_call": "use tool_calls",
@@ -31,15 +29,15 @@ _LOST = {  # fields that hold a part of the conversation which would not be show
 }
 _TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
-_ALIKE = 0.8  # of two names, of which one is perhaps the other, misspelled
+_ALIKE = 0.8  # least similarity of an unknown name to a missing one that it may stand for
 
 
 def messages_of(value: Any, field: str = "messages") -> list[dict[str, Any]]:
-    """The messages in a body's `field`. Raises `RequestError`.
+    """Return the messages in a body's `field`. Raises `RequestError`.
 
-    An assistant's earlier reasoning is not shown to the model again, as its own template wants it.
+    Earlier reasoning of the assistant is left out, as the model's template expects.
     """
-    called: dict[str, str] = {}  # tools, by the ids of their calls
+    called: dict[str, str] = {}  # names of tools by ids of their calls
     messages = []
     for i, message in enumerate(list_at(field, value)):
         where = f"{field}[{i}]"
@@ -59,7 +57,7 @@ def _message(field: str, message: dict[str, Any], called: dict[str, str]) -> dic
     if role == "assistant" and message.get("tool_calls"):
         read["tool_calls"] = _calls(f"{field}.tool_calls", message["tool_calls"], called)
     if role == "tool":
-        read |= _answered(field, message, called)
+        read |= _call_of_result(field, message, called)
     content = message.get("content")
     if content is None and role == "assistant":
         content = message.get("refusal") or ""
@@ -69,8 +67,8 @@ def _message(field: str, message: dict[str, Any], called: dict[str, str]) -> dic
 
 
 def _check_fields(field: str, message: Mapping[str, Any], read: tuple[str, ...]) -> None:
-    """`RequestError` for a field that is not read, if a part of the conversation is lost with it or
-    it is perhaps the name of one that is read and missing. Others are ignored, as elsewhere."""
+    """Raise `RequestError` for a field outside `read` if it holds a part of the conversation, or
+    may be a misspelled name of a missing field. Others are ignored."""
     missing = [name for name in read if message.get(name) is None]
     for name, value in message.items():
         if name in read or not value:
@@ -86,7 +84,7 @@ def _check_fields(field: str, message: Mapping[str, Any], read: tuple[str, ...])
 
 
 def _content(field: str, content: Any, role: str) -> str:
-    """Of parts, their texts: one line each at least. Parts that are thoughts are left out."""
+    """Return the content as text; parts each begin on a new line, and thoughts are left out."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -117,21 +115,22 @@ def _calls(field: str, value: Any, called: dict[str, str]) -> list[dict[str, Any
         name = text_at(f"{where}.function.name", function.get("name"), "a tool's name")
         id = text_at(f"{where}.id", call.get("id"), "text")
         called[id] = name
-        said = {"name": name, "arguments": arguments_of(function.get("arguments"))}
-        calls.append({"id": id, "type": "function", "function": said})
+        function = {"name": name, "arguments": arguments_of(function.get("arguments"))}
+        calls.append({"id": id, "type": "function", "function": function})
     return calls
 
 
-def _answered(field: str, message: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
-    """Which call the result of a tool belongs to."""
+def _call_of_result(
+    field: str, message: Mapping[str, Any], called: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the id and the tool of the call that a tool's result belongs to."""
     id = text_at(f"{field}.tool_call_id", message.get("tool_call_id"), "the id of a tool call")
     if id not in called:
         raise RequestError(f"{field}.tool_call_id is {id!r:.60}: no call before it has that id")
     return {"tool_call_id": id, "name": called[id]}
 
 
-# Tokens of reasoning at most, by `reasoning_effort`; from "low" on whole canvases of 256. "none"
-# does not think.
+# Most tokens of reasoning by `reasoning_effort`; from "low" on they fill canvases of 256.
 EFFORT = {
     "none": 0,
     "minimal": 64,
@@ -144,10 +143,10 @@ EFFORT = {
 
 
 def thinking_of(body: Mapping[str, Any]) -> tuple[bool, int | None]:
-    """Whether to think, and for how many tokens at most; None: as many as there is room for.
+    """Whether to think, and the most tokens for it; None: as many as fit.
 
-    `thinking_token_budget` goes before what `reasoning_effort` stands for, and a template's switch
-    `enable_thinking` before both, unless they leave no token. Raises `RequestError`.
+    `thinking_token_budget` overrides the budget of `reasoning_effort`. The template's switch
+    `enable_thinking` overrides both, unless the budget is 0. Raises `RequestError`.
     """
     effort, field = body.get("reasoning_effort"), "reasoning_effort"
     if effort is not None and (not isinstance(effort, str) or effort not in EFFORT):

@@ -1,9 +1,7 @@
-"""From the JSON body of an HTTP request to the generations that it asks for.
+"""Reader of JSON bodies: from the body of a chat or a completion to its requests.
 
-Knows bodies and policies, not HTTP: a `RequestError` says what a 400 should carry. A field that is
-null counts as left out, as clients send it.
-
-Which names a model goes by, and what a client is told that asks for another.
+This module knows bodies and policies, not HTTP: the message of a `RequestError` is meant for a
+response with status 400. A field that is null counts as left out, as clients send it.
 """
 
 import re
@@ -29,8 +27,8 @@ from dlm.openai.tools import choice_of, declared
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 
-UNLIMITED = -1  # as `max_tokens`, of llama.cpp and LM Studio: what an answer may have by default
-COMPLETION_TOKENS = 16  # of a completion that does not say how many, as OpenAI has it
+UNLIMITED = -1  # as `max_tokens`, from clients of llama.cpp and LM Studio: the server's default
+COMPLETION_TOKENS = 16  # default `max_tokens` of a completion, as OpenAI has it
 _SEEDS = 2**63
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -50,33 +48,33 @@ DETOKENIZE = ("model", "tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What one body asks for: a request for each choice, and how they are to be told of."""
+    """Content of one body: a request for each choice, and the form of their answers."""
 
     requests: tuple[Request, ...]
-    prompts: int = 1  # of which `requests` are the answers, as many of each
-    model: str | None = None  # None: whichever there is
-    id: str | None = None  # the client's name for it
+    prompts: int = 1  # number of prompts; `requests` has equally many for each, one after another
+    model: str | None = None  # None: the server's only model
+    id: str | None = None  # `request_id` of the body
     stream: bool = False
-    usage: bool = False  # a stream ends with what it cost
+    usage: bool = False  # a stream ends with the usage
     drafts: bool = False  # a stream shows canvases between passes
-    tokens_field: str = "max_tokens"  # the client's name for that field of its requests
-    reasoning: bool = True  # an answer tells what the model reasoned
+    tokens_field: str = "max_tokens"  # the body's name for `max_tokens` of its requests
+    reasoning: bool = True  # answers contain the model's reasoning
     named: bool = False  # a certain tool must be called
 
     def error(self, error: RequestError) -> RequestError:
-        """The error about one of the requests, by the client's names of its fields."""
+        """Return an error about one of the requests with the body's names of fields."""
         if error.field != "max_tokens" or self.tokens_field == "max_tokens":
             return error
-        said = str(error).replace("max_tokens", self.tokens_field)
-        return RequestError(said, field=self.tokens_field)
+        message = str(error).replace("max_tokens", self.tokens_field)
+        return RequestError(message, field=self.tokens_field)
 
 
 def request_of(body: Any, policy: Policy) -> Request:
-    """The one generation that `body` asks for.
+    """Return the one request in `body`.
 
-    `messages` is a conversation; `prompt` a user's message, or token ids that go to the model as
-    they are. Tools are declared to the model unless `tool_choice` is "none". How a server is to
-    answer (`stream`, `model`) is not read. Raises `RequestError`.
+    `messages` is a conversation. `prompt` is a user's message, or token ids that the model gets
+    unchanged. Tools are declared to the model unless `tool_choice` is "none". Fields about the
+    form of the answer (`stream`, `model`) are not read. Raises `RequestError`.
     """
     body = object_at("the body", body)
     check_fields(body, [*CHAT, "prompt"])
@@ -92,7 +90,7 @@ def request_of(body: Any, policy: Policy) -> Request:
 
 
 def chat_of(body: Any, policy: Policy) -> Generation:
-    """What a body of `/v1/chat/completions` asks for. Raises `RequestError`."""
+    """Read a body of `/v1/chat/completions`. Raises `RequestError`."""
     body = object_at("the body", body)
     check_fields(body, CHAT)
     if body.get("messages") is None:
@@ -101,14 +99,14 @@ def chat_of(body: Any, policy: Policy) -> Generation:
     fields.setdefault("max_tokens", policy.answer_tokens)
     fit = _tokens_of(body)[1] is None
     named = choice_of(body.get("tool_choice")).named is not None and bool(body.get("tools"))
-    shown_too = flag_at("include_reasoning", body.get("include_reasoning"))
+    reasoning = flag_at("include_reasoning", body.get("include_reasoning")) is not False
     requests = _choices([fields | {"fit": fit}], body, policy)
-    return _generation(requests, body, named=named, reasoning=shown_too is not False)
+    return _generation(requests, body, named=named, reasoning=reasoning)
 
 
 def completion_of(body: Any, policy: Policy) -> Generation:
-    """What a body of `/v1/completions` asks for: a text or tokens, or several of either, which the
-    model continues as they are. Raises `RequestError`."""
+    """Read a body of `/v1/completions`: a text or tokens, or a list of either, which the model
+    continues without a chat template. Raises `RequestError`."""
     body = object_at("the body", body)
     check_fields(body, COMPLETION)
     fields: dict[str, Any] = {"max_tokens": COMPLETION_TOKENS} | _fields(body, policy)
@@ -117,8 +115,8 @@ def completion_of(body: Any, policy: Policy) -> Generation:
     prompt = body.get("prompt")
     several = isinstance(prompt, list) and bool(prompt) and type(prompt[0]) is not int
     prompts = []
-    for i, one in enumerate(prompt if several else [prompt]):
-        read = _prompt(f"prompt[{i}]" if several else "prompt", one)
+    for i, value in enumerate(prompt if several else [prompt]):
+        read = _prompt(f"prompt[{i}]" if several else "prompt", value)
         prompts.append(fields | {"text" if isinstance(read, str) else "token_ids": read})
     return _generation(_choices(prompts, body, policy), body, prompts=len(prompts))
 
@@ -129,7 +127,7 @@ def model_of(body: Mapping[str, Any]) -> str | None:
 
 
 def _fields(body: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
-    """Of a `Request`, those that `body` says something of."""
+    """Return the fields of a `Request` that `body` sets."""
     constraint = constraint_of(body, policy)
     thinking, budget = thinking_of(body)
     fields: dict[str, Any] = {
@@ -154,20 +152,17 @@ def _fields(body: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
 def _choices(
     prompts: list[dict[str, Any]], body: Mapping[str, Any], policy: Policy
 ) -> tuple[Request, ...]:
-    """`n` requests for each prompt, each with a seed of its own."""
+    """Make `n` requests for each prompt, each with a seed of its own."""
     n = whole_at("n", body.get("n"))
     count = 1 if n is None else n
-    if not 1 <= count * len(prompts) <= policy.max_choices:
+    total = count * len(prompts)
+    if not 1 <= total <= policy.max_choices:
         several = f"prompt holds {len(prompts)} prompts of {count} answers each"
-        asked = several if len(prompts) > 1 else f"n is {count}"
-        raise RequestError(f"{asked}: it takes 1 to {policy.max_choices} answers together")
+        found = several if len(prompts) > 1 else f"n is {count}"
+        raise RequestError(f"{found}: it takes 1 to {policy.max_choices} answers together")
     seed = prompts[0].get("seed")
     first = randbelow(_SEEDS) if seed is None else seed
-    requests = []
-    for i in range(count * len(prompts)):
-        fields = prompts[i // count]
-        requests.append(Request(**{**fields, "seed": first + i}))
-    return tuple(requests)
+    return tuple(Request(**{**prompts[i // count], "seed": first + i}) for i in range(total))
 
 
 def _generation(
@@ -198,12 +193,12 @@ def _generation(
 
 
 def _stream_options(value: Any, stream: bool) -> dict[str, bool | None]:
-    """`include_obfuscation` pads chunks at OpenAI, `continuous_usage_stats` counts in each chunk at
-    vLLM; both are read, and chunks are as they are: usage comes with the last one."""
+    """Return the flags of `stream_options`. `include_obfuscation` (OpenAI) and
+    `continuous_usage_stats` (vLLM) are accepted without effect: usage comes with the last chunk."""
     if value is None:
         return {}
     if not stream:
-        raise RequestError("stream_options is there without stream: set stream to true")
+        raise RequestError("stream_options is given without stream: set stream to true")
     options = object_at("stream_options", value)
     known = ("include_usage", "drafts", "include_obfuscation", "continuous_usage_stats")
     check_only("stream_options", options, known)
@@ -211,17 +206,17 @@ def _stream_options(value: Any, stream: bool) -> dict[str, bool | None]:
 
 
 def _max_tokens(body: Mapping[str, Any], policy: Policy) -> int | None:
-    field, asked = _tokens_of(body)
-    if asked is not None and not 1 <= asked <= policy.max_answer_tokens:
-        most = policy.max_answer_tokens
-        right = ": it takes at least 1" if asked < 1 else f", and up to {most} are served here"
-        raise RequestError(f"{field} is {shown(asked)}{right}", field=field)
-    return asked
+    field, tokens = _tokens_of(body)
+    most = policy.max_answer_tokens
+    if tokens is not None and not 1 <= tokens <= most:
+        right = ": it takes at least 1" if tokens < 1 else f", and up to {most} are served here"
+        raise RequestError(f"{field} is {shown(tokens)}{right}", field=field)
+    return tokens
 
 
 def _tokens_of(body: Mapping[str, Any]) -> tuple[str, int | None]:
-    """The name and the value of the field that bounds an answer; None: it is left out, or
-    `UNLIMITED`."""
+    """Return the name and the value of the field that bounds an answer's tokens. The value is None
+    if the field is left out or `UNLIMITED`."""
     given = {
         field: tokens
         for field in ("max_completion_tokens", "max_tokens")
@@ -234,7 +229,7 @@ def _tokens_of(body: Mapping[str, Any]) -> tuple[str, int | None]:
 
 
 def _number_at(field: str, value: Any, right: str) -> float | None:
-    """Return a number. `right` names the range, which `Request` checks."""
+    """Return a number or None. `right` names the range, which only `Request` checks."""
     if value is not None and type(value) not in (int, float):
         raise wrong(field, value, right)
     return value
@@ -258,19 +253,19 @@ def _prompt(field: str, value: Any) -> str | list[int]:
 
 
 class UnknownModelError(RequestError):
-    """No model goes by that name: an HTTP 404."""
+    """Error for a model's name that is unknown here: an HTTP 404."""
 
 
-def known_name(asked: str | None, names: Sequence[str]) -> str:
-    """The name that the client knows the model by: the first, if it asks for none.
+def known_name(model: str | None, names: Sequence[str]) -> str:
+    """Return the model's name for a body's field `model`: the first of `names` if it is None.
 
-    Raises `UnknownModelError`.
+    Raises `UnknownModelError` if `model` is not among `names`.
     """
-    if asked is None:
+    if model is None:
         return names[0]
-    if asked not in names:
+    if model not in names:
         raise UnknownModelError(
-            f"The model {asked!r:.100} does not exist here: it takes {', '.join(names)}",
+            f"The model {model!r:.100} does not exist here: it takes {', '.join(names)}",
             field="model",
         )
-    return asked
+    return model

@@ -1,11 +1,8 @@
-"""Which tools a body offers, and which of them must be called.
+"""Tools of a body, and arguments of earlier calls.
 
-Knows the fields `tools`, `tool_choice` and `parallel_tool_calls`.
-
-Arguments of calls in a conversation: data where they are a JSON object, else the text they were.
-
-Another model may have written them, or a stream may have been cut: whatever they are, the model has
-to see them, and the turn that went wrong is no reason to refuse all later ones.
+`tools_of` reads the fields `tools`, `tool_choice` and `parallel_tool_calls`. `arguments_of` reads
+the arguments of a call in a conversation and never refuses them: another model may have written
+them, or a stream may have been cut, and one broken turn must not make all later turns fail.
 """
 
 import json
@@ -35,23 +32,23 @@ _ALLOWED = '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
-    """What `tool_choice` says."""
+    """Content of `tool_choice`."""
 
-    mode: str  # one of none, auto and required
+    mode: str  # none, auto or required
     named: str | None = None  # the one tool that must be called
-    allowed: tuple[str, ...] | None = None  # those that may be called; None: all
+    allowed: tuple[str, ...] | None = None  # tools that may be called; None: all
 
 
 def tools_of(body: Mapping[str, Any], policy: Policy, content: Spec | None) -> Spec | None:
-    """What an answer with tools must be; None: they are not there, or not to be called.
+    """Return the spec of an answer with tools; None if there are no tools, or none may be called.
 
-    `content` is what an answer without calls must be. Raises `RequestError`.
+    `content` is the spec of answers without calls; None: free text. Raises `RequestError`.
     """
     parallel = flag_at("parallel_tool_calls", body.get("parallel_tool_calls"))
     choice = choice_of(body.get("tool_choice"))
     if body.get("tools") in (None, []):
         if choice.mode == "required" or choice.allowed is not None:
-            raise RequestError("tool_choice asks for a call, and there are no tools")
+            raise RequestError("tool_choice needs tools, and there are no tools")
         return None
     tools = _offered(body["tools"])
     if choice.mode == "none":
@@ -73,7 +70,7 @@ def tools_of(body: Mapping[str, Any], policy: Policy, content: Spec | None) -> S
 
 
 def _offered(value: Any) -> list[dict[str, Any]]:
-    """Tools in OpenAI's form. What their names and schemas may be is for `Tools` to say."""
+    """Check that tools have OpenAI's form. `Tools` checks their names and schemas."""
     tools = list_at("tools", value)
     for i, tool in enumerate(tools):
         if (kind := object_at(f"tools[{i}]", tool).get("type")) != "function":
@@ -90,14 +87,14 @@ def _offered(value: Any) -> list[dict[str, Any]]:
 
 
 def declared(body: Mapping[str, Any]) -> list[Any]:
-    """The tools that the model is shown: all, unless none may be called."""
+    """Return the tools that the model is shown: all, or none if none may be called."""
     if body.get("tools") in (None, []) or choice_of(body.get("tool_choice")).mode == "none":
         return []
     return list(body["tools"])
 
 
 def choice_of(value: Any) -> ToolChoice:
-    """Raises `RequestError` for what `tool_choice` does not take."""
+    """Read the field `tool_choice`. Raises `RequestError`."""
     if value is None:
         return ToolChoice(mode="auto")
     if isinstance(value, str) and value in _MODES:
@@ -125,18 +122,18 @@ def _allowed(value: Any) -> ToolChoice:
 
 
 def _name(tool: Any) -> str | None:
-    """The name of a tool, if it has one."""
+    """Return the name of a tool in OpenAI's form; None if it has none."""
     function = tool.get("function") if isinstance(tool, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else None
 
 
-_DEEPEST = 64  # levels; templates write values recursively
+_DEEPEST = 64  # levels of nesting; templates write values recursively
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def arguments_of(value: Any) -> dict[str, Any] | str:
-    """The arguments as an object; or as a text, if they are none that a template can write."""
+    """Return arguments as an object; as text if they are no object that a template can write."""
     if value in (None, ""):
         return {}
     if isinstance(value, str):
@@ -153,14 +150,14 @@ def arguments_of(value: Any) -> dict[str, Any] | str:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON data is not too deep, and its texts are texts."""
+    """Whether JSON data is at most `_DEEPEST` levels deep and has no lone surrogates."""
     waiting = [(0, value)]
     while waiting:
-        depth, one = waiting.pop()
-        if depth > _DEEPEST or (isinstance(one, str) and _SURROGATES.search(one)):
+        depth, value = waiting.pop()
+        if depth > _DEEPEST or (isinstance(value, str) and _SURROGATES.search(value)):
             return False
-        if isinstance(one, dict):
-            waiting += [(depth + 1, inner) for pair in one.items() for inner in pair]
-        elif isinstance(one, list):
-            waiting += [(depth + 1, inner) for inner in one]
+        if isinstance(value, dict):
+            waiting += [(depth + 1, inner) for pair in value.items() for inner in pair]
+        elif isinstance(value, list):
+            waiting += [(depth + 1, inner) for inner in value]
     return True

@@ -221,7 +221,7 @@ def test_labels_and_values_that_ask_for_nothing_are_taken():
         ({"n": 17}, "n is 17: it takes 1 to 16 answers"),
         ({"n": "2"}, "n is '2': it takes a whole number"),
         ({"stream": 1}, "stream is 1: it takes true or false"),
-        ({"stream_options": {}}, "stream_options is there without stream"),
+        ({"stream_options": {}}, "stream_options is given without stream"),
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage is unknown"),
         (
             {"stream": True, "stream_options": {"include_usage": "yes"}},
