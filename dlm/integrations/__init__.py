@@ -1,6 +1,6 @@
 """dlm inside other libraries: transformers' `generate`, causal models of transformers, Ray, vLLM.
 
-Modules are imported when they are first asked for: each needs a library that takes seconds.
+Each module is imported when it is first accessed, since its library takes seconds to import.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Any causal language model of transformers, for `Autoregressive` decoding: to compare models.
+"""Causal language models of transformers, for `Autoregressive` decoding: to compare models.
 
-Requests are read one after the other, each in a forward pass of its own: padding would make what
-one of them gets depend on the others. Nothing is shared between requests.
+Each request has a forward pass of its own: with padding, its result would depend on the others.
+Nothing is shared between requests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ from dlm.errors import DlmError
 
 
 def cache_name(model: PreTrainedModel) -> str:
-    """Return what a model's `forward` calls its cache: `cache` from transformers 5.24 on."""
+    """Return the name of a `forward`'s cache parameter: `cache` from transformers 5.24 on."""
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 class TransformersLM:
-    """What `AutoModelForCausalLM.from_pretrained` returns, as an engine wants a model.
+    """Adapter of what `AutoModelForCausalLM.from_pretrained` returns, for an engine.
 
     model = TransformersLM(AutoModelForCausalLM.from_pretrained(name))
     chat = Chat(AutoTokenizer.from_pretrained(name))
@@ -44,7 +44,7 @@ class TransformersLM:
         return self._model.device
 
     def generation_config(self) -> dict[str, Any]:
-        """What the model says of its stop and padding tokens, for `DecodeConfig.from_hf`."""
+        """Return the model's stop and padding tokens, for `DecodeConfig.from_hf`."""
         settings = self._model.generation_config
         stops, pad = settings.eos_token_id, settings.pad_token_id
         if stops is None:
@@ -59,10 +59,10 @@ class TransformersLM:
     def predict(
         self, tokens: Mapping[int, Sequence[int]], last: Mapping[int, int], cache: "SlotCaches"
     ) -> Float[Tensor, "n V"]:
-        """As `dlm.loop.causal.CausalLM` says."""
+        """Predict as `dlm.loop.causal.CausalLM.predict` does."""
         logits = {}
-        for slot, some in tokens.items():
-            keep, ids = last.get(slot, 1), torch.tensor([list(some)], device=self.device)
+        for slot, new in tokens.items():
+            keep, ids = last.get(slot, 1), torch.tensor([list(new)], device=self.device)
             past = {self._cache_name: cache.past[slot]}
             out = self._model(ids, **past, use_cache=True, logits_to_keep=keep)
             logits[slot] = out.logits[0, -keep:, : self.vocab_size]
@@ -72,10 +72,10 @@ class TransformersLM:
 
 
 class SlotCaches:
-    """A cache of transformers for each slot."""
+    """Caches of transformers, one for each slot."""
 
-    capacity: int | None = None
-    usage = 0.0  # of no fixed amount of memory
+    capacity: int | None = None  # no bound
+    usage = 0.0  # no share, since there is no bound
 
     def __init__(self, config: Any, slots: int):
         self._config = config
@@ -88,18 +88,18 @@ class SlotCaches:
         return True
 
     def reserve(self, slot: int, tokens: int) -> None:
-        """Memory is taken when it is needed."""
+        """Do nothing: memory is allocated when it is needed."""
 
     def attach(self, slot: int, tokens: Sequence[int]) -> int | None:
         return 0
 
     def rewind(self, slot: int, length: int) -> int:
-        """Keep the first `length` tokens; none, where a layer has forgotten what is too old."""
-        gone = self.length(slot) - length
-        if gone:
+        """Keep the first `length` tokens, and return the number of tokens kept: none if a sliding
+        window has dropped some that would be needed."""
+        if excess := self.length(slot) - length:
             try:
-                self.past[slot].crop(-gone)
-            except RuntimeError:  # a sliding window has moved on
+                self.past[slot].crop(-excess)
+            except RuntimeError:  # a sliding window has dropped tokens
                 self.past[slot] = self._empty()
         return self.length(slot)
 

@@ -1,6 +1,7 @@
-"""From one body to its answer, whole or as a stream of server-sent events.
+"""HTTP answers to a body whose requests run in an `AsyncEngine`.
 
-The events of several requests, as they come.
+`answer` sends a generation whole or as server-sent events; `await_decision` awaits a decision.
+`MergedEvents` yields the events of several requests in the order in which they arrive.
 """
 
 import asyncio
@@ -23,23 +24,23 @@ from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine, EventStream
 from dlm.serving.guard import Arrival, ClientGoneError, note, until_disconnected
 
-NumberedEvent = tuple[int, Event] | None  # of which request; None: nothing happened for a while
+NumberedEvent = tuple[int, Event] | None  # number of the request; None: no event for a while
 
 
 class MergedEvents:
-    """Ends when all streams have. Closing it closes them, whether anything was read or not."""
+    """Events of several streams. It ends when all streams have ended; closing it closes them."""
 
     def __init__(self, streams: Sequence[EventStream], silence: float):
-        """After so many seconds of `silence` it tells of that."""
+        """After `silence` seconds without an event, None is yielded."""
         self._streams, self._silence = streams, silence
-        self._told: deque[tuple[int, Event]] = deque()
+        self._events: deque[tuple[int, Event]] = deque()
         self._waiting = {asyncio.ensure_future(_next(one)): i for i, one in enumerate(streams)}
 
     def __aiter__(self) -> "MergedEvents":
         return self
 
     async def __anext__(self) -> NumberedEvent:
-        while not self._told:
+        while not self._events:
             if not self._waiting:
                 raise StopAsyncIteration
             done, _ = await asyncio.wait(
@@ -49,12 +50,12 @@ class MergedEvents:
                 return None
             for task in done:
                 self._take(task)
-        return self._told.popleft()
+        return self._events.popleft()
 
     def _take(self, task: "asyncio.Task[Event | None]") -> None:
         i, event = self._waiting.pop(task), task.result()
         if event is not None:
-            self._told.append((i, event))
+            self._events.append((i, event))
             self._waiting[asyncio.ensure_future(_next(self._streams[i]))] = i
 
     def close(self) -> None:
@@ -68,7 +69,8 @@ async def _next(stream: EventStream) -> Event | None:
     return await anext(stream, None)
 
 
-_STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy holds it back
+# Headers that keep proxies from buffering a stream.
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 async def answer(
@@ -77,12 +79,15 @@ async def answer(
     generation: Generation,
     answers: Answers,
     silence: float,
-    came: Arrival,
+    arrival: Arrival,
 ) -> Response:
-    """Raises what the requests fail with, before anything was sent. After so many seconds of
-    `silence` a stream begins all the same, and later says that it lives."""
+    """Run the requests of `generation`, and return its answer.
+
+    A stream begins at the first event, or after `silence` seconds without one, and later sends a
+    comment after each such silence. An error before the stream begins is raised.
+    """
     opening = engine.open(
-        generation.requests, generation.drafts, came.size, came.at, client=came.client
+        generation.requests, generation.drafts, arrival.size, arrival.at, client=arrival.client
     )
     try:
         streams = await until_disconnected(request, opening, _close)
@@ -99,17 +104,18 @@ async def answer(
     except BaseException:
         events.close()
         raise
-    return _EventResponse(events, _sent(events, first, answers, generation))
+    return _EventResponse(events, _server_sent(events, first, answers, generation))
 
 
 async def await_decision(
-    request: Request, engine: AsyncEngine, decision: Decision, came: Arrival
+    request: Request, engine: AsyncEngine, decision: Decision, arrival: Arrival
 ) -> Decided:
-    """Raises what the decision fails with."""
-    opening = engine.open([decision], size=came.size, arrived=came.at, client=came.client)
+    """Run a decision, and return its end. Raises the error that it fails with."""
+    size, arrived, client = arrival.size, arrival.at, arrival.client
+    opening = engine.open([decision], size=size, arrived=arrived, client=client)
     (events,) = await until_disconnected(request, opening, _close)
     try:
-        end = await until_disconnected(request, anext(events))  # there are no others
+        end = await until_disconnected(request, anext(events))  # the only event of a decision
     finally:
         events.close()
     if isinstance(end, Failed):
@@ -125,10 +131,10 @@ def _close(streams: list[EventStream]) -> None:
 
 
 class _EventResponse(StreamingResponse):
-    """Ends with the connection: at once, not when something is to be sent, which may take long."""
+    """Stream that ends as soon as the connection does, not only when it next sends something."""
 
     def __init__(self, events: MergedEvents, chunks: AsyncIterator[str]):
-        super().__init__(chunks, media_type="text/event-stream", headers=_STREAMED)
+        super().__init__(chunks, media_type="text/event-stream", headers=_STREAM_HEADERS)
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +152,7 @@ async def _never() -> Message:
 
 
 async def _results(events: MergedEvents) -> list[Result]:
-    """Raises what the first of the requests that fail fails with."""
+    """Return the results of all requests, in order. Raises the error of the first that fails."""
     results: dict[int, Result] = {}
     async for one in events:
         if one is not None and isinstance(one[1], Failed):
@@ -156,10 +162,10 @@ async def _results(events: MergedEvents) -> list[Result]:
     return [results[i] for i in range(len(results))]
 
 
-async def _sent(
+async def _server_sent(
     events: MergedEvents, first: NumberedEvent, answers: Answers, generation: Generation
 ) -> AsyncIterator[str]:
-    """Server-sent events. One request that fails ends all of them, with its error."""
+    """Yield server-sent events. If a request fails, its error ends all of them."""
     for chunk in answers.first_chunks():
         yield _event(chunk)
     try:
@@ -174,7 +180,7 @@ async def _sent(
     except StopAsyncIteration:
         if generation.usage:
             yield _event(answers.usage_chunk())
-    except Exception as error:  # its status has been sent: the stream itself must tell of it
+    except Exception as error:  # the status has been sent, so the error is an event
         note(error)
         yield _event(describe_error(error))
     yield "data: [DONE]\n\n"

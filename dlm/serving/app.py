@@ -1,14 +1,8 @@
-"""The routes of a server, answered by one engine.
+"""FastAPI application of a server in OpenAI's form.
 
-The routes of a server in OpenAI's form, whoever it is that answers them.
-
-A name for every request, in the header of its answer: the client's own, or one made here.
-
-What a prompt begins with, as a name: prompts that begin alike have the same.
-
-So they can be sent where the beginning is encoded already. Knows bodies, and no tokens.
-
-Errors that nobody foresaw, answered within all other middleware: its headers are theirs too.
+`Routes` has a method for each route, and `application` builds the app around one. `Service` serves
+the routes with one engine in this process; other implementations may pass requests on, to where
+`prefix_of` finds the beginning of the prompt encoded already. This module knows bodies, no tokens.
 """
 
 import json
@@ -51,34 +45,39 @@ ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 class UnexpectedErrors:
-    """ASGI middleware. A framework answers such errors outside of all middleware."""
+    """ASGI middleware that answers unexpected errors with `handler`.
+
+    It is the innermost one, so that the answers pass through all other middleware. FastAPI's own
+    handler would answer outside of it, without its headers.
+    """
 
     def __init__(self, app: ASGIApp, handler: ErrorHandler):
         self._app, self._handler = app, handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        answer_begun = False
 
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def watched_send(message: Message) -> None:
+            nonlocal answer_begun
+            answer_begun = True
             await send(message)
 
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, watched_send)
         except Exception as error:
-            if begun or scope["type"] != "http":
+            if answer_begun or scope["type"] != "http":
                 raise
             answer = await self._handler(Request(scope), error)
             await answer(scope, receive, send)
 
 
-_HEADER = "X-Request-Id"
-_NAME = re.compile(r"[\x21-\x7e]{1,128}")
+_ID_HEADER = "X-Request-Id"
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class RequestIds:
-    """ASGI middleware."""
+    """ASGI middleware that puts an id into the header of every answer: the client's, or a new
+    one."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -87,28 +86,28 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(_HEADER, "")
-        name = given if _NAME.fullmatch(given) else token_hex(16)
+        given = Headers(scope=scope).get(_ID_HEADER, "")
+        id = given if _ID.fullmatch(given) else token_hex(16)
 
-        async def send_named(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[_HEADER] = name
+                MutableHeaders(scope=message)[_ID_HEADER] = id
             await send(message)
 
-        await self._app(scope, receive, send_named)
+        await self._app(scope, receive, send_with_id)
 
 
 _PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-_POLICY = (  # the page asks this server, and nobody else
+_PAGE_POLICY = (  # the page may connect to this server only
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_READ = ["GET", "HEAD"]
+_READ_METHODS = ["GET", "HEAD"]
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Routes(ABC):
-    """What is answered under each route."""
+    """Handlers of all routes."""
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -116,7 +115,7 @@ class Routes(ABC):
 
     @abstractmethod
     def serving(self, app: FastAPI) -> AbstractAsyncContextManager[None]:
-        """Around all that is served, in the event loop that serves."""
+        """Return a context that is open while the app serves, in its event loop."""
 
     @abstractmethod
     async def chat(self, request: Request) -> Response: ...
@@ -141,13 +140,13 @@ class Routes(ABC):
 
     @abstractmethod
     async def health(self, request: Request) -> Response:
-        """Empty where all is well."""
+        """Return an empty answer if requests are being served, else a status of 503."""
 
     @abstractmethod
     async def read_metrics(self) -> Response: ...
 
     async def page(self) -> Response:
-        return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
+        return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _PAGE_POLICY})
 
     async def version(self) -> Response:
         return JSONResponse({"version": version("dlm")})
@@ -159,9 +158,9 @@ class Routes(ABC):
         return JSONResponse(body, error.status_code, dict(error.headers or {}))
 
     async def on_error(self, request: Request, error: Exception) -> Response:
-        """Whatever a request fails with."""
+        """Answer a request that failed with `error`."""
         if isinstance(error, ClientGoneError):
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # it is not sent: the client has gone
         note(error)
         status = status_of(error)
         wait = {"Retry-After": str(self.settings.retry_after)} if status in (429, 503) else None
@@ -172,7 +171,7 @@ def application(service: Routes) -> FastAPI:
     settings = service.settings
     app = FastAPI(
         title="dlm",
-        openapi_url=None,  # and with it the pages that would load scripts from elsewhere
+        openapi_url=None,  # without it there are no docs pages, which load scripts from elsewhere
         root_path=settings.root_path,
         lifespan=service.serving,
         redirect_slashes=False,
@@ -180,24 +179,24 @@ def application(service: Routes) -> FastAPI:
     guard = service.guard
     guarded = APIRouter(dependencies=[Depends(guard.check_key)], redirect_slashes=False)
     typed = [Depends(guard.check_type)]
-    for path, work in {
+    for path, handler in {
         "/v1/chat/completions": service.chat,
         "/v1/completions": service.complete,
         "/v1/decisions": service.decide,
         "/tokenize": service.tokenize,
         "/detokenize": service.detokenize,
     }.items():
-        guarded.add_api_route(path, work, methods=["POST"], dependencies=typed)
-    guarded.add_api_route("/v1/models", service.models, methods=_READ)
-    guarded.add_api_route("/v1/models/{name:path}", service.model, methods=_READ)
+        guarded.add_api_route(path, handler, methods=["POST"], dependencies=typed)
+    guarded.add_api_route("/v1/models", service.models, methods=_READ_METHODS)
+    guarded.add_api_route("/v1/models/{name:path}", service.model, methods=_READ_METHODS)
     app.include_router(guarded)
-    for path, work in {
+    for path, handler in {
         "/": service.page,
         "/health": service.health,
         "/metrics": service.read_metrics,
         "/version": service.version,
     }.items():
-        app.add_api_route(path, work, methods=_READ)
+        app.add_api_route(path, handler, methods=_READ_METHODS)
     app.add_exception_handler(HTTPException, service.on_http_error)
     for kind in (DlmError, ClientGoneError):
         app.add_exception_handler(kind, service.on_error)
@@ -213,21 +212,21 @@ def application(service: Routes) -> FastAPI:
     return app
 
 
-_RESERVED = 8  # the share of the queue, one in so many places, for clients with no request in it
+_RESERVED = 8  # one in `_RESERVED` places of the queue is kept for clients without a request in it
 BodyReader = Callable[[Any, Policy], Generation]
 T = TypeVar("T")
 
 
 class Service(Routes):
-    """Answered by one engine, which is ended when the application is."""
+    """Handlers that use one engine, which is closed when the application ends."""
 
     def __init__(self, engine: Engine, settings: Settings):
         super().__init__(settings)
         self._engine = engine
-        L = getattr(engine.model, "canvas_length", 0)  # left to right, there may be none
+        L = getattr(engine.model, "canvas_length", 0)  # left-to-right models have none
         self.metrics = Metrics(settings.names[0], L, lambda: engine.occupancy)
         self.engine: AsyncEngine  # while it serves
-        self._policy: Policy  # the engine's, for no more answers than may ever be under way
+        self._policy: Policy  # the engine's, with no more answers for a body than may run and wait
 
     @asynccontextmanager
     async def serving(self, app: FastAPI) -> AsyncIterator[None]:
@@ -253,16 +252,16 @@ class Service(Routes):
         return await self._generate(request, completion_of, TextAnswers)
 
     async def _generate(self, request: Request, read: BodyReader, form: type[Answers]) -> Response:
-        generation, came = await self._read(request, lambda body: read(body, self._policy))
-        answers = form(generation, self._named(generation.model), self._engine.vocabulary)
+        generation, arrival = await self._read(request, lambda body: read(body, self._policy))
+        answers = form(generation, self._name(generation.model), self._engine.vocabulary)
         silence = self.settings.keep_alive
-        return await answer(request, self.engine, generation, answers, silence, came)
+        return await answer(request, self.engine, generation, answers, silence, arrival)
 
     async def decide(self, request: Request) -> Response:
-        inquiry, came = await self._read(request, decision_body_of)
-        name = self._named(inquiry.model)
-        end = await await_decision(request, self.engine, inquiry.decision, came)
-        return JSONResponse(decision_answer(inquiry, end, name))
+        body, arrival = await self._read(request, decision_body_of)
+        name = self._name(body.model)
+        decided = await await_decision(request, self.engine, body.decision, arrival)
+        return JSONResponse(decision_answer(body, decided, name))
 
     async def tokenize(self, request: Request) -> Response:
         return (await self._read(request, self._tokens(tokenized)))[0]
@@ -273,13 +272,13 @@ class Service(Routes):
     def _tokens(self, work: Callable[[Engine, Mapping[str, Any]], Any]) -> Callable[[Any], Any]:
         def read(body: Any) -> Any:
             body = object_at("the body", body)
-            self._named(model_of(body))
-            return JSONResponse(work(self._engine, body))  # rendered here, in that thread
+            self._name(model_of(body))  # raises if it is unknown
+            return JSONResponse(work(self._engine, body))  # rendered here, in the reader's thread
 
         return read
 
     async def _read(self, request: Request, read: Callable[[Any], T]) -> tuple[T, Arrival]:
-        """What is made of the body, in a thread for such things."""
+        """Return what `read`, in a thread, makes of the body's JSON, and the body's arrival."""
         begun = perf_counter()
         client = self.guard.client(request)
         async with self.guard.body(request) as raw:
@@ -288,7 +287,7 @@ class Service(Routes):
             )
             return await until_disconnected(request, reading), Arrival(len(raw), client, begun)
 
-    def _named(self, model: str | None) -> str:
+    def _name(self, model: str | None) -> str:
         return known_name(model, self.settings.names)
 
     async def models(self, request: Request) -> Response:
@@ -296,12 +295,11 @@ class Service(Routes):
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request, name: str) -> Response:
-        return JSONResponse(self._card(self._named(name)))
+        return JSONResponse(self._card(self._name(name)))
 
     def _card(self, name: str) -> dict[str, Any]:
-        most = self._engine.model.max_positions
         card = {"id": name, "object": "model", "created": 0, "owned_by": "dlm"}
-        return card | {"max_model_len": most}
+        return card | {"max_model_len": self._engine.model.max_positions}
 
     async def health(self, request: Request) -> Response:
         problem = self.engine.problem
@@ -312,17 +310,18 @@ class Service(Routes):
 
 
 def app_of(engine: Engine, settings: Settings) -> tuple[FastAPI, Service]:
-    """An application that ends the engine when it ends."""
+    """Return an application that closes the engine when it ends, and its handlers."""
     service = Service(engine, settings)
     return application(service), service
 
 
-_MOST = 1024  # characters that count: some 200 tokens, a dozen pages of the cache
+_PREFIX_LENGTH = 1024  # characters: some 200 tokens, a dozen pages of the cache
 
 
 def prefix_of(raw: bytes) -> str:
-    """A digest of a body's tools, instructions and first message of a user, up to 1,024 characters:
-    later turns of a conversation do not change it. Of a body that is none, something."""
+    """Return a digest of the beginning of a body's prompt: tools, instructions and first message of
+    a user, up to 1,024 characters. Later turns of a conversation do not change it. Every body that
+    is no JSON object has the same digest."""
     try:
         body = parse_json("the body", raw)
     except RequestError:
@@ -343,4 +342,4 @@ def _opening(messages: list[Any]) -> Iterator[Any]:
 
 
 def _digest(text: str) -> str:
-    return blake2b(text[:_MOST].encode(), digest_size=8).hexdigest()
+    return blake2b(text[:_PREFIX_LENGTH].encode(), digest_size=8).hexdigest()

@@ -1,11 +1,8 @@
-"""An engine for an event loop: a thread of its own steps it, and readers wait for their events.
+"""Asynchronous engine: a thread steps it, and readers in an event loop await events.
 
-Knows no HTTP. What a client sends is read, limited, tokenized and compiled neither in the event
-loop nor in the thread that steps.
-
-Requests that are prepared in threads, for a client that may leave meanwhile.
-
-The events of one request, for one reader in an event loop.
+Requests are parsed, checked, tokenized and compiled in further threads, neither in the event loop
+nor in the thread that steps. A client may leave at any time, also while its requests are being
+prepared. This module knows no HTTP.
 """
 
 import asyncio
@@ -30,20 +27,20 @@ from dlm.serving.settings import LARGE
 
 
 class PreparedRequests:
-    """Around their preparation: where that ends with an error, all of them are discarded, those too
-    that a thread comes to, or ends, later."""
+    """Context in which several requests are prepared. If it ends with an error, all of them are
+    discarded, also one that a thread is still preparing."""
 
     def __init__(self, engine: Engine):
-        self._engine, self._left, self._change = engine, False, Lock()
+        self._engine, self._discarded, self._lock = engine, False, Lock()
         self.prepared: list[Prepared] = []
 
     def prepare(self, request: Request | Decision) -> None:
-        """In any thread."""
-        if self._left:
+        """Prepare a request. May be called in any thread."""
+        if self._discarded:
             raise CancelledError
         one = self._engine.prepare(request, self.prepared[-1] if self.prepared else None)
-        with self._change:
-            if not self._left:
+        with self._lock:
+            if not self._discarded:
                 self.prepared.append(one)
                 return
         one.discard()
@@ -58,17 +55,18 @@ class PreparedRequests:
     ) -> None:
         if error is None:
             return
-        with self._change:
-            self._left = True
+        with self._lock:
+            self._discarded = True
         for one in self.prepared:
             one.discard()
 
 
 class EventStream:
-    """Ends after an `End`, or when it is closed, which cancels the request.
+    """Events of one request, for one reader in one event loop. The stream ends after an `End`, or
+    when it is closed, which cancels the request.
 
-    Belongs to one event loop. Its memory is bounded by what a request can say: of drafts that
-    nobody has read, only the last of a run is kept.
+    Its memory is bounded by the length of an answer: of consecutive unread drafts only the last is
+    kept.
     """
 
     def __init__(
@@ -80,17 +78,18 @@ class EventStream:
         arrived: float | None = None,
         client: str = "",
     ):
-        """With `drafts` it tells of those too. `leave` is called where it is closed too early.
-        `arrived` is when the request did, by `perf_counter`; None: now. `client` sent it."""
+        """With `drafts`, the stream has drafts too. `leave` is called if it is closed before its
+        end. `arrived` is when the request arrived, by `perf_counter`; None: now. `client` is the
+        name of the client that sent it."""
         self.number, self.prompt_tokens = number, prompt_tokens
         self.client = client
         self.opened = perf_counter()
         self.arrived = self.opened if arrived is None else arrived
-        self.last_text: float | None = None  # when text was last told, by `perf_counter`
+        self.last_text: float | None = None  # time of the last text, by `perf_counter`
         self._drafts, self._leave = drafts, leave
         self._events: deque[Event] = deque()
         self._ready = asyncio.Event()
-        self._over = False  # nothing comes any more
+        self._over = False  # no more events come
 
     def put(self, event: Event) -> None:
         if self._over:
@@ -105,7 +104,7 @@ class EventStream:
         self._ready.set()
 
     def close(self) -> None:
-        """The reader goes away; nothing is left to read."""
+        """Drop all unread events; cancel the request unless it has ended."""
         self._events.clear()
         if not self._over:
             self._over = True
@@ -125,28 +124,28 @@ class EventStream:
 
 
 _LOG = logging.getLogger(__name__)
-_READERS = 3  # threads that read what clients send
-_PARTING = 30.0  # seconds to wait for the step that is under way
+_READERS = 3  # threads that read bodies and prepare requests
+_CLOSING_SECONDS = 30.0  # how long `close` waits for the step that is under way
 
 T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Hears of every event, in the event loop; `now` is the time of `perf_counter`."""
+    """Observer of all events, called in the event loop; `now` is the time by `perf_counter`."""
 
     def on_event(self, stream: EventStream, event: Event, now: float) -> None: ...
 
     def on_abandoned(self, stream: EventStream, now: float) -> None:
-        """Its reader went away before its end."""
+        """Note that `stream` was closed before its end."""
         ...
 
 
 class AsyncEngine:
-    """Its methods are for one event loop, but where they say otherwise.
+    """Engine whose methods are called in one event loop.
 
-    The engine is stepped while there is something to do, and otherwise its thread sleeps. Where a
-    step raises, the engine has failed: all that runs ends with `UnavailableError`, and all that
-    comes is refused with it.
+    Its thread steps the engine while there is work, and otherwise sleeps. If a step raises, the
+    engine has failed: running requests end with `UnavailableError`, and new ones are refused with
+    it.
     """
 
     def __init__(
@@ -157,48 +156,48 @@ class AsyncEngine:
         observer: Observer | None = None,
         reserved: int = 0,
     ):
-        """Beside `slots` requests, which run, `max_queue` more may wait. Of these places
-        `reserved` are for clients that have no request under way."""
+        """`slots` requests may run, and `max_queue` more may wait. `reserved` of these places are
+        kept for clients that have no request under way."""
         if max_queue < 0:
             raise DlmError(f"max_queue is {max_queue}: it takes 0 or more requests")
         self.engine, self._observer = engine, observer
         self.max_requests = slots + max_queue  # requests that may be under way
         self._streams: dict[int, EventStream] = {}
         self._reserved = reserved
-        self._opening = Counter[str]()  # requests that are being read, by client
-        self._large = 0  # of them, those that are read one by one
-        self.failure: str | None = None  # the error that a step ended with, by its name
+        self._opening = Counter[str]()  # number of requests that are being prepared, by client
+        self._large = 0  # number of these that came in large bodies, read one at a time
+        self.failure: str | None = None  # name of the exception that a step raised
         self._draining = self._closed = False
         self._idle = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._wake = threading.Condition()  # something may be there to do
+        self._wake = threading.Condition()  # notified when there may be work
         self._readers = ThreadPoolExecutor(_READERS, "dlm-reader")
-        self._large_reader = ThreadPoolExecutor(1, "dlm-large-reader")  # one by one
+        self._large_reader = ThreadPoolExecutor(1, "dlm-large-reader")
         self._thread = threading.Thread(target=self._serve, name="dlm-engine", daemon=True)
         self._thread.start()
 
     @property
     def problem(self) -> str | None:
-        """Why nothing is served any more; None: all is well."""
+        """Why no requests are served; None if they are."""
         if self.failure is not None:
             return f"the engine has failed: {self.failure}"
         return "the server is shutting down" if self._draining else None
 
     @property
     def busy(self) -> bool:
-        """Some request has not ended."""
+        """Whether some request has not ended."""
         return bool(self._streams or self._opening)
 
-    def _has_some(self, client: str) -> bool:
-        """Some request of `client` is under way."""
+    def _is_active(self, client: str) -> bool:
+        """Whether some request of `client` is under way."""
         return client in self._opening or any(
             stream.client == client for stream in self._streams.values()
         )
 
     async def run_in_reader(self, read: Callable[[], T], size: int = 0, client: str = "") -> T:
-        """What `read`, which may take long, returns or raises. It runs in a thread, for `client`.
+        """Return what `read` returns; it runs in a thread, counted as a request of `client`.
 
-        It reads so many bytes. Those of large bodies wait for each other, and for nobody else.
+        `size` is the number of bytes that it reads. Large bodies wait only for each other.
         """
         with self._admitted(1, size, client) as reader:
             return await self._loop.run_in_executor(reader, read)
@@ -212,11 +211,12 @@ class AsyncEngine:
         *,
         client: str = "",
     ) -> list[EventStream]:
-        """Begin all of them, or none; each stream is to be closed by who reads it. They came in so
-        many bytes, and when `EventStream` says. Slots go round clients, of which this is `client`.
+        """Begin all `requests`, or none. The reader of each stream has to close it.
 
-        Raises `RequestError` for one that cannot be served and for more than there is ever room
-        for, `QueueFullError` and `UnavailableError`.
+        `size` is the number of bytes of their body, `arrived` as in `EventStream`. Slots are shared
+        fairly among clients, of which `client` is one. Raises `RequestError` for a request that
+        cannot be served and for more requests than may run and wait, `QueueFullError` and
+        `UnavailableError`.
         """
         if len(requests) > self.max_requests:
             raise RequestError(
@@ -241,7 +241,7 @@ class AsyncEngine:
     async def stream(
         self, request: Request | Decision, drafts: bool = False, *, client: str = ""
     ) -> AsyncIterator[Event]:
-        """Its events. Leaving the loop early and closing the iterator cancels the request."""
+        """Yield the events of one request. Closing the iterator early cancels the request."""
         (events,) = await self.open([request], drafts, client=client)
         try:
             async for event in events:
@@ -250,18 +250,18 @@ class AsyncEngine:
             events.close()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse what comes, and let what runs go on for so many seconds at most; then end it."""
+        """Refuse new requests, let running ones go on for at most `seconds`, and then end them."""
         self._draining = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._until_idle(), seconds)
         self._end_all(UnavailableError("the server was shut down"))
 
     async def close(self) -> None:
-        """End everything: what runs, the thread, and the engine."""
+        """End all requests, stop the thread, and close the engine."""
         self._draining = self._closed = True
         self._end_all(UnavailableError("the server was shut down"))
         self._notify()
-        await asyncio.to_thread(self._thread.join, _PARTING)
+        await asyncio.to_thread(self._thread.join, _CLOSING_SECONDS)
         for readers in (self._readers, self._large_reader):
             readers.shutdown(wait=False, cancel_futures=True)
         self.engine.close()
@@ -273,9 +273,11 @@ class AsyncEngine:
 
     @contextmanager
     def _admitted(self, count: int, size: int, client: str) -> Iterator[ThreadPoolExecutor]:
-        """So many requests, while they are being read: by whom, since they came in so many bytes.
+        """Count `count` requests of `client` as being prepared, and yield the threads for that.
 
-        Large ones take turns, and no more than a fourth of all places.
+        `size` is the number of bytes of their body. Requests of large bodies are prepared one at a
+        time, and take at most a fourth of all places. Raises `QueueFullError` and
+        `UnavailableError`.
         """
         if self.problem is not None:
             raise UnavailableError(self.problem)
@@ -284,24 +286,24 @@ class AsyncEngine:
             raise QueueFullError("too many large requests wait to be read: try again later")
         busy = len(self._streams) + self._opening.total()
         places = self.max_requests
-        if self._reserved and self._has_some(client):
+        if self._reserved and self._is_active(client):
             places -= self._reserved
         if busy + count > places:
             raise QueueFullError(
                 f"{busy} requests run or wait already, of {places} at most, "
-                f"and {count} more are asked for: try again later"
+                f"and {count} more have arrived: try again later"
             )
         self._opening[client] += count
         self._large += large
         try:
             yield self._large_reader if large else self._readers
-        finally:  # streams are there already: there is no moment at which nothing is to be done
+        finally:  # the streams have been added before, so that `busy` stays true
             self._opening[client] -= count
-            self._opening = +self._opening  # without clients that have none
+            self._opening = +self._opening  # drops clients with a count of 0
             self._large -= large
-            self._see_idle()
+            self._note_if_idle()
 
-    def _see_idle(self) -> None:
+    def _note_if_idle(self) -> None:
         if not self.busy:
             self._idle.set()
 
@@ -310,27 +312,27 @@ class AsyncEngine:
             self._wake.notify()
 
     def _leave(self, stream: EventStream) -> None:
-        """A reader went away."""
+        """Cancel the request of a stream that was closed before its end."""
         self._streams.pop(stream.number, None)
         self.engine.cancel(stream.number)
         self._notify()
         if self._observer is not None:
             self._observer.on_abandoned(stream, perf_counter())
-        self._see_idle()
+        self._note_if_idle()
 
     def _serve(self) -> None:
-        """What the thread does."""
+        """Step the engine until it is closed, in its thread."""
         try:
             while self._wait_for_work():
                 if events := self.engine.step():
                     self._loop.call_soon_threadsafe(self._deliver, events)
         except Exception as error:
             _LOG.exception("the engine has failed")
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            with suppress(RuntimeError):  # the loop is closed, and all readers with it
                 self._loop.call_soon_threadsafe(self._fail, type(error).__name__)
 
     def _wait_for_work(self) -> bool:
-        """False: there will be none."""
+        """Wait for work; return whether the thread is to go on."""
         engine = self.engine
         with self._wake:
             self._wake.wait_for(lambda: self._closed or engine.busy or engine.cold)
@@ -341,13 +343,13 @@ class AsyncEngine:
         for event in events:
             stream = self._streams.get(event.request)
             if stream is None:
-                continue  # its reader has gone
+                continue  # it was closed early
             if isinstance(event, End):
                 del self._streams[event.request]
             if self._observer is not None:
                 self._observer.on_event(stream, event, now)
             stream.put(event)
-        self._see_idle()
+        self._note_if_idle()
 
     def _fail(self, name: str) -> None:
         self.failure = name

@@ -1,12 +1,8 @@
-"""Who may ask, and how much: keys, and bodies that are JSON and end.
+"""Checks of requests before they reach the engine: hosts, keys, types and sizes of bodies.
 
-Checks on where a request is sent, before anything else looks at it.
-
-A page on the web may give its own name the address of this machine (DNS rebinding). A browser then
-takes this server for the page's own, and lets the page read its answers; but it still sends the
-page's name as `Host`.
-
-Who asks: it may go away before it has its answer, and is not told everything.
+`Entrance` checks `Host` first, since a web page may give its own name the address of this machine
+(DNS rebinding): a browser then lets the page read this server's answers, but still sends the page's
+name as `Host`. `Guard` checks the rest. `until_disconnected` ends work for a client that has gone.
 """
 
 import asyncio
@@ -42,60 +38,60 @@ class Arrival:
     """A body that has arrived."""
 
     size: int  # bytes
-    client: str  # who sent it, as `Guard.client` names it
-    at: float  # when its request began to arrive, by `perf_counter`
+    client: str  # name of the client, as `Guard.client` returns it
+    at: float  # time at which its request began to arrive, by `perf_counter`
 
 
 class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
+    """Error for a client that has closed its connection before its answer."""
 
 
 async def until_disconnected(
     request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], None] = lambda _: None
 ) -> T:
-    """What `work` returns or raises; `ClientGoneError` if the client goes away before that. What it
-    returns to nobody, since that was too late, is for `undo`."""
+    """Return what `work` returns. Raises `ClientGoneError` if the client disconnects first; `work`
+    is then cancelled, and a result that it returns all the same is passed to `undo`."""
 
-    def end(ended: asyncio.Task[T]) -> None:
+    def undo_result(ended: asyncio.Task[T]) -> None:
         if not ended.cancelled() and ended.exception() is None:
             undo(ended.result())
 
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request))
+    disconnecting = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientGoneError
         return working.result()
     except BaseException:
-        working.add_done_callback(end)
+        working.add_done_callback(undo_result)
         if not working.done():
             working.cancel()
             with suppress(asyncio.CancelledError):
                 await working
         raise
     finally:
-        leaving.cancel()
+        disconnecting.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def note(error: Exception) -> None:
-    """Into the log goes what the client is not told."""
+    """Log an error whose details the client does not get."""
     if not isinstance(error, DlmError) or status_of(error) == 500:
         _LOG.error("a request failed", exc_info=error)
 
 
 _ENDING = "the server is shutting down"
-CLIENT = "dlm.client"  # of a scope: the client's name, where another process has found it
+CLIENT = "dlm.client"  # key of a scope with the client's name, if another process has determined it
 
 
 @dataclass(eq=False, slots=True)
 class _Upload:
-    """A body on its way."""
+    """A body that is arriving."""
 
     timeout: asyncio.Timeout
     size: int = 0  # bytes that have arrived
@@ -103,29 +99,29 @@ class _Upload:
 
 
 class Guard:
-    """One of a server. Raises `HTTPException`."""
+    """Checks of one server. They raise `HTTPException`."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
         self._uploads: dict[_Upload, None] = {}  # in the order in which they began
-        self._receiving = 0  # bytes
-        self._held = 0  # bytes that have arrived and are being read
+        self._receiving = 0  # bytes of bodies that are arriving
+        self._held = 0  # bytes of bodies that have arrived and are being read
         self._draining = False
         self._keys = [_digest(key) for key in settings.api_keys]
 
     async def check_key(self, request: Request) -> None:
-        """401 without a key that opens. How long it takes tells nothing of the keys."""
+        """Raise 401 without a valid key, in a time that does not depend on the keys."""
         sent, key = _key(request)
         given = _digest(key)
-        right = [hmac.compare_digest(given, one) for one in self._keys]
-        if self._keys and not any(right):
-            wrong = "Incorrect API key provided" if sent else "An API key is missing"
-            said = f"{wrong}: send it as `Authorization: Bearer KEY`"
-            raise HTTPException(401, said, {"WWW-Authenticate": "Bearer"})
+        valid = [hmac.compare_digest(given, one) for one in self._keys]
+        if self._keys and not any(valid):
+            problem = "Incorrect API key provided" if sent else "An API key is missing"
+            message = f"{problem}: send it as `Authorization: Bearer KEY`"
+            raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
 
     def client(self, request: Request) -> str:
-        """Name of the client that a request is from, among whom slots go round: its key's digest,
-        or without keys the network that it comes from."""
+        """Return the name of a request's client, for sharing slots: the digest of its key, or if
+        the server has no keys, its network."""
         if (name := request.scope.get(CLIENT)) is not None:
             return name
         if self._keys:
@@ -133,26 +129,29 @@ class Guard:
         return network_of(request.client.host if request.client else None) or ""
 
     def drain(self) -> None:
-        """Refuse bodies from now on, those too that are arriving."""
+        """Refuse bodies from now on, also those that are arriving."""
         self._draining = True
         for upload in list(self._uploads):
-            with suppress(RuntimeError):  # its own time is over
+            with suppress(RuntimeError):  # its timeout has expired already
                 upload.timeout.reschedule(0)
 
     async def check_type(self, request: Request) -> None:
-        """415 for a body that is not said to be JSON: any web page may have a browser send one of
-        another type, and only JSON makes the browser ask first (`allowed_origins`)."""
+        """Raise 415 for a body whose type is not JSON. Browsers let any web page send bodies of
+        other types; for JSON they first check that its origin is allowed (`allowed_origins`)."""
         given = request.headers.get("content-type", "")
         if given.partition(";")[0].strip().lower() != "application/json":
-            said = f"Content-Type is {given[:80]!r}" if given else "Content-Type is missing"
-            raise HTTPException(415, f"{said}: send `Content-Type: application/json`")
+            found = f"Content-Type is {given[:80]!r}" if given else "Content-Type is missing"
+            raise HTTPException(415, f"{found}: send `Content-Type: application/json`")
 
     @asynccontextmanager
     async def body(self, request: Request) -> AsyncIterator[bytes]:
-        """For as long as it is read. 413 for one that is too large, 408 for one that does not
-        arrive. Where too much is being received at once, the one that has taken longest raises
-        `QueueFullError`, so that slow ones keep nobody out; and so does a large one where too much
-        waits to be read. Raises `UnavailableError` while the server drains, `ClientGoneError`."""
+        """Receive a body, and count its bytes as held while the context is open.
+
+        Raises 413 for a body that is too large, and 408 for one that does not arrive in time.
+        If too many bytes are arriving in all, the body that began first raises `QueueFullError`, so
+        that slow clients keep no others out; so does a large body if too many bytes are held.
+        Raises `UnavailableError` while the server drains, and `ClientGoneError`.
+        """
         raw = await self._received(request)
         if len(raw) >= LARGE and self._held + len(raw) > self._settings.max_bodies_bytes:
             raise QueueFullError("too much waits to be read: try again later")
@@ -185,7 +184,7 @@ class Guard:
         return b"".join(parts)
 
     def _take(self, upload: _Upload, size: int) -> None:
-        """Bytes have arrived."""
+        """Count `size` bytes that have arrived."""
         upload.size += size
         self._receiving += size
         most = self._settings.max_body_bytes
@@ -194,7 +193,7 @@ class Guard:
         if self._receiving > self._settings.max_bodies_bytes and self._uploads:
             longest = next(iter(self._uploads))
             longest.crowded_out = True
-            with suppress(RuntimeError):  # its own time is over
+            with suppress(RuntimeError):  # its timeout has expired already
                 longest.timeout.reschedule(0)
             self._drop(longest)
 
@@ -205,7 +204,7 @@ class Guard:
 
 
 def _key(request: Request) -> tuple[bool, str]:
-    """Whether anything was sent as a key, and the key."""
+    """Return whether the header of a key was sent, and the key."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return bool(key), key.strip() if kind.lower() == "bearer" else ""
 
@@ -214,14 +213,14 @@ def _digest(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
 
-_OPEN = ("/health",)  # tells nothing, and is asked for by address
+_OPEN = ("/health",)  # has no content, and load balancers request it by address
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PORT = re.compile(r":[0-9]*\Z")
 
 
 class Entrance:
-    """ASGI middleware. 403 for a `Host` that is not allowed, 404 for a path that no route has but
-    that a router would take for one: with a line feed at its end."""
+    """ASGI middleware that answers 403 to a `Host` that is not allowed, and 404 to a path with
+    control characters: a router would ignore a line feed at its end."""
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]):
         """`hosts` are names without ports, `*.NAME` for all names below one, or `*`. The names and

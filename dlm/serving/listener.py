@@ -1,7 +1,7 @@
-"""Listening sockets whose connections are counted before they are accepted.
+"""Listening sockets that bound the number of open connections.
 
-An event loop's own server accepts whatever is waiting, until the process has no file descriptors
-left, and then stops for a second. Here room is made first.
+An event loop's own server accepts all waiting connections until the process has no file
+descriptors left, and then pauses for a second. Here idle connections are closed before that.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ from typing import Any
 from dlm.serving.protocol import FULL, BoundedProtocol, Connections, network_of
 
 _LOG = logging.getLogger(__name__)
-_AT_ONCE = 16  # connections that are accepted before the event loop does something else
-_PAUSE = 0.1  # seconds after which an accept that failed for want of something is tried again
-_WANTING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_AT_ONCE = 16  # connections accepted before other tasks of the event loop run
+_PAUSE = 0.1  # seconds until the next try after an accept failed
+_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listener:
-    """Accepts connections from one listening socket, in the running event loop. It stands where
-    uvicorn has an `asyncio.Server`."""
+    """Listening socket whose connections are accepted in the running event loop. uvicorn uses it
+    as an `asyncio.Server`."""
 
     def __init__(
         self,
         sock: socket.socket,
         make: Callable[[], BoundedProtocol],
-        book: Connections,
+        connections: Connections,
         context: ssl.SSLContext | None,
         handshake_seconds: float,
     ):
-        """`make` makes the protocol of a connection; with a `context` it is TLS, whose handshake
-        may take `handshake_seconds`."""
+        """`make` returns the protocol of a new connection. With a `context`, connections use TLS,
+        whose handshake may take `handshake_seconds`."""
         sock.setblocking(False)
-        self._sock, self._make, self._book = sock, make, book
+        self._sock, self._make, self._connections = sock, make, connections
         self._tls: dict[str, Any] = {}
         if context is not None:
             self._tls = {"ssl": context, "ssl_handshake_timeout": handshake_seconds}
@@ -52,7 +52,7 @@ class Listener:
         return () if self._closed else (self._sock,)
 
     def close(self) -> None:
-        """Accept no more connections. Those that there are stay."""
+        """Accept no more connections; open ones stay open."""
         if self._closed:
             return
         self._closed = True
@@ -63,7 +63,7 @@ class Listener:
         self._sock.close()
 
     async def wait_closed(self) -> None:
-        """As of `asyncio.Server`. Nothing is waited for."""
+        """Return at once; uvicorn calls this method of an `asyncio.Server`."""
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
@@ -74,7 +74,7 @@ class Listener:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                if error.errno not in _WANTING:
+                if error.errno not in _NO_RESOURCES:
                     _LOG.exception("a connection could not be accepted")
                 self._pause()
                 return
@@ -83,26 +83,26 @@ class Listener:
 
     def _admit(self, sock: socket.socket, host: str | None) -> None:
         protocol = self._make()
-        if not self._book.admit(protocol, network_of(host)):
+        if not self._connections.admit(protocol, network_of(host)):
             with sock, suppress(OSError):
                 if not self._tls:
                     sock.send(FULL)
             return
-        begun = self._loop.connect_accepted_socket(lambda: protocol, sock, **self._tls)
-        protocol.handshake = task = self._loop.create_task(begun)
+        connecting = self._loop.connect_accepted_socket(lambda: protocol, sock, **self._tls)
+        protocol.handshake = task = self._loop.create_task(connecting)
 
         def end(task: asyncio.Task[Any]) -> None:
             protocol.handshake = None
             if not task.cancelled():
-                task.exception()  # a handshake that failed is the client's affair
+                task.exception()  # a failed handshake is not logged
             if protocol.transport is None:
-                self._book.remove(protocol)
+                self._connections.remove(protocol)
                 sock.close()
 
         task.add_done_callback(end)
 
     def _pause(self) -> None:
-        """The socket stays ready for as long as nobody accepts: wait before the next try."""
+        """Stop watching the socket for a while: it stays ready until a connection is accepted."""
         self._loop.remove_reader(self._sock)
         self._paused = self._loop.call_later(_PAUSE, self._resume)
 
@@ -112,21 +112,21 @@ class Listener:
 
 
 def listening(host: str, port: int, uds: str | None, backlog: int) -> list[socket.socket]:
-    """Sockets that listen on all addresses of `host`, or on the Unix socket `uds`, whose file gives
-    way where there is one. Raises `OSError`."""
+    """Return sockets that listen on all addresses of `host`, or on the Unix socket `uds`, whose
+    file replaces an existing socket. Raises `OSError`."""
     if uds is not None:
         return [_unix_socket(uds, backlog)]
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets, problem = list[socket.socket](), OSError(f"no address for {host}")
     try:
         for family, _, _, _, address in dict.fromkeys(found):
-            there = sockets[0].getsockname()[1] if port == 0 and sockets else port
-            where = (address[0], there, *address[2:])
+            chosen = sockets[0].getsockname()[1] if port == 0 and sockets else port
+            address = (address[0], chosen, *address[2:])
             try:
-                sockets.append(socket.create_server(where, family=family, backlog=backlog))
+                sockets.append(socket.create_server(address, family=family, backlog=backlog))
             except OSError as error:
                 problem = error
-                if error.errno != errno.EADDRNOTAVAIL:  # a machine without IPv6, say
+                if error.errno != errno.EADDRNOTAVAIL:  # the machine may have no IPv6
                     raise
         if not sockets:
             raise problem

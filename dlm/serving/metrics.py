@@ -1,8 +1,7 @@
-"""What dashboards read, in Prometheus' form, under the names that vLLM's users know.
+"""Metrics in Prometheus' form, under names like those of vLLM.
 
-Times are the engine's and the event loop's own, in seconds.
-
-The metrics of several servers as those of one, in Prometheus' form.
+Times are measured by the engine and by the event loop, in seconds. `merge_metrics` joins the
+metrics of several servers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,36 +23,38 @@ _COUNTERS = {
     "prompt_tokens": "Tokens of prompts.",
     "generation_tokens": "Tokens of answers.",
     "questions": "Questions that decisions answered.",
-    "prefix_cache_queries": "Tokens of prompts that were looked for in the cache.",
-    "prefix_cache_hits": "Tokens of prompts that were found there.",
+    "prefix_cache_queries": "Tokens of prompts that were looked up in the cache.",
+    "prefix_cache_hits": "Tokens of prompts that were found in the cache.",
     "diffusion_num_denoising_steps": "Passes over canvases.",
     "diffusion_num_canvas_positions": "Positions of all canvases that were begun.",
-    "diffusion_num_committed_tokens": "Tokens that canvases came to.",
+    "diffusion_num_committed_tokens": "Tokens that were committed from canvases.",
     "repairs": "Passes in which a grammar refused the model's own choice.",
     "pins": "Times that positions were fixed because a canvas was stuck.",
     "rollbacks": "Choices that were taken back.",
     "compile_seconds": "Seconds that requests waited for their grammars.",
-    "grammar_seconds": "Seconds in which grammars were asked; of shared passes, for each.",
+    "grammar_seconds": "Seconds of work on grammars; shared passes count for each request.",
 }
 _TIMINGS = {
     "time_to_first_token_seconds": "From a request's arrival to its first text.",
-    "inter_token_latency_seconds": "From one text of an answer to the next, a token.",
+    "inter_token_latency_seconds": "From one text of an answer to the next, per token.",
     "e2e_request_latency_seconds": "From a request's arrival to its end.",
     "request_queue_time_seconds": "From a request's arrival to its slot.",
-    "request_prefill_time_seconds": "From there to the end of its first pass over a canvas.",
-    "request_decode_time_seconds": "From there to its end.",
+    "request_prefill_time_seconds": "From a request's slot to the end of its first canvas pass.",
+    "request_decode_time_seconds": "From the end of that pass to the request's end.",
 }
 
 
 class Metrics:
-    """Hears of events, and is read by `text`. Owns its registry: nothing is global."""
+    """Metrics of one server: an `Observer` of events, with a registry of its own."""
 
     def __init__(self, model: str, canvas_length: int, occupancy: Callable[[], Occupancy]):
-        """`model` labels all of them. `occupancy` is asked when they are read."""
+        """`model` labels all metrics. `occupancy` is called whenever they are read."""
         self._registry, self._label, self._L = CollectorRegistry(), model, canvas_length
-        self._counters = {name: self._counter(name, what) for name, what in _COUNTERS.items()}
-        self._timings = {name: self._timing(name, what) for name, what in _TIMINGS.items()}
-        self._per_pass = self._histogram("tokens_per_pass", "Tokens a pass, by request.", _RATES)
+        self._counters = {name: self._counter(name, help) for name, help in _COUNTERS.items()}
+        self._timings = {
+            name: self._histogram(name, help, _TIMES) for name, help in _TIMINGS.items()
+        }
+        self._per_pass = self._histogram("tokens_per_pass", "Tokens per pass, by request.", _RATES)
         self._ends = Counter(
             "dlm:request_success",
             "Requests, by how they ended.",
@@ -64,18 +65,18 @@ class Metrics:
             self._ends.labels(model, reason)
         gauges: dict[str, tuple[str, Callable[[], float]]] = {
             "num_requests_running": ("Requests in a slot.", lambda: occupancy().running),
-            "num_requests_waiting": ("Requests without one.", lambda: occupancy().waiting),
+            "num_requests_waiting": ("Requests without a slot.", lambda: occupancy().waiting),
             "kv_cache_usage_perc": ("Share of the cache that is held.", lambda: occupancy().cache),
         }
-        for name, (what, read) in gauges.items():
-            gauge = Gauge(f"dlm:{name}", what, ["model_name"], registry=self._registry)
+        for name, (help, read) in gauges.items():
+            gauge = Gauge(f"dlm:{name}", help, ["model_name"], registry=self._registry)
             gauge.labels(model).set_function(read)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
     def on_event(self, stream: EventStream, event: Event, now: float) -> None:
-        """Of every event of a request, at the time `now` of `perf_counter`."""
+        """Count an event of a request at the time `now`, by `perf_counter`."""
         match event:
             case Committed(tokens=tokens):
                 self._committed(stream, len(tokens), now)
@@ -91,7 +92,7 @@ class Metrics:
                 self._ended(stream, "error", now)
 
     def on_abandoned(self, stream: EventStream, now: float) -> None:
-        """Its reader went away before its end."""
+        """Count a request whose stream was closed before its end."""
         self._ended(stream, "abort", now)
 
     def _committed(self, stream: EventStream, tokens: int, now: float) -> None:
@@ -103,7 +104,7 @@ class Metrics:
         stream.last_text = now
 
     def _spent(self, stream: EventStream, read: int, stats: Stats, now: float) -> None:
-        """What a request cost whose prompts have so many tokens to be `read`."""
+        """Count the cost of a request whose prompts have `read` tokens."""
         counted = {
             "prompt_tokens": read,
             "generation_tokens": stats.tokens,
@@ -130,37 +131,32 @@ class Metrics:
         self._ends.labels(self._label, reason).inc()
         self._timings["e2e_request_latency_seconds"].observe(now - stream.arrived)
 
-    def _counter(self, name: str, what: str) -> Counter:
-        counter = Counter(f"dlm:{name}", what, ["model_name"], registry=self._registry)
+    def _counter(self, name: str, help: str) -> Counter:
+        counter = Counter(f"dlm:{name}", help, ["model_name"], registry=self._registry)
         return counter.labels(self._label)
 
-    def _timing(self, name: str, what: str) -> Histogram:
-        return self._histogram(name, what, _TIMES)
-
-    def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
+    def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
         histogram = Histogram(
-            f"dlm:{name}", what, ["model_name"], registry=self._registry, buckets=buckets
+            f"dlm:{name}", help, ["model_name"], registry=self._registry, buckets=buckets
         )
         return histogram.labels(self._label)
 
 
 def merge_metrics(texts: Mapping[str, str]) -> bytes:
-    """One text of several: their samples, labelled by the `replica` whose text it is, the key."""
+    """Join metrics `texts` by replica into one text, whose samples have a label `replica`."""
     families = dict[str, Metric]()
     for replica, text in texts.items():
         for family in text_string_to_metric_families(text):
-            into = families.setdefault(
-                family.name, Metric(family.name, family.documentation, family.type)
-            )
+            metric = Metric(family.name, family.documentation, family.type)
+            samples = families.setdefault(family.name, metric).samples
             for sample in family.samples:
-                labels = sample.labels | {"replica": replica}
-                into.samples.append(sample._replace(labels=labels))
+                samples.append(sample._replace(labels=sample.labels | {"replica": replica}))
     registry = CollectorRegistry()
-    registry.register(_Collected(families.values()))
+    registry.register(_FixedCollector(families.values()))
     return generate_latest(registry)
 
 
-class _Collected(Collector):
+class _FixedCollector(Collector):
     def __init__(self, families: Iterable[Metric]):
         self._families = families
 

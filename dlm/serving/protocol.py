@@ -1,11 +1,9 @@
-"""HTTP/1.1 on one connection, with bounds on what a client may send before it is answered.
+"""HTTP/1.1 connections with bounds on their number, and on what each client may send.
 
 uvicorn's protocol parses with httptools, which has no limits: it keeps a header of any size, and
-copies it whenever more of it arrives. Here bytes are counted before they are kept, and everything
-that a client has to send has a deadline. Bodies are bounded by `dlm.serving.guard`, which reads
-them.
-
-Book of the open connections: how many there may be, and which are closed to let others in.
+copies it whenever more of it arrives. In `BoundedProtocol` bytes are counted before they are kept,
+and each part that a client has to send has a deadline. `dlm.serving.guard` bounds bodies.
+`Connections` counts open connections, and closes idle ones to admit others.
 """
 
 import asyncio
@@ -23,8 +21,8 @@ from dlm.errors import DlmError
 from dlm.openai.errors import error_body
 
 FILES = 128  # file descriptors that are not for connections: sockets, pipes of compilers, logs
-_COMMON = 2048  # connections by default, where the process may open as many files
-_ROUTING = 64  # bits of an IPv6 address that name a network: one client has all the rest
+_DEFAULT_MOST = 2048  # connections, if the process may open as many files
+_NETWORK_BITS = 64  # bits of an IPv6 address that name a network: one client has all the rest
 
 
 class Connection(Protocol):
@@ -36,13 +34,12 @@ class Connection(Protocol):
 
 
 class Connections:
-    """Counts connections, in all and by address.
+    """Number of connections, in all and by address.
 
-    Where there are too many, the one is closed that has been idle for the longest time. Idle are
-    *new* connections, which have not sent a complete request, and *kept* ones, which have had an
-    answer: the one that is closed is of whichever of these are more, so that neither half-open nor
-    kept connections, however many, crowd out the others. A connection whose request is being
-    answered is never closed.
+    If there are too many, an idle one is closed. Idle connections are *new* (no complete request
+    yet) or *kept* (after an answer). The one that has been idle longest is closed among the more
+    numerous of the two kinds, so that neither kind crowds out the other. A connection whose request
+    is being answered is never closed.
     """
 
     def __init__(self, most: int, most_by_address: int):
@@ -55,9 +52,9 @@ class Connections:
         return len(self._addresses)
 
     def admit(self, connection: Connection, address: str | None) -> bool:
-        """Take a new connection, and close others that are too many. `address` is the client's
-        network (`network_of`); None is not counted by address. Returns False if there is no room
-        and none that could be closed."""
+        """Count a new connection; if there are too many, close an idle one. `address` is the
+        client's network (`network_of`); None is not counted by address. Returns False if there are
+        too many and none is idle."""
         own = None if address is None else self._by_address.get(address)
         if own is not None and own.open >= self._most_by_address and not self._evict(own):
             return False
@@ -83,7 +80,7 @@ class Connections:
             pool.forget(connection)
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection that is closed; one that is not known is ignored."""
+        """Forget a connection that is closed; an unknown one is ignored."""
         for pool in self._pools(connection):
             pool.forget(connection)
             pool.open -= 1
@@ -107,11 +104,11 @@ class Connections:
 
 
 class _Pool:
-    """Connections of one address, or all of them. The idle ones are in the order in which they
-    became so."""
+    """Connections of one address, or of all; `new` and `kept` ones in the order in which they
+    became idle."""
 
     def __init__(self):
-        self.open = 0
+        self.open = 0  # number of connections, idle or not
         self.new: OrderedDict[Connection, None] = OrderedDict()
         self.kept: OrderedDict[Connection, None] = OrderedDict()
 
@@ -125,8 +122,8 @@ class _Pool:
 
 
 def network_of(host: str | None) -> str | None:
-    """Name of the network of a client at the address `host`: the address itself, or the first 64
-    bits of one of IPv6. None for no address, as on a Unix socket."""
+    """Return the name of the network of the address `host`: the address itself, or the first 64
+    bits of an IPv6 address. None for no address, as on a Unix socket."""
     if not host:
         return None
     try:
@@ -137,15 +134,16 @@ def network_of(host: str | None) -> str | None:
         return str(address)
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
-    return f"{IPv6Address(int(address) >> _ROUTING << _ROUTING)}/{_ROUTING}"
+    network = int(address) >> _NETWORK_BITS << _NETWORK_BITS
+    return f"{IPv6Address(network)}/{_NETWORK_BITS}"
 
 
 def connections_allowed(most: int | None, requests: int) -> int:
-    """Number of connections that the process may have open under its limit of open files
-    (`ulimit -n`): `most` of them, by default 2,048, or twice the number of `requests` that may be
-    under way if that is more, as far as the limit goes.
+    """Return how many connections may be open under the limit of open files (`ulimit -n`): `most`,
+    or if that is None, 2,048 or twice the number of `requests` that may be under way, whichever is
+    more, as far as the limit allows.
 
-    Raises `DlmError` for more than the limit allows, and for a limit that leaves too few.
+    Raises `DlmError` if `most` exceeds the limit, or if the limit leaves no connections.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = 1 << 20 if limit == resource.RLIM_INFINITY else limit - FILES
@@ -155,7 +153,7 @@ def connections_allowed(most: int | None, requests: int) -> int:
             f"it takes at least {FILES + 1}"
         )
     if most is None:
-        return min(free, max(_COMMON, 2 * requests))
+        return min(free, max(_DEFAULT_MOST, 2 * requests))
     if most > free:
         raise DlmError(
             f"max_connections is {most}: ulimit -n is {limit}, which leaves {free} for connections"
@@ -164,41 +162,41 @@ def connections_allowed(most: int | None, requests: int) -> int:
 
 
 _MOST_HEADERS = 256  # lines of one request, trailers included
-_LINE = 4  # bytes of a header that are neither its name nor its value
+_LINE_OVERHEAD = 4  # bytes of a header that are neither its name nor its value
 _MOST_QUEUED = 128  # requests that may wait on a connection for the answers before theirs
-_THROWN_AWAY = 1 << 20  # bytes that are read after a refusal, so that the client comes to read it
-_CHUNKS = 4096  # of a body, however small they are;
-_CHUNK = 64  # bytes that further chunks have on average, at least
+_MOST_DISCARDED = 1 << 20  # bytes read after a refusal, so that the client comes to read it
+_SMALL_CHUNKS = 4096  # chunks of a body that may have any size
+_CHUNK_BYTES = 64  # least average size of further chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds on what one connection may send; times are in seconds."""
 
-    head_bytes: int = 65_536  # of a request line and headers, with trailers
-    head_seconds: float = 20.0  # until the headers are complete, from the first byte or the accept
-    unread_seconds: float = 60.0  # that a client may let an answer wait without reading any of it
+    head_bytes: int = 65_536  # size of request line, headers and trailers
+    head_seconds: float = 20.0  # to complete the headers, from the first byte or the accept
+    unread_seconds: float = 60.0  # during which a client reads nothing of an answer that waits
     rest_seconds: float = 10.0  # to send the rest of a body whose request has been answered
-    parting_seconds: float = 1.0  # to read a refusal in, while what is sent is thrown away
+    parting_seconds: float = 1.0  # to read a refusal, while incoming bytes are discarded
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. Requests that are too large, or too slow, get a 431 or a 408 and end it."""
+    """One connection. A request that is too large or too slow gets a 431 or 408, and ends it."""
 
-    def __init__(self, limits: Limits, book: Connections, **uvicorn: Any):
+    def __init__(self, limits: Limits, connections: Connections, **uvicorn: Any):
         super().__init__(**uvicorn)
-        self.handshake: asyncio.Task[Any] | None = None  # until the connection is made
-        self._limits, self._book = limits, book
-        self._deadline: asyncio.TimerHandle | None = None  # for what the client has to send
-        self._unread: asyncio.TimerHandle | None = None  # for what it has to read
-        self._thrown_away = 0  # bytes
-        self._refused = False  # nothing that it sends is looked at any more
+        self.handshake: asyncio.Task[Any] | None = None  # None once the connection is made
+        self._limits, self._connections = limits, connections
+        self._deadline: asyncio.TimerHandle | None = None  # by which the client has to send
+        self._unread: asyncio.TimerHandle | None = None  # deadline by which it has to read
+        self._discarded = 0  # bytes received after a refusal
+        self._refused = False  # further bytes of the client are discarded
         self._refusal: tuple[int, str] | None = None  # status and message, if the parser stops
-        self._running: Any = None  # the request that is answered, or was the last time
+        self._running: Any = None  # the request that is being answered, or was answered last
         self._in_message = self._in_head = False
-        self._moved = False  # the parser has got further, in the bytes that it was just given
-        self._kept_bytes = 0  # that the parser, or the list of headers, may hold
-        self._size = self._lines = 0  # of the head, and of trailers
+        self._advanced = False  # the parser has completed some part in the latest bytes
+        self._kept_bytes = 0  # bytes that the parser, or the list of headers, may hold
+        self._size = self._lines = 0  # bytes and lines of the head and of trailers
         self._chunks = self._body_size = 0
 
     def evict(self) -> None:
@@ -216,23 +214,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect(None)
         self._expect_read(None)
         self._unset_keepalive_if_required()
-        self._book.remove(self)
+        self._connections.remove(self)
         super().connection_lost(exc)
-        if self._running is not None:  # uvicorn tells the last of several requests only
+        if self._running is not None:  # uvicorn notifies only the last of several requests
             self._running.disconnected = True
             self._running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
-            self._thrown_away += len(data)
-            if self._thrown_away > _THROWN_AWAY:
+            self._discarded += len(data)
+            if self._discarded > _MOST_DISCARDED:
                 self.flow.pause_reading()
             return
-        self._moved = False
+        self._advanced = False
         super().data_received(data)
         if self._refused:
             return
-        self._kept_bytes = 0 if self._moved else self._kept_bytes + len(data)
+        self._kept_bytes = 0 if self._advanced else self._kept_bytes + len(data)
         if self._kept_bytes > self._limits.head_bytes:
             self._refuse(431, self._too_large())
         elif self._deadline is None and (self._in_head or not self._answering):
@@ -245,11 +243,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    # What the parser calls. What these raise stops it, and `send_400_response` is called.
+    # Callbacks of the parser. An exception stops it, and `send_400_response` is called.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_message = self._in_head = self._moved = True
+        self._in_message = self._in_head = self._advanced = True
         self._size = self._lines = self._chunks = self._body_size = 0
 
     def on_url(self, url: bytes) -> None:
@@ -258,37 +256,37 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._lines += 1
-        self._count(len(name) + len(value) + _LINE)
-        if self._in_head:  # of trailers nobody has a use
+        self._count(len(name) + len(value) + _LINE_OVERHEAD)
+        if self._in_head:  # trailers are ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._moved = True
+        self._advanced = True
         if len(self.pipeline) >= _MOST_QUEUED:
             self._stop(400, f"over {_MOST_QUEUED} requests wait on this connection")
         super().on_headers_complete()
         self._in_head = False
         self._expect(None)
-        self._book.mark_busy(self)
+        self._connections.mark_busy(self)
 
     def on_chunk_header(self) -> None:
-        self._moved = True
+        self._advanced = True
         self._chunks += 1
-        if self._chunks > _CHUNKS + self._body_size // _CHUNK:
-            self._stop(400, f"the body has too many chunks of under {_CHUNK} bytes")
+        if self._chunks > _SMALL_CHUNKS + self._body_size // _CHUNK_BYTES:
+            self._stop(400, f"the body has too many chunks of under {_CHUNK_BYTES} bytes")
 
     def on_body(self, body: bytes) -> None:
-        self._moved = True
+        self._advanced = True
         self._body_size += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_message = False
-        self._moved = True
+        self._advanced = True
         super().on_message_complete()
-        if not self._answering:  # its answer did not wait for all of it
+        if not self._answering:  # it has been answered before it was complete
             self._expect(None)
-            self._keep()
+            self._keep_alive()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
@@ -300,10 +298,10 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._in_message and not self._in_head:
             self._expect(self._limits.rest_seconds)
-        self._book.mark_idle(self, kept=True)
+        self._connections.mark_idle(self, kept=True)
 
-    def _keep(self) -> None:
-        """Wait for the next request."""
+    def _keep_alive(self) -> None:
+        """Start the timeout for the next request."""
         if not self.transport.is_closing() and self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -311,7 +309,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # to close it would wait for its client
+            self.transport.abort()  # `close` would wait until the client has read
         super().timeout_keep_alive_handler()
 
     def pause_writing(self) -> None:
@@ -331,7 +329,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Bounds
 
     def _count(self, size: int) -> None:
-        """Add bytes of the head."""
+        """Count `size` bytes of the head."""
         self._size += size
         if self._size > self._limits.head_bytes:
             self._stop(431, self._too_large())
@@ -346,24 +344,24 @@ class BoundedProtocol(HttpToolsProtocol):
         raise ValueError(message)
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer with an error, if no other answer has begun, and end the connection."""
+        """Send an error unless another answer has begun, and end the connection."""
         self._refused = True
         if self._answering:
             cycle, others = self.cycle, bool(self.pipeline) or self._in_head or not self._in_message
             if others or cycle.response_started:
                 self.transport.abort()
                 return
-            cycle.disconnected = True  # the application hears of it
+            cycle.disconnected = True  # notifies the application
             cycle.message_event.set()
         self._unset_keepalive_if_required()
         self.transport.write(_answer(status, message))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._book.mark_idle(self, kept=False)
+        self._connections.mark_idle(self, kept=False)
         self._expect(self._limits.parting_seconds)
 
     def _expect(self, seconds: float | None) -> None:
-        """Give the client `seconds` from now on; None: as long as it likes."""
+        """Set the deadline for sending to `seconds` from now; None: no deadline."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None else self.loop.call_later(seconds, self._late)
@@ -371,7 +369,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _late(self) -> None:
         self._deadline = None
         if self._in_head and not self._refused and self._answering:
-            self._expect(self._limits.head_seconds)  # it may wait for the answer to the last one
+            self._expect(self._limits.head_seconds)  # it may be waiting for the answer before
         elif self._in_head and not self._refused:
             self._refuse(408, f"no complete headers in {self._limits.head_seconds:g} seconds")
         else:

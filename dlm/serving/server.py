@@ -1,7 +1,7 @@
-"""Server process: it listens, bounds what connections may take, and finishes what it has begun.
+"""Server process that listens, bounds connections, and finishes requests before it exits.
 
-uvicorn closes its sockets at the first signal. Here they stay open while requests finish, so that
-clients that ask meanwhile get a 503, with which load balancers go elsewhere.
+uvicorn closes its sockets at the first signal. Here they stay open while requests finish: new
+requests get a 503, at which load balancers choose another server.
 """
 
 import asyncio
@@ -19,14 +19,15 @@ from dlm.serving.app import Service
 from dlm.serving.listener import Listener, listening
 from dlm.serving.protocol import BoundedProtocol, Connections, Limits
 
-IDLE_SECONDS = 90  # that a connection is kept without a request, as Ray Serve keeps it: clients and
-# load balancers let go earlier, so that none sends a request into a connection being closed
+# How long a connection is kept without a request, as by Ray Serve. Clients and load balancers close
+# theirs earlier, so that none sends a request into a connection that is being closed.
+IDLE_SECONDS = 90
 _LOG = logging.getLogger("uvicorn.error")
 
 
 class DrainingServer(uvicorn.Server):
-    """The first signal drains, for `shutdown_timeout` seconds at most; the second ends what runs;
-    further ones are uvicorn's."""
+    """Server that drains at the first signal, for at most `shutdown_timeout` seconds, ends running
+    requests at the second, and leaves further signals to uvicorn."""
 
     def __init__(
         self,
@@ -37,8 +38,8 @@ class DrainingServer(uvicorn.Server):
         limits: Limits | None = None,
         parting_seconds: float = 2.0,
     ):
-        """`limits` are those of a connection, `connections` counts them. `parting_seconds` is how
-        long clients may take to read the ends of their answers when everything else is over."""
+        """`limits` bound each connection, `connections` their number. `parting_seconds` is how long
+        clients may take to read the ends of their answers after all requests have ended."""
         super().__init__(config)
         self._service, self._timeout = service, shutdown_timeout
         self._connections, self._limits = connections, limits or Limits()
@@ -51,7 +52,7 @@ class DrainingServer(uvicorn.Server):
         await super().serve(*args, **more)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, with listeners that make room before they accept."""
+        """Start as uvicorn does, but with `Listener`s."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
@@ -72,12 +73,12 @@ class DrainingServer(uvicorn.Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        more = self._connections, config.ssl, self._limits.head_seconds
-        self.servers: list[Any] = [Listener(one, make, *more) for one in sockets]
+        options = self._connections, config.ssl, self._limits.head_seconds
+        self.servers: list[Any] = [Listener(sock, make, *options) for sock in sockets]
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End all connections: idle ones at once, others when their answers are read."""
+        """Close idle connections at once, and others after their answers have been read."""
         parting = self._loop.call_later(self._parting_seconds, self._abort)
         try:
             await super().shutdown(sockets)
@@ -110,6 +111,6 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
 
     def _abort(self) -> None:
-        """Close connections whose clients do not read the ends of their answers."""
+        """Close the remaining connections, whose clients have not read their answers."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()

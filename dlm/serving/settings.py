@@ -1,4 +1,4 @@
-"""What an operator says of a server."""
+"""Settings of a server, chosen by its operator."""
 
 import re
 from dataclasses import dataclass
@@ -7,27 +7,27 @@ from ipaddress import IPv6Address
 from dlm.errors import DlmError
 
 _HOST = re.compile(r"\*|(\*\.)?[A-Za-z0-9_.-]+")
-LARGE = 65_536  # bytes of a body from which on it is not read beside others
+LARGE = 65_536  # bytes; bodies of this size or more are read one at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Defaults are those of `scripts/serve.py`. Raises `DlmError` for impossible values."""
+    """Settings with the defaults of `scripts/serve.py`. Raises `DlmError` for impossible values."""
 
-    names: tuple[str, ...] = ("dlm",)  # that the model goes by; the first is told
+    names: tuple[str, ...] = ("dlm",)  # names of the model; answers have the first by default
     slots: int = 8  # requests that run at once
-    reserved_slots: int = 0  # of them, those for clients that have none
-    max_queue: int = 256  # requests that may wait beside them
-    api_keys: tuple[str, ...] = ()  # any of them opens; none: everybody is let in
-    allowed_origins: tuple[str, ...] = ()  # of web pages that may ask
-    allowed_hosts: tuple[str, ...] = ("*",)  # that a request's Host may name; *: any
-    root_path: str = ""  # that a proxy in front takes away
-    request_ids: bool = False  # answers carry the header X-Request-Id
-    max_body_bytes: int = 4 << 20  # of a request; the longest of contexts as text
-    max_bodies_bytes: int = 256 << 20  # of all that are being received, and of all that are read
-    body_seconds: float = 60.0  # in which a request must have arrived
-    keep_alive: float = 10.0  # seconds of silence after which a stream says that it lives
-    retry_after: int = 1  # seconds, where the queue is full
+    reserved_slots: int = 0  # slots that are kept for clients without a running request
+    max_queue: int = 256  # requests that may wait for a slot
+    api_keys: tuple[str, ...] = ()  # each of them is valid; empty: no key is needed
+    allowed_origins: tuple[str, ...] = ()  # origins of web pages that may send requests
+    allowed_hosts: tuple[str, ...] = ("*",)  # values of a request's Host; *: any
+    root_path: str = ""  # prefix of paths that a proxy removes
+    request_ids: bool = False  # answers have the header X-Request-Id
+    max_body_bytes: int = 4 << 20  # size of one body; enough for the longest context as text
+    max_bodies_bytes: int = 256 << 20  # of all bodies that arrive, and of all that are being read
+    body_seconds: float = 60.0  # time in which a body must have arrived
+    keep_alive: float = 10.0  # seconds of silence after which a stream sends a comment
+    retry_after: int = 1  # seconds that clients wait if the queue is full
 
     def __post_init__(self) -> None:
         for name in ("slots", "max_body_bytes", "max_bodies_bytes", "retry_after"):
@@ -50,14 +50,14 @@ class Settings:
                     "port, *.NAME for all names below one, or * for any"
                 )
         if not self.names or not all(self.names):
-            raise DlmError("names holds no name, or an empty one: a model goes by a name")
+            raise DlmError("names holds no name, or an empty one: it takes at least one name")
         if not all(self.api_keys):
-            raise DlmError("api_keys holds an empty key: it would let everybody in")
+            raise DlmError("api_keys holds an empty key: it would admit every client")
         for i, key in enumerate(self.api_keys):
             if not (key.isascii() and key.isprintable() and key == key.strip()):
                 raise DlmError(
-                    f"api_keys[{i}] would never open, since no header carries it: it takes "
-                    "printable ASCII without blanks around it"
+                    f"api_keys[{i}] cannot be sent in a header: it takes printable ASCII without "
+                    "blanks around it"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Text to tokens and back, as `/tokenize` and `/detokenize` do it."""
+"""Answers of `/tokenize` and `/detokenize`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,11 @@ from dlm.request import Request
 
 
 def tokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `messages`, or of a `prompt` by itself. Raises `RequestError`."""
+    """Return the tokens of `messages`, or of a `prompt` without a template. Raises
+    `RequestError`."""
     check_fields(body, TOKENIZE_CHAT if body.get("messages") is not None else TOKENIZE)
     if body.get("messages") is not None:
-        tools_of(body, engine.policy, None)  # refused are those that a chat is refused for
+        tools_of(body, engine.policy, None)  # raises for tools that a chat would be refused for
         messages, thinking = messages_of(body["messages"]), thinking_of(body)[0]
         request = Request(
             messages=messages, tools=declared(body), constrained=False, thinking=thinking
@@ -36,7 +37,7 @@ def tokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def detokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Control tokens by their names. Raises `RequestError`."""
+    """Return the text of `tokens`, control tokens included. Raises `RequestError`."""
     check_fields(body, DETOKENIZE)
     tokens, V = list_at("tokens", body.get("tokens")), engine.model.vocab_size
     for i, token in enumerate(tokens):

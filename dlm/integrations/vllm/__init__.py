@@ -1,12 +1,12 @@
-"""Grammars inside vLLM's DiffusionGemma: a general plugin of vLLM's own kind.
+"""Plugin of vLLM that serves constraints with its DiffusionGemma.
 
-vLLM calls `register` in each of its processes. There a subclass of the model takes its place in
-the registry (`model`), whose sampler asks the grammars (`sampler`, `slots`); requests are admitted
-in the front end (`front_end`, `admission`), and one that fails is ended by the scheduler
-(`scheduler`). Nothing of vLLM is edited, and a request without a constraint takes vLLM's own path.
+vLLM calls `register` in each of its processes. It registers a subclass of the model (`model`),
+whose sampler applies the grammars (`sampler`, `slots`). Requests are admitted in the front end
+(`front_end`, `admission`), and those that fail are ended by the scheduler (`scheduler`). No file of
+vLLM is changed, and a request without a constraint takes vLLM's own path.
 
-Where this vLLM lacks something that the plugin needs (`needs`), it stays exactly as it was, and one
-line says so. `VLLM_PLUGINS=` turns the plugin off.
+If this vLLM lacks something that the plugin needs (`needs`), nothing is registered, and a warning
+is logged. `VLLM_PLUGINS=` turns the plugin off.
 """
 
 import logging
@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-_LOG = logging.getLogger("vllm.dlm")  # below vLLM's own, so that its handlers show it
+_LOG = logging.getLogger("vllm.dlm")  # a child of vLLM's logger, for the handlers of that one
 
 
 def register() -> None:

@@ -1,12 +1,8 @@
-"""Whether a constrained request can be served, and what the worker needs for it.
+"""Admission of constrained requests in vLLM's front end.
 
-Knows prompts as tokens, and vLLM's parameters by the names of a few attributes; no vLLM.
-
-The spec of a request's answer, read from vLLM's sampling parameters.
-
-Data of a constrained request, passed from the front end to the worker in `extra_args`.
-
-The vocabulary of a model that vLLM serves, as grammars see it.
+`spec_of` reads the spec of an answer from vLLM's sampling parameters, `FrontEndAdmission` checks
+that it can be served, and a `Payload` goes to the worker in `extra_args`. This module knows prompts
+as tokens and parameters of vLLM by a few attributes; it does not import vLLM.
 """
 
 import json
@@ -32,44 +28,44 @@ from dlm.integrations.vllm.needs import OUTPUTS
 from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
 
-KEY = "dlm"  # in `extra_args`; a client's own is refused
-TOOLS = "dlm_tools"  # in `vllm_xargs`, on the way from the tool parser; likewise
+KEY = "dlm"  # of the payload in `extra_args`; refused from clients
+TOOLS = "dlm_tools"  # of the tools that the tool parser puts in `vllm_xargs`; refused from clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """A compiled constraint. All of it is plain data: it travels between processes."""
+    """A compiled constraint, as plain data that is sent to another process."""
 
     rules: bytes  # `Compiled.packed`
     thinking: bool  # reasoning may come first
-    thinking_budget: int | None  # tokens of reasoning; None: as many as leave room for the answer
+    thinking_budget: int | None  # most tokens of reasoning; None: no bound of its own
     top_k: int  # 0: all tokens
     top_p: float
-    failed: int  # a token that no answer begins with: a canvas of it says that the worker failed
+    failed: int  # token that begins no answer: a canvas of it means that the worker failed
 
     def data(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def of(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
-        """The payload among a request's `extra_args`, if there is one."""
+        """Return the payload among a request's `extra_args`; None if there is none."""
         found = (extra_args or {}).get(KEY)
         return None if found is None else cls(**found)
 
 
 class ToolsText(str):
-    """The tools of a body as JSON. A client's text is a `str`, and no `ToolsText`."""
+    """Tools of a body as JSON. Its type tells it from a client's text, which is a plain `str`."""
 
     __slots__ = ()
 
 
 _FIELDS = (*OUTPUTS, "whitespace_pattern")
 _FLAGS = "disable_any_whitespace disable_additional_properties".split()
-_UNDERSTOOD = frozenset(("diffusion_max_steps",))  # of vLLM's own `diffusion_` options
+_SUPPORTED = frozenset(("diffusion_max_steps",))  # vLLM's `diffusion_` options with constraints
 
 
 def spec_of(params: Any, policy: Policy) -> Spec | None:
-    """The spec that `params` ask for; None: the text is free. Raises `RequestError`."""
+    """Return the spec in `params`; None for free text. Raises `RequestError`."""
     outputs, tools = params.structured_outputs, (params.extra_args or {}).get(TOOLS)
     body: dict[str, Any] = {} if tools is None else json.loads(tools)
     if outputs is not None:
@@ -81,7 +77,8 @@ def spec_of(params: Any, policy: Policy) -> Spec | None:
 
 
 def has_constraint(params: Any) -> bool:
-    """Whether `params` ask for anything. Raises `RequestError` for tools that a client forged."""
+    """Whether `params` have tools or a constraint. Raises `RequestError` for tools that a client
+    sends under the plugin's key."""
     tools = (params.extra_args or {}).get(TOOLS)
     if tools is not None and not isinstance(tools, ToolsText):
         raise forged_tools()
@@ -89,13 +86,13 @@ def has_constraint(params: Any) -> bool:
 
 
 def forged_tools() -> RequestError:
-    """Return what to raise where a client sends the key that the plugin has tools under."""
+    """Return the error for a client that sends the plugin's key for tools."""
     return RequestError(f"vllm_xargs.{TOOLS} is not a client's to send: use tools")
 
 
 def check_options(params: Any) -> None:
-    """Raises `RequestError` for options that would cut an answer off, or have it go on."""
-    for name, why in (
+    """Raise `RequestError` for options that would end an answer early, or let it go on."""
+    for name, reason in (
         ("ignore_eos", "the answer ends where its constraint does"),
         ("stop", "a text that stops the answer would leave it incomplete"),
         ("stop_token_ids", "a token that stops the answer would leave it incomplete"),
@@ -103,36 +100,36 @@ def check_options(params: Any) -> None:
         ("trace_decode_token_ids", "the answer is generated"),
     ):
         if getattr(params, name, None):
-            raise RequestError(f"{name} beside a constraint is not supported: {why}")
+            raise RequestError(f"{name} beside a constraint is not supported: {reason}")
     for name, value in (params.extra_args or {}).items():
-        if name.startswith("diffusion_") and name not in _UNDERSTOOD and value:
+        if name.startswith("diffusion_") and name not in _SUPPORTED and value:
             raise RequestError(f"{name} beside a constraint is not supported")
 
 
-_THINK = "<|think|>"  # in a prompt whose answer may begin with reasoning
-_LOOKS = 100  # steps' work that may be done to know whether an answer fits its budget
+_THINK = "<|think|>"  # token of a prompt whose answer may begin with reasoning
+_STEPS = 100  # as many steps' work may be spent on finding whether an answer fits its budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """Additions to a request that is admitted."""
+    """Additions to an admitted request."""
 
     payload: Payload
-    suffix: list[int]  # tokens that its prompt ends with, so that the answer begins behind it
+    suffix: list[int]  # tokens appended to its prompt, an empty thought channel
 
 
 class FrontEndAdmission:
-    """For any number of threads. Grammars are compiled in processes of their own."""
+    """Admission that compiles grammars in processes of its own; used from several threads."""
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Any, policy: Policy):
         self._vocabulary, self._policy = vocabulary, policy
         self._chat = Chat(tokenizer)
         self._think = tokenizer.get_vocab().get(_THINK)
         self._compiler = Compiler(vocabulary, seconds=policy.compile_seconds)
-        self._looking = Lock()  # a compiled grammar is not for several threads at once
+        self._lock = Lock()  # a compiled grammar must not be used by several threads at once
 
     def spec(self, params: Any) -> Spec | None:
-        """The spec that `params` ask for. Raises `RequestError`."""
+        """Return the spec in `params`; None for free text. Raises `RequestError`."""
         return spec_of(params, self._policy)
 
     def compile(self, spec: Spec) -> Task:
@@ -144,23 +141,24 @@ class FrontEndAdmission:
         """Check that the answer fits. Raises `RequestError` and `GrammarError`."""
         if compiled.checked:
             raise RequestError(
-                "this constraint asks for more than a grammar can say: only a check of the "
-                "finished answer would tell, and vLLM has streamed it by then"
+                "this constraint requires more than a grammar can enforce: only the finished "
+                "answer could be checked, and vLLM has streamed it by then"
             )
         thinking = self._think is not None and self._think in prompt
         suffix = [] if thinking else self._chat.no_thought_after(prompt)
-        room = max_model_len - len(prompt) - len(suffix)
-        if room < 1:
+        budget = max_model_len - len(prompt) - len(suffix)
+        if budget < 1:
             raise RequestError(
                 f"{len(prompt)} tokens of prompt leave no room for an answer in {max_model_len}"
             )
-        budget = room if params.max_tokens is None else min(params.max_tokens, room)
-        thoughts = params.thinking_token_budget if thinking else None
-        self._check_budget(compiled, budget, thinking, thoughts)
+        if params.max_tokens is not None:
+            budget = min(params.max_tokens, budget)
+        thinking_budget = params.thinking_token_budget if thinking else None
+        self._check_budget(compiled, budget, thinking, thinking_budget)
         payload = Payload(
             rules=compiled.packed,
             thinking=thinking,
-            thinking_budget=thoughts,
+            thinking_budget=thinking_budget,
             top_k=max(0, params.top_k),
             top_p=params.top_p,
             failed=self._vocabulary.pad,
@@ -172,25 +170,23 @@ class FrontEndAdmission:
         self._compiler.close()
 
     def _check_budget(
-        self, compiled: Compiled, budget: int, thinking: bool, thoughts: int | None
+        self, compiled: Compiled, budget: int, thinking: bool, thinking_budget: int | None
     ) -> None:
-        reasoning = Reasoning.of(self._vocabulary, thoughts) if thinking else None
-        work = self._policy.step_work * _LOOKS
-        with self._looking:
+        reasoning = Reasoning.of(self._vocabulary, thinking_budget) if thinking else None
+        work = self._policy.step_work * _STEPS
+        with self._lock:
             try:
                 Frontier(compiled, budget, reasoning, work)
             except Unfinished as error:
                 raise LimitError(
-                    f"it takes too long to know whether an answer fits {budget} tokens: "
+                    f"it takes too long to find out whether an answer fits {budget} tokens: "
                     "max_tokens may be too small"
                 ) from error
 
 
 def vocabulary_of(model_config: Any, tokenizer: Any) -> Vocabulary:
-    """Stop tokens are those of the model's generation config, as vLLM ends answers.
-
-    Raises `DlmError` for a model that says too little.
-    """
+    """Return the vocabulary of a model that vLLM serves, with the stop tokens of its generation
+    config, at which vLLM ends answers. Raises `DlmError` without a stop token or a pad token."""
     settings = model_config.try_get_generation_config() or {}
     stops = settings.get("eos_token_id", getattr(tokenizer, "eos_token_id", None))
     if stops is None:

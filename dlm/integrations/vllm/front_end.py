@@ -1,7 +1,7 @@
-"""The front end of vLLM: constrained requests are checked, compiled, and passed to the worker.
+"""Front end of vLLM that checks and compiles constrained requests, and passes them to the worker.
 
-A request is compiled before vLLM's event loop hands it on: the loop awaits other processes, and
-other requests go their way meanwhile.
+A request is compiled in another process before vLLM's event loop passes it on; the loop serves
+other requests meanwhile.
 """
 
 # pyright: reportMissingImports=false
@@ -31,22 +31,22 @@ from dlm.integrations.vllm.admission import (
 from dlm.integrations.vllm.needs import Function, wrap
 from dlm.policy import Policy
 
-_ATTRIBUTE = "_dlm_front_end"  # of an InputProcessor
+_ATTRIBUTE = "_dlm_front_end"  # attribute of an InputProcessor
 
 T = TypeVar("T")
 
 
 class FrontEnd:
-    """The admission of one InputProcessor, made in the background while the model loads."""
+    """Admission for one InputProcessor, built in the background while the model loads."""
 
     def __init__(self, vllm_config: Any, tokenizer: Any):
         self._vllm_config, self._model_config = vllm_config, vllm_config.model_config
         self._threads = ThreadPoolExecutor(2, "dlm-admission")
-        # vLLM's own is changed by each call of it, which no other thread may see.
+        # A call changes vLLM's own tokenizer, so other threads need a copy.
         own = copy.deepcopy(tokenizer)
-        self._made: Future[FrontEndAdmission] = self._threads.submit(self._make, own)
+        self._admission: Future[FrontEndAdmission] = self._threads.submit(self._build, own)
 
-    def _make(self, tokenizer: Any) -> FrontEndAdmission:
+    def _build(self, tokenizer: Any) -> FrontEndAdmission:
         parallel = self._vllm_config.parallel_config
         if getattr(parallel, "enable_batch_sharded_sampling", False):
             raise RequestError("constraints are not served with batch-sharded sampling")
@@ -56,7 +56,8 @@ class FrontEnd:
         return FrontEndAdmission(vocabulary_of(self._model_config, tokenizer), tokenizer, policy)
 
     def has_constraint(self, params: Any) -> bool:
-        """Whether `params` ask for a constraint. Raises `RequestError` for what is refused."""
+        """Whether `params` have a constraint. Raises `RequestError` for options that are refused
+        beside it."""
         extra = params.extra_args or {}
         if KEY in extra and not isinstance(extra[KEY], Admitted):
             raise RequestError(f"{KEY} among extra_args is not a client's to send")
@@ -68,10 +69,10 @@ class FrontEnd:
         return True
 
     def admit(self, params: Any, prompt: Sequence[int] | None) -> Admitted | None:
-        """Compile and check here, and wait for it; None: nothing is constrained after all."""
+        """Compile and check the constraint, and wait for that; None if the text is free."""
         if prompt is None:
             raise RequestError("a constraint beside prompt_embeds is not supported")
-        admission = self._made.result()
+        admission = self._admission.result()
         spec = admission.spec(params)
         if spec is None:
             return None
@@ -79,9 +80,9 @@ class FrontEnd:
         return admission.admit(compiled, params, prompt, self._model_config.max_model_len)
 
     async def admit_later(self, params: Any, prompt: Sequence[int]) -> Admitted | None:
-        """Admit as `admit` does, while the event loop goes on."""
+        """Admit as `admit` does, without blocking the event loop."""
         run = functools.partial(asyncio.get_running_loop().run_in_executor, self._threads)
-        admission = await _shielded(self._made)
+        admission = await _shielded(self._admission)
         spec = await run(admission.spec, params)
         if spec is None:
             return None
@@ -91,7 +92,7 @@ class FrontEnd:
 
 
 async def _waited(task: Task) -> Any:
-    """Return the result of `task`. A waiter that is cancelled leaves it to others who wait."""
+    """Return the result of `task`. If this waiter is cancelled, the task goes on for others."""
     try:
         return await _shielded(task)
     except asyncio.CancelledError:
@@ -100,32 +101,30 @@ async def _waited(task: Task) -> Any:
 
 
 def _shielded(future: Future[T]) -> asyncio.Future[T]:
-    """Return what waits for `future` and does not cancel it. Where nobody waits to the end, asyncio
-    would log its error as one that nobody saw."""
+    """Return an awaitable of `future` that does not cancel it. Its error is read by a callback,
+    since asyncio would log it if no waiter remained."""
     inner = asyncio.wrap_future(future)
     inner.add_done_callback(lambda done: done.cancelled() or done.exception())
     return asyncio.shield(inner)
 
 
 def install() -> None:
-    """Wrap the ways into vLLM of this process. Calling it again changes nothing."""
+    """Wrap the methods through which requests enter this process's vLLM. Calling it again changes
+    nothing."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.sampling_params import SamplingParams
     from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.input_processor import InputProcessor
 
-    wrap(InputProcessor, "__init__", _made)
-    wrap(InputProcessor, "process_inputs", functools.partial(_processed, SamplingParams))
-    wrap(AsyncLLM, "add_request", functools.partial(_added, SamplingParams))
-    wrap(
-        Gemma4EngineToolParser,
-        "adjust_request",
-        functools.partial(_adjusted, ChatCompletionRequest),
-    )
+    wrap(InputProcessor, "__init__", _wrap_init)
+    wrap(InputProcessor, "process_inputs", functools.partial(_wrap_process_inputs, SamplingParams))
+    wrap(AsyncLLM, "add_request", functools.partial(_wrap_add_request, SamplingParams))
+    adjust = functools.partial(_wrap_adjust_request, ChatCompletionRequest)
+    wrap(Gemma4EngineToolParser, "adjust_request", adjust)
 
 
-def _made(original: Function) -> Function:
+def _wrap_init(original: Function) -> Function:
     def init(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         original(self, vllm_config, *args, **kwargs)
         if self.model_config.is_diffusion:
@@ -134,7 +133,7 @@ def _made(original: Function) -> Function:
     return init
 
 
-def _processed(sampling: type, original: Function) -> Function:
+def _wrap_process_inputs(sampling: type, original: Function) -> Function:
     def process_inputs(
         self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -143,32 +142,32 @@ def _processed(sampling: type, original: Function) -> Function:
             return original(self, request_id, prompt, params, *args, **kwargs)
         if front_end is None:
             return original(self, request_id, prompt, _without_tools(params), *args, **kwargs)
-        with _told():
-            asked = front_end.has_constraint(params)
-        if not asked:
+        with _vllm_errors():
+            constrained = front_end.has_constraint(params)
+        if not constrained:
             return original(self, request_id, prompt, params, *args, **kwargs)
         admitted = (params.extra_args or {}).get(KEY)
         request = original(self, request_id, prompt, _stripped(params), *args, **kwargs)
         if admitted is None:
-            with _told():
+            with _vllm_errors():
                 admitted = front_end.admit(params, request.prompt_token_ids)
         return _constrained(request, admitted)
 
     return process_inputs
 
 
-def _added(sampling: type, original: Function) -> Function:
+def _wrap_add_request(sampling: type, original: Function) -> Function:
     async def add_request(
         self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any
     ) -> Any:
         front_end = getattr(self.input_processor, _ATTRIBUTE, None)
-        # Raw prompts are tokenized, and then admitted, in a thread of vLLM's.
+        # vLLM tokenizes raw prompts in a thread of its own, where `process_inputs` admits them.
         rendered = isinstance(prompt, dict) and "type" in prompt
         tokens = prompt.get("prompt_token_ids") if rendered else None
         if front_end is not None and tokens is not None and isinstance(params, sampling):
-            with _told():
-                asked = front_end.has_constraint(params)
-                admitted = await front_end.admit_later(params, tokens) if asked else None
+            with _vllm_errors():
+                constrained = front_end.has_constraint(params)
+                admitted = await front_end.admit_later(params, tokens) if constrained else None
             if admitted is not None:
                 params = _stripped(params)
                 params.extra_args = {**(params.extra_args or {}), KEY: admitted}
@@ -177,8 +176,8 @@ def _added(sampling: type, original: Function) -> Function:
     return add_request
 
 
-def _adjusted(chat: type, original: Function) -> Function:
-    """Have tools go along: vLLM's parser of Gemma's calls asks for no structure at all."""
+def _wrap_adjust_request(chat: type, original: Function) -> Function:
+    """Add the tools to the request: vLLM's parser of Gemma's calls adds no constraint itself."""
 
     def adjust_request(self: Any, request: Any) -> Any:
         request = original(self, request)
@@ -186,7 +185,7 @@ def _adjusted(chat: type, original: Function) -> Function:
             fields = {"tools", "tool_choice", "parallel_tool_calls"}
             body = request.model_dump(mode="json", include=fields, exclude_none=True)
             extra: dict[str, Any] = dict(request.vllm_xargs or {})
-            with _told():
+            with _vllm_errors():
                 if TOOLS in extra:
                     raise forged_tools()
             request.vllm_xargs = {**extra, TOOLS: ToolsText(json.dumps(body))}
@@ -196,14 +195,14 @@ def _adjusted(chat: type, original: Function) -> Function:
 
 
 def _without_tools(params: Any) -> Any:
-    """`params` for a model that is no diffusion model: as vLLM itself would have them."""
+    """Return `params` without the plugin's tools, for a model that is no diffusion model."""
     if not isinstance((params.extra_args or {}).get(TOOLS), ToolsText):
         return params
     return _without_extra(params, (TOOLS,))
 
 
 def _stripped(params: Any) -> Any:
-    """`params` without the constraint, so that vLLM neither refuses nor compiles it."""
+    """Return `params` without the constraint, so that vLLM neither refuses nor compiles it."""
     params = _without_extra(params, (KEY, TOOLS))
     params.structured_outputs = None
     return params
@@ -219,9 +218,9 @@ def _without_extra(params: Any, keys: Sequence[str]) -> Any:
 
 
 def _constrained(request: Any, admitted: Admitted | None) -> Any:
-    """`request` as the worker is to have it; None: nothing is constrained after all.
+    """Return `request` with what `admitted` adds; None adds nothing.
 
-    Top-k and top-p are in the payload: they are cut under the constraint's masks.
+    Top-k and top-p move to the payload, since they apply after the constraint's masks.
     """
     if admitted is not None:
         request.prompt_token_ids = [*request.prompt_token_ids, *admitted.suffix]
@@ -232,8 +231,8 @@ def _constrained(request: Any, admitted: Admitted | None) -> Any:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Turn what a user can mend into vLLM's 400; log a bug of ours, which is its 500."""
+def _vllm_errors() -> Iterator[None]:
+    """Turn a client's errors into vLLM's 400; log a bug of the plugin, which becomes its 500."""
     from vllm.exceptions import VLLMValidationError
 
     try:

@@ -1,6 +1,6 @@
-"""vLLM's DiffusionGemma with constraints: the model as it is, with another state and sampler.
+"""DiffusionGemma of vLLM with constraints: the same model with another state and sampler.
 
-Only vLLM's own processes import this.
+Only vLLM's own processes import this module.
 """
 
 # pyright: reportMissingImports=false
@@ -27,7 +27,7 @@ _LOG = logging.getLogger("vllm.dlm")
 
 
 class ConstrainedModelState(DiffusionGemmaModelState):
-    """The state of requests in a worker, their constraints among it."""
+    """State of requests in a worker, their constraints included."""
 
     def __init__(
         self, vllm_config: Any, model: torch.nn.Module, encoder_cache: Any, device: torch.device
@@ -40,8 +40,8 @@ class ConstrainedModelState(DiffusionGemmaModelState):
         except Exception:
             _LOG.exception("dlm: constraints are not served")  # the front end refuses them, too
         else:
-            most = self.diffusion_states.max_denoising_steps
-            self._slots = Slots(compiler, Policy(), DecodeConfig(max_steps=most))
+            config = DecodeConfig(max_steps=self.diffusion_states.max_denoising_steps)
+            self._slots = Slots(compiler, Policy(), config)
 
     def custom_sampler(self, sampler: Any) -> tuple[Any, Any] | None:
         made = super().custom_sampler(sampler)
@@ -74,7 +74,7 @@ class ConstrainedModelState(DiffusionGemmaModelState):
 
 
 class ConstrainedDiffusionGemma(DiffusionGemmaForConditionalGeneration):
-    """The model that is registered in the place of vLLM's own."""
+    """Model that is registered in place of vLLM's own."""
 
     @staticmethod
     def get_model_state_cls() -> type[ConstrainedModelState]:
