@@ -33,7 +33,7 @@ def call(**more):
 @asynccontextmanager
 async def replica_of(engine):
     settings = Settings(names=("tiny",), slots=1, max_queue=0, api_keys=("secret",))
-    with patch("dlm.serving.app.collect_seldom"):
+    with patch("dlm.serving.app.tune_garbage_collector"):
         replica = Replica.__new__(Replica)
         await replica.__init__(SimpleNamespace(engine=lambda: engine), settings)  # as Ray does it
         try:

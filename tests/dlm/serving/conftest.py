@@ -29,7 +29,7 @@ def serving(engine: Engine, **settings: Any) -> Iterator[SimpleNamespace]:
     """A server around `engine`; with `client` and `http` to ask it, and `url` for others."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        patch("dlm.serving.app.collect_seldom"),
+        patch("dlm.serving.app.tune_garbage_collector"),
     ):
         timeout = settings.pop("shutdown_timeout", PATIENCE)
         most, by_address = settings.pop("connections", 1000), settings.pop("by_address", None)

@@ -197,7 +197,7 @@ def test_the_collector_is_told_once_that_all_is_loaded(engine_of, monkeypatch):
     from dlm.serving.app import app_of
 
     called = []
-    monkeypatch.setattr("dlm.serving.app.collect_seldom", lambda: called.append(1))
+    monkeypatch.setattr("dlm.serving.app.tune_garbage_collector", lambda: called.append(1))
     app, service = app_of(engine_of(Random(V, seed=1)), Settings())
 
     async def main():
