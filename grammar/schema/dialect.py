@@ -1,10 +1,7 @@
-"""How JSON values are written: as JSON text, or in the form of Gemma's own tool calls.
+"""The surface syntax of JSON values: JSON text, or the form of Gemma's own tool calls.
 
-Knows neither schemas nor what the values are to be.
-
-White space between the tokens of JSON text: where it may stand, and how much of it.
-
-A run never has an empty line in it, whatever the style.
+Also defines the white space allowed between JSON tokens; it never contains an empty line.
+Knows neither schemas nor values.
 """
 
 import json
@@ -37,13 +34,16 @@ STYLES: tuple[str, ...] = get_args(Whitespace)
 
 _BLANK = Characters(((0x09, 0x09), (0x20, 0x20)))
 _LINE_BREAK = Concatenation((optional(Literal("\r")), Literal("\n")))
-_LEVEL = 4  # blanks: deep lines are indented by whole levels
+_LEVEL = 4  # blanks per level of indentation
 _DEEPEST = 32  # levels of indentation in the style "pretty"
 
 
 @RESULTS.remembered
 def spaced(text: str, style: Whitespace, most: int) -> Node:
-    """Return one of `{ } [ ] , :`, or an empty `{}` or `[]`, with the white space around it."""
+    """Return `text`, one of `{ } [ ] , : {} []`, with the white space allowed around it.
+
+    `most` limits the white space as in `_run`.
+    """
     if style == "compact" or most == 0:
         return Literal(text)
     if style == "pretty":
@@ -58,27 +58,29 @@ def spaced(text: str, style: Whitespace, most: int) -> Node:
 
 @RESULTS.remembered
 def run(style: Whitespace, most: int) -> Node:
-    """Return a run of white space, or none, as it may stand around a whole value."""
+    """Return the white space allowed around a whole value; it may be empty."""
     if style == "compact" or most == 0:
         return EMPTY
     return Terminal(Automaton.of(_run(most)))
 
 
 def _run(most: int) -> Node:
-    """At most `most` blanks in a line, and then at most one line break with its indentation: twice
-    as many blanks, or `most` whole levels."""
-    blanks, deep = Repetition(_BLANK, 0, 2 * most), Repetition(Literal(" " * _LEVEL), 0, most)
-    line = concatenation(_LINE_BREAK, alternation(blanks, deep))
+    """Return up to `most` blanks, then optionally one line break with its indentation.
+
+    The indentation is up to `2 * most` blanks, or up to `most` levels of `_LEVEL` blanks.
+    """
+    blanks, levels = Repetition(_BLANK, 0, 2 * most), Repetition(Literal(" " * _LEVEL), 0, most)
+    line = concatenation(_LINE_BREAK, alternation(blanks, levels))
     return concatenation(Repetition(_BLANK, 0, most), optional(line))
 
 
 def _pretty(text: str) -> Node:
-    """As `json.dumps(value, indent=2)` writes it; how deep a line is indented is the model's."""
+    """Return `text` spaced as by `json.dumps(value, indent=2)`, with any depth of indentation."""
     if text == ":":
         return Literal(": ")
     if len(text) == 2:
         return Literal(text)
-    inner = text not in "}]"  # such a line is within something, and indented once at least
+    inner = text not in "}]"  # the next line is inside a value: at least one level
     level = Repetition(Literal("  "), int(inner), _DEEPEST)
     line = Concatenation((Literal("\n"), level))
     parts = (Literal(text), line) if inner else (line, Literal(text))
@@ -86,58 +88,60 @@ def _pretty(text: str) -> Node:
 
 
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-# After a key's colon, in Gemma's form: what begins a value, a string apart. A reader need not wait
-# for the end of a long number.
+# The beginning of a value other than a string, after a key's colon in Gemma's form. 64 characters
+# of a number are enough to recognize it before its end.
 BARE_VALUE = re.compile(rf"[{{\[]|(?:{_NUMBER}|true|false|null)[,}}]|-?[0-9][0-9.eE+\-]{{62}}")
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """JSON text with white space between its tokens, as `whitespace` and `max_whitespace` have it;
-    or, with the id of the token `quote`, Gemma's: that token around strings, bare keys, no white
-    space."""
+    """The syntax of JSON text, or, if `quote` is given, of Gemma's tool calls.
 
-    max_whitespace: int = 8  # blanks in a line, and levels that the next one is indented by
+    JSON text has white space between its tokens, as `whitespace` and `max_whitespace` allow.
+    Gemma's form has the token with the id `quote` around strings, bare keys and no white space.
+    """
+
+    max_whitespace: int = 8  # blanks in a line, and levels of indentation of the next line
     quote: int | None = None
     whitespace: Whitespace = "any"
 
     def mark(self, text: str) -> Node:
-        """One of `{ } [ ] , :`, or an empty `{}` or `[]`, with the whitespace that it may have."""
+        """Return `text`, one of `{ } [ ] , : {} []`, with the white space allowed around it."""
         if self.quote is not None:
             return Literal(text)
         return spaced(text, self.whitespace, self.max_whitespace)
 
     @cached_property
     def space(self) -> Node:
-        """A run of whitespace, or none."""
+        """White space allowed around a whole value; it may be empty."""
         return run(self.whitespace, self.max_whitespace)
 
     def key(self, name: str) -> Node:
-        """Raises `InvalidGrammarError` where it cannot be written."""
+        """Return the key `name`. Raises `InvalidGrammarError` if it is ambiguous without quotes."""
         if self.quote is None:
             return Literal(json.dumps(name, ensure_ascii=False))
         if not is_bare(name):
             raise InvalidGrammarError(
                 "schema",
                 f"the name {name!r:.80} is ambiguous where names have no quotes, as in Gemma's "
-                "calls: it reads like the end of an object, or like a name and its value",
+                "calls: it looks like the end of an object, or like a name and its value",
             )
         return Literal(name)
 
     def free_key(self, keys: Automaton) -> Node:
-        """Any of `keys`."""
+        """Return a key that is any of `keys`; in Gemma's form, only those of `_bare_keys`."""
         if self.quote is None:
             return Terminal(keys, spelling=Spelling.QUOTED)
         return Terminal(keys.intersection(_bare_keys()))
 
     def string(self, texts: Automaton, low: int = 0, high: int | None = None) -> Node:
-        """Those of `texts` that have `low` to `high` characters."""
+        """Return a string that is one of `texts` and has `low` to `high` characters."""
         if self.quote is None:
             return Terminal(texts, low, high, Spelling.QUOTED)
         return self._quoted(Terminal(texts, low, high))
 
     def words(self, texts: tuple[str, ...]) -> Node:
-        """Strings, each in its one shortest spelling."""
+        """Return one of the strings `texts`, each in its shortest spelling only."""
         if self.quote is None:
             return choice(tuple(json.dumps(text, ensure_ascii=False) for text in texts))
         return self._quoted(choice(texts))
@@ -151,10 +155,10 @@ class Dialect:
 
 
 def is_bare(name: str) -> bool:
-    """Whether a key without quotes is read back as it is.
+    """Whether a key written without quotes is read back unchanged.
 
-    A key ends at the first colon that a value follows, so that a key may hold other colons, and
-    anything else. `}` right after an object's `{` ends the object.
+    A key ends at the first colon that a value follows, so it may contain other colons. A key
+    cannot begin with `}`, which would end the object right after its `{`.
     """
     if name.startswith("}"):
         return False
@@ -163,15 +167,17 @@ def is_bare(name: str) -> bool:
 
 
 def choice(texts: tuple[str, ...]) -> Node:
-    """One of some texts, character for character."""
+    """Return a node that matches one of `texts`, character for character."""
     return Literal(texts[0]) if len(texts) == 1 else Terminal(Automaton.words(texts))
 
 
 @lru_cache(1)
 def _bare_keys() -> Automaton:
-    """Keys that no schema names, written without quotes: letters, digits and `$ - . / @ _`, and
-    whatever is not ASCII. They are fewer than `is_bare` lets through: a model that may choose a key
-    should not begin a string instead."""
+    """Return the keys without quotes that a model may choose freely.
+
+    They consist of letters, digits, `$ - . / @ _` and non-ASCII characters. `is_bare` accepts more;
+    with these fewer, a model that chooses a key cannot begin a string by mistake.
+    """
     ascii = (36, 36), (45, 57), (64, 90), (95, 95), (97, 122)
     others = (0xA1, 0xD7FF), (0xE000, 0xFFFD), (0x10000, 0x10FFFF)
     return Automaton.of(Repetition(Characters((*ascii, *others)), 1))

@@ -1,13 +1,9 @@
-"""Conditions on a JSON value: subschemas, and what "and", "or" and "not" make of them.
+"""Conditions on a JSON value: subschemas combined by "and", "or", "not" and "exactly one".
 
-Knows no keyword. Equal conditions are equal objects to a dictionary, so whatever is found out about
-one is kept by it.
-
-One JSON value, equal to what JSON Schema takes for equal: 1 and 1.0, but not 1 and true.
-
-Patterns that no automaton can read, judged on finished texts by the `regex` library.
-
-It backtracks, so each look has a limit in seconds, and all looks of one check share another.
+Equal conditions compare equal, so that results about them can be cached in dictionaries.
+`Constant` is a JSON value with the equality of JSON Schema: 1 equals 1.0, but not true.
+`Backtracking` matches patterns that have no automaton against finished texts by the `regex`
+library, within limits of time. Knows no keyword.
 """
 
 import json
@@ -27,14 +23,14 @@ from dlm.grammar.schema.documents import Source
 
 
 class Formula:
-    """A condition."""
+    """Base class of conditions on a JSON value."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf(Formula):
-    """What a subschema says, or, not `wanted`, its opposite."""
+    """The condition of a subschema, or its complement if not `wanted`."""
 
     source: Source
     wanted: bool = True
@@ -42,28 +38,28 @@ class Leaf(Formula):
 
 @dataclass(frozen=True, slots=True)
 class Every(Formula):
-    """All of `parts`; of none, anything fits."""
+    """Conjunction of `parts`; without parts, every value fits."""
 
     parts: tuple[Formula, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Some(Formula):
-    """At least one of `parts`; of none, nothing fits."""
+    """Disjunction of `parts`; without parts, no value fits."""
 
     parts: tuple[Formula, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOne(Formula):
-    """One of `parts`, and no other."""
+    """Condition that exactly one of `parts` is true."""
 
     parts: tuple[Formula, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Conditional(Formula):
-    """`then` where `test` fits, `otherwise` where it does not."""
+    """Condition `then` for values that fit `test`, and `otherwise` for the others."""
 
     test: Formula
     then: Formula
@@ -74,6 +70,7 @@ TRUE, FALSE = Every(()), Some(())
 
 
 def every(*parts: Formula) -> Formula:
+    """Return the conjunction of `parts`, flattened and simplified."""
     flat: dict[Formula, None] = {}
     for part in parts:
         if part == FALSE:
@@ -83,6 +80,7 @@ def every(*parts: Formula) -> Formula:
 
 
 def some(*parts: Formula) -> Formula:
+    """Return the disjunction of `parts`, flattened and simplified."""
     flat: dict[Formula, None] = {}
     for part in parts:
         if part == TRUE:
@@ -92,7 +90,7 @@ def some(*parts: Formula) -> Formula:
 
 
 def complement(formula: Formula) -> Formula:
-    """The opposite, with the negation pushed inward to the leaves."""
+    """Return the negation of `formula`, pushed inward to the leaves."""
     match formula:
         case Leaf(source, wanted):
             return Leaf(source, not wanted)
@@ -109,7 +107,7 @@ def complement(formula: Formula) -> Formula:
 
 
 def pairs(formula: Formula) -> int:
-    """How many pairs of alternatives its opposite is made of."""
+    """Return how many pairs of alternatives the complement of `formula` contains."""
     match formula:
         case Every(parts) | Some(parts):
             return sum(map(pairs, parts))
@@ -121,7 +119,7 @@ def pairs(formula: Formula) -> int:
 
 
 def place(formula: Formula) -> str:
-    """The JSON pointer of its first subschema."""
+    """Return the JSON pointer of the first subschema of `formula`; empty if it has none."""
     while not isinstance(formula, Leaf):
         match formula:
             case Conditional(test=first) | Every((first, *_)) | Some((first, *_)):
@@ -133,16 +131,16 @@ def place(formula: Formula) -> str:
     return formula.source.where
 
 
-_MOST_WRITTEN_OUT = 10**21  # from here on JavaScript, too, writes an exponent
+_MOST_WRITTEN_OUT = 10**21  # JavaScript writes an exponent from this number on
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Compared by `identity`."""
+    """A JSON value, compared by `identity`."""
 
     value: Any = field(compare=False)
     identity: Hashable
-    parts: "tuple[Constant, ...]" = field(default=(), compare=False)  # of an array or an object
+    parts: "tuple[Constant, ...]" = field(default=(), compare=False)  # items, or property values
 
     @property
     def kind(self) -> str:
@@ -150,6 +148,7 @@ class Constant:
 
 
 def constant(value: Any) -> Constant:
+    """Return `value`, parsed JSON, as a `Constant`."""
     if isinstance(value, dict):
         parts = tuple(map(constant, value.values()))
         named = zip(value, (part.identity for part in parts), strict=True)
@@ -163,13 +162,16 @@ def constant(value: Any) -> Constant:
 
 
 def kind(value: Any) -> str:
-    """One of the six types of JSON."""
+    """Return the JSON type of `value`, one of six: integers are numbers."""
     names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
 
 
 def exact(number: int | float) -> Fraction | int:
-    """A number as its shortest decimal says it."""
+    """Return the exact value of a number's shortest decimal spelling.
+
+    Raises `InvalidGrammarError` for infinity and NaN.
+    """
     if isinstance(number, int):
         return number
     if not math.isfinite(number):
@@ -178,8 +180,10 @@ def exact(number: int | float) -> Fraction | int:
 
 
 def spellings(number: int | float, plain: bool = False) -> tuple[str, ...]:
-    """Return how a number is written: as an integer where it is one, and as the schema has it; if
-    `plain`, an integer is written in digits alone."""
+    """Return the spellings of a number: as an integer if it is one, and as Python writes it.
+
+    If `plain`, integers are spelled with digits only.
+    """
     if isinstance(number, int):
         return (str(number),)
     if number != int(number) or (abs(number) >= _MOST_WRITTEN_OUT and not plain):
@@ -188,23 +192,26 @@ def spellings(number: int | float, plain: bool = False) -> tuple[str, ...]:
 
 
 _LONGEST = 10_000  # characters of a pattern
-_ONE = 0.25  # seconds of one look
-_ALL = 1.0  # seconds of all looks at one value
+_ONE = 0.25  # seconds for one match
+_ALL = 1.0  # seconds for all matches of one check
 _PIECE = re.compile(r"\\k<|\\z|\\.|\[\^?|\]|\$", re.DOTALL)
 
 
 class TooLongError(Exception):
-    """It took too long to say whether a pattern matches."""
+    """Matching a pattern took too long."""
 
 
 class Backtracking:
-    """Judges the patterns of one check."""
+    """Matcher of patterns for one check, with limits of time per match and in total."""
 
     def __init__(self):
         self._left = _ALL
 
     def fits(self, pattern: str, text: str) -> bool:
-        """Whether the pattern matches a part of the text. Raises `TooLongError`."""
+        """Whether the pattern matches a part of the text.
+
+        Raises `TooLongError` if the time is used up or the pattern cannot be compiled.
+        """
         compiled = _compiled(pattern)
         if compiled is None or self._left <= 0:
             raise TooLongError
@@ -218,7 +225,7 @@ class Backtracking:
 
 
 def can_be_judged(pattern: str) -> bool:
-    """Whether the library can read a pattern."""
+    """Whether the `regex` library can compile `pattern`."""
     return _compiled(pattern) is not None
 
 
@@ -236,7 +243,7 @@ def _read(pattern: str) -> regex.Pattern[str] | None:
 
 
 def _as_ecmascript(pattern: str) -> str:
-    """With `$` at the end of the text only, and references as the library writes them."""
+    """Translate ECMAScript's `$`, `\\z` and named references to the library's syntax."""
     within = False
 
     def piece(found: re.Match[str]) -> str:
