@@ -1,20 +1,8 @@
-"""A JSON schema and the documents that it refers to: drafts, checks, identifiers, references.
+"""A JSON schema and the documents that it refers to: drafts, syntax, identifiers, references.
 
-It does not know what the keywords say about a value.
-
-What the keywords of a JSON schema may hold, and where schemas are within it.
-
-It knows the syntax of each keyword, not what it says about a value.
-
-The drafts of JSON Schema: how a schema names one, and which keywords each of them has.
-
-Places in JSON data, as errors name them.
-
-Keywords that are null, as Go and Java clients write what is not there: read as absent.
-
-In `const`, `default`, `enum` and `examples` a null is a value, and stays.
-
-How much work a schema may take, counted in steps of about 10 us. Knows nothing else.
+Knows which keywords each draft has, which of them contain schemas, and what values they may have,
+but not what a keyword means for a JSON value. `Work` limits the effort that one schema may take,
+counted in steps of about 10 us.
 """
 
 import sys
@@ -25,7 +13,7 @@ from urllib.parse import unquote, urljoin
 
 from dlm.grammar.errors import InvalidGrammarError
 
-ANY = 0  # no draft named: the newest, with what older ones say otherwise
+ANY = 0  # no draft named: the newest, with the keywords of older ones
 _DRAFTS = {
     "json-schema.org/draft-03/schema": 3,
     "json-schema.org/draft-04/schema": 4,
@@ -42,21 +30,21 @@ _SINCE = {
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties", "$anchor"), 2019),
     **dict.fromkeys(("prefixItems", "$dynamicRef", "$dynamicAnchor"), 2020),
 }
-_UNTIL = {"$recursiveRef": 2019, "id": 4}  # those that are still written are still meant
+_UNTIL = {"$recursiveRef": 2019, "id": 4}  # other old keywords keep their meaning if still used
 
 
 def draft_of(uri: str) -> int:
-    """The draft that a `$schema` names, by http or https; `ANY` where it is none that is known."""
+    """Return the draft with the URI `uri`, http or https; `ANY` if it is unknown."""
     return _DRAFTS.get(uri.partition("://")[2].rstrip("#/"), ANY)
 
 
 def known(draft: int, word: str) -> bool:
-    """Whether that draft has the keyword."""
+    """Whether `draft` has the keyword `word`."""
     return draft == ANY or _SINCE.get(word, 0) <= draft <= _UNTIL.get(word, 9999)
 
 
 def pointer(*parts: str | int) -> str:
-    """A JSON pointer (RFC 6901)."""
+    """Return the JSON pointer (RFC 6901) made of `parts`."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
 
 
@@ -73,23 +61,22 @@ _TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursi
 
 
 def has_ref_alone(node: dict[str, Any], draft: int) -> bool:
-    """Whether the `$ref` of a schema is all that counts in it: in drafts up to 7 its siblings,
-    identifiers among them, are ignored."""
+    """Whether all keywords beside the `$ref` of a schema are ignored, as in drafts up to 7."""
     return "$ref" in node and 0 < draft <= 7
 
 
 def is_schema_list(word: str, value: Any) -> bool:
-    """Whether the value of a keyword is a list of schemas."""
+    """Whether `value`, of the keyword `word`, is a list of schemas."""
     return isinstance(value, list) and (word in _LISTS or word == "items")
 
 
 def is_schema_map(word: str) -> bool:
-    """Whether a keyword has schemas by names of their own."""
+    """Whether the value of the keyword `word` is an object whose values are schemas."""
     return word in _MAPS
 
 
 def parts(word: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """The schemas in the value of a keyword, with the keys that lead there."""
+    """Yield the schemas in the value of a keyword, each with the keys that lead to it."""
     if is_schema_list(word, value):
         yield from (((i,), part) for i, part in enumerate(value))
     elif word in _ONE:
@@ -101,36 +88,36 @@ def parts(word: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 
 def flaw(word: str, value: Any, draft: int) -> str | None:
-    """Why `value` is nothing that the keyword may have."""
+    """Return why the keyword `word` may not have `value`; None if it may."""
     if word in _LISTS:
         if not isinstance(value, list) or not value:
-            return "it is a list of schemas, and not empty"
+            return "must be a list of schemas that is not empty"
     elif word in _MAPS or word == "dependentRequired":
         if not isinstance(value, dict):
-            return f"it is an object, not {value!r:.40}"
+            return f"must be an object, not {value!r:.40}"
         if word == "dependentRequired" and not all(map(_names, value.values())):
-            return "its values are lists of names"
+            return "its values must be lists of names"
     elif word in _COUNTS:
         if not _number(value) or value < 0 or value != int(value):
-            return f"it is an integer from 0, not {value!r:.40}"
+            return f"must be a non-negative integer, not {value!r:.40}"
     elif word in ("minimum", "maximum", "multipleOf"):
         if not _number(value) or (word == "multipleOf" and value <= 0):
-            return f"it is a {'positive ' * (word == 'multipleOf')}number, not {value!r:.40}"
+            return f"must be a {'positive ' * (word == 'multipleOf')}number, not {value!r:.40}"
     elif word in ("exclusiveMinimum", "exclusiveMaximum"):
         if not _number(value) and not (isinstance(value, bool) and draft in (ANY, 4)):
-            return f"it is a number, not {value!r:.40}"
+            return f"must be a number, not {value!r:.40}"
     elif word in _TEXTS:
         if not isinstance(value, str):
-            return f"it is text, not {value!r:.40}"
+            return f"must be a string, not {value!r:.40}"
     elif word == "type":
         kinds = value if isinstance(value, list) else [value]
         if unknown := [kind for kind in kinds if kind not in _TYPES]:
-            return f"{unknown[0]!r:.40} is no type: {', '.join(_TYPES)} are"
+            return f"{unknown[0]!r:.40} is no type; the types are {', '.join(_TYPES)}"
     elif word == "enum":
         if not isinstance(value, list):
-            return f"it is a list, not {value!r:.40}"
+            return f"must be a list, not {value!r:.40}"
     elif word == "required" and not _names(value):
-        return f"it is a list of names, not {value!r:.40}"
+        return f"must be a list of names, not {value!r:.40}"
     return None
 
 
@@ -147,17 +134,17 @@ MOST_WORK = 60_000
 
 
 class TooMuchWorkError(InvalidGrammarError):
-    """More work than it may take."""
+    """A schema that takes more work than allowed."""
 
 
 class Work:
-    """Counts up to `most` steps."""
+    """Counter of steps, at most `most`."""
 
     def __init__(self, most: int = MOST_WORK):
         self.most, self.done = most, 0
 
     def count(self, steps: int, where: str) -> None:
-        """Raises `TooMuchWorkError`, which names the limit."""
+        """Add `steps`. Raises `TooMuchWorkError` with the pointer `where` beyond the limit."""
         self.done += steps
         if self.done > self.most:
             reason = f"it takes more than {self.most} steps to read"
@@ -169,23 +156,24 @@ _BOOLEANS: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Source:
-    """A subschema, one object for each: where it is, and how its references are read."""
+    """A subschema with its location and the context in which its references are resolved."""
 
     node: dict[str, Any]
     where: str  # JSON pointer, for errors
-    base: str  # URI of the resource that it belongs to
+    base: str  # URI of the resource that contains it
     draft: int
-    scope: tuple[str, ...]  # resources with dynamic anchors on the way here, the outermost first
+    scope: tuple[str, ...]  # enclosing resources with dynamic anchors, the outermost first
 
     def knows(self, keyword: str) -> bool:
-        """Whether it has that keyword, and its draft does."""
+        """Whether the subschema has `keyword`, and its draft knows it."""
         return keyword in self.node and known(self.draft, keyword)
 
 
 class DocumentReader:
-    """Reads one schema: `root`. Raises `InvalidGrammarError`.
+    """Reader of one schema, `root`, and the documents that it refers to.
 
-    `registry` has other documents by URI. `strict`: a `$schema` has to be a known one.
+    `registry` has other documents by URI. If `strict`, an unknown `$schema` is an error. Every
+    method raises `InvalidGrammarError` if a schema is malformed.
     """
 
     def __init__(
@@ -200,24 +188,24 @@ class DocumentReader:
         self._work = work
         self._registry = registry or {}
         self._strict = strict
-        self._places: dict[int, tuple[str, str, int]] = {}  # by id: pointer, base, draft
+        self._locations: dict[int, tuple[str, str, int]] = {}  # by id(): pointer, base, draft
         self._roots: dict[str, Any] = {}
         self._anchors: dict[tuple[str, str], Any] = {}
         self._dynamic: dict[str, set[str]] = {}  # names of dynamic anchors, by base
         self._sources: dict[tuple[int, tuple[str, ...]], Source] = {}
-        self._kept: list[Any] = []  # schemas are told apart by identity: these have to live on
+        self._kept: list[Any] = []  # schemas made up here: kept alive, so that id() stays unique
         self._where = where
         self._index(schema, where, "", ANY)
         self._roots.setdefault("", schema)
         self.root = self.source(_BOOLEANS[schema] if isinstance(schema, bool) else schema)
 
     def source(self, node: Any, parent: Source | None = None) -> Source:
-        """The source of a schema of a document, or of one that was made up in `parent`."""
+        """Return the source of `node`: part of a document, or a schema made up for `parent`."""
         scope = parent.scope if parent else ()
-        if id(node) not in self._places:
+        if id(node) not in self._locations:
             self._kept.append(node)
             self._index(node, *((parent.where, parent.base) if parent else (self._where, "")), ANY)
-        where, base, draft = self._places[id(node)]
+        where, base, draft = self._locations[id(node)]
         outer = (self._dynamic[uri] for uri in scope)
         if not self._dynamic.get(base, set()) <= set().union(*outer):
             scope = (*scope, base)
@@ -227,7 +215,7 @@ class DocumentReader:
         return self._sources[key]
 
     def target(self, source: Source, keyword: str) -> Source:
-        """What the reference in `source` leads to."""
+        """Return the subschema that the reference `keyword` in `source` leads to."""
         reference = source.node[keyword]
         base, _, fragment = self._absolute(source.base, reference).partition("#")
         fragment = unquote(fragment)
@@ -247,7 +235,7 @@ class DocumentReader:
             if (base, fragment) in self._anchors:
                 return self._anchors[base, fragment]
         else:
-            # Identifiers within older schemas are often no more than remarks: the document then.
+            # Identifiers in older schemas are often mere comments: then try the document itself.
             for root in dict.fromkeys([*roots, ""]):
                 found = self._within(self._roots[root], fragment)
                 if found is not None and (roots or reference.startswith("#")):
@@ -263,9 +251,9 @@ class DocumentReader:
                 node = node[int(key) if isinstance(node, list) else key]
             except (LookupError, TypeError, ValueError):
                 return None
-            above = node if id(node) in self._places else above
-        if isinstance(node, dict) and id(node) not in self._places:
-            _, base, draft = self._places.get(id(above), ("", "", ANY))
+            above = node if id(node) in self._locations else above
+        if isinstance(node, dict) and id(node) not in self._locations:
+            _, base, draft = self._locations.get(id(above), ("", "", ANY))
             self._index(node, self._where + fragment, base, draft)
         return node
 
@@ -278,7 +266,7 @@ class DocumentReader:
         if document is None:
             return False
         self._roots[uri] = document
-        self._index(document, uri, uri, self._places[id(self._roots[""])][2])
+        self._index(document, uri, uri, self._locations[id(self._roots[""])][2])
         return True
 
     def _absolute(self, base: str, reference: str) -> str:
@@ -293,12 +281,12 @@ class DocumentReader:
         raise InvalidGrammarError("JSON schema", reason, where or "/")
 
     def _index(self, schema: Any, where: str, base: str, draft: int) -> None:
-        """Checks a schema and all within, and notes where they are and what they are called."""
+        """Check a schema and all its subschemas, and record their locations and names."""
         waiting, read = [(schema, where, base, draft)], 0
         while waiting:
             node, where, base, draft = waiting.pop()
             read += 1
-            if read % 2 == 0:  # two of them take one step
+            if read % 2 == 0:  # two subschemas count as one step
                 self._work.count(1, where)
             if isinstance(node, bool):
                 continue
@@ -307,16 +295,16 @@ class DocumentReader:
             if "$schema" in node:
                 draft = self._draft(node["$schema"], where)
             base = self._named(node, base, draft)
-            self._places.setdefault(id(node), (where, base, draft))
+            self._locations.setdefault(id(node), (where, base, draft))
             listed = isinstance(node.get("items"), list)
             if listed and "prefixItems" in node and draft in (ANY, 2020):
-                self._refuse(f"{where}/items", "a list beside prefixItems, which no draft knows")
+                self._refuse(f"{where}/items", "must not be a list beside prefixItems")
             alone = has_ref_alone(node, draft)
             for word, value in node.items():
                 if known(draft, word):
                     reason = flaw(word, value, draft)
                     if reason and alone and word != "$ref":
-                        continue  # nobody reads it
+                        continue  # the keyword is ignored
                     if reason:
                         self._refuse(where + pointer(word), reason)
                     for key, part in parts(word, value):
@@ -324,19 +312,19 @@ class DocumentReader:
 
     def _draft(self, uri: Any, where: str) -> int:
         if not isinstance(uri, str):
-            self._refuse(f"{where}/$schema", "a draft is named by its URI")
+            self._refuse(f"{where}/$schema", "must be the URI of a draft")
         draft = draft_of(uri)
         if draft == 3 or (draft == ANY and self._strict):
             self._refuse(f"{where}/$schema", f"{uri!r:.80} is no draft from 4 to 2020-12")
         return draft
 
     def _named(self, node: dict[str, Any], base: str, draft: int) -> str:
-        """Its base URI; and notes its names."""
+        """Record the identifiers and anchors of `node`, and return its base URI."""
         word = "id" if draft == 4 else "$id"
         name = node.get(word)
         if isinstance(name, str):
             uri, _, fragment = self._absolute(base, name).partition("#")
-            if has_ref_alone(node, draft):  # others may know the document by that name all the same
+            if has_ref_alone(node, draft):  # a document's own name counts even beside a `$ref`
                 if not self._roots:
                     self._roots[uri] = node
             else:
@@ -356,7 +344,7 @@ class DocumentReader:
 
 
 def expand_nullable(schema: Any) -> Any:
-    """A copy in which OpenAPI's `nullable` is the type that it means."""
+    """Return a copy of `schema` in which OpenAPI's `nullable` is expressed by `type` and `enum`."""
     if not isinstance(schema, dict):
         return [expand_nullable(part) for part in schema] if isinstance(schema, list) else schema
     copy = {
@@ -374,15 +362,16 @@ _VALUES = ("const", "default")
 
 
 def without_nulls(schema: Any) -> Any:
-    """Return the schema without keywords that are null: itself if there are none.
+    """Return the schema without keywords that are null, which Go and Java clients write for absent.
 
-    Raises `RecursionError`.
+    A null in `const`, `default`, `enum` or `examples` is a value and stays. The schema itself is
+    returned if it has no null. Raises `RecursionError` if it is nested too deeply.
     """
     return _cleaned(schema) if _has_null(schema) else schema
 
 
 def _has_null(data: Any) -> bool:
-    """Whether a null is the value of any key in JSON data."""
+    """Whether any object in JSON data has a null value."""
     waiting = [data]
     while waiting:
         part = waiting.pop()
@@ -406,7 +395,7 @@ def _cleaned(schema: Any) -> Any:
 
 
 def _part(word: str, value: Any) -> Any:
-    """The value of a keyword; one that no draft has may hold schemas that references lead to."""
+    """Return the value of a keyword without nulls; unknown keywords may contain schemas, too."""
     if word in DATA:
         return value
     if is_schema_list(word, value):

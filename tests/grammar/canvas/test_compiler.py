@@ -181,7 +181,7 @@ def test_a_literal_that_looks_like_a_rule_stays_a_literal(compiler):
         ({"type": "objectt"}, "JSON schema at /type: 'objectt' is no type"),
         (
             {"properties": {"a": {"minimum": "x"}}},
-            "at /properties/a/minimum: it is a number",
+            "at /properties/a/minimum: must be a number",
         ),
         ({"type": "object", "required": "a"}, "at /required"),
         ({"type": "string", "pattern": "(a"}, "at /pattern: this group does not end"),

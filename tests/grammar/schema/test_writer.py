@@ -269,7 +269,7 @@ def test_a_dynamic_reference_leads_to_the_outermost_anchor():
         ({"$ref": "http://json-schema.org/schema"}, "/$ref", "leads to no schema"),
         ({"anyOf": [{"$ref": "#"}]}, "/", "refers to itself"),
         ({"properties": {"a": {"type": "text"}}}, "/properties/a/type", "is no type"),
-        ({"items": {"minLength": "a"}}, "/items/minLength", "integer from 0"),
+        ({"items": {"minLength": "a"}}, "/items/minLength", "non-negative integer"),
         ({"not": {"prefixItems": [{}], "items": [{}]}}, "/not/items", "beside prefixItems"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"required": ["a"], "properties": {"a": {"$ref":
           "#/$defs/a"}}}}}, "/", "no finite value"),
