@@ -1,20 +1,9 @@
-"""Whether a text is a JSON value that a schema accepts, asked of the `jsonschema` library.
+"""Validation of finished JSON texts against a schema by the `jsonschema` library.
 
-It is made safe against what a client may send: patterns and formats are read by automata, numbers
-are exact, steps are counted. Knows nothing of grammars.
-
-Keywords that older drafts of JSON Schema spell otherwise, for checks by `jsonschema`.
-
-A schema that does not say its draft is read with the keywords of all of them. The library takes it
-for one of the newest, and has to be told of the others.
-
-Which properties of an object a schema has judged, for checks by `jsonschema`.
-
-The library finds out with `re`, which backtracks; here whoever checks says what a pattern fits.
-
-Keywords with patterns, for checks by `jsonschema`: judged by automata where there are some.
-
-The library finds out with `re`, which backtracks without end.
+Some of the library's keywords are replaced, so that untrusted schemas are safe: patterns and
+formats are matched by automata instead of `re`, which backtracks without limit; numbers are exact;
+steps are counted. A schema without `$schema` is read with the keywords of all drafts. Knows nothing
+of grammars.
 """
 
 import json
@@ -40,19 +29,19 @@ Keyword = Callable[[Any, Any, Any, Any], Errors | None]
 
 
 def older(rules: Mapping[str, Keyword], draft: int) -> dict[str, Keyword]:
-    """What stands for some of the own `rules` of a draft."""
-    said = {
+    """Return the keywords of older drafts that `draft` knows, to replace some of its `rules`."""
+    found = {
         "items": _items(rules["items"]),
         "additionalItems": _additional_items,
         "dependencies": rules.get("dependencies", _dependencies),
         "exclusiveMinimum": _exclusive("minimum", rules.get("exclusiveMinimum")),
         "exclusiveMaximum": _exclusive("maximum", rules.get("exclusiveMaximum")),
     }
-    return {word: rule for word, rule in said.items() if known(draft, word)}
+    return {word: rule for word, rule in found.items() if known(draft, word)}
 
 
 def _items(rule: Keyword) -> Keyword:
-    """A list is what 2020-12 calls `prefixItems`."""
+    """Return `items` that reads a list as `prefixItems`, and passes anything else to `rule`."""
 
     def items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Errors:
         if not isinstance(wanted, list):
@@ -65,7 +54,7 @@ def _items(rule: Keyword) -> Keyword:
 
 
 def _additional_items(validator: Any, rest: Any, instance: Any, schema: Any) -> Errors:
-    """Of what is behind a list of `items`; without a list it says nothing."""
+    """Apply `additionalItems` to the items after a list of `items`; ignored without a list."""
     first = schema.get("items")
     if isinstance(first, list) and isinstance(instance, list):
         for i, item in enumerate(instance[len(first) :], start=len(first)):
@@ -73,7 +62,7 @@ def _additional_items(validator: Any, rest: Any, instance: Any, schema: Any) -> 
 
 
 def _dependencies(validator: Any, needed: Any, instance: Any, schema: Any) -> Errors:
-    """What there has to be, or has to fit, beside a property."""
+    """Apply `dependencies`: properties, or a schema, that the presence of a property requires."""
     for name in needed if isinstance(instance, dict) else ():
         needs = needed[name]
         if name in instance and isinstance(needs, dict | bool):
@@ -85,31 +74,30 @@ def _dependencies(validator: Any, needed: Any, instance: Any, schema: Any) -> Er
 
 
 def _exclusive(word: str, rule: Keyword | None) -> Keyword:
-    """Draft 4 says by true or false whether the limit itself is left out."""
+    """Return an exclusive limit that also accepts draft 4's booleans, which apply to `word`."""
 
     def exclusive(validator: Any, limit: Any, instance: Any, schema: Any) -> Errors:
         if not isinstance(limit, bool):
             yield from (rule(validator, limit, instance, schema) or ()) if rule else ()
         elif limit and validator.is_type(instance, "number") and instance == schema.get(word):
-            yield exceptions.ValidationError(f"{instance!r:.80} is the {word}, which is left out")
+            yield exceptions.ValidationError(f"{instance!r:.80} is the exclusive {word}")
 
     return exclusive
 
 
-Fits = Callable[[str, str], bool]  # whether a text, or a key, matches a pattern
+Fits = Callable[[str, str], bool]  # (pattern, text): whether the pattern occurs in the text
 
 _LOG = logging.getLogger(__name__)
 
 
 class Patterns:
-    """Judges the patterns of one check."""
+    """Matcher of patterns for one check: automata if possible, else backtracking."""
 
     def __init__(self):
         self._backtracking = Backtracking()
 
     def fits(self, pattern: str, text: str) -> bool:
-        """Whether the pattern occurs in the text. Raises `TooLongError` where that takes too long
-        to say."""
+        """Whether the pattern occurs in the text. Raises `TooLongError`."""
         try:
             automaton, low, high = bounded(pattern, False)
         except (InvalidGrammarError, TooLargeError):
@@ -119,9 +107,9 @@ class Patterns:
 
 
 def pattern_keywords(fits: Fits) -> dict[str, Keyword]:
-    """Return the keywords with patterns, judged by `fits`.
+    """Return the keywords with patterns, matched by `fits`.
 
-    A `pattern` that takes too long to judge is not enforced, and logged.
+    A `pattern` that takes too long to match is logged and not enforced.
     """
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Errors:
@@ -158,7 +146,7 @@ def pattern_keywords(fits: Fits) -> dict[str, Keyword]:
 
 
 def unevaluated_properties(fits: Fits, step: Callable[[], None]) -> Keyword:
-    """The keyword of drafts 2019-09 and 2020-12. `step` is called for each schema looked at."""
+    """Return the keyword of drafts 2019-09 and 2020-12; it calls `step` for each schema visited."""
 
     def keyword(validator: Any, rest: Any, instance: Any, schema: Any) -> Errors:
         if isinstance(instance, dict):
@@ -175,7 +163,7 @@ def unevaluated_properties(fits: Fits, step: Callable[[], None]) -> Keyword:
         for pattern in schema.get("patternProperties", ()):
             found |= {name for name in instance if fits(pattern, name)}
         for word in ("additionalProperties", "unevaluatedProperties"):
-            if word in schema:  # what they do not judge, another keyword has
+            if word in schema:  # properties that they do not apply to, another keyword evaluates
                 found |= {
                     name
                     for name, value in instance.items()
@@ -191,7 +179,10 @@ def unevaluated_properties(fits: Fits, step: Callable[[], None]) -> Keyword:
 def _applied(
     validator: Any, instance: dict[str, Any], schema: dict[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """The schemas that the object itself fits, each with a validator that reads it."""
+    """Yield the subschemas that apply to `instance` itself and that it fits.
+
+    Each comes with a validator that resolves its references.
+    """
     for word in ("$ref", "$dynamicRef", "$recursiveRef"):
         if word in schema:
             resolver = validator._resolver
@@ -226,21 +217,24 @@ _BASES = {
     2020: validators.Draft202012Validator,
     ANY: validators.Draft202012Validator,
 }
-# What `jsonschema` and its libraries raise for schemas that are odd, or nested too deeply.
+# Errors of `jsonschema` and its libraries for schemas that are malformed or nested too deeply.
 _FROM_LIBRARY = (RecursionError, TooLargeError, Unresolvable, exceptions.UnknownType)
-_PANIC = "PanicException"  # of a library in Rust where the stack ends; no `Exception`
-_DEEPEST = 150  # keywords within one another: about 4 calls of Python each, of 1,000
+_PANIC = "PanicException"  # a Rust library's stack overflow; not an `Exception`
+_DEEPEST = 150  # nested keywords; each takes about 4 of Python's 1,000 stack frames
 MOST_STEPS = 50_000  # keywords applied to values; about 10 us each
 
 
 class UncheckableError(Exception):
-    """It cannot be said whether the value fits."""
+    """A value that cannot be checked against its schema."""
 
 
 def parsed(text: str) -> Any:
-    """What `text` says as JSON. Raises `InvalidValueError` for what not everybody reads alike: a
-    key that comes twice, a number that no double holds, half a surrogate pair; and
-    `UncheckableError` for what Python cannot hold."""
+    """Return the JSON value of `text`.
+
+    Raises `InvalidValueError` if it is not JSON, or JSON that parsers read differently: a repeated
+    key, a number beyond a double, half a surrogate pair. Raises `UncheckableError` beyond Python's
+    limits.
+    """
     try:
         value = _DECODER.decode(text)
         if "\\u" in text:
@@ -249,7 +243,7 @@ def parsed(text: str) -> Any:
         raise InvalidValueError(f"the text is not JSON: {error}") from error
     except UnicodeEncodeError as error:
         raise InvalidValueError("a string has half a surrogate pair") from error
-    except ValueError as error:  # InvalidValueError is one, too
+    except ValueError as error:  # including InvalidValueError
         if isinstance(error, InvalidValueError):
             raise
         raise UncheckableError(f"the JSON cannot be read: {error}") from error
@@ -259,8 +253,10 @@ def parsed(text: str) -> Any:
 
 
 def decoded(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value that begins at `at`, and where it ends. Raises `ValueError` for one that
-    `parsed` refuses, and `RecursionError`."""
+    """Return the JSON value that begins at `text[at]`, and the index of its end.
+
+    Raises `ValueError` if `parsed` would refuse it, and `RecursionError`.
+    """
     value, end = _DECODER.raw_decode(text, at)
     if "\\u" in text[at:end]:
         json.dumps(value, ensure_ascii=False).encode()
@@ -275,8 +271,11 @@ def check(
     formats: bool = True,
     about: str | None = None,
 ) -> None:
-    """Raises `InvalidValueError` for a value that does not fit, with its path; and
-    `UncheckableError`. With the name of a property, only for what is wrong `about` that one."""
+    """Raise `InvalidValueError`, with the path of the error, if `value` does not fit `schema`.
+
+    `about` limits this to errors about the property of that name. Raises `UncheckableError` if
+    the check fails or exceeds its limits.
+    """
     try:
         documents = {uri: without_nulls(one) for uri, one in (registry or {}).items()}
         problem = _Check(formats, about).problem(value, without_nulls(schema), documents)
@@ -303,13 +302,13 @@ def check(
 
 
 class _Check:
-    """One check: the library's validators with keywords of ours, and the steps that they took."""
+    """One check: the library's validators with our own keywords, and the number of their steps."""
 
     def __init__(self, formats: bool, about: str | None):
         self._steps = self._depth = 0
         self._fits = Patterns().fits
         self._about = about
-        self._classes: dict[int, Any] = {}  # of validators, by draft
+        self._classes: dict[int, Any] = {}  # validator classes by draft
         self._own: dict[str, Keyword] = {
             **pattern_keywords(self._fits),
             "unevaluatedProperties": unevaluated_properties(self._fits, self._step),
@@ -322,7 +321,7 @@ class _Check:
     def problem(
         self, value: Any, schema: Any, registry: Mapping[str, Any]
     ) -> exceptions.ValidationError | None:
-        """The first one; None: the value fits."""
+        """Return the first error in `value`; None if it fits."""
         wanted = self._class(_draft(schema, ANY))
         specification = specification_with(str(wanted.META_SCHEMA["$schema"]))
         documents = Registry().with_resources(
@@ -331,7 +330,7 @@ class _Check:
         )
         try:
             return self._first(wanted(schema, registry=documents).iter_errors(value))
-        except Unresolvable:  # identifiers within a schema are often no more than remarks
+        except Unresolvable:  # identifiers within a schema are often mere comments
             plain = _without_identifiers(schema)
             return self._first(wanted(plain, registry=documents).iter_errors(value))
 
@@ -339,7 +338,7 @@ class _Check:
         return next((e for e in errors if self._about is None or _is_about(e, self._about)), None)
 
     def _class(self, draft: int) -> Any:
-        """Validators of a draft, which make further ones of their own kind."""
+        """Return the validator class of `draft`, which follows the `$schema` of subschemas."""
         if draft not in self._classes:
             base = _BASES[draft]
             rules = {**base.VALIDATORS, **older(base.VALIDATORS, draft)}
@@ -363,10 +362,10 @@ class _Check:
             self._step()
             self._depth += 1
             if self._depth > _DEEPEST:
-                raise UncheckableError(f"over {_DEEPEST} keywords lead from one to the next")
+                raise UncheckableError(f"more than {_DEEPEST} keywords are nested")
             try:
                 yield from keyword(validator, wanted, instance, schema) or ()
-            finally:  # the first error may be the last that is asked for
+            finally:  # the caller may stop after the first error
                 self._depth -= 1
 
         return errors
@@ -378,7 +377,7 @@ class _Check:
 
 
 def _is_about(error: exceptions.ValidationError, name: str) -> bool:
-    """It, or what failed within it."""
+    """Whether `error`, or an error within it, is about the property `name`."""
     path = error.absolute_path
     if path and path[0] == name:
         return True
@@ -391,7 +390,7 @@ def _draft(schema: Any, otherwise: int) -> int:
 
 
 def _without_identifiers(schema: Any) -> Any:
-    """A copy whose references all lead from its root."""
+    """Return a copy without `$id` and `id`, so that all references resolve from its root."""
     if isinstance(schema, list):
         return [_without_identifiers(part) for part in schema]
     if not isinstance(schema, dict):
@@ -420,7 +419,7 @@ def _float(text: str) -> float:
 
 
 def _constant(text: str) -> float:
-    raise InvalidValueError(f"{text} is no JSON")
+    raise InvalidValueError(f"{text} is not JSON")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
@@ -434,11 +433,11 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Error
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Errors:
     items = instance if unique and isinstance(instance, list) else []
     if len({constant(item) for item in items}) < len(items):
-        yield exceptions.ValidationError("an item comes twice")
+        yield exceptions.ValidationError("an item occurs twice")
 
 
 def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Errors:
     if isinstance(instance, str) and isinstance(name, str):
         automaton, _, longest = format_texts(name) or (Automaton.ANY, 0, None)
         if not automaton.accepts(instance) or len(instance) > (longest or len(instance)):
-            yield exceptions.ValidationError(f"{instance!r:.80} is no {name}")
+            yield exceptions.ValidationError(f"{instance!r:.80} is not a valid {name}")

@@ -1,8 +1,7 @@
-"""What one alternative of a schema demands of a value of one type. Knows no keyword.
+"""Facets: the constraints that one alternative of a schema puts on values of one type.
 
-`both` is what two alternatives demand together; whether any value fits is not asked here.
-
-Small questions about the shapes of a normal form.
+`both` combines the constraints of two alternatives, without finding out whether any value fits.
+Knows no keyword.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +12,16 @@ from itertools import zip_longest
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.schema.formula import FALSE, TRUE, Constant, Formula, every, some
 
-Bound = tuple[Fraction | int, bool]  # and whether it is allowed itself
+Bound = tuple[Fraction | int, bool]  # a limit, and whether the limit itself is allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Strings:
+    """Constraints on strings; `low` and `high` limit the number of characters."""
+
     low: int = 0
     high: int | None = None
-    languages: frozenset[tuple[str, str, bool]] = frozenset()  # keyword, its text, wanted
+    languages: frozenset[tuple[str, str, bool]] = frozenset()  # keyword, its text, whether to fit
     excluded: frozenset[str] = frozenset()
 
     def both(self, other: "Strings") -> "Strings":
@@ -34,6 +35,8 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
+    """Constraints on numbers."""
+
     low: Bound | None = None
     high: Bound | None = None
     integer: bool = False
@@ -57,7 +60,7 @@ class Numbers:
         return self.admissible(number) and number not in self.excluded
 
     def admissible(self, number: Fraction | int) -> bool:
-        """Whether it fits all else but what is excluded."""
+        """Whether `number` fits all constraints except `excluded`."""
         return (
             (self.low is None or number > self.low[0] or self.low == (number, True))
             and (self.high is None or number < self.high[0] or self.high == (number, True))
@@ -69,7 +72,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """`low` to `high` items from the index `start` on fit `item`."""
+    """Constraint that `low` to `high` items, from the index `start` on, fit `item`."""
 
     item: Formula
     low: int
@@ -79,14 +82,16 @@ class Contains:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
+    """Constraints on arrays: first items, the `rest`, and `low` to `high` items in all."""
+
     prefix: tuple[Formula, ...] = ()
     rest: Formula = TRUE
     low: int = 0
     high: int | None = None
     contains: tuple[Contains, ...] = ()
     unique: bool = False
-    repeats: bool = False  # two items are equal
-    evaluated: int | None = 0  # how many items; all, if None
+    repeats: bool = False  # at least two items are equal
+    evaluated: int | None = 0  # how many of the first items are evaluated; all if None
     matched: tuple[Formula, ...] = ()  # items that fit one of these are evaluated too
 
     def both(self, other: "Arrays") -> "Arrays":
@@ -113,7 +118,7 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """The schemas of properties: by name, by pattern, and of those that neither concerns."""
+    """Schemas of properties: by name, by pattern of the name, and `rest` for all others."""
 
     properties: tuple[tuple[str, Formula], ...] = ()
     patterns: tuple[tuple[str, Formula], ...] = ()
@@ -122,16 +127,19 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
+    """Constraints on objects; `low` and `high` limit the number of properties."""
+
     clauses: tuple[Clause, ...] = ()
-    names: tuple[Formula, ...] = ()  # every key, as a string, fits these
+    names: tuple[Formula, ...] = ()  # every key, as a string, fits all of these
     required: tuple[str, ...] = ()
     low: int = 0
     high: int | None = None
-    some: tuple[tuple[Automaton | Formula, Formula], ...] = ()  # such a key and value is there
-    opened: bool = False  # the schema speaks of properties that it does not name
-    named: bool = False  # it has `properties`, which may name none, or impossible ones
+    some: tuple[tuple[Automaton | Formula, Formula], ...] = ()  # a property fits key and value
+    opened: bool = False  # the schema explicitly allows properties that it does not name
+    named: bool = False  # the schema has `properties`, which may be empty or impossible
+    # Evaluated properties: names, patterns, and whether all are.
     evaluated: tuple[frozenset[str], frozenset[str], bool] = (frozenset(), frozenset(), False)
-    order: tuple[str, ...] = ()  # of the properties, where what `allOf` and `$ref` name is first
+    order: tuple[str, ...] = ()  # property names, those of `allOf` and `$ref` first; () if unset
 
     def both(self, other: "Objects") -> "Objects":
         mine, its = self.evaluated, other.evaluated
@@ -153,7 +161,7 @@ class Objects:
         return tuple(dict.fromkeys(names))
 
     def all_names(self) -> dict[str, None]:
-        """Names that it speaks of, in the schema's order."""
+        """Return all named or required properties, in the schema's order."""
         named = [name for clause in self.clauses for name, _ in clause.properties]
         return dict.fromkeys([*named, *self.required])
 
@@ -167,12 +175,12 @@ KINDS = ("string", "number", "object", "array", "boolean", "null")
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One alternative, for values of one type: they fit `facets`, and are among `values`."""
+    """One alternative for values of one type, which fit `facets` and are among `values`."""
 
-    facets: Facets | None  # of null and boolean: none, but values
-    values: tuple[Constant, ...] | None = None
-    typed: bool = False  # by `type`, `enum` or `const`
-    hints: frozenset[str] = frozenset()  # types that its keywords are about
+    facets: Facets | None  # None for null and boolean, which have `values`
+    values: tuple[Constant, ...] | None = None  # None: not listed
+    typed: bool = False  # the schema names the type by `type`, `enum` or `const`
+    hints: frozenset[str] = frozenset()  # types that the schema's keywords imply
 
     def both(self, other: "Alternative") -> "Alternative":
         values = self.values if other.values is None else other.values
@@ -186,12 +194,12 @@ class Alternative:
         return Alternative(facets, values, typed, self.hints | other.hints)
 
     def bare(self) -> "Alternative":
-        """Without what says where it comes from."""
+        """Return the alternative without `typed` and `hints`."""
         return replace(self, typed=False, hints=frozenset())
 
 
 def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Clause, ...]:
-    """All clauses; those that speak of named properties only become one."""
+    """Return all clauses, with those that have only named properties merged into one."""
     together: dict[Clause, None] = {}
     named: dict[str, Formula] = {}
     for clause in ones + others:
@@ -207,6 +215,7 @@ def _joined(ones: tuple[Clause, ...], others: tuple[Clause, ...]) -> tuple[Claus
 
 
 def lesser(one: int | None, other: int | None) -> int | None:
+    """Return the lesser of two upper limits, where None is no limit."""
     return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
@@ -214,7 +223,7 @@ Shapes = tuple[Alternative, ...]
 
 
 def with_evaluated(facets: Facets | None, rest: Formula) -> Facets | None:
-    """With `unevaluatedItems` or `unevaluatedProperties` of `rest`: then all is evaluated."""
+    """Return `facets` with the schema `rest` for all items or properties not evaluated so far."""
     if isinstance(facets, Arrays):
         if facets.evaluated is not None:
             prefix = (TRUE,) * facets.evaluated
@@ -232,7 +241,7 @@ def with_evaluated(facets: Facets | None, rest: Formula) -> Facets | None:
 
 
 def closed_names(shape: Alternative) -> set[str] | None:
-    """Of a closed object; None if it may have others."""
+    """Return the property names of a closed object; None if it may have others."""
     facets = shape.facets
     if not isinstance(facets, Objects) or facets.opened or shape.values is not None:
         return None
@@ -243,7 +252,7 @@ def closed_names(shape: Alternative) -> set[str] | None:
 def last_named(
     own: Alternative, combined: Shapes, found: Sequence[Alternative]
 ) -> Sequence[Alternative]:
-    """Return `found`, of both, with the order in which the `own` properties are the last ones."""
+    """Return `found` with the properties of `own` ordered after those of `combined`."""
     mine = own.facets.all_names() if isinstance(own.facets, Objects) else {}
     others = [
         name
@@ -281,7 +290,7 @@ def disjoint(sets: Iterable[set[Constant]]) -> bool:
 
 
 def merged(shapes: Sequence[Alternative]) -> Shapes:
-    """Without repetitions; those that differ in listed values only, as one."""
+    """Return `shapes` without repetitions, merging those that differ only in their `values`."""
     found: dict[Alternative, dict[Constant, None] | None] = {}
     for shape in shapes:
         if shape.values is None:

@@ -1,10 +1,7 @@
-"""What the keywords of one subschema say of values of one type.
+"""Meaning of the keywords of one subschema for values of one type.
 
-`Keywords` knows each keyword's meaning, but neither how alternatives are combined nor grammars.
-
-What is true of the values of one type that a subschema's own keywords refuse.
-
-Knows each keyword's opposite, but not how alternatives are combined.
+`Keywords` turns keywords into facets, `NegatedKeywords` into facets of the values that they refuse.
+Knows neither how alternatives are combined nor grammars.
 """
 
 from collections.abc import Iterator
@@ -58,11 +55,11 @@ ABOUT = {
     ),
 }
 _COMBINED = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if")
-_SAID = frozenset((*_COMBINED, "type", "enum", "const")).union(*ABOUT.values())
+_ASSERTING = frozenset((*_COMBINED, "type", "enum", "const")).union(*ABOUT.values())
 
 
 class Keywords:
-    """Reads the keywords of the subschemas of `reader`."""
+    """Reader of the keywords of the subschemas of `reader`."""
 
     def __init__(self, reader: DocumentReader, languages: Languages):
         self.reader, self.languages = reader, languages
@@ -70,20 +67,21 @@ class Keywords:
         self._combined: dict[tuple[Source, bool, bool], Formula] = {}
 
     def formula(self, node: Any, parent: Source) -> Formula:
+        """Return the condition of the subschema `node` of `parent`."""
         if isinstance(node, bool):
             return TRUE if node else FALSE
-        if node.keys().isdisjoint(_SAID):
+        if node.keys().isdisjoint(_ASSERTING):
             return TRUE
         return Leaf(self.reader.source(node, parent))
 
     def made_up(self, node: dict[str, Any], parent: Source) -> Formula:
-        """A schema that is not in the document."""
+        """Return the condition of `node`, a schema that is not in the document."""
         return Leaf(self.reader.source(node, parent))
 
     def combined(self, source: Source, kind: str, annotate: bool = False) -> Formula:
-        """What the schemas that it applies to the same value say together.
+        """Return the conjunction of the schemas that `source` applies to the same value.
 
-        To `annotate`, those count too that say nothing but what is evaluated.
+        If `annotate`, schemas that only mark properties or items as evaluated are included.
         """
         key = source, kind == "object", annotate
         if key not in self._combined:
@@ -95,7 +93,7 @@ class Keywords:
         for word in ("$ref", "$dynamicRef", "$recursiveRef"):
             if source.knows(word):
                 target = self.reader.target(source, word)
-                found.append(TRUE if target.node.keys().isdisjoint(_SAID) else Leaf(target))
+                found.append(TRUE if target.node.keys().isdisjoint(_ASSERTING) else Leaf(target))
         if alone(source):
             return every(*found)
         if "allOf" in node:
@@ -126,7 +124,7 @@ class Keywords:
                     yield Conditional(test, self.formula(needs, source), TRUE)
 
     def own(self, source: Source, kind: str, annotate: bool) -> Alternative | None:
-        """What the other keywords say; None if no value of that type fits."""
+        """Return the constraints of the other keywords; None if no value of that type fits."""
         node = source.node
         if alone(source):
             return whole(kind)
@@ -150,14 +148,14 @@ class Keywords:
             facets = self._arrays(source, annotate)
         elif kind == "object":
             facets = self._objects(source, annotate)
-        said = node.keys()
-        if not is_textual(node.get("format")):  # nobody knows what it is about
-            said = said - {"format"}
-        hints = frozenset(k for k, words in ABOUT.items() if words & said)
+        present = node.keys()
+        if not is_textual(node.get("format")):  # an unknown format implies no type
+            present = present - {"format"}
+        hints = frozenset(k for k, words in ABOUT.items() if words & present)
         return Alternative(facets, values, typed, hints)
 
     def listed(self, source: Source) -> list[tuple[Constant, ...]]:
-        """The values of `const` and of `enum`."""
+        """Return the values of `const` and those of `enum`, a tuple for each keyword present."""
         if source not in self._lists:
             lists = [[source.node["const"]]] if source.knows("const") else []
             lists += [source.node["enum"]] if "enum" in source.node else []
@@ -203,7 +201,7 @@ class Keywords:
         )
 
     def items(self, source: Source) -> tuple[tuple[Formula, ...], Formula | None]:
-        """Of the first items, and of the rest."""
+        """Return the schemas of the first items, and of the rest; None if the rest has none."""
         node, rest = source.node, None
         first = node["prefixItems"] if source.knows("prefixItems") else []
         if isinstance(node.get("items"), list):
@@ -215,7 +213,7 @@ class Keywords:
         return tuple(self.formula(part, source) for part in first), rest
 
     def key_patterns(self, source: Source) -> dict[str, Any]:
-        """The `patternProperties` whose patterns have automata."""
+        """Return the `patternProperties` whose patterns have automata."""
         return {
             pattern: part
             for pattern, part in source.node.get("patternProperties", {}).items()
@@ -228,11 +226,12 @@ class Keywords:
         node = source.node
         rest = node.get("additionalProperties")
         patterns = self.key_patterns(source)
-        unsaid = len(patterns) < len(node.get("patternProperties", ()))  # so any key may be one
+        # Any key may match a pattern without an automaton.
+        inexact = len(patterns) < len(node.get("patternProperties", ()))
         clause = Clause(
             tuple((n, self.formula(v, source)) for n, v in node.get("properties", {}).items()),
             tuple((p, self.formula(v, source)) for p, v in patterns.items()),
-            TRUE if rest is None or unsaid else self.formula(rest, source),
+            TRUE if rest is None or inexact else self.formula(rest, source),
         )
         names = ()
         if source.knows("propertyNames"):
@@ -244,7 +243,7 @@ class Keywords:
             tuple(dict.fromkeys(node.get("required", ()))),
             int(node.get("minProperties", 0)),
             None if high is None else int(high),
-            opened=unsaid or (rest is not None and rest is not False),
+            opened=inexact or (rest is not None and rest is not False),
             named="properties" in node,
         )
         if not annotate or objects == EMPTY["object"]:
@@ -254,29 +253,32 @@ class Keywords:
 
 
 def alone(source: Source) -> bool:
-    """Its `$ref` is all that counts."""
+    """Whether all keywords of `source` beside its `$ref` are ignored."""
     return has_ref_alone(source.node, source.draft)
 
 
 def whole(kind: str) -> Alternative:
-    """All values of a type."""
+    """Return the alternative that all values of the type `kind` fit."""
     if kind == "boolean":
         return Alternative(None, (constant(True), constant(False)))
     return Alternative(None, (constant(None),)) if kind == "null" else Alternative(EMPTY[kind])
 
 
 def types(source: Source) -> list[str] | None:
+    """Return the types that `source` names; None if it has no `type`."""
     named = source.node.get("type")
     return [named] if isinstance(named, str) else named
 
 
 def contained(source: Source) -> tuple[int, int | None]:
+    """Return how many items have to fit `contains`, at least and at most."""
     node = source.node
     high = int(node["maxContains"]) if source.knows("maxContains") else None
     return int(node["minContains"]) if source.knows("minContains") else 1, high
 
 
 def bounds(node: dict[str, Any]) -> Iterator[tuple[str, Bound]]:
+    """Yield the limits of a number, each with "minimum" or "maximum"."""
     for end, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         exclusive = node.get(strict)
         if end in node:
@@ -296,14 +298,14 @@ def _numbers(source: Source, integer: bool) -> Numbers:
 
 
 class NegatedKeywords:
-    """Reads the keywords that `keywords` reads the other way round."""
+    """Reader of the negations of `keywords`."""
 
     def __init__(self, keywords: Keywords):
         self._keywords = keywords
         self._structures: dict[Constant, Formula] = {}
 
     def of(self, source: Source, kind: str) -> Iterator[Formula | Alternative]:
-        """What of all is true of a value that the other keywords refuse."""
+        """Yield alternatives of the negated keywords of `source`, without those of `combined`."""
         if alone(source):
             return
         if (named := types(source)) is not None and kind not in named:
@@ -339,7 +341,7 @@ class NegatedKeywords:
         return every(*(complement(self._structure(value, source)) for value in mine))
 
     def _structure(self, value: Constant, source: Source) -> Formula:
-        """The schema of one array or object."""
+        """Return the condition that a value equals `value`, an array or an object."""
         if value not in self._structures:
             self._structures[value] = self._keywords.made_up(_schema_of(value.value), source)
         return self._structures[value]
@@ -356,7 +358,7 @@ class NegatedKeywords:
             if self._keywords.languages.asserts(word, source):
                 yield Alternative(Strings(languages=frozenset(((word, node[word], False),))))
             elif word == "pattern":
-                yield whole("string")  # any text may be one that it refuses
+                yield whole("string")  # the pattern may refuse any text
 
     def _not_arrays(self, source: Source) -> Iterator[Alternative]:
         node = source.node
@@ -386,7 +388,7 @@ class NegatedKeywords:
         named = node.get("properties", {})
         patterns = self._keywords.key_patterns(source)
         if len(patterns) < len(node.get("patternProperties", ())):
-            yield whole("object")  # any object may have a key that another pattern is for
+            yield whole("object")  # any object may have a key that matches an unread pattern
         for name in node.get("required", ()):
             yield Alternative(Objects((Clause(((name, FALSE),)),)))
         for name, part in named.items():
@@ -414,7 +416,7 @@ class NegatedKeywords:
 
 
 def _schema_of(value: Any) -> dict[str, Any]:
-    """A schema of one array or object."""
+    """Return a schema that only `value`, an array or an object, fits."""
     if isinstance(value, list):
         parts = {"prefixItems": [{"const": item} for item in value]} if value else {}
         return {"type": "array", "minItems": len(value), "maxItems": len(value), **parts}

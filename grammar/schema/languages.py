@@ -1,18 +1,13 @@
-"""The sets of strings and numbers that a schema speaks of, as automata. Knows two keywords.
+"""Automata for the strings and numbers that a schema allows: `pattern`, `format` and bounds.
 
-A pattern without an automaton allows any text here, and is noted in `inexact`.
+A pattern without an automaton allows any text, and is recorded in `Languages.inexact`.
 
-The formats that are enforced, those of JSON Schema and of pydantic, each by an automaton.
-
-Others assert nothing, as the specification has it by default. Dates and times are kept to what
-common readers read: capital letters, and digits that do not go on without end.
-
-Patterns of notations that nest, and have no pattern of their own: JSON text and regexes.
-
-They are kept to a few levels, and to what every reader takes: less than there is, and never more.
-
-Patterns of IP addresses, networks and interfaces, as `ipaddress` of the standard library reads
-them. A network has no bit set after its prefix.
+The enforced formats are those of JSON Schema and of pydantic; other formats assert nothing, which
+is the specification's default. An enforced format never allows more than its standard, but may
+allow less: dates and times are limited to what common parsers accept (capital letters, up to nine
+digits of a second), JSON text and regexes to a few levels of nesting. IP addresses, networks and
+interfaces are those of the standard library's `ipaddress`; a network has no bit set after its
+prefix.
 """
 
 from fractions import Fraction
@@ -69,7 +64,7 @@ def _ipv4_network(prefix: int) -> str:
 
 
 def _group_of(bits: int) -> str:
-    """A group of which only the first `bits` of 16 may be set, with or without leading zeros."""
+    """Return a group in which only the first `bits` of 16 may be set; leading zeros are allowed."""
     zeros, bits_left = divmod(16 - bits, 4)
     digits = "".join(f"{d:x}{d:X}" if d > 9 else str(d) for d in range(0, 16, 1 << bits_left))
     options = ["0{1,4}"]
@@ -79,7 +74,7 @@ def _group_of(bits: int) -> str:
 
 
 def _ipv6_network(prefix: int) -> str:
-    """Groups of zeros at the end are left out; before them there are as many as the prefix has."""
+    """Return networks with that prefix, the zeros after it written as `::`."""
     full, bits = divmod(prefix, 16)
     if full == 8:
         return rf"(?:{IPV6})/128"
@@ -115,27 +110,27 @@ def _listed(opening: str, part: str, closing: str) -> str:
     return rf"\{opening}{_SPACE}(?:{part}{rest}{_SPACE})?\{closing}"
 
 
-_UNIT = r"(?:[0-9A-CE-Fa-ce-f][0-9A-Fa-f]|[dD][0-7])[0-9A-Fa-f]{2}"  # no half of a pair
+_UNIT = r"(?:[0-9A-CE-Fa-ce-f][0-9A-Fa-f]|[dD][0-7])[0-9A-Fa-f]{2}"  # no surrogates
 _ESCAPED = rf"\\(?:[dDwWsSnrtfv^$\\.*+?()\[\]{{}}|/]|x[0-9A-Fa-f]{{2}}|u{_UNIT})"
 _PLAIN = r"[^\\^$.*+?()\[\]{}|\u0000-\u001F\u007F-\u009F]"
 _CLASS_PLAIN = r"[^\\\[\]^&~|\-\u0000-\u001F\u007F-\u009F]"
 
 
 def _ranges() -> str:
-    """Ranges of a class that begin or end where digits, or letters of one case, do."""
-    ways = (f"{low}-[{low}-{high}]|[{low}-{high}]-{high}" for low, high in ("09", "az", "AZ"))
-    return "|".join(ways)
+    """Return ranges of a class that begin at 0, a or A, or end at 9, z or Z."""
+    spans = (f"{low}-[{low}-{high}]|[{low}-{high}]-{high}" for low, high in ("09", "az", "AZ"))
+    return "|".join(spans)
 
 
 def _quantifier() -> str:
-    """Counts are in order: of one digit each, or the second one is longer."""
+    """Return quantifiers whose two counts are in order: single digits, or the second is longer."""
     pairs = "|".join(f"{low},[{low}-9]" for low in range(10))
     counts = rf"\d{{1,3}},?|{pairs}|\d,[1-9]\d{{1,2}}|[1-9]\d,[1-9]\d\d"
     return rf"(?:(?:[*+?]|\{{(?:{counts})\}})\??)?"
 
 
 def regex() -> str:
-    """Return a pattern of regexes that ECMAScript, Python and Rust read."""
+    """Return a pattern of regexes that ECMAScript, Python and Rust accept."""
     member = rf"(?:{_ranges()}|{_CLASS_PLAIN}|{_ESCAPED})"
     one = rf"(?:{_PLAIN}|\.|{_ESCAPED}|\[\^?{member}+-?\])"
     edge = r"(?:[\^$]|\\[bB])"
@@ -149,7 +144,7 @@ def regex() -> str:
 
 _DAY = r"(?:0[1-9]|1\d|2[0-8])"
 _LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
-_YEAR = r"(?:[1-9]\d\d\d|0[1-9]\d\d|00[1-9]\d|000[1-9])"  # most computers have no year 0
+_YEAR = r"(?:[1-9]\d\d\d|0[1-9]\d\d|00[1-9]\d|000[1-9])"  # most libraries have no year 0
 _DATE = (
     rf"(?:{_YEAR}-(?:(?:0[1-9]|1[0-2])-{_DAY}|(?:0[13-9]|1[0-2])-(?:29|30)"
     rf"|(?:0[13578]|1[02])-31)|{_LEAP}-02-29)"
@@ -159,11 +154,14 @@ _FRACTION = r"(?:\.\d{1,9})?"  # nanoseconds
 
 
 def _leap_second(half: int) -> str:
-    """The last second of a UTC day, in the half hour of a local day; offsets are whole ones too."""
-    ahead, behind = (f"{n % 48 // 2:02}:{n % 2 * 30:02}" for n in (half + 1, 47 - half))
+    """Return the leap second of a UTC day as a local time in the half hour number `half`.
+
+    Offsets are whole half hours.
+    """
+    east, west = (f"{n % 48 // 2:02}:{n % 2 * 30:02}" for n in (half + 1, 47 - half))
     utc = "Z|" if half == 47 else ""
     local = f"{half // 2:02}:{half % 2 * 30 + 29}"
-    return rf"{local}:60{_FRACTION}(?:{utc}\+{ahead}|-{behind})"
+    return rf"{local}:60{_FRACTION}(?:{utc}\+{east}|-{west})"
 
 
 _LEAP_SECONDS = "|".join(map(_leap_second, range(48)))
@@ -175,7 +173,7 @@ _MONTHS = rf"{_COUNT}M(?:{_COUNT}D)?"
 _DAYS = rf"(?:{_COUNT}Y(?:{_MONTHS})?|{_MONTHS}|{_COUNT}D)"  # RFC 3339, appendix A
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
-_PLAIN_LABEL = rf"(?!..--){_LABEL}"  # those with `--` there are IDNA's: only a table knows which
+_PLAIN_LABEL = rf"(?!..--){_LABEL}"  # labels with `--` there are IDNA's and need tables
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\-]+"
 _QUOTED = r"[ !#-\[\]-~]"
 _WIDE_ATOM = _ATOM.replace("[", "[\\u0080-\\u{10FFFF}")
@@ -184,7 +182,7 @@ _WIDE_LABEL = rf"[{_WIDE}](?:[{_WIDE}\p{{M}}\-]*[{_WIDE}\p{{M}}])?"
 
 
 def _email(atom: str, quoted: str, label: str) -> str:
-    """RFC 5321 without comments, and RFC 6531."""
+    """Return email addresses (RFC 5321 without comments, RFC 6531)."""
     local = rf'(?:{atom}(?:\.{atom})*|"(?:{quoted}|\\[ -~])*")'
     return rf"{local}@(?:{label}(?:\.{label})*|\[(?:{IPV4}|IPv6:(?:{IPV6}))\])"
 
@@ -200,7 +198,7 @@ _PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
 
 
 def _uri(more: str = "", private: str = "", relative: bool = False) -> str:
-    """RFC 3986; with `more` characters, RFC 3987."""
+    """Return URIs (RFC 3986), or, with `more` and `private` characters, IRIs (RFC 3987)."""
     free = rf"A-Za-z0-9\-._~{more}"
 
     def run(others: str) -> str:
@@ -211,15 +209,15 @@ def _uri(more: str = "", private: str = "", relative: bool = False) -> str:
     host = rf"(?:\[(?:{IPV6}|{future})\]|{run('')}*)"
     authority = rf"//(?:{run(':')}*@)?{host}(?::\d*)?(?:/{segment}*)*"
     rooted = rf"/(?:{segment}+(?:/{segment}*)*)?"
-    behind = rf"(?:\?{run(':@/?' + private)}*)?(?:#{run(':@/?')}*)?"
-    full = rf"[A-Za-z][A-Za-z0-9+.\-]*:(?:{authority}|{rooted}|{segment}+(?:/{segment}*)*)?{behind}"
+    query = rf"(?:\?{run(':@/?' + private)}*)?(?:#{run(':@/?')}*)?"
+    full = rf"[A-Za-z][A-Za-z0-9+.\-]*:(?:{authority}|{rooted}|{segment}+(?:/{segment}*)*)?{query}"
     if not relative:
         return full
-    return rf"{full}|(?:{authority}|{rooted}|{run('@')}+(?:/{segment}*)*)?{behind}"
+    return rf"{full}|(?:{authority}|{rooted}|{run('@')}+(?:/{segment}*)*)?{query}"
 
 
 def _multi_host_uri() -> str:
-    """As pydantic's `MultiHostUrl`: `postgresql://user@a:1,b:2/c`."""
+    """Return URLs like pydantic's `MultiHostUrl`: `postgresql://user@a:1,b:2/c`."""
     free = rf"[A-Za-z0-9\-._~!$&'()*+;=]|{_ESCAPE}"
     host = rf"(?:(?:{free})+|\[(?:{IPV6})\])(?::\d{{1,4}})?"
     rest = rf"(?:/(?:[:@,]|{free})*)*(?:\?(?:[:@/?,]|{free})*)?(?:#(?:[:@/?,]|{free})*)?"
@@ -227,14 +225,14 @@ def _multi_host_uri() -> str:
 
 
 def _uuid(version: str = "") -> str:
-    """Of any version, or RFC 9562's of one."""
+    """Return UUIDs of any version, or of one `version` of RFC 9562."""
     if not version:
         return rf"{HEX}{{8}}(?:-{HEX}{{4}}){{3}}-{HEX}{{12}}"
     return rf"{HEX}{{8}}-{HEX}{{4}}-{version}{HEX}{{3}}-[89ABab]{HEX}{{3}}-{HEX}{{12}}"
 
 
 def _base64(others: str) -> str:
-    """RFC 4648, with its padding; `others` are the last two of the 64 characters."""
+    """Return padded base64 (RFC 4648); `others` are the last two of the 64 characters."""
     any_ = rf"[A-Za-z0-9{others}]"
     return rf"(?:{any_}{{4}})*(?:{any_}[AQgw]==|{any_}{{2}}[AEIMQUYcgkosw048]=)?"
 
@@ -264,7 +262,7 @@ _PATTERNS = {
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
     "regex": regex(),
-    # What pydantic writes beyond these:
+    # Formats of pydantic alone:
     **{f"uuid{version}": _uuid(version) for version in "12345678"},
     "ipvanyaddress": rf"{IPV4}|{IPV6}",
     "ipv4network": IPV4_NETWORK,
@@ -289,7 +287,7 @@ _ANY_TEXT = frozenset(  # formats of texts that are not enforced
 
 
 def format_automaton(name: str) -> Automaton | None:
-    """None for a format that is not enforced. Its texts may be longer than `format_length` says."""
+    """Return the automaton of a format, which does not enforce `format_length`; None if unknown."""
     return _enforced(name) if name in _PATTERNS else None
 
 
@@ -299,58 +297,59 @@ def _enforced(name: str) -> Automaton:
 
 
 def format_length(name: str) -> int | None:
-    """The most characters of a format, where its automaton does not count them."""
+    """Return the maximum number of characters of a format, if its automaton does not count them."""
     return _LENGTHS.get(name)
 
 
 def is_textual(name: Any) -> bool:
-    """Whether a format is known to be one of strings, so that it implies their type."""
+    """Whether a format is known to be about strings, so that it implies that type."""
     return isinstance(name, str) and (name in _PATTERNS or name in _ANY_TEXT)
 
 
-TextLanguage = tuple[
-    Automaton, int, int | None
-]  # texts of an automaton, of a least and a most length
+TextLanguage = tuple[Automaton, int, int | None]  # with minimum and maximum number of characters
 
-_EXCLUDED = 400  # units of work for a number that is left out: it parts an automaton in two
-_PROPERTY = 1_000  # units of work for a set of characters that is looked up
+_EXCLUDED = 400  # units of work for an excluded number, which splits an automaton in two
+_PROPERTY = 1_000  # units of work for looking up a Unicode property
 _ALL: TextLanguage = (Automaton.ANY, 0, None)
 TOO_LARGE = f"its automaton takes more than {MOST_STATES} states"
 
 
 class Languages:
-    """Makes automata, each once. `formats`: whether `format` says anything."""
+    """Cache of automata for one schema. `formats`: whether `format` is asserted."""
 
     def __init__(self, formats: bool, work: Work):
         self.inexact: dict[str, str] = {}
         self._formats, self.work = formats, work
         self._known: dict[tuple[str, str], TextLanguage | None] = {}
-        self._unsaid: dict[str, str] = {}  # patterns without an automaton, and why they have none
-        self._properties: set[str] = set()  # of Unicode, in patterns
-        self._refused: dict[tuple[str, str], TextLanguage | None] = {}  # where it must not match
+        self._unreadable: dict[str, str] = {}  # patterns without an automaton, and the reason
+        self._properties: set[str] = set()  # Unicode properties in patterns so far
+        self._refused: dict[tuple[str, str], TextLanguage | None] = {}  # patterns to be negated
         self._texts: dict[Strings, TextLanguage | None] = {}
         self._numbers: dict[Numbers, Automaton] = {}
 
     def asserts(self, word: str, source: Source) -> bool:
-        """Whether `pattern` or `format` in `source` is to be enforced, and can be."""
+        """Whether the keyword `word`, `pattern` or `format`, is asserted and has an automaton."""
         text = source.node[word]
         if word == "format" and not (self._formats and isinstance(text, str)):
             return False
         return self.known(word, text, f"{source.where}/{word}")
 
     def known(self, word: str, text: str, where: str) -> bool:
-        """Whether it has an automaton. A pattern that has none is noted."""
+        """Whether `text` has an automaton. A pattern without one is recorded in `inexact`."""
         if (word, text) not in self._known:
             self._known[word, text] = self._new(word, text, where)
-        if word == "pattern" and text in self._unsaid:
-            self.inexact[where] = self._unsaid[text]
+        if word == "pattern" and text in self._unreadable:
+            self.inexact[where] = self._unreadable[text]
         return self._known[word, text] is not None
 
     def _new(self, word: str, text: str, where: str) -> TextLanguage | None:
-        """Raises `InvalidGrammarError` for what nobody can read as a pattern."""
+        """Return the texts of a pattern or a format; None if it has no automaton.
+
+        Raises `InvalidGrammarError` if `text` is no valid pattern.
+        """
         self.work.count(5 + len(text) // 4, where)
         try:
-            if word == "pattern":  # most are short; what they repeat may become many states
+            if word == "pattern":  # even a short pattern may have repetitions with many states
                 new = looked_up(text) - self._properties
                 self.work.count(_PROPERTY * len(new), where)
                 self._properties |= new
@@ -364,29 +363,32 @@ class Languages:
                 raise InvalidGrammarError("JSON schema", reason, where) from error
         except TooLargeError:
             reason = TOO_LARGE
-        self._unsaid[text] = f"the pattern {text!r:.60}: {reason}"
+        self._unreadable[text] = f"the pattern {text!r:.60}: {reason}"
         return None
 
     def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
-        """The texts that a pattern or a format accepts, or refuses."""
+        """Return the texts that a pattern or a format accepts, or, if not `wanted`, refuses."""
         automaton, low, high = self._read(word, text, wanted)
         if low or high is not None:
             automaton = automaton.intersection(Automaton.lengths(low, high))
         return automaton if wanted else automaton.complement()
 
     def _read(self, word: str, text: str, wanted: bool) -> TextLanguage:
-        """Raises `TooLargeError`."""
-        if wanted or word == "format" or text in self._unsaid:
+        """Return the texts that all regex engines match, or, if not `wanted`, that any engine does.
+
+        Raises `TooLargeError`.
+        """
+        if wanted or word == "format" or text in self._unreadable:
             return self._known[word, text] or _ALL
         if (word, text) not in self._refused:
             try:
                 self._refused[word, text] = bounded(text, False, wide=True)
-            except InvalidGrammarError as error:  # it is read in fewer ways when it has to match
+            except InvalidGrammarError as error:  # the wide automaton supports fewer patterns
                 raise TooLargeError(error.reason) from error
         return self._refused[word, text] or _ALL
 
     def texts(self, strings: Strings) -> TextLanguage | None:
-        """None if there are none. Raises `TooLargeError`."""
+        """Return the texts that fit `strings`; None if no text does. Raises `TooLargeError`."""
         if strings not in self._texts:
             automaton, low, high = Automaton.ANY, strings.low, strings.high
             for word, text, wanted in sorted(strings.languages):
@@ -403,7 +405,7 @@ class Languages:
         return self._texts[strings]
 
     def common(self, one: Automaton, other: Automaton) -> Automaton:
-        """What both accept."""
+        """Return the intersection of two automata, and count the work."""
         if Automaton.ANY not in (one, other):
             pairs = len(one.edges) * len(other.edges)
             branching = sum(map(len, one.edges)) // len(one.edges)
@@ -411,6 +413,7 @@ class Languages:
         return one.intersection(other)
 
     def admits(self, strings: Strings, text: str) -> bool:
+        """Whether `text` fits `strings`."""
         if len(text) < strings.low or (strings.high is not None and len(text) > strings.high):
             return False
         for word, name, wanted in strings.languages:
@@ -421,7 +424,7 @@ class Languages:
         return text not in strings.excluded
 
     def numbers(self, numbers: Numbers) -> Automaton:
-        """Raises `TooLargeError`."""
+        """Return the automaton of the numbers that fit `numbers`. Raises `TooLargeError`."""
         if numbers not in self._numbers:
             found, low = Automaton.NONE, numbers.low
             for value in (*sorted(filter(numbers.admissible, numbers.excluded)), None):
@@ -443,21 +446,19 @@ class Languages:
 
 
 def most_characters(numbers: Numbers) -> int:
-    """Of one that a double holds."""
+    """Return the maximum number of characters of a number, so that a double represents it."""
     rounded = (numbers.multiples or numbers.not_multiples) and not numbers.integer
     return EXACT_CHARACTERS if rounded else MOST_CHARACTERS
 
 
 def whole(texts: TextLanguage | None) -> Automaton:
-    """The lengths in the automaton, too."""
+    """Return one automaton that also enforces the minimum and maximum length of `texts`."""
     if texts is None:
         return Automaton.NONE
     automaton, low, high = texts
-    return (
-        automaton.intersection(Automaton.lengths(low, high))
-        if texts[1:] != (0, None)
-        else automaton
-    )
+    if (low, high) == (0, None):
+        return automaton
+    return automaton.intersection(Automaton.lengths(low, high))
 
 
 def _language(word: str, text: str) -> TextLanguage | None:
@@ -465,7 +466,7 @@ def _language(word: str, text: str) -> TextLanguage | None:
 
 
 def format_texts(name: str) -> TextLanguage | None:
-    """None for formats that say nothing."""
+    """Return the texts of a format; None if it is not enforced."""
     found = format_automaton(name)
     return found and (found, 0, format_length(name))
 

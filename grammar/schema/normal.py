@@ -1,14 +1,10 @@
-"""The normal form of a schema: for each type, the alternatives of which a value has to fit one.
+"""Normal form of a schema: for each type, alternatives of which a value has to fit at least one.
 
-Disjunctive, with negation pushed inward: `not`, `if`, `oneOf`, dependencies and unevaluated
-properties are gone from it. What becomes too large, or has no place in it, is left out and noted
-in `inexact`: the alternatives never allow less than the schema does. The work is counted.
-
-Whether a value fits a condition, as JSON Schema says: objects are never closed here.
-
-Knows alternatives, not how they are found.
-
-Which part of a schema is why no value fits the whole. Knows no keyword.
+The form is disjunctive, with negation pushed inward, so that `not`, `if`, `oneOf`, dependencies and
+unevaluated properties disappear. Parts that become too large or cannot be expressed are dropped and
+recorded in `inexact`: the alternatives never allow less than the schema does. Work is counted.
+`Values` checks a value against alternatives, with the meaning of JSON Schema, which never closes an
+object. Knows no keyword.
 """
 
 from abc import ABC, abstractmethod
@@ -59,11 +55,11 @@ from dlm.grammar.schema.formula import (
 from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, alone, whole
 from dlm.grammar.schema.languages import Languages, most_characters
 
-MOST_TRIED = 64  # values of a shape that are looked at to see whether one fits
+MOST_TRIED = 64  # listed values of an alternative that are checked one by one
 
 
 class Values(ABC):
-    """Judges values by the alternatives of conditions."""
+    """Checker of values against the alternatives of conditions."""
 
     def __init__(self, languages: Languages, work: Work):
         self.languages, self.work = languages, work
@@ -71,12 +67,12 @@ class Values(ABC):
 
     @abstractmethod
     def shapes(self, formula: Formula, kind: str) -> tuple[Alternative, ...]:
-        """The alternatives for values of a type."""
+        """Return the alternatives of `formula` for values of the type `kind`."""
 
     def property(self, clause: Clause, name: str) -> Formula:
-        """What a clause says of the value of a property.
+        """Return the condition that `clause` puts on the value of the property `name`.
 
-        Where readers disagree whether a pattern matches the name, both that and the rest.
+        If regex engines disagree whether a pattern matches the name, both cases have to hold.
         """
         parts = [value for key, value in clause.properties if key == name]
         doubtful = []
@@ -88,18 +84,19 @@ class Values(ABC):
         return every(*(parts or (clause.rest,)), *doubtful)
 
     def value_of(self, objects: Objects, name: str) -> Formula:
-        """What all clauses say of it; FALSE if there must be no such property."""
+        """Return the condition on the property `name`; FALSE if the property is not allowed."""
         if not all(self.admits(key, constant(name)) for key in objects.names):
             return FALSE
         return every(*(self.property(clause, name) for clause in objects.clauses))
 
     def admits(self, formula: Formula, value: Constant) -> bool:
-        """Whether a value fits."""
+        """Whether `value` fits `formula`."""
         return formula == TRUE or any(
             self.admits_shape(shape, value) for shape in self.shapes(formula, value.kind)
         )
 
     def admits_shape(self, shape: Alternative, value: Constant) -> bool:
+        """Whether `value` fits `shape`."""
         listed = shape.values is None or value in self._set(shape.values)
         return listed and self.admits_facets(shape.facets, value)
 
@@ -107,10 +104,11 @@ class Values(ABC):
         if len(values) <= MOST_TRIED:
             return values
         if id(values) not in self._sets:
-            self._sets[id(values)] = values, frozenset(values)  # kept, so that its id stays its own
+            self._sets[id(values)] = values, frozenset(values)  # kept alive: its id() stays unique
         return self._sets[id(values)][1]
 
     def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
+        """Whether `value`, of the type of `facets`, fits them."""
         self.work.count(1 + len(value.parts) // 16, "")
         match facets:
             case Strings():
@@ -124,10 +122,10 @@ class Values(ABC):
         return True
 
     def _admits_array(self, arrays: Arrays, items: tuple[Constant, ...]) -> bool:
-        again = len(set(items)) < len(items)
+        repeated = len(set(items)) < len(items)
         if len(items) < arrays.low or (arrays.high is not None and len(items) > arrays.high):
             return False
-        if (arrays.unique and again) or (arrays.repeats and not again):
+        if (arrays.unique and repeated) or (arrays.repeats and not repeated):
             return False
         for wanted in arrays.contains:
             number = sum(self.admits(wanted.item, item) for item in items[wanted.start :])
@@ -155,25 +153,31 @@ class Values(ABC):
 
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
-_MOST_COMBINED = 5  # schemas of one `anyOf` that are tried in all combinations
-_DEEPEST_LOOK = 6  # conditions that are looked at within one another
+_MOST_COMBINED = 5  # schemas of one `anyOf` that are combined in all ways
+_DEEPEST_LOOK = 6  # nested conditions whose satisfiability is examined
 
 
 class NormalForm(Values):
-    """Alternatives of conditions, each found once."""
+    """Alternatives of conditions, computed once each.
+
+    `closed`: objects have only the properties that the schema names, unless it allows others.
+    """
 
     def __init__(self, keywords: Keywords, languages: Languages, work: Work, closed: bool):
         super().__init__(languages, work)
         self.inexact: dict[str, str] = {}
         self._keywords, self._closed = keywords, closed
-        self._opposites = NegatedKeywords(keywords)
+        self._negated = NegatedKeywords(keywords)
         self._known: dict[tuple[Formula, str, bool], Shapes] = {}
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
         self._deep = 0
 
     def shapes(self, formula: Formula, kind: str, annotate: bool = False) -> Shapes:
-        """The alternatives for values of a type. `annotate`: with what of them is evaluated."""
+        """Return the alternatives of `formula` for values of the type `kind`.
+
+        If `annotate`, they record which items or properties are evaluated.
+        """
         annotate = annotate and kind in ("array", "object")
         key = formula, kind, annotate
         if key not in self._known:
@@ -191,7 +195,7 @@ class NormalForm(Values):
         return self._known[key]
 
     def narrowed(self, formula: Formula, kind: str) -> Shapes:
-        """Those whose keywords are about that type, where nothing else names a type."""
+        """Return the alternatives for `kind`, without those that only imply other types."""
         return tuple(
             shape
             for shape in self.shapes(formula, kind)
@@ -240,7 +244,7 @@ class NormalForm(Values):
         source, found = leaf.source, []
         combined = self._keywords.combined(source, kind)
         self.work.count(pairs(combined) // 2, source.where)
-        for part in (complement(combined), *self._opposites.of(source, kind)):
+        for part in (complement(combined), *self._negated.of(source, kind)):
             found += [part] if isinstance(part, Alternative) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind, "")
         if word and source.knows(word) and source.node[word] is not True and not alone(source):
@@ -261,7 +265,7 @@ class NormalForm(Values):
     ) -> Sequence[Alternative]:
         known = {part: self.shapes(part, kind, annotate) for part in dict.fromkeys(parts)}
         left = [part for part in parts if known[part]]
-        if len(left) <= 1 or self._told_apart([known[part] for part in left]):
+        if len(left) <= 1 or self._exclusive([known[part] for part in left]):
             return [shape for part in left for shape in known[part]]
         found: list[Alternative] = []
         for i, part in enumerate(left):
@@ -275,20 +279,20 @@ class NormalForm(Values):
     def _without(
         self, shapes: Sequence[Alternative], other: Formula, kind: str
     ) -> Sequence[Alternative]:
-        """Those of `shapes` that are none of `other`."""
+        """Return `shapes` restricted to values that do not fit `other`."""
         refused = self.shapes(complement(other), kind)
         if kind != "object" or not self._closed:
             return self._both(shapes, refused, other)
         found: list[Alternative] = []
         for shape in shapes:
-            # What other schemas name is no property of a closed object, whatever its value.
+            # A closed object never has properties that only other schemas name.
             named = closed_names(shape)
             apart = tuple(r for r in refused if named is None or required_names(r) <= named)
             found += self._both((shape,), apart or refused, other)
         return found
 
-    def _told_apart(self, branches: list[Shapes]) -> bool:
-        """One look at each shows that no value fits two: by all values, or one property's."""
+    def _exclusive(self, branches: list[Shapes]) -> bool:
+        """Whether listed values, or those of one required property, show that no two overlap."""
         if all(shape.values is not None for shapes in branches for shape in shapes):
             return disjoint([{v for s in shapes for v in s.values or ()} for shapes in branches])
         every_shape = [shape for shapes in branches for shape in shapes]
@@ -306,7 +310,7 @@ class NormalForm(Values):
         return False
 
     def _tag(self, shape: Alternative, name: str) -> frozenset[Constant] | None:
-        """The values of a property, if they are listed."""
+        """Return the values that the property `name` may have; None if they are not listed."""
         if not isinstance(shape.facets, Objects):
             return None
         found = [self.listed(self.property(clause, name)) for clause in shape.facets.clauses]
@@ -314,7 +318,7 @@ class NormalForm(Values):
         return frozenset.intersection(*known) if known else None
 
     def listed(self, formula: Formula) -> frozenset[Constant] | None:
-        """All values that may fit, if they are listed."""
+        """Return all values that may fit `formula`; None if they are not listed."""
         if formula == TRUE or self._deep >= _DEEPEST_LOOK:
             return None
         with self._looking():
@@ -325,7 +329,7 @@ class NormalForm(Values):
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
-        """What a part of a value has to fit may be asked while the whole is being read."""
+        """Examine conditions on a part of a value while reading the condition on the whole."""
         reading, self._reading = self._reading, set()
         self._deep += 1
         try:
@@ -335,6 +339,7 @@ class NormalForm(Values):
             self._deep -= 1
 
     def _apart(self, ones: Sequence[Alternative], others: Sequence[Alternative]) -> bool:
+        """Whether no value fits both one of `ones` and one of `others`."""
         for one in ones:
             for other in others:
                 self.work.count(1 + weight_of(one) + weight_of(other), "")
@@ -345,7 +350,10 @@ class NormalForm(Values):
     def _both(
         self, ones: Sequence[Alternative], others: Sequence[Alternative], why: Formula
     ) -> Sequence[Alternative]:
-        """What fits one of each."""
+        """Return the combinations of one of `ones` with one of `others`.
+
+        If they are too many, return `ones` and record the pointer of `why` in `inexact`.
+        """
         if len(ones) * len(others) > _MOST_SHAPES * 4:
             self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
@@ -360,13 +368,13 @@ class NormalForm(Values):
         return found
 
     def possible(self, formula: Formula) -> bool:
-        """Whether a value fits, as far as a look shows: where it says no, none does."""
+        """Whether a value may fit `formula`; if False, none does."""
         if formula in (TRUE, FALSE):
             return formula == TRUE
         if formula not in self._possible:
             if self._deep >= _DEEPEST_LOOK:
                 return True
-            self._possible[formula] = True  # while it is looked at
+            self._possible[formula] = True  # assumed while it is examined
             with self._looking():
                 self._possible[formula] = any(
                     self.fits_some(shape) for kind in KINDS for shape in self.shapes(formula, kind)
@@ -374,7 +382,7 @@ class NormalForm(Values):
         return self._possible[formula]
 
     def fits_some(self, shape: Alternative) -> bool:
-        """Whether a value fits an alternative, as far as a look shows."""
+        """Whether a value may fit `shape`; if False, none does."""
         facets = shape.facets
         if shape.values is not None:
             if len(shape.values) > MOST_TRIED or self._deep >= _DEEPEST_LOOK:
@@ -405,9 +413,9 @@ class NormalForm(Values):
 def unsatisfiable_at(
     formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]
 ) -> str:
-    """The JSON pointer of an innermost part that is required and that no value fits.
+    """Return the JSON pointer of an innermost required part of `formula` that no value fits.
 
-    `shapes` has the alternatives of a condition for values of a type.
+    `shapes` returns the alternatives of a condition for values of a type.
     """
     seen: set[Formula] = set()
     while formula not in seen:
@@ -423,7 +431,7 @@ def unsatisfiable_at(
 def _required(
     formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]
 ) -> Iterator[Formula]:
-    """What the first item and the required properties of its values have to fit."""
+    """Yield the conditions on the required properties and the required first item of its values."""
     for shape in (shape for kind in ("object", "array") for shape in shapes(formula, kind)):
         match shape.facets:
             case Objects():

@@ -1,6 +1,6 @@
-"""Numbers as JSON spells them, between bounds and by what they are multiples of: as automata.
+"""Automata for JSON numbers within bounds and with `multipleOf`.
 
-They do not count digits: `MOST_CHARACTERS` keeps a number within what a double holds.
+The automata do not limit the number of digits; `MOST_CHARACTERS` is the limit of a double's range.
 """
 
 from collections.abc import Iterable
@@ -13,17 +13,17 @@ from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of
 from dlm.grammar.regex.nodes import Literal, Terminal, alternation, concatenation
 from dlm.grammar.shared_cache import RESULTS
 
-MOST_CHARACTERS = 308  # of any number: below 10 ** 308 without an exponent
-EXACT_CHARACTERS = 16  # of one with a point, of which multiples are asked: no digit is rounded away
+MOST_CHARACTERS = 308  # of any number, which without an exponent is below 10 ** 308
+EXACT_CHARACTERS = 16  # of a decimal fraction with `multipleOf`: a double keeps all its digits
 
-FractionBound = tuple[Fraction, bool]  # and whether it is allowed itself
+FractionBound = tuple[Fraction, bool]  # a limit, and whether the limit itself is allowed
 
 _PLAIN = r"(?:0|[1-9]\d*)(?:\.\d+)?"
 _EXPONENT = r"[1-9](?:\.\d+)?[eE][+\-]?(?:\d{1,2}|[12]\d\d|30[0-7])|1(?:\.[0-6]\d*)?[eE]\+?308"
 _LETTERS = [((ord(c), ord(c)),) for c in "0123456789.-"]
-_POINT, _MINUS = 10, 11  # the numbers of their letters; a digit's is the digit
-_MOST_DIGITS = 40  # of what a number is a multiple of
-_UNSIGNED, _WHOLE = -2, -1  # in front of digits; in the integer part
+_POINT, _MINUS = 10, 11  # indices in `_LETTERS`; a digit's index is the digit
+_MOST_DIGITS = 40  # of the unit of multiples
+_UNSIGNED, _WHOLE = -2, -1  # states before the first digit and in the integer part
 
 
 @RESULTS.remembered
@@ -36,10 +36,10 @@ def number_automaton(
     integer: bool = False,
     spelled_integer: bool = True,
 ) -> Automaton:
-    """Of the numbers within bounds that are multiples of all `multiples` and no `not_multiples`.
+    """Return the automaton of the numbers that fit all arguments.
 
-    An `integer` has no point if it is a `spelled_integer`; else `1.0` is one too. Exponents are
-    known only without multiples and without bounds but zero. Raises `TooLargeError`.
+    A number is a multiple of all `multiples` and of none of `not_multiples`. An `integer` may have a point and zeros, as in `1.0`, unless `spelled_integer`. Exponents are
+    allowed only without multiples and with no other bound than zero. Raises `TooLargeError`.
     """
     if not integer:
         low, high = low and _double(low, inf), high and _double(high, -inf)
@@ -56,8 +56,10 @@ def number_automaton(
 
 
 def _double(bound: FractionBound, towards: float) -> FractionBound:
-    """Behind a bound that is not allowed itself, nothing that a double rounds onto it; nor behind
-    one that no double is."""
+    """Return `bound` moved inward, so that no allowed number rounds to a double outside of it.
+
+    `towards` is infinity for a lower bound and its negative for an upper one.
+    """
     value, allowed = bound
     if not value or abs(value) >= 10**MOST_CHARACTERS:
         return bound
@@ -80,13 +82,13 @@ def _between(low: FractionBound | None, high: FractionBound | None) -> Automaton
     )
 
 
-# How many digits of the integer part have been read, how it compares so far, and, behind the point,
-# what is left of the bound's fraction.
+# Digits read of the integer part, sign of the comparison so far, and, after the point, the rest of
+# the bound's fraction (None before the point).
 _State = tuple[int, int, Fraction | None]
 
 
 class _Comparison:
-    """Compares a number with a bound while it is read."""
+    """Digit by digit comparison of a number with a bound."""
 
     def __init__(self, bound: FractionBound | None, side: int):
         """`side` is 1 for a lower bound, -1 for an upper one."""
@@ -96,6 +98,7 @@ class _Comparison:
         self._rest = value - floor(value)
 
     def read(self, state: _State, letter: int) -> _State:
+        """Return the state after the digit or point `letter`."""
         count, sign, rest = state
         if not self._side:
             return 0, 0, None if rest is None and letter != _POINT else Fraction(0)
@@ -105,18 +108,19 @@ class _Comparison:
         if rest is None:
             if count >= len(self._digits):
                 return len(self._digits) + 1, 0, None
-            due = self._digits[count]
-            return count + 1, sign or (letter > due) - (letter < due), None
+            digit = self._digits[count]
+            return count + 1, sign or (letter > digit) - (letter < digit), None
         if sign:
             return state
-        due = floor(rest * 10)
-        sign = (letter > due) - (letter < due)
-        return 0, sign, Fraction(0) if sign else rest * 10 - due
+        digit = floor(rest * 10)
+        sign = (letter > digit) - (letter < digit)
+        return 0, sign, Fraction(0) if sign else rest * 10 - digit
 
     def _longer(self, count: int) -> int:
         return (count > len(self._digits)) - (count < len(self._digits))
 
     def holds(self, state: _State) -> bool:
+        """Whether a number that ends in `state` is within the bound."""
         count, sign, rest = state
         if rest is None:
             sign, rest = self._longer(count) or sign, self._rest
@@ -125,7 +129,7 @@ class _Comparison:
 
 
 def _magnitudes(low: FractionBound | None, high: FractionBound | None) -> Automaton:
-    """Numbers without a sign."""
+    """Return the automaton of the unsigned numbers within bounds."""
     if high and high[0] < 0:
         return Automaton.NONE
     one = _Comparison(low if low and low[0] >= 0 else None, 1)
@@ -144,10 +148,11 @@ def _magnitudes(low: FractionBound | None, high: FractionBound | None) -> Automa
 
 @RESULTS.remembered
 def _multiples(unit: Fraction) -> Automaton:
-    """Of `unit`, with any sign; a third has the same as one, since decimals are asked.
+    """Return the automaton of the multiples of `unit`, with any sign.
 
-    In steps of 1 / 10 ** `places` the unit is the integer `size`. Of the digits to come, as many as
-    are left, one number modulo `size` makes a multiple: it tells states apart, and they are few.
+    A decimal is a multiple of 1/3 exactly if it is one of 1, so denominators keep only their twos
+    and fives. In steps of 1 / 10 ** `places` the unit is the integer `size`. A state is identified
+    by the number, modulo `size`, that the remaining digits have to form.
     """
     twos, fives = (_power(unit.denominator, prime) for prime in (2, 5))
     places = max(twos, fives)
@@ -157,18 +162,18 @@ def _multiples(unit: Fraction) -> Automaton:
     if max(places, len(str(size))) > _MOST_DIGITS:
         raise TooLargeError(f"a multiple of over {_MOST_DIGITS} digits")
 
-    def due(value: int, left: int) -> int:
-        """What the `left` digits behind `value` have to be, modulo the size; -1 if they cannot."""
+    def needed(value: int, left: int) -> int:
+        """Return what the `left` digits after `value` must be, modulo `size`; -1 if impossible."""
         number = -value * 10**left % size
         return number if number < 10**left else -1
 
     known: dict[tuple[int, ...], int] = {}
 
     def whole(value: int) -> tuple[int, int]:
-        """Behind digits of the integer part: any number of digits may be left."""
+        """Return the state after integer digits `value`: any number of digits may follow."""
         lefts = range(places, max(twos, fives, places))
-        told = (value % core, *(due(value, left) for left in lefts))
-        return _WHOLE, known.setdefault(told, value % size)
+        key = (value % core, *(needed(value, left) for left in lefts))
+        return _WHOLE, known.setdefault(key, value % size)
 
     def follow(state: tuple[int, int]) -> Iterable[tuple[int, tuple[int, int]]]:
         left, value = state
@@ -176,26 +181,26 @@ def _multiples(unit: Fraction) -> Automaton:
             yield _MINUS, whole(0)
         if left < 0:
             yield from ((digit, whole(10 * value + digit)) for digit in range(10))
-            if (behind := due(value, places)) >= 0:
-                yield _POINT, (places, behind)
+            if (rest := needed(value, places)) >= 0:
+                yield _POINT, (places, rest)
         elif left == 0:
             yield 0, state
         else:
             for digit in range(10):
-                behind = (value - digit * 10 ** (left - 1)) % size
-                if behind < 10 ** (left - 1):
-                    yield digit, (left - 1, behind)
+                rest = (value - digit * 10 ** (left - 1)) % size
+                if rest < 10 ** (left - 1):
+                    yield digit, (left - 1, rest)
 
     def accepts(state: tuple[int, int]) -> bool:
         left, value = state
-        return (value if left >= 0 else due(value, places)) == 0
+        return (value if left >= 0 else needed(value, places)) == 0
 
     table = explored((_UNSIGNED, 0), follow, accepts, _LETTERS)
     return Automaton(*minimal(table)).intersection(automaton_of(f"-?{_PLAIN}", whole=True))
 
 
 def _power(number: int, prime: int) -> int:
-    """How often it divides the number."""
+    """Return the exponent of `prime` in `number`."""
     power = 0
     while number % prime == 0:
         number, power = number // prime, power + 1

@@ -131,7 +131,7 @@ def test_what_the_rules_say_exactly_is_not_checked_again_to_be_streamed():
     [
         ('{"a": 1, "a": 2}', "twice"),
         ('{"a": 1e999}', "double"),
-        ('{"a": NaN}', "no JSON"),
+        ('{"a": NaN}', "not JSON"),
         ('{"a": "\\ud800"}', "surrogate"),
         ('{"a": }', "not JSON"),
         ("[1]", "does not fit"),
