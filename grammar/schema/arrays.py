@@ -1,8 +1,7 @@
-"""Arrays as rules: items by their place, how many there are, and how many of them fit what.
+"""Grammar rules of arrays and of listed values.
 
+Arrays have constraints on single items, on their number and on how many of them fit a condition.
 Knows neither what an item is nor how it is written.
-
-Listed values as rules, each in its one spelling.
 """
 
 from collections.abc import Callable
@@ -24,18 +23,21 @@ from dlm.grammar.schema.documents import Work
 from dlm.grammar.schema.facets import Arrays, Contains
 from dlm.grammar.schema.formula import FALSE, Constant, Formula, complement, every, spellings
 
-ValueWriter = Callable[[Formula], Node]  # writes a condition as rules
+ValueWriter = Callable[[Formula], Node]  # returns the node of the values that fit a condition
 
-MOST_STATES = 2_000  # of the automaton that counts items
+MOST_STATES = 2_000  # rules of an array or object, one for each state of what is counted
 _LONGEST = 64  # items that are counted one by one
 
 
 class TooManyError(Exception):
-    """It takes more rules than it may."""
+    """An array or object that takes more rules than allowed."""
 
 
 def write_array(arrays: Arrays, value: ValueWriter, dialect: Dialect, rules: Rules) -> Node:
-    """Raises `TooManyError`."""
+    """Return the node of the arrays that fit `arrays`, without `unique` and `repeats`.
+
+    Raises `TooManyError`.
+    """
     low, high = arrays.low, arrays.high
     prefix = list(arrays.prefix)
     if FALSE in prefix:
@@ -48,15 +50,15 @@ def write_array(arrays: Arrays, value: ValueWriter, dialect: Dialect, rules: Rul
         items, empty = _counted(arrays, low, high, value, dialect, rules)
     else:
         items, empty = _plain(prefix, arrays.rest, low, high, value, dialect, rules)
-    return array(items, empty, dialect)
+    return enclosed("[]", items, empty, dialect)
 
 
-def array(items: Node, empty: bool, dialect: Dialect) -> Node:
-    """With its brackets; `items` are at least one."""
-    whole = concatenation(dialect.mark("["), items, dialect.mark("]"))
-    if items == NOTHING:
-        return dialect.mark("[]") if empty else NOTHING
-    return alternation(dialect.mark("[]"), whole) if empty else whole
+def enclosed(brackets: str, content: Node, empty: bool, dialect: Dialect) -> Node:
+    """Return `content` in `brackets`, `[]` or `{}`; `empty` allows the brackets alone as well."""
+    if content == NOTHING:
+        return dialect.mark(brackets) if empty else NOTHING
+    whole = concatenation(dialect.mark(brackets[0]), content, dialect.mark(brackets[1]))
+    return alternation(dialect.mark(brackets), whole) if empty else whole
 
 
 def _plain(
@@ -68,6 +70,7 @@ def _plain(
     dialect: Dialect,
     rules: Rules,
 ) -> tuple[Node, bool]:
+    """Return the items of an array without `contains`, and whether it may be empty."""
     if high == 0:
         return NOTHING, True
     first = prefix[:high] or [rest]
@@ -78,19 +81,23 @@ def _plain(
         item = Concatenation((comma, value(rest)))
         tail = Repetition(item, max(0, low - len(first)), most)
     for i in reversed(range(1, len(first))):
-        node = concatenation(comma, value(first[i]), *_parts(tail))
+        node = concatenation(comma, value(first[i]), *parts_of(tail))
         tail = node if i < low else optional(rules.add(node, "items"))
-    return concatenation(value(first[0]), *_parts(tail)), low == 0
+    return concatenation(value(first[0]), *parts_of(tail)), low == 0
 
 
-def _parts(node: Node) -> tuple[Node, ...]:
+def parts_of(node: Node) -> tuple[Node, ...]:
+    """Return the parts of a concatenation, else the node alone."""
     return node.parts if isinstance(node, Concatenation) else (node,)
 
 
 def _counted(
     arrays: Arrays, low: int, high: int | None, value: ValueWriter, dialect: Dialect, rules: Rules
 ) -> tuple[Node, bool]:
-    """A rule for each number of items so far, and of those that fit each `contains`."""
+    """Return the items of an array with `contains`, and whether it may be empty.
+
+    There is a rule for each number of items so far and of those that count for each `contains`.
+    """
     wanted = arrays.contains
     starts = max(len(arrays.prefix), *(one.start for one in wanted))
     longest = max(starts, low if high is None else high)
@@ -103,7 +110,7 @@ def _counted(
         return counts[0] >= low and all(c >= w.low for c, w in zip(counts[1:], wanted, strict=True))
 
     def items(state: tuple[int, ...]) -> Node:
-        """One item and all behind it."""
+        """Return one item and all after it."""
         if state not in known:
             if len(known) > MOST_STATES:
                 raise TooManyError
@@ -112,9 +119,9 @@ def _counted(
             options: list[Node] = []
             if high is None or at < high:
                 for item, after in _choices(arrays.item(at), at, counts, wanted):
-                    behind = (min(at + 1, longest), *after)
-                    rest = concatenation(comma, items(behind))
-                    if ends(behind):
+                    following = (min(at + 1, longest), *after)
+                    rest = concatenation(comma, items(following))
+                    if ends(following):
                         rest = optional(rest)
                     options.append(concatenation(value(item), rest))
             rules.define(reference, alternation(*options))
@@ -127,18 +134,16 @@ def _counted(
 def _choices(
     item: Formula, at: int, counts: list[int], wanted: tuple[Contains, ...]
 ) -> list[tuple[Formula, tuple[int, ...]]]:
-    """What an item may be, with the counts behind it."""
+    """Return the conditions of which the item at `at` fits one, each with the counts after it."""
     rows: list[list[tuple[Formula | None, int]]] = []
     for one, count in zip(wanted, counts, strict=True):
         most = one.low if one.high is None else one.high
         if at < one.start:
             rows.append([(None, count)])
-        elif one.high is None:
-            counting = [(one.item, count + 1)] if count < most else []
-            rows.append([*counting, (None, count)])
         else:
             counting = [(one.item, count + 1)] if count < most else []
-            rows.append([*counting, (complement(one.item), count)])
+            rest = None if one.high is None else complement(one.item)
+            rows.append([*counting, (rest, count)])
     return [
         (every(item, *(part for part, _ in row if part is not None)), tuple(c for _, c in row))
         for row in product(*rows)
@@ -153,7 +158,10 @@ def write_distinct(
     dialect: Dialect,
     rules: Rules,
 ) -> Node:
-    """`low` to `high` items, all different: at each place one of its column's. `TooManyError`."""
+    """Return an array of `low` to `high` distinct items, the item at `i` out of `columns(i)`.
+
+    Raises `TooManyError`.
+    """
     if high < low:
         return NOTHING
     known: dict[tuple[int, frozenset[Constant]], Node] = {}
@@ -175,7 +183,7 @@ def write_distinct(
             known[key] = rules.add(alternation(*options), "items") if options else NOTHING
         return known[key]
 
-    return array(items(0, frozenset()), low == 0, dialect)
+    return enclosed("[]", items(0, frozenset()), low == 0, dialect)
 
 
 def _least(one: int | None, other: int) -> int:
@@ -183,19 +191,22 @@ def _least(one: int | None, other: int) -> int:
 
 
 class Listing:
-    """Writes values; what one array or object is written as, it keeps.
+    """Writer of listed values, which caches arrays and objects.
 
-    `plain_integers`: an integer has no point and no exponent; to draft 4 it would be none.
+    `plain_integers`: integers have no point and no exponent, as draft 4 demands.
     """
 
     def __init__(self, dialect: Dialect, work: Work, plain_integers: bool = False):
         self._dialect, self._work, self._plain_integers = dialect, work, plain_integers
-        # By id: values that are equal may be spelled otherwise, and these are kept.
+        # By id(), since equal values may be spelled differently. Values are kept alive here.
         self._structures: dict[int, tuple[Constant, Node]] = {}
 
     def one_of(self, values: list[Constant], integers: bool = False, within: bool = False) -> Node:
-        """One of some values, each in its one spelling; `integers` are none with a point. `within`
-        another value, what may have to be an integer is not known."""
+        """Return one of `values`, each in its own spelling.
+
+        If `integers`, numbers have no point. `within`: the values are inside another value, so that
+        it is unknown which of them have to be integers.
+        """
         plain_integers = self._plain_integers and (integers or within)
         texts = [value.value for value in values if value.kind == "string"]
         plain = {"null": "null", True: "true", False: "false"}
@@ -228,17 +239,14 @@ class Listing:
                 item = concatenation(self._dialect.key(key), self._dialect.mark(":"), item)
             parts += [comma, item] if parts else [item]
         if value.kind == "array":
-            return (
-                array(concatenation(*parts), False, self._dialect)
-                if parts
-                else array(NOTHING, True, self._dialect)
-            )
+            content = concatenation(*parts) if parts else NOTHING
+            return enclosed("[]", content, not parts, self._dialect)
         if not parts:
             return self._dialect.mark("{}")
         return concatenation(self._dialect.mark("{"), *parts, self._dialect.mark("}"))
 
 
 def either(options: list[Node]) -> Node:
-    """One of some nodes, each once."""
+    """Return the alternation of `options` without repetitions; `NOTHING` if there are none."""
     kept = [option for option in dict.fromkeys(options) if option != NOTHING]
     return alternation(*kept) if kept else NOTHING

@@ -38,8 +38,9 @@ def number_automaton(
 ) -> Automaton:
     """Return the automaton of the numbers that fit all arguments.
 
-    A number is a multiple of all `multiples` and of none of `not_multiples`. An `integer` may have a point and zeros, as in `1.0`, unless `spelled_integer`. Exponents are
-    allowed only without multiples and with no other bound than zero. Raises `TooLargeError`.
+    A number is a multiple of all `multiples` and of none of `not_multiples`. An `integer` may have
+    a point and zeros, as in `1.0`, unless `spelled_integer`. Exponents are allowed only without
+    multiples and with no other bound than zero. Raises `TooLargeError`.
     """
     if not integer:
         low, high = low and _double(low, inf), high and _double(high, -inf)

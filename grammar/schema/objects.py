@@ -1,14 +1,9 @@
-"""Objects as rules: named properties in the schema's order, then keys that it does not name.
+"""Grammar rules of objects: named properties in the schema's order, then other keys.
 
+`members` finds the properties that an object may have: those that its schema names, and sets of
+keys for others. A closed object is written in the schema's order. An open one with few properties
+is written in any order, else in the schema's order and in some that models tend to choose.
 Knows neither what a property's value is nor how it is written.
-
-What properties an object may have: those that its schema names, and sets of other keys.
-
-Knows neither what a property's value is nor how it is written.
-
-Orders in which the properties of an open object may be written: any, if they are few.
-
-Else the schema's own, and those in which people write them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,19 +13,26 @@ from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import NOTHING, Node, Repetition, alternation, concatenation, optional
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.arrays import MOST_STATES, TooManyError, ValueWriter, either
+from dlm.grammar.schema.arrays import (
+    MOST_STATES,
+    TooManyError,
+    ValueWriter,
+    either,
+    enclosed,
+    parts_of,
+)
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.facets import Objects
 from dlm.grammar.schema.formula import FALSE, Formula, every, place
 from dlm.grammar.schema.normal import NormalForm
 
-_MOST_KEYS = 16  # texts of a pattern up to which they are properties that the schema names
-_MOST_CLASSES = 64  # sets of keys that have the same schema
+_MOST_KEYS = 16  # a pattern with no more texts than these is treated as named properties
+_MOST_CLASSES = 64  # sets of keys that share a schema
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A property, or, without a name, any with one of `keys`."""
+    """A property, or, without a name, any property whose key is one of `keys`."""
 
     value: Formula
     name: str | None = None
@@ -40,7 +42,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Of an object: `named` in this order, then `free` ones; of each of `needed`, one of these."""
+    """Properties of an object: `named` in order, then any of `free` and one of each `needed`."""
 
     named: tuple[Member, ...]
     free: tuple[Member, ...]
@@ -50,25 +52,25 @@ class Members:
 def members(
     objects: Objects, normal: NormalForm, keys_of: Callable[[Formula], Automaton]
 ) -> list[Members]:
-    """The alternatives. Raises `TooManyError`, and `TooLargeError` for a set of keys.
+    """Return the alternatives for the properties of an object.
 
-    `keys_of` has the strings that fit a condition.
+    `keys_of` returns the strings that fit a condition. Raises `TooManyError`, and `TooLargeError`
+    for a set of keys.
     """
     named = {name: normal.value_of(objects, name) for name in objects.all_names()}
     required = set(objects.required)
     present = [name for name, value in named.items() if normal.possible(value)]
     patterns = any(clause.patterns for clause in objects.clauses)
-    # It names properties, or none at all, says nothing of others, and needs no others.
-    speaks = objects.named or bool(present or patterns)
-    closed = speaks and not objects.opened and objects.low <= len(present)
+    names_some = objects.named or bool(present or patterns)
+    closed = names_some and not objects.opened and objects.low <= len(present)
     free: list[Member] = []
     for member in _classes(objects, list(named), normal, keys_of, closed):
         words = member.keys.words_up_to(_MOST_KEYS)
         if words is None:
             free.append(member)
         else:
-            places = {name: place for place, name in enumerate(_listed(objects, normal))}
-            words.sort(key=lambda word: places.get(word, len(places)))
+            order = {name: index for index, name in enumerate(_listed(objects, normal))}
+            words.sort(key=lambda word: order.get(word, len(order)))
             named |= dict.fromkeys(words, member.value)
     found = [Members((), tuple(free))]
     found[0] = replace(
@@ -85,20 +87,20 @@ def members(
 
 
 def _listed(objects: Objects, normal: NormalForm) -> Iterator[str]:
-    """The keys that `propertyNames` lists, in its order."""
+    """Yield the keys that `propertyNames` lists, in its order."""
     for names in objects.names:
         for shape in normal.shapes(names, "string"):
             yield from (value.value for value in shape.values or ())
 
 
 def _with(old: Members, keys: Automaton, value: Formula, free: list[Member]) -> Iterator[Members]:
-    """With a property that has one of `keys`, and such a value: one that is there, or a new one."""
+    """Yield `old` with a property required that fits `keys` and `value`, named or new."""
     for i, member in enumerate(old.named):
         if keys.accepts(member.name or ""):
             both = every(member.value, value)
             if both != FALSE:
-                there = replace(member, value=both, required=True)
-                yield replace(old, named=(*old.named[:i], there, *old.named[i + 1 :]))
+                required = replace(member, value=both, required=True)
+                yield replace(old, named=(*old.named[:i], required, *old.named[i + 1 :]))
     for i, needed in enumerate(old.needed):
         if options := _among(needed, keys, value):
             yield replace(old, needed=(*old.needed[:i], options, *old.needed[i + 1 :]))
@@ -107,7 +109,7 @@ def _with(old: Members, keys: Automaton, value: Formula, free: list[Member]) -> 
 
 
 def _among(some: Iterable[Member], keys: Automaton, value: Formula) -> tuple[Member, ...]:
-    """Those of `some` that have one of `keys`, with such a value."""
+    """Return `some` restricted to `keys` and `value`, without those that become impossible."""
     both = (Member(every(m.value, value), keys=m.keys.intersection(keys)) for m in some)
     return tuple(member for member in both if member.value != FALSE and not member.keys.is_empty)
 
@@ -119,7 +121,7 @@ def _classes(
     keys_of: Callable[[Formula], Automaton],
     closed: bool,
 ) -> list[Member]:
-    """Keys that have no name in the schema, by what their values have to fit."""
+    """Return the keys that the schema does not name, grouped by the condition on their values."""
     rests = every(*(clause.rest for clause in objects.clauses if not clause.patterns))
     if rests == FALSE or (closed and not any(clause.patterns for clause in objects.clauses)):
         return []
@@ -140,7 +142,7 @@ def _classes(
             matching = normal.languages.of("pattern", pattern)
             others = normal.languages.of("pattern", pattern, False)
             split = [
-                part  # and no keys of which readers disagree whether they match
+                part  # keys for which regex engines disagree are in neither part
                 for k, values, hit, here in split
                 for part in (
                     (k.intersection(matching), (*values, value), True, True),
@@ -161,13 +163,13 @@ def _classes(
     return [Member(value, keys=k) for value, k in joined.items()]
 
 
-_MOST_COUNTED = 1_000  # keys that are looked at one by one
+_MOST_COUNTED = 1_000  # keys that are listed one by one
 _LONGEST = 64  # parts of one rule
 
 
 @dataclass
 class ObjectWriter:
-    """Writes the members of one object, with at least `low` and at most `high` of them."""
+    """Writer of one object with `low` to `high` of `members`, in their order."""
 
     members: Members
     low: int
@@ -175,7 +177,7 @@ class ObjectWriter:
     value: ValueWriter
     dialect: Dialect
     rules: Rules
-    loose: bool = False  # properties without a name in the schema may come first, too
+    free_first: bool = False  # properties that the schema does not name may come first, too
 
     def __post_init__(self) -> None:
         named = self.members.named
@@ -185,7 +187,7 @@ class ObjectWriter:
             self.low = 0
         if self.high is not None and most is not None and self.high >= most:
             self.high = None
-        self._cap = max(self.low, self.high or 0)  # there is no need to count on
+        self._cap = max(self.low, self.high or 0)  # properties are counted up to this number
         self._optional_from = 1 + max((i for i, m in enumerate(named) if m.required), default=-1)
         self._comma = self.dialect.mark(",")
         self._known: dict[tuple[int, int, int], Node] = {}
@@ -196,7 +198,10 @@ class ObjectWriter:
         self.few_keys = self.repeats and any(member.keys.runs_out for member in self._unnamed)
 
     def write(self) -> Node:
-        """`NOTHING` where there are too few keys. Raises `TooManyError`."""
+        """Return the node of the object; `NOTHING` if there are too few keys.
+
+        Raises `TooManyError`.
+        """
         named, everything = self.members.named, (1 << len(self.members.needed)) - 1
         if not self._has_enough_keys():
             return NOTHING
@@ -209,25 +214,27 @@ class ObjectWriter:
             for count in range(min(at, self._cap), -1, -1):
                 content = self._rest(at, count, everything)
         empty = self._ends(0, 0, everything)
-        if content == NOTHING:
-            return self.dialect.mark("{}") if empty else NOTHING
-        if self.loose and self.members.free and self.members.named and not self._cap:
+        if content != NOTHING and self.free_first and self.members.free and named and not self._cap:
             free = concatenation(self._any_free(), self._comma)
-            content = concatenation(Repetition(free), *_parts(content))
-        whole = concatenation(self.dialect.mark("{"), content, self.dialect.mark("}"))
-        return alternation(self.dialect.mark("{}"), whole) if empty else whole
+            content = concatenation(Repetition(free), *parts_of(content))
+        return enclosed("{}", content, empty, self.dialect)
 
     def _has_enough_keys(self) -> bool:
+        """Whether there are at least `low` different keys, as far as they can be listed."""
         most = min(self.low, _MOST_COUNTED)
         words = [member.keys.words_up_to(most) for member in self._unnamed]
         known = {word for some in words if some is not None for word in some}
         return None in words or len(self.members.named) + len(known) >= self.low
 
     def _ends(self, at: int, count: int, needed: int) -> bool:
+        """Whether the object may end: see `_rest` for the parameters."""
         return at >= self._optional_from and not needed and count >= self.low
 
     def _rest(self, at: int, count: int, needed: int) -> Node:
-        """The properties from `at` on, at least one, where `count` are there already."""
+        """Return one property or more from the named one at `at` on.
+
+        `count` properties are written already; `needed` are bits of `members.needed` still to come.
+        """
         key = at, count, needed
         if key not in self._known:
             self._known[key] = self._written(at, count, needed)
@@ -239,11 +246,11 @@ class ObjectWriter:
         if at == len(self.members.named):
             return self._free(count, needed)
         member = self.members.named[at]
-        behind = self._tail(at + 1, min(count + 1, self._cap), needed)
-        if len(_parts(behind)) > _LONGEST:
-            behind = self.rules.add(behind, "members")
-        whole = concatenation(*_parts(self._member(member)), *_parts(behind))
-        if behind == NOTHING:
+        tail = self._tail(at + 1, min(count + 1, self._cap), needed)
+        if len(parts_of(tail)) > _LONGEST:
+            tail = self.rules.add(tail, "members")
+        whole = concatenation(*parts_of(self._member(member)), *parts_of(tail))
+        if tail == NOTHING:
             whole = NOTHING
         if member.required:
             return whole
@@ -252,11 +259,12 @@ class ObjectWriter:
         return self.rules.add(alternation(*options), "members") if options else NOTHING
 
     def _tail(self, at: int, count: int, needed: int) -> Node:
+        """Return a comma and `_rest`, optional if the object may end here."""
         rest = self._rest(at, count, needed)
         ends = self._ends(at, count, needed)
         if rest == NOTHING:
             return concatenation() if ends else NOTHING
-        more = concatenation(self._comma, *_parts(rest))
+        more = concatenation(self._comma, *parts_of(rest))
         return optional(more) if ends else more
 
     def _any_free(self) -> Node:
@@ -273,21 +281,21 @@ class ObjectWriter:
             high = None if self.high is None else self.high - count - 1
             if high is not None and high < low:
                 return NOTHING
-            more = Repetition(concatenation(self._comma, *_parts(free)), low, high)
-            return self.rules.add(concatenation(*_parts(free), more), "free")
+            more = Repetition(concatenation(self._comma, *parts_of(free)), low, high)
+            return self.rules.add(concatenation(*parts_of(free), more), "free")
         options: list[Node] = []
         reference = self.rules.new("free")
         self._known[len(self.members.named), count, needed] = reference
         for member in self.members.free if needed else ():
-            behind = self._tail(len(self.members.named), min(count + 1, self._cap), needed)
-            options.append(concatenation(self._member(member), behind))
+            tail = self._tail(len(self.members.named), min(count + 1, self._cap), needed)
+            options.append(concatenation(self._member(member), tail))
         for i, special in enumerate(self.members.needed):
             if needed >> i & 1:
                 left = needed & ~(1 << i)
-                behind = self._tail(len(self.members.named), min(count + 1, self._cap), left)
-                if behind != NOTHING:
+                tail = self._tail(len(self.members.named), min(count + 1, self._cap), left)
+                if tail != NOTHING:
                     node = alternation(*map(self._member, special))
-                    options.append(concatenation(node, *_parts(behind)))
+                    options.append(concatenation(node, *parts_of(tail)))
         return self.rules.define(reference, alternation(*options)) if options else NOTHING
 
     def _member(self, member: Member) -> Node:
@@ -304,65 +312,59 @@ class ObjectWriter:
         return self._nodes[member]
 
 
-def _parts(node: Node) -> tuple[Node, ...]:
-    return getattr(node, "parts", (node,))
-
-
-_MOST_NOTED = 4  # properties: each set of those that are there takes a rule
-_MOST_OPTIONS = 160  # properties of all these rules
+_MOST_TRACKED = 4  # properties: each set of those already written takes a rule
+_MOST_OPTIONS = 160  # properties in all these rules together
 
 
 def in_other_orders(members: Members, *orders: tuple[str, ...]) -> list[Members]:
-    """Return the members in their order, and in others: with those first that an order has."""
+    """Return `members` in their order, and for each of `orders` with its properties first."""
     found = {members.named: members}
     for order in orders:
-        places = {name: place for place, name in enumerate(order)}
-        named = sorted(members.named, key=lambda m: places.get(m.name or "", len(places)))
+        indices = {name: index for index, name in enumerate(order)}
+        named = sorted(members.named, key=lambda m: indices.get(m.name or "", len(indices)))
         found[tuple(named)] = replace(members, named=tuple(named))
     return list(found.values())
 
 
 class AnyOrderWriter(ObjectWriter):
-    """Writes the members of an object in any order.
+    """Writer of one object with its members in any order.
 
-    A rule for each set of properties that are there: only of those that are required, if there are
-    other keys without end to go on with, since no key comes twice anyway (`parse/keys.py`).
+    There is a rule for each set of properties already written. If the object has free keys, only
+    required properties are tracked, since `parse/keys.py` rules out repeated keys anyway.
     """
 
     def applies(self) -> bool:
-        """Whether the object can be written so: it counts nothing, and takes few rules."""
+        """Whether any order is possible: properties are not counted, and the rules are few."""
         named = self.members.named
-        self._noted = [m for m in named if m.required or not self.members.free]
-        enough = len(self._noted) <= _MOST_NOTED and len(named) << len(self._noted) <= _MOST_OPTIONS
+        self._tracked = [m for m in named if m.required or not self.members.free]
+        number = len(self._tracked)
+        few = number <= _MOST_TRACKED and len(named) << number <= _MOST_OPTIONS
         counted = self._cap or self.high is not None
-        return enough and not (counted or self.members.needed or self.few_keys)
+        return few and not (counted or self.members.needed or self.few_keys)
 
     def write(self) -> Node:
         self._sets: dict[int, Node] = {}
-        self._bits = {member: 1 << i for i, member in enumerate(self._noted)}
+        self._bits = {member: 1 << i for i, member in enumerate(self._tracked)}
         self._required = sum(bit for member, bit in self._bits.items() if member.required)
-        content, empty = self._from(0), not self._required
-        if content == NOTHING:
-            return self.dialect.mark("{}") if empty else NOTHING
-        whole = concatenation(self.dialect.mark("{"), content, self.dialect.mark("}"))
-        return alternation(self.dialect.mark("{}"), whole) if empty else whole
+        return enclosed("{}", self._from(0), not self._required, self.dialect)
 
-    def _from(self, there: int) -> Node:
-        """At least one property, after those of the set `there`."""
-        if there in self._sets:
-            return self._sets[there]
+    def _from(self, written: int) -> Node:
+        """Return one property or more, after the tracked ones whose bits are in `written`."""
+        if written in self._sets:
+            return self._sets[written]
         bits = [(member, self._bits.get(member, 0)) for member in self.members.named]
-        steps = [(self._member(member), there | bit) for member, bit in bits if not there & bit]
+        steps = [(self._member(member), written | bit) for member, bit in bits if not written & bit]
         if (free := self._any_free()) != NOTHING:
-            steps.append((free, there))
+            steps.append((free, written))
         if not steps:
-            return self._sets.setdefault(there, NOTHING)
+            return self._sets.setdefault(written, NOTHING)
         reference = self.rules.new("members")
-        self._sets[there] = reference
+        self._sets[written] = reference
         return self.rules.define(reference, either([self._followed(*step) for step in steps]))
 
-    def _followed(self, node: Node, there: int) -> Node:
-        rest, ends = self._from(there), not self._required & ~there
+    def _followed(self, node: Node, written: int) -> Node:
+        """Return `node` and what may follow it, once the tracked properties `written` are there."""
+        rest, ends = self._from(written), not self._required & ~written
         if rest == NOTHING:
             return node if ends else NOTHING
         more = concatenation(self._comma, rest)

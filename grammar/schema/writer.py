@@ -1,4 +1,4 @@
-"""A JSON schema written as grammar rules. Knows no draft and no keyword."""
+"""Translation of a JSON schema into grammar rules. Knows no draft and no keyword."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,9 +41,9 @@ from dlm.grammar.schema.objects import (
     members,
 )
 
-_MOST_DISTINCT, _MOST_SETS = 8, 400  # items that differ by the rules, and rules for their sets
-_TOLD = 5  # places that an error names
-_WAYS_OUT = (
+_MOST_DISTINCT, _MOST_SETS = 8, 400  # distinct items that rules enforce, and rules for their sets
+_MOST_LISTED = 5  # parts of the schema that an error lists
+_ADVICE = (
     "This cannot be enforced while the value is written: leave it out, or have the finished value "
     'checked (unenforced="check"; over HTTP, "strict": false)'
 )
@@ -56,15 +56,15 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Written:
-    """A schema as rules: its values are what `node` matches.
+    """A schema as rules: `node` matches its values.
 
-    `inexact` says where, by JSON pointer, and why the rules allow more than the schema does.
+    `inexact` lists where the rules allow more than the schema: JSON pointer and reason.
     """
 
     node: Node
     inexact: tuple[tuple[str, str], ...] = ()
-    free_keys: bool = False  # an object may hold a key twice, which rules cannot see
-    few_keys: bool = False  # and there may be no other
+    free_keys: bool = False  # the rules allow an object to repeat a key
+    few_keys: bool = False  # an object may run out of keys that are not used yet
 
 
 def write(
@@ -82,14 +82,14 @@ def write(
     form: "FormWriter | None" = None,
     whole: bool = False,
 ) -> Written:
-    """Adds the rules of `schema`, which is parsed JSON, to `rules`.
+    """Add the rules of `schema`, which is parsed JSON, to `rules`.
 
-    `implied_types`: a keyword implies the type that it is about, and a `$schema` that nobody knows
-    is the newest draft. `formats` are asserted, by default where types are implied. `registry` has
-    other documents, by URI. `where` is the JSON pointer of the schema in what the user wrote.
-    `closed`: objects have the properties that the schema names, unless it speaks of others.
-    `form` writes the value, if `dialect` does not. `whole`: the value is JSON and all of the text,
-    so that keys and items that may not come twice are watched. Raises `InvalidGrammarError`.
+    `implied_types`: a keyword implies the type that it is about, and an unknown `$schema` is the
+    newest draft. `formats` are asserted, by default if types are implied. `registry` has other
+    documents by URI. `where` is the JSON pointer of the schema in the user's input. `closed`:
+    objects have only the properties that the schema names, unless it allows others. `form` writes
+    the value instead of `dialect`. `whole`: the value is JSON and the whole text, so that the
+    parser can rule out repeated keys and items. Raises `InvalidGrammarError`.
     """
     try:
         work = Work(most_work)
@@ -109,18 +109,20 @@ def write(
     inexact = tuple(sorted((normal.inexact | writer.inexact | languages.inexact).items()))
     if inexact and unenforced == "refuse":
         (first, reason), *others = inexact
-        more = [f"{place or '/'}: {why}" for place, why in others[: _TOLD - 1]]
-        more += ["..."] * (len(others) >= _TOLD)
-        told = "; ".join([reason, *more])
-        raise InvalidGrammarError("JSON schema", f"{told}. {_WAYS_OUT}", first or "/")
+        more = [f"{place or '/'}: {why}" for place, why in others[: _MOST_LISTED - 1]]
+        more += ["..."] * (len(others) >= _MOST_LISTED)
+        reasons = "; ".join([reason, *more])
+        raise InvalidGrammarError("JSON schema", f"{reasons}. {_ADVICE}", first or "/")
     if node == NOTHING:
         raise InvalidGrammarError("JSON schema", "no finite value fits", culprit or where or "/")
     return Written(node, inexact, writer.free_keys, writer.few_keys)
 
 
 class Writer:
-    """Writes one rule for each condition on values. Conditions wait in a queue, so that deep
-    schemas take no stack."""
+    """Writer of one rule for each condition on values.
+
+    Conditions wait in a queue, so that deep schemas do not overflow the stack.
+    """
 
     def __init__(
         self,
@@ -143,6 +145,7 @@ class Writer:
         self._waiting: list[tuple[Reference, list[Alternative], Formula]] = []
 
     def written(self, root: Formula, form: "FormWriter | None") -> Node:
+        """Return the node of the values that fit `root`, after adding all its rules."""
         before = added = len(self._rules.nodes)
         node = form(self, root) if form else self.value(root)
         while self._waiting:
@@ -154,7 +157,7 @@ class Writer:
         return without_endless(self._rules, node, before)
 
     def value(self, formula: Formula, kinds: Sequence[str] = KINDS) -> Node:
-        """Its values of some types."""
+        """Return the node of the values of the types `kinds` that fit `formula`."""
         key = formula, tuple(kinds)
         if key not in self._known:
             shapes = self.shapes(formula, kinds)
@@ -164,7 +167,7 @@ class Writer:
         return self._known[key]
 
     def shapes(self, formula: Formula, kinds: Sequence[str]) -> tuple[Alternative, ...]:
-        """The alternatives, of those types, that fit some value."""
+        """Return the alternatives for the types `kinds`, without those that no value fits."""
         found = (s for kind in kinds for s in self.alternatives(formula, kind))
         return tuple(dict.fromkeys(s.bare() for s in found if self._normal.fits_some(s)))
 
@@ -203,7 +206,7 @@ class Writer:
         return Terminal(self._normal.languages.numbers(numbers), 0, most_characters(numbers))
 
     def _wider(self, facets: Any) -> Node:
-        """What is easily written, and allows more."""
+        """Return a simpler node that allows more than `facets`."""
         match facets:
             case Strings(low, high):
                 return self._dialect.string(Automaton.ANY, low, high)
@@ -247,12 +250,15 @@ class Writer:
                 "uniqueItems cannot be enforced within other text: its items may repeat"
             )
             return node
-        rule = self._rules.add(node, "distinct")  # its items are watched as they are read
+        rule = self._rules.add(node, "distinct")  # the parser rules out repeated items
         self._rules.distinct.add(rule.name)
         return rule
 
     def _columns(self, arrays: Arrays) -> list[list[Constant]] | None:
-        """The values of the items at each place, the last ones of all others; None: too many."""
+        """Return the values that each item may have; the last list is that of all further items.
+
+        None if an item's values are not listed.
+        """
         found = []
         for item in (*arrays.prefix, arrays.rest):
             listed = self._normal.listed(item)
@@ -262,14 +268,14 @@ class Writer:
         return found
 
     def texts(self, shape: Alternative) -> TextLanguage | None:
-        """The strings of an alternative."""
+        """Return the strings that fit `shape`; None if none does."""
         if shape.values is None:
             return self._normal.languages.texts(cast("Strings", shape.facets))
         fitting = [v.value for v in shape.values if self._normal.admits_shape(shape, v)]
         return Automaton.words(fitting), 0, None
 
     def members(self, objects: Objects, value: ValueWriter, dialect: Dialect) -> Node:
-        """Objects, with their values and all else in forms of their own."""
+        """Return the node of objects, written with `value` for property values and `dialect`."""
         if not self._closed:
             objects = replace(objects, opened=True)
         options = [
@@ -282,7 +288,7 @@ class Writer:
     def _writers(
         self, found: Members, objects: Objects, value: ValueWriter, dialect: Dialect
     ) -> list[ObjectWriter]:
-        """One writer, or, for an open object with many properties, one for each order of them."""
+        """Return one writer, or, for an open object with many properties, one for each order."""
         rest = objects.low, objects.high, value, dialect, self._rules
         first = AnyOrderWriter(found, *rest)
         self.free_keys |= first.repeats
@@ -292,9 +298,10 @@ class Writer:
         if first.applies():
             return [first]
         orders = in_other_orders(found, objects.required, objects.order)
-        return [ObjectWriter(each, *rest, loose=True) for each in orders]
+        return [ObjectWriter(each, *rest, free_first=True) for each in orders]
 
     def _keys(self, formula: Formula) -> Automaton:
+        """Return the automaton of the strings that fit `formula`."""
         found = Automaton.NONE
         for shape in self._normal.shapes(formula, "string"):
             if shape.values is not None:
@@ -305,9 +312,9 @@ class Writer:
         return found
 
 
-FormWriter = Callable[[Writer, Formula], Node]
+FormWriter = Callable[[Writer, Formula], Node]  # writes the whole value in a form of its own
 
 
 def as_object(writer: Writer, formula: Formula) -> Node:
-    """Those of its values that are objects."""
+    """Return the node of the objects that fit `formula`."""
     return writer.value(formula, ("object",))
