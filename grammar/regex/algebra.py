@@ -1,7 +1,4 @@
-"""Union, intersection, difference and complement of deterministic automata; words and lengths.
-
-Deterministic automata over classes of characters, as they are made, and their minimum.
-"""
+"""Algebra of deterministic automata: minimization, products, complement, words and lengths."""
 
 import re
 from collections.abc import Callable, Hashable, Iterable
@@ -14,14 +11,14 @@ from dlm.grammar.regex.nodes import EVERY, Ranges, alphabet, inverted, spend
 MOST_STATES = 4096
 _MOST_EDGES = 300_000  # of one construction: about a second
 
-Transition = tuple[int, int, int]  # the characters from `low` to `high` lead to a state
+Transition = tuple[int, int, int]  # first character, last character, next state
 Transitions = tuple[tuple[Transition, ...], ...]  # by state: sorted and disjoint
-TransitionMachine = tuple[Transitions, frozenset[int]]  # and the final states
+TransitionMachine = tuple[Transitions, frozenset[int]]  # with the final states; it starts in 0
 AnyState = TypeVar("AnyState", bound=Hashable)
 
 
 class TooLargeError(Exception):
-    """An automaton of more states, or more work, than a grammar is worth."""
+    """An automaton with too many states, or one that takes too much work."""
 
     def __init__(self, reason: str = f"its automaton has over {MOST_STATES:,} states"):
         super().__init__(reason)
@@ -29,10 +26,10 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TransitionTable:
-    """Where each class of characters leads, by state. It begins in state 0."""
+    """A deterministic automaton over classes of characters; it starts in state 0."""
 
     classes: list[Ranges]
-    rows: list[dict[int, int]]
+    rows: list[dict[int, int]]  # by state: from the index of a class to the next state
     final: set[int]
 
 
@@ -43,11 +40,14 @@ def explored(
     classes: list[Ranges],
     limit: int = MOST_STATES,
 ) -> TransitionTable:
-    """All states that can be reached; `follow` gives the classes that go on, and where to."""
+    """Return the automaton of all states that can be reached from `start`.
+
+    `follow` returns pairs of a class's index and the next state. Raises `TooLargeError`.
+    """
     numbers, work = {start: 0}, [start]
     rows: list[dict[int, int]] = []
     edges = 0
-    for state in work:  # it grows meanwhile
+    for state in work:  # `work` grows in the loop
         row = {}
         for letter, to in follow(state):
             number = numbers.get(to)
@@ -68,7 +68,7 @@ def explored(
 
 
 def minimal(table: TransitionTable) -> TransitionMachine:
-    """The least automaton of the same texts; its states are numbered as a search finds them."""
+    """Return the minimal automaton of the same texts, numbered as by `numbered`."""
     inverse: list[list[tuple[int, int]]] = [[] for _ in table.rows]
     for state, row in enumerate(table.rows):
         for letter, to in row.items():
@@ -81,7 +81,7 @@ def minimal(table: TransitionTable) -> TransitionMachine:
         for state, row in enumerate(table.rows)
     ]
     block_of = _refined(rows, inverse, alive, table.final)
-    first: dict[int, int] = {}  # of each block, a state
+    first: dict[int, int] = {}  # one state of each block
     for state in alive:
         first.setdefault(block_of[state], state)
     blocks: list[dict[int, Ranges]] = [{} for _ in range(max(first) + 1)]
@@ -96,13 +96,13 @@ def minimal(table: TransitionTable) -> TransitionMachine:
 def numbered(
     rows: list[dict[int, Ranges]], final: Iterable[int], start: int = 0
 ) -> TransitionMachine:
-    """A minimal automaton, its states in the order in which a search from `start` finds them."""
+    """Return the automaton with its states in the order of a breadth-first search from `start`."""
     numbers, work = {start: 0}, [start]
     edges: list[tuple[Transition, ...]] = []
-    for state in work:  # it grows meanwhile
+    for state in work:  # `work` grows in the loop
         found: list[Transition] = []
         every = sorted((*r, to) for to, ranges in rows[state].items() for r in ranges)
-        spend(len(every) // 3)  # of one class of characters there may be 700 ranges
+        spend(len(every) // 3)  # one class of characters may have 700 ranges
         for low, high, to in every:
             number = numbers.setdefault(to, len(work))
             if number == len(work):
@@ -115,7 +115,7 @@ def numbered(
 
 
 def _alive(inverse: list[list[tuple[int, int]]], final: Iterable[int]) -> set[int]:
-    """The states with a way to a final one."""
+    """Return the states from which a final state can be reached."""
     alive, work = set(final), list(final)
     while work:
         for _, state in inverse[work.pop()]:
@@ -131,7 +131,7 @@ def _refined(
     alive: set[int],
     final: set[int],
 ) -> list[int]:
-    """By state, the number of its block: no text tells the states of a block apart (Hopcroft)."""
+    """Return the block of equivalent states (Hopcroft) of each state; -1 if it is not alive."""
     block_of = [-1] * len(rows)
     kinds: dict[Hashable, set[int]] = {}
     for state in alive:
@@ -153,7 +153,7 @@ def _refined(
             for number, part in touched.items():
                 if number < 0 or len(part) == len(block := blocks[number]):
                     continue
-                # The smaller part gets a new number: the larger one need not be looked at again.
+                # The smaller part gets a new number, and only that one is processed again.
                 if 2 * len(part) <= len(block):
                     new = set(part)
                     block -= new
@@ -174,7 +174,7 @@ _MOST_PRODUCT = 16 * MOST_STATES
 
 
 def grouped(edges: Iterable[Transition]) -> dict[int, Ranges]:
-    """The characters that lead to each state."""
+    """Return the characters that lead to each next state."""
     found: dict[int, list[tuple[int, int]]] = {}
     for low, high, to in edges:
         found.setdefault(to, []).append((low, high))
@@ -184,9 +184,9 @@ def grouped(edges: Iterable[Transition]) -> dict[int, Ranges]:
 def product(
     one: TransitionMachine, other: TransitionMachine, wanted: Callable[[bool, bool], bool]
 ) -> TransitionMachine:
-    """Of the texts for which `wanted` holds, told which of both accept them.
+    """Return the automaton of the texts with `wanted(one accepts, other accepts)`.
 
-    Of texts that neither accepts it must be false. Raises `TooLargeError`.
+    `wanted(False, False)` must be false. Raises `TooLargeError`.
     """
     spend(sum(len(edges) for machine in (one, other) for edges in machine[0]) // 2)
     groups = [[grouped(edges) for edges in machine[0]] for machine in (one, other)]
@@ -195,15 +195,17 @@ def product(
         [{c: to for to, ranges in group.items() for c in members[ranges]} for group in rows]
         for rows in groups
     )
-    alone, behind = wanted(True, False), wanted(False, True)
+    one_alone, other_alone = wanted(True, False), wanted(False, True)
 
     def follow(pair: tuple[int, int]) -> Iterable[tuple[int, tuple[int, int]]]:
         left = ones[pair[0]] if pair[0] != _DEAD else {}
         right = others[pair[1]] if pair[1] != _DEAD else {}
-        if not alone and not behind and len(right) < len(left):
+        if not one_alone and not other_alone and len(right) < len(left):
             return [(c, (left[c], to)) for c, to in right.items() if c in left]
-        found = [(c, (to, right.get(c, _DEAD))) for c, to in left.items() if alone or c in right]
-        if behind:
+        found = [
+            (c, (to, right.get(c, _DEAD))) for c, to in left.items() if one_alone or c in right
+        ]
+        if other_alone:
             found += [(c, (_DEAD, to)) for c, to in right.items() if c not in left]
         return found
 
@@ -220,7 +222,7 @@ def product(
 
 
 def complement(machine: TransitionMachine) -> TransitionMachine:
-    """Of all other texts: minimal as it is, but for the order of its states."""
+    """Return the minimal automaton of all other texts."""
     edges, final = machine
     spend(sum(map(len, edges)) // 2)
     if not final:
@@ -235,7 +237,7 @@ def complement(machine: TransitionMachine) -> TransitionMachine:
     rows.append({sink: EVERY})
     useless = next(
         (s for s, row in enumerate(rows) if s in final and row == {s: EVERY}), None
-    )  # the only state that accepted everything: no text gets back from there
+    )  # the only state that accepted everything becomes one that accepts nothing
     if useless == 0:
         return ((),), frozenset()
     return numbered(
@@ -245,7 +247,7 @@ def complement(machine: TransitionMachine) -> TransitionMachine:
 
 
 def lengths(low: int, high: int | None) -> TransitionMachine:
-    """Of texts of so many characters. Raises `TooLargeError`."""
+    """Return the automaton of the texts of `low` to `high` characters. Raises `TooLargeError`."""
     last = low if high is None else high
     if last >= MOST_STATES:
         raise TooLargeError
@@ -257,16 +259,16 @@ def lengths(low: int, high: int | None) -> TransitionMachine:
 
 
 def words(texts: Iterable[str]) -> TransitionMachine:
-    """Of just these texts: in one pass over them in order, alike endings are kept once (Daciuk).
+    """Return the minimal automaton of `texts`, without those that have half a surrogate pair.
 
-    Those with half a surrogate pair are none.
+    One pass over the sorted texts merges equal endings (Daciuk).
     """
     registry: dict[tuple[bool, tuple[tuple[str, int], ...]], int] = {}
-    path: list[dict[str, int]] = [{}]  # of the last text: where its states' edges go to
+    path: list[dict[str, int]] = [{}]  # edges of the states along the last text
     ends = [False]
 
     def close(length: int) -> None:
-        """All states of the path behind its first `length` characters are as they stay."""
+        """Finish all states of the path after its first `length` characters."""
         while len(path) > length + 1:
             key = (ends.pop(), tuple(path.pop().items()))
             path[-1][last[len(path) - 1]] = registry.setdefault(key, len(registry))

@@ -1,10 +1,7 @@
-"""Deterministic automata of characters: what patterns, numbers, formats and words come down to.
+"""Deterministic automata of characters, and those of patterns.
 
-Knows no notation: `pattern.py` reads patterns.
-
-What patterns match: whole texts, or, as JSON Schema means it, texts that they occur in.
-
-Whether an automaton accepts a text of some length.
+A pattern matches whole texts, or, as in JSON Schema, all texts that contain a match. Knows no
+notation: `reader.py` reads patterns.
 """
 
 from bisect import bisect_right
@@ -34,19 +31,20 @@ from dlm.grammar.shared_cache import RESULTS
 
 __all__ = ["MOST_STATES", "Automaton", "TooLargeError"]
 
-_STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: edges take 80 to 150
+_STATE_BYTES, _EDGE_BYTES = 150, 110  # measured: an edge takes 80 to 150 bytes
 
 
 @dataclass(frozen=True)
 class Automaton:
-    """Minimal, its states in the order in which a search finds them: equal for equal texts.
+    """Minimal deterministic automaton; automata of the same texts are equal.
 
-    It begins in state 0. `edges` are sorted by character, apart, and as few as there can be; each
-    state has a way to a final one, but for the only state of an automaton of no text. Characters
-    are Unicode scalar values. Operations raise `TooLargeError`.
+    States are numbered in the order of a breadth-first search from state 0. Edges are sorted by
+    character, disjoint and merged. A final state can be reached from every state, except in the
+    automaton without texts, which has one state. Characters are Unicode scalar values. Operations
+    raise `TooLargeError`.
     """
 
-    edges: Transitions  # by state: from, to (included), and the state that they lead to
+    edges: Transitions  # by state: first and last character, next state
     final: frozenset[int]
 
     ANY: ClassVar["Automaton"]
@@ -54,18 +52,18 @@ class Automaton:
 
     @staticmethod
     def of(node: Node) -> "Automaton":
-        """Of a pattern. Terminals in it are spelled raw, and their bounds become states."""
+        """Return the automaton of a pattern. The bounds of its terminals become states."""
         return Automaton(*built(node))
 
     @staticmethod
     def words(texts: Iterable[str]) -> "Automaton":
-        """Of these texts, tens of thousands of them too."""
+        """Return the automaton of `texts`; tens of thousands of them are fast."""
         return Automaton(*algebra.words(texts))
 
     @staticmethod
     @RESULTS.remembered
     def lengths(low: int, high: int | None) -> "Automaton":
-        """Of all texts of so many characters."""
+        """Return the automaton of all texts of `low` to `high` characters."""
         return Automaton(*algebra.lengths(low, high))
 
     def union(self, other: "Automaton") -> "Automaton":
@@ -90,13 +88,13 @@ class Automaton:
 
     @cached_property
     def is_finite(self) -> bool:
-        """Only so many texts: no state leads back to itself."""
+        """Whether the number of texts is finite: no state can be reached from itself."""
         waiting = [0] * len(self.edges)
         for state in self.edges:
             for _, _, to in state:
                 waiting[to] += 1
         done = [] if waiting[0] else [0]
-        for state in done:  # it grows meanwhile
+        for state in done:  # `done` grows in the loop
             for _, _, to in self.edges[state]:
                 waiting[to] -= 1
                 if not waiting[to]:
@@ -104,8 +102,8 @@ class Automaton:
         return len(done) == len(self.edges)
 
     @property
-    def runs_out(self) -> bool:
-        """Some of its texts begin as only so many do: their ways end where nothing follows."""
+    def has_dead_ends(self) -> bool:
+        """Whether some text has no longer continuation: a state has no edges."""
         return not all(self.edges)
 
     def accepts(self, text: str) -> bool:
@@ -120,9 +118,12 @@ class Automaton:
         return state in self.final
 
     def shortest(self) -> str | None:
-        """A text of the fewest characters, plain ones where there is a choice."""
+        """Return a text of the fewest characters, preferably `a`, `0`, `A`, space or `-`.
+
+        None if there is no text.
+        """
         texts = {0: ""}
-        for state in (work := [0]):  # it grows meanwhile
+        for state in (work := [0]):  # `work` grows in the loop
             if state in self.final:
                 return texts[state]
             for low, high, to in sorted(self.edges[state], key=lambda edge: _plain(*edge[:2])[0]):
@@ -132,7 +133,7 @@ class Automaton:
         return None
 
     def words_up_to(self, limit: int) -> list[str] | None:
-        """All texts in order, if they are at most `limit`."""
+        """Return all texts in order; None if they are more than `limit`."""
         if not self.is_finite:
             return None
         found: list[str] = []
@@ -141,7 +142,7 @@ class Automaton:
             state, text = work.pop()
             if state in self.final:
                 found.append(text)
-            if len(found) + len(work) > limit:  # each has a way to a final state
+            if len(found) + len(work) > limit:  # each waiting prefix leads to a text
                 return None
             for low, high, to in reversed(self.edges[state]):
                 if high - low >= limit:
@@ -151,7 +152,7 @@ class Automaton:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of memory, roughly."""
+        """Approximate bytes of memory."""
         return _STATE_BYTES * len(self.edges) + _EDGE_BYTES * sum(map(len, self.edges))
 
     @cached_property
@@ -167,7 +168,7 @@ Automaton.NONE = Automaton(((),), frozenset())
 
 
 def _plain(low: int, high: int) -> tuple[int, str]:
-    """A character of a range, with how far it is from being plain."""
+    """Return the most readable character of a range, after its rank: 0 is the most readable."""
     ranked = enumerate("a0A -")
     return next(((rank, c) for rank, c in ranked if low <= ord(c) <= high), (9, chr(low)))
 
@@ -191,16 +192,17 @@ def _complement(automaton: Automaton) -> Automaton:
 
 
 _ANYTHING = Repetition(Characters(EVERY))
-_FEW = 32  # of counted characters: more are counted, not unrolled
+_FEW = 32  # repetitions that are unrolled; more are counted
 
-BoundedTexts = tuple[Automaton, int, int | None]  # texts of so many characters that it accepts
+BoundedTexts = tuple[Automaton, int, int | None]  # with the minimum and maximum of characters
 
 
 @RESULTS.remembered
 def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
-    """Matches the `whole` text, or all texts in which the pattern matches a part.
+    """Return the nodes of a pattern that matches the `whole` text, or any part of the text.
 
-    For all readers of patterns, or, `wide`, for any of them. Raises `InvalidGrammarError`.
+    It matches what all regex engines match, or, if `wide`, what any of them does. Raises
+    `InvalidGrammarError`.
     """
     try:
         return _opened(_opened(read(pattern, wide), START, not whole), END, not whole)
@@ -210,16 +212,16 @@ def parse(pattern: str, whole: bool, wide: bool = False) -> Node:
 
 @RESULTS.remembered
 def automaton_of(pattern: str, whole: bool) -> Automaton:
-    """Raises `InvalidGrammarError`, also for what is too large."""
+    """Return the automaton of a pattern. Raises `InvalidGrammarError`, also if it is too large."""
     return _automaton(parse(pattern, whole))
 
 
 @RESULTS.remembered
 def bounded(pattern: str, whole: bool, wide: bool = False) -> BoundedTexts:
-    """The automaton without a long count that comes down to the number of characters, and that.
+    """Return the automaton of a pattern, with one long repetition expressed as bounds of length.
 
-    Such a count is the only one in the pattern, or the others do not change the number:
-    `^[A-Z][a-z]{0,4999}$` is `^[A-Z][a-z]*$` of 1 to 5,000 characters.
+    `^[A-Z][a-z]{0,4999}$` becomes `^[A-Z][a-z]*$` of 1 to 5,000 characters. This is possible if
+    all other parts of the pattern have a fixed length. Raises `InvalidGrammarError`.
     """
     return _counted(_parts(parse(pattern, whole, wide)))
 
@@ -227,10 +229,11 @@ def bounded(pattern: str, whole: bool, wide: bool = False) -> BoundedTexts:
 def _counted(parts: tuple[Node, ...]) -> BoundedTexts:
     match parts:
         case Lookahead(Concatenation((Repetition(Characters(), low, high) as all_, end)), True), *_:
-            if end == END:  # `(?=.{1,255}$)`: about all that follows, wherever it is asked
+            if end == END:  # `(?=.{1,255}$)` limits the length of all that follows
                 automaton, least, most = _counted(parts[1:])
+                bounds = [bound for bound in (high, most) if bound is not None]
                 within = automaton.intersection(_automaton(Repetition(all_.part)))
-                return within, max(low, least), _least(high, most)
+                return within, max(low, least), min(bounds, default=None)
     counted = [part for part in parts if isinstance(part, Repetition) and _is_long(part)]
     if len(counted) == 1:
         (repetition,) = counted
@@ -248,10 +251,6 @@ def _counted(parts: tuple[Node, ...]) -> BoundedTexts:
     return _automaton(Concatenation(parts)), 0, None
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else min(one, other)
-
-
 def _automaton(node: Node) -> Automaton:
     try:
         return Automaton.of(node)
@@ -260,7 +259,7 @@ def _automaton(node: Node) -> Automaton:
 
 
 def _parts(node: Node) -> tuple[Node, ...]:
-    """One behind the other, also those of groups."""
+    """Return the parts of `node` in order, including those of nested concatenations."""
     if not isinstance(node, Concatenation):
         return (node,)
     return tuple(inner for part in node.parts for inner in _parts(part))
@@ -271,7 +270,7 @@ def _is_long(repetition: Repetition) -> bool:
 
 
 def _length(node: Node) -> int | None:
-    """How many characters all its texts have, if they have the same number."""
+    """Return the number of characters of all texts of `node`; None if it differs or is unknown."""
     match node:
         case Characters():
             return 1
@@ -292,9 +291,10 @@ def _length(node: Node) -> int | None:
 
 
 def _opened(node: Node, anchor: Node, is_open: bool) -> Node:
-    """With any text at the end that `anchor` is for, unless the anchor is there or not `is_open`.
+    """Return `node` with any text added at the end that `anchor` stands for.
 
-    Anchors further inside stay: the automaton sees to them.
+    Nothing is added if the anchor is there or if not `is_open`. Anchors further inside stay as
+    assertions.
     """
     parts, front = _parts(node), anchor is START
     if not parts:
@@ -302,7 +302,7 @@ def _opened(node: Node, anchor: Node, is_open: bool) -> Node:
     edge, others = (parts[0], parts[1:]) if front else (parts[-1], parts[:-1])
     if edge == anchor:
         return _opened(Concatenation(others), anchor, False)
-    if is_open and isinstance(edge, Repetition) and edge.low < 2:  # any text takes its place
+    if is_open and isinstance(edge, Repetition) and edge.low < 2:  # any text includes more of it
         once = (edge.part,) if edge.low else ()
         return _opened(Concatenation((*once, *others) if front else (*others, *once)), anchor, True)
     ends: tuple[Node, ...] = (edge,)
@@ -316,7 +316,7 @@ def _opened(node: Node, anchor: Node, is_open: bool) -> Node:
 
 
 def _is_anchored(node: Node, anchor: Node) -> bool:
-    """Some way through it begins, or ends, with the anchor."""
+    """Whether some alternative of `node` begins, or ends, with the anchor."""
     if isinstance(node, Alternation):
         return any(_is_anchored(option, anchor) for option in node.options)
     parts = _parts(node)
@@ -325,21 +325,21 @@ def _is_anchored(node: Node, anchor: Node) -> bool:
     return bool(parts) and _is_anchored(parts[0 if anchor is START else -1], anchor)
 
 
-_MOST_LOOKS = 4096  # sets of states that are looked at
+_MOST_SETS = 4096  # sets of states that are examined
 
 
 def any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
-    """Whether a text of `low` to `high` characters is accepted; true where that is too much to say.
+    """Whether a text of `low` to `high` characters is accepted; True if that takes too long.
 
-    The states behind all texts of a length follow from those of one character less: sooner or later
-    they come again, and whole rounds can be passed over.
+    The set of states after all texts of a length follows from the set for one character less. Once
+    a set recurs, whole cycles are skipped.
     """
     if automaton.is_empty or (high is not None and high < low):
         return False
     if automaton == Automaton.ANY or (not low and high is None):
         return True
     states, length, seen = frozenset((0,)), 0, dict[frozenset[int], int]()
-    for _ in range(_MOST_LOOKS):
+    for _ in range(_MOST_SETS):
         if states in seen and length < low:
             length += (low - length) // (length - seen[states]) * (length - seen[states])
         if not states or (high is not None and length > high) or seen.get(states, -1) >= low:

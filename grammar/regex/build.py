@@ -1,14 +1,13 @@
-"""From the nodes of a pattern to a deterministic automaton.
+"""Construction of a deterministic automaton from the nodes of a pattern.
 
-Glushkov's construction gives each character of a pattern a position, and each position those that
-may follow it; sets of positions, as the bits of an integer, are the states (subset construction).
-Assertions are positions that read nothing: patterns with them are `lookaround.py`'s.
+Glushkov's construction gives each character of a pattern a position, and each position the set of
+positions that may follow it. The states of the automaton are sets of positions, as the bits of an
+integer (subset construction).
 
-Determinises patterns with assertions: what looks ahead becomes an obligation on the way.
-
-A state is the states of all lookbehinds, each of which reads the text from its start, and a set of
-items. An item is a position and the lookaheads that have begun on the way to it and are not
-decided yet, each a set of items of its own. All of them read on with every character.
+`Lookaround` determinizes patterns with assertions, which are positions that read nothing. Its state
+consists of the states of all lookbehinds, each of which reads the text from its start, and a set of
+items. An item is a position with its obligations: the lookaheads that began before it and are not
+decided yet, each with a set of items of its own. Every character moves all of them.
 """
 
 from collections.abc import Iterable
@@ -48,33 +47,34 @@ from dlm.grammar.regex.nodes import (
 
 _MOST_LOOKAROUND_STEPS = 150_000  # about half a second
 
-Obligations = frozenset[Any]  # positions of lookaheads, each with its items
-Position = tuple[int, Obligations]
-Positions = frozenset[Position]
-Behind = tuple[int, ...]
+Obligations = frozenset[Any]  # pairs of a lookahead's position and its items
+Item = tuple[int, Obligations]
+Items = frozenset[Item]
+LookbehindStates = tuple[int, ...]
 _NONE: Obligations = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """Decided by what the positions behind `start` make of the text that follows."""
+class FollowedBy:
+    """A lookahead: the text that follows matches from the position `start` on, or must not."""
 
     start: int
     wanted: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """Decided by an automaton of all the text so far."""
+class PrecededBy:
+    """A lookbehind: `machine` accepts the text so far, or must not."""
 
     machine: TransitionMachine
     wanted: bool
 
 
 class Lookaround:
-    """Positions as Glushkov's construction has them; some are assertions and read nothing.
+    """Subset construction for a pattern with assertions.
 
-    `ends` are the last positions of the pattern and of its lookaheads; these end with any text.
+    `ranges` and `follow` are those of Glushkov's construction, by position. `ends` are the last
+    positions of the pattern and of its lookaheads, which end with any text.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class Lookaround:
         ranges: list[Ranges],
         follow: list[int],
         ends: int,
-        assertions: dict[int, Ahead | Before],
+        assertions: dict[int, FollowedBy | PrecededBy],
     ):
         self._follow, self._ends, self._assertions = follow, ends, assertions
-        befores = [a for a in assertions.values() if isinstance(a, Before)]
-        machines = list(dict.fromkeys(before.machine for before in befores))
+        preceded = [a for a in assertions.values() if isinstance(a, PrecededBy)]
+        machines = list(dict.fromkeys(assertion.machine for assertion in preceded))
         rows = [[grouped(state) for state in edges] for edges, _ in machines]
         self._classes, members = alphabet(
             [*ranges, *(r for table in rows for row in table for r in row.values())]
         )
         self._letters = [frozenset(members[r]) for r in ranges]
-        self._before = [
+        self._machine_rows = [
             [{c: to for to, r in row.items() for c in members[r]} for row in table]
             for table in rows
         ]
@@ -100,31 +100,34 @@ class Lookaround:
         self._open = {
             p
             for p, r in enumerate(ranges)
-            if r == EVERY and (follow[p] & ends) >> p & 1  # from here on, any text fits
+            if r == EVERY and (follow[p] & ends) >> p & 1  # any further text matches
         }
-        self._closures: dict[tuple[Position, Behind], tuple[list[Position], list[Obligations]]] = {}
-        self._moves: dict[tuple[Positions, Behind, int], Positions] = {}
+        self._closures: dict[
+            tuple[Item, LookbehindStates], tuple[list[Item], list[Obligations]]
+        ] = {}
+        self._moves: dict[tuple[Items, LookbehindStates, int], Items] = {}
         self._steps = 0
 
-    def determinised(self) -> TransitionTable:
-        start = (0,) * len(self._before), frozenset({(0, _NONE)})
+    def determinized(self) -> TransitionTable:
+        """Return the deterministic automaton. Raises `TooLargeError`."""
+        start = (0,) * len(self._machine_rows), frozenset({(0, _NONE)})
         return explored(start, self._next, lambda state: self._accepts(*state), self._classes)
 
     def _next(
-        self, state: tuple[Behind, Positions]
-    ) -> Iterable[tuple[int, tuple[Behind, Positions]]]:
-        behind, items = state
+        self, state: tuple[LookbehindStates, Items]
+    ) -> Iterable[tuple[int, tuple[LookbehindStates, Items]]]:
+        past, items = state
         for letter in range(len(self._classes)):
-            if moved := self._move(items, behind, letter):
-                reads = zip(self._before, behind, strict=True)
+            if moved := self._move(items, past, letter):
+                reads = zip(self._machine_rows, past, strict=True)
                 after = (rows[s].get(letter, -1) if s >= 0 else -1 for rows, s in reads)
                 yield letter, (tuple(after), moved)
 
-    def _closure(self, item: Position, behind: Behind) -> tuple[list[Position], list[Obligations]]:
-        """The positions that may read the next character; and of ends here, the obligations."""
-        if known := self._closures.get((item, behind)):
+    def _closure(self, item: Item, past: LookbehindStates) -> tuple[list[Item], list[Obligations]]:
+        """Return the items that may read the next character, and the obligations of all ends."""
+        if known := self._closures.get((item, past)):
             return known
-        reads: list[Position] = []
+        reads: list[Item] = []
         ends: list[Obligations] = []
         seen, work = {item}, [item]
         while work:
@@ -137,34 +140,34 @@ class Lookaround:
                     case None:
                         reads.append((next_, obligations))
                         continue
-                    case Before(machine, wanted):
-                        if (behind[self._machines[machine]] in machine[1]) != wanted:
+                    case PrecededBy(machine, wanted):
+                        if (past[self._machines[machine]] in machine[1]) != wanted:
                             continue
                         reached = next_, obligations
-                    case Ahead(start):
+                    case FollowedBy(start):
                         begun = next_, frozenset({(start, _NONE)})
                         reached = next_, obligations | {begun}
                 if reached not in seen:
                     seen.add(reached)
                     work.append(reached)
-        self._closures[item, behind] = reads, ends
+        self._closures[item, past] = reads, ends
         return reads, ends
 
-    def _move(self, items: Positions, behind: Behind, letter: int) -> Positions:
-        key = items, behind, letter
+    def _move(self, items: Items, past: LookbehindStates, letter: int) -> Items:
+        key = items, past, letter
         if (known := self._moves.get(key)) is not None:
             return known
         found: dict[int, set[Obligations]] = {}
         for item in items:
-            for position, obligations in self._closure(item, behind)[0]:
+            for position, obligations in self._closure(item, past)[0]:
                 self._work()
                 if letter in self._letters[position]:
-                    left = self._kept(obligations, behind, letter)
+                    left = self._kept(obligations, past, letter)
                     if left is not None:
                         found.setdefault(position, set()).add(left)
         if certain := next((p for p in self._open if _NONE in found.get(p, ())), None):
             moved = frozenset({(certain, _NONE)})
-        else:  # of two with one position, one may ask for more than the other: it is not needed
+        else:  # drop an item if another with the same position has fewer obligations
             moved = frozenset(
                 (position, left)
                 for position, all_ in found.items()
@@ -174,11 +177,13 @@ class Lookaround:
         self._moves[key] = moved
         return moved
 
-    def _kept(self, obligations: Obligations, behind: Behind, letter: int) -> Obligations | None:
-        """What is still open behind a character; None if something has failed."""
+    def _kept(
+        self, obligations: Obligations, past: LookbehindStates, letter: int
+    ) -> Obligations | None:
+        """Return the undecided obligations after the character `letter`; None if one has failed."""
         kept = []
         for position, items in obligations:
-            moved = self._move(items, behind, letter)
+            moved = self._move(items, past, letter)
             fits = any(
                 self._ends >> p & 1 and not more for p, more in moved
             )  # what follows is free
@@ -188,12 +193,12 @@ class Lookaround:
                 return None
         return frozenset(kept)
 
-    def _accepts(self, behind: Behind, items: Positions) -> bool:
-        """The text may end here."""
+    def _accepts(self, past: LookbehindStates, items: Items) -> bool:
+        """Whether the text may end in this state."""
         return any(
-            all(self._accepts(behind, more) == self._assertions[p].wanted for p, more in left)
+            all(self._accepts(past, more) == self._assertions[p].wanted for p, more in left)
             for item in items
-            for left in self._closure(item, behind)[1]
+            for left in self._closure(item, past)[1]
         )
 
     def _work(self) -> None:
@@ -206,29 +211,29 @@ class Lookaround:
 
 
 _MOST_POSITIONS = 4 * MOST_STATES
-_MOST_STEPS = 600_000  # of putting sets of positions together: about half a second
-_STEPS = 4  # that take as long as an edge
+_MOST_STEPS = 600_000  # of merging sets of positions: about half a second
+_STEPS = 4  # such steps take as long as one edge
 _ANY = Repetition(Characters(EVERY))
-_MANY_WORDS = 16  # of an alternation: from here on they are merged first
+_MANY_WORDS = 16  # an alternation of as many words is made deterministic first
 
-Part = tuple[int, int, bool]  # positions it begins with, and ends with; whether it may be empty
+Part = tuple[int, int, bool]  # first positions, last positions, whether the part may be empty
 
 
 def built(node: Node) -> TransitionMachine:
-    """Raises `TooLargeError`."""
+    """Return the minimal automaton of a pattern. Raises `TooLargeError`."""
     try:
-        return _Builder(node).determinised()
+        return _Builder(node).determinized()
     except RecursionError:
-        raise TooLargeError("its groups are nested too deep") from None
+        raise TooLargeError("its groups are nested too deeply") from None
 
 
 def positions(node: Node) -> int:
-    """How many characters a pattern has, its repetitions written out."""
+    """Return how many characters a pattern has if its repetitions are written out."""
     return _Sizes().of(node)
 
 
 class _Sizes:
-    """At least 1 each: what reads nothing takes its time, too."""
+    """Sizes of nodes, computed once each and at least 1: assertions take time, too."""
 
     def __init__(self):
         self._known: dict[int, int] = {}
@@ -258,12 +263,12 @@ class _Sizes:
 class _Builder:
     def __init__(self, node: Node, steps: int = 0):
         self._steps = steps
-        self._behind: dict[int, TransitionMachine] = {}  # of lookbehinds
+        self._lookbehinds: dict[int, TransitionMachine] = {}  # by id() of the node
         if positions(node) > _MOST_POSITIONS:
             raise TooLargeError(f"written out, it has over {_MOST_POSITIONS:,} characters")
-        self._ranges: list[Ranges] = [()]  # by position; the first one is the start
+        self._ranges: list[Ranges] = [()]  # by position; position 0 is the start
         self._follow = [0]
-        self._assertions: dict[int, Ahead | Before] = {}
+        self._assertions: dict[int, FollowedBy | PrecededBy] = {}
         self._ends = 0
         self._begin(0, node)
 
@@ -271,10 +276,10 @@ class _Builder:
         self._follow[start], ends, empty = self._add(node)
         self._ends |= ends | empty << start
 
-    def determinised(self) -> TransitionMachine:
+    def determinized(self) -> TransitionMachine:
         if self._assertions:
             rest = self._ranges, self._follow, self._ends, self._assertions
-            return minimal(Lookaround(*rest).determinised())
+            return minimal(Lookaround(*rest).determinized())
         classes, members = alphabet(self._ranges)
         masks = [0] * len(classes)  # the positions that read each class
         for position, ranges in enumerate(self._ranges):
@@ -321,20 +326,20 @@ class _Builder:
             case Lookahead(part, wanted):
                 start = self._position(()).bit_length() - 1
                 self._begin(start, Concatenation((part, _ANY)))
-                return self._assertion(Ahead(start, wanted))
+                return self._assertion(FollowedBy(start, wanted))
             case Lookbehind(part, wanted):
-                return self._assertion(Before(self._machine(part), wanted))
+                return self._assertion(PrecededBy(self._machine(part), wanted))
         raise TypeError(f"{type(node).__name__} is no part of a pattern")
 
     def _machine(self, part: Node) -> TransitionMachine:
-        """Of all texts that end with `part`: made once, however often that is repeated."""
-        if id(part) not in self._behind:
+        """Return the automaton of all texts that end with `part`, computed once."""
+        if id(part) not in self._lookbehinds:
             builder = _Builder(Concatenation((_ANY, part)), self._steps)
-            self._behind[id(part)] = builder.determinised()
+            self._lookbehinds[id(part)] = builder.determinized()
             self._steps = builder._steps
-        return self._behind[id(part)]
+        return self._lookbehinds[id(part)]
 
-    def _assertion(self, assertion: Ahead | Before) -> Part:
+    def _assertion(self, assertion: FollowedBy | PrecededBy) -> Part:
         position = self._position(())
         self._assertions[position.bit_length() - 1] = assertion
         return position, position, False
@@ -371,7 +376,7 @@ class _Builder:
         return begins, ends, empty
 
     def _repeat(self, node: Node, low: int, high: int | None) -> Part:
-        """Each time begins behind the one before: x{0,3} is (x(xx?)?)?."""
+        """Add `low` to `high` copies of `node`, each nested in the one before: `(x(xx?)?)?`."""
         begins = ends = previous = again = 0
         empty = not low
         for number in range(1, 1 + (max(low, 1) if high is None else high)):
@@ -389,14 +394,14 @@ class _Builder:
         return begins, ends, empty
 
     def _join(self, edges: Transitions, final: frozenset[int]) -> Part:
-        """Add what is deterministic by now: a position for each way from a state to another."""
-        ways = [
+        """Add a deterministic automaton: a position for each pair of connected states."""
+        rows = [
             [(to, self._position(ranges)) for to, ranges in grouped(state).items()]
             for state in edges
         ]
-        leaving = [sum(position for _, position in way) for way in ways]
+        leaving = [sum(position for _, position in row) for row in rows]
         ends = 0
-        for to, position in (pair for way in ways for pair in way):
+        for to, position in (pair for row in rows for pair in row):
             self._follow[position.bit_length() - 1] = leaving[to]
             ends |= position if to in final else 0
         return leaving[0], ends, 0 in final

@@ -1,12 +1,9 @@
-r"""Sets of characters that ECMA-262 has names for under its flag u: escapes, and case.
+r"""Sets of characters that ECMA-262 names under its flag u: escapes, case and Unicode properties.
 
-Readers differ in what `\d`, `\w` and `\s` are: for ECMA-262 mostly ASCII, for Python's `re` and
-Rust's `regex` any alphabet's. So each has a narrow meaning, what all of them match, and a wide one.
-
-Sets of characters by their Unicode properties: all that ECMA-262 knows between `\p{` and `}`.
-
-General categories are read from `unicodedata`; scripts and binary properties are asked of the
-`regex` library, which looks at every character once: about 10 ms for each property.
+Regex engines differ in `\d`, `\w` and `\s`: ECMA-262 has mostly ASCII characters, Python's `re` and
+Rust's `regex` those of all scripts. So each escape has a narrow set, which all engines match, and a
+wide one, which any engine matches. General categories come from `unicodedata`. Scripts and binary
+properties come from the `regex` library, which takes about 10 ms per property.
 """
 
 import re
@@ -27,16 +24,16 @@ WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 SPACES: Ranges = (
     *((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)),
     *((0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)),
-)  # without U+FEFF, which is one for ECMA-262 alone
-_OTHER_SPACES: Ranges = ((0x1C, 0x1F), (0x85, 0x85), (0xFEFF, 0xFEFF))  # for some readers
+)  # without U+FEFF, a space in ECMA-262 only
+_OTHER_SPACES: Ranges = ((0x1C, 0x1F), (0x85, 0x85), (0xFEFF, 0xFEFF))  # in some engines
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 _CASED = (0, 0x3000), (0xA640, 0xAC00), (0xFB00, 0x12000), (0x16E00, 0x17000), (0x1E900, 0x1EA00)
-_PLANES = 0x32400  # beyond, there are no letters and no digits
+_PLANES = 0x32400  # no letters and no digits from here on
 
 
 @lru_cache(maxsize=8)
 def named(letter: str, wide: bool) -> Ranges:
-    """What all readers of patterns take for `\\d`, `\\w` or `\\s`; `wide`: what any one does."""
+    """Return the characters of `\\d`, `\\w` or `\\s` in all engines, or, if `wide`, in any."""
     if not wide:
         return {"d": DIGITS, "w": WORD, "s": SPACES}[letter]
     if letter == "s":
@@ -54,7 +51,7 @@ def named(letter: str, wide: bool) -> Ranges:
 
 
 def any_case(ranges: Ranges) -> Ranges:
-    """With all characters that differ from one of these in case only (simple case folding)."""
+    """Return `ranges` with all characters that differ in case only (simple case folding)."""
     variants, points = _variants()
     found = list(ranges)
     for low, high in ranges:
@@ -65,7 +62,7 @@ def any_case(ranges: Ranges) -> Ranges:
 
 @lru_cache(maxsize=1)
 def _variants() -> tuple[dict[int, list[int]], list[int]]:
-    """Characters that differ in case only, by each of them; and those that have any, sorted."""
+    """Return the case variants of each character, and the sorted characters that have any."""
     alike: dict[str, list[int]] = {}
     for character in map(chr, chain.from_iterable(starmap(range, _CASED))):
         for folded in (character.casefold(), character.lower()):
@@ -108,7 +105,7 @@ _BINARY = frozenset(  # binary-unicode-properties of ECMA-262, with their short 
     XIDC XID_Start XIDS
     """.split()
 )
-_NFKC_CASEFOLDED = ("Changes_When_NFKC_Casefolded", "CWKCF")  # which the library does not know
+_NFKC_CASEFOLDED = ("Changes_When_NFKC_Casefolded", "CWKCF")  # unknown to the library
 _CATEGORY = ("General_Category", "gc")
 _SCRIPT = {"Script": "sc", "sc": "sc", "Script_Extensions": "scx", "scx": "scx"}
 _PROPERTY = re.compile(r"\\[pP]\{([^{}]*)\}")
@@ -119,8 +116,9 @@ _UNCHANGED = ((0x3400, 0x9FFF), (0xAC00, 0xD7A3), (0x17000, 0x18D8F), (0x20000, 
 
 @RESULTS.remembered
 def property_(text: str) -> Ranges | None:
-    """Return the characters that `text` between the braces of `\\p{}` stands for; None if ECMA-262
-    knows no such property. A script's name alone is its characters, as in Rust and PCRE.
+    """Return the characters of the Unicode property `text`, as in `\\p{text}`.
+
+    None if ECMA-262 has no such property. A script's name alone is allowed, as in Rust and PCRE.
     """
     name, equals, value = text.partition("=")
     if equals and name in _SCRIPT:
@@ -139,7 +137,7 @@ def property_(text: str) -> Ranges | None:
 
 
 def looked_up(pattern: str) -> set[str]:
-    """Return the properties in a pattern for which `property_` looks at every character."""
+    """Return the properties in a pattern for which `property_` examines every character."""
     named = {found.rpartition("=")[2] for found in _PROPERTY.findall(pattern)}
     return named.difference(_CATEGORIES, ("Any", "ASCII", "Assigned"))
 
@@ -162,14 +160,17 @@ def _script(name: str, value: str) -> Ranges | None:
 
 
 def _matching(one: str) -> Ranges:
-    """The characters that a pattern of the `regex` library matches. Raises `regex.error`."""
+    """Return the characters that a pattern of the `regex` library matches.
+
+    Raises `regex.error`.
+    """
     found = regex.compile(f"(?:{one})+").finditer(_all_characters())
     return inverted(inverted((run.start(), run.end() - 1) for run in found))
 
 
 @lru_cache(maxsize=1)
 def _all_characters() -> str:
-    """Every code point at its own index: 4.5 MB."""
+    """Return a string with every code point at its own index, 4.5 MB."""
     points = array("I", range(sys.maxunicode + 1)).tobytes()
     return points.decode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass")
 
@@ -187,14 +188,14 @@ def _categories() -> dict[str, list[tuple[int, int]]]:
 
 @lru_cache(maxsize=1)
 def _changed_by_nfkc_casefold() -> Ranges:
-    """Characters that NFKC_Casefold changes or removes; most ideographs and syllables stay."""
+    """Return the characters that NFKC_Casefold changes or removes."""
     ignorable = _matching(r"\p{DI}")
     assigned = (r for kind, ranges in _categories().items() if kind != "Cn" for r in ranges)
     private = _categories()["Co"]
-    looked_at = inverted((*_UNCHANGED, *private, *inverted(assigned), _SURROGATE))
+    candidates = inverted((*_UNCHANGED, *private, *inverted(assigned), _SURROGATE))
     changed = (
         (point, point)
-        for low, high in looked_at
+        for low, high in candidates
         for point in range(low, high + 1)
         if _nfkc_casefold(chr(point)) != chr(point)
     )

@@ -1,11 +1,8 @@
-"""The parts that grammar rules are made of. Knows no notation, no vocabulary and no schema.
+"""Nodes of patterns and of grammar rules, sets of characters, and a limit of effort.
 
-Sets of characters as ranges of code points, and the alphabet that tells several sets apart.
-
-A limit on what automata may take to make, for a caller that cannot wait.
-
-Every construction has limits of its own, of about a second. A limit here is for all that is made
-within a block of the program, however many patterns that are.
+Sets of characters are ranges of code points. Every construction of an automaton has its own limit
+of about a second; `at_most` limits all constructions in a block of the program together, for a
+caller that cannot wait. Knows no notation, no vocabulary and no schema.
 """
 
 from collections import defaultdict
@@ -21,24 +18,24 @@ if TYPE_CHECKING:
     from dlm.grammar.regex.automaton import Automaton
 
 
-Ranges = tuple[tuple[int, int], ...]  # code points: sorted, apart, both ends included
+Ranges = tuple[tuple[int, int], ...]  # code points: sorted, disjoint, both ends included
 
 
 class Node:
-    """A part of a rule: a set of texts, in which control tokens may stand between characters."""
+    """Part of a rule: a set of texts, which may have control tokens between characters."""
 
 
 class Spelling(Enum):
-    """How the characters of a terminal are written as bytes."""
+    """Encoding of a terminal's characters as bytes."""
 
     RAW = auto()  # UTF-8
     ESCAPED = auto()  # as within a JSON string: UTF-8, or any of JSON's escapes (RFC 8259, 7)
-    QUOTED = auto()  # the same, with the quotes around it
+    QUOTED = auto()  # a whole JSON string: escaped, with quotes
 
 
 @dataclass(frozen=True, slots=True)
 class Literal(Node):
-    """One text, character for character; the empty one matches nothing but itself."""
+    """One text, character for character; it may be empty."""
 
     text: str
 
@@ -52,7 +49,7 @@ class Characters(Node):
 
 @dataclass(frozen=True, slots=True)
 class SpecialToken(Node):
-    """One token by its id: out of `ids`, or, not `listed`, any control token but these."""
+    """One token out of `ids`, or, if not `listed`, any control token except these."""
 
     ids: frozenset[int]
     listed: bool = True
@@ -60,28 +57,28 @@ class SpecialToken(Node):
 
 @dataclass(frozen=True, slots=True)
 class Reference(Node):
-    """Another rule, by its name."""
+    """Reference to a rule by its name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Concatenation(Node):
-    """All parts, one behind the other; of none, the empty text."""
+    """All `parts` in order; without parts, the empty text."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternation(Node):
-    """One of the options; of none, nothing matches."""
+    """One of `options`; without options, nothing matches."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition(Node):
-    """`low` to `high` times the same part; without a `high`, as often as it likes."""
+    """`part` repeated `low` to `high` times; `high` None is no limit."""
 
     part: Node
     low: int = 0
@@ -90,9 +87,9 @@ class Repetition(Node):
 
 @dataclass(frozen=True, slots=True)
 class Lookahead(Node):
-    """All that follows, to the end of the pattern's text, has to begin with `part`, or must not.
+    """Assertion that the text after it begins with `part`, or, if not `wanted`, does not.
 
-    Only in patterns: it is gone once they are automata.
+    It occurs in patterns only, not in rules.
     """
 
     part: Node
@@ -101,9 +98,9 @@ class Lookahead(Node):
 
 @dataclass(frozen=True, slots=True)
 class Lookbehind(Node):
-    """All that came before, from the start of the pattern's text, has to end with `part`, or not.
+    """Assertion that the text before it ends with `part`, or, if not `wanted`, does not.
 
-    Only in patterns: it is gone once they are automata.
+    It occurs in patterns only, not in rules.
     """
 
     part: Node
@@ -112,9 +109,9 @@ class Lookbehind(Node):
 
 @dataclass(frozen=True, slots=True)
 class Terminal(Node):
-    """Texts of `low` to `high` characters that an automaton accepts, read without a parser stack.
+    """Texts of `low` to `high` characters that `automaton` accepts.
 
-    Its bounds are counted, never unrolled into states.
+    Terminals are read without a parser stack. Characters are counted, not unrolled into states.
     """
 
     automaton: "Automaton"
@@ -132,7 +129,7 @@ def optional(node: Node) -> Node:
 
 
 def concatenation(*parts: Node | str) -> Node:
-    """Parts one behind the other; text stands for a literal."""
+    """Return the concatenation of `parts`, where a string stands for a literal."""
     nodes = [Literal(part) if isinstance(part, str) else part for part in parts]
     return nodes[0] if len(nodes) == 1 else Concatenation(tuple(nodes))
 
@@ -146,7 +143,7 @@ _FOREIGN = ((0xD800, 0xDFFF), (0x110000, 0x110000))
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Sorted, with those that overlap or touch made one."""
+    """Return `ranges` sorted, merging those that overlap or touch."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -157,7 +154,7 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def inverted(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Every character but these."""
+    """Return all characters that are not in `ranges`."""
     left, start = [], 0
     for low, high in union((*ranges, *_FOREIGN)):
         if start < low:
@@ -167,7 +164,7 @@ def inverted(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
+    """Yield the indices of the set bits of `mask`, the lowest first."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -175,7 +172,10 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def alphabet(sets: Iterable[Ranges]) -> tuple[list[Ranges], dict[Ranges, list[int]]]:
-    """Classes of characters that no set tells apart, and by set the numbers of its classes."""
+    """Return classes of characters that all `sets` treat alike, and the classes of each set.
+
+    The classes of a set are given by their indices.
+    """
     distinct = list(dict.fromkeys(sets))
     toggles: dict[int, int] = defaultdict(int)
     for number, ranges in enumerate(distinct):
@@ -184,10 +184,10 @@ def alphabet(sets: Iterable[Ranges]) -> tuple[list[Ranges], dict[Ranges, list[in
             toggles[high + 1] ^= 1 << number
     classes: dict[int, list[tuple[int, int]]] = {}
     within = 0
-    for low, behind in pairwise(sorted(toggles)):
+    for low, end in pairwise(sorted(toggles)):
         within ^= toggles[low]
         if within:
-            classes.setdefault(within, []).append((low, behind - 1))
+            classes.setdefault(within, []).append((low, end - 1))
     members: list[list[int]] = [[] for _ in distinct]
     for number, mask in enumerate(classes):
         for member in bits(mask):
@@ -199,14 +199,14 @@ _left: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
 class TooMuchEffortError(Exception):
-    """The automata take longer than the caller waits. It says nothing about a pattern."""
+    """The limit of `at_most` is exceeded; the pattern itself may be valid."""
 
 
 @contextmanager
 def at_most(steps: int) -> Iterator[None]:
-    """Let automata be made in this thread for `steps` steps of about 3 us.
+    """Limit the construction of automata in this thread to `steps` steps of about 3 us.
 
-    Then a construction raises `TooMuchEffortError`. What is remembered takes no step.
+    Beyond, a construction raises `TooMuchEffortError`. Cached automata take no steps.
     """
     token = _left.set([steps])
     try:

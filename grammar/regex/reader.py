@@ -1,11 +1,10 @@
-"""Reads regexes into nodes, as ECMA-262 means them with its flag u.
+"""Parser of regexes, with the meaning of ECMA-262 under its flag u.
 
-Where Python's `re` and Rust's `regex` read it otherwise, what matches is what matches for all of
-them, so that an answer is right whoever checks it; what must not match is what does for any one.
-
-More than that is read where no dialect says otherwise: flags in groups, `(?P<name>`, escapes and
-braces that need none. What no automaton can do, and what is meant otherwise elsewhere, is refused
-by name and place.
+If Python's `re` or Rust's `regex` reads a pattern differently, the result matches what all of them
+match, so that an answer is valid for every engine. Inside a negation it matches what any of them
+does. Syntax beyond ECMA-262 is accepted if no dialect contradicts it: flags in groups,
+`(?P<name>`, unneeded escapes, literal braces. Syntax that no automaton can express, or that
+dialects read differently, is an error with its name and position.
 """
 
 import re
@@ -34,10 +33,10 @@ _NEWLINE: Ranges = ((0x0A, 0x0A),)
 START = Lookbehind(Characters(EVERY), False)
 END = Lookahead(Characters(EVERY), False)
 _NOT_FIRST, _NOT_LAST = Lookbehind(Characters(EVERY)), Lookahead(Characters(EVERY))
-_LAST_FEED = Repetition(Characters(_NEWLINE), 0, 1)  # in front of it, Python's `$` fits too
+_LAST_FEED = Repetition(Characters(_NEWLINE), 0, 1)  # Python's `$` also matches before it
 
 _SYNTAX = frozenset("\\^$.*+?()[]{}|")
-_MOST_GROUPS = 50  # within each other
+_MOST_GROUPS = 50  # levels of nested groups
 _MOST_DIGITS = 15  # of a count
 _QUANTIFIER = re.compile(r"([*+?])|\{(\d+)(,(\d*))?\}", re.ASCII)
 _STRAY = re.compile(r"[*+?]|\{(?:\d+,?\d*|,\d*)\}", re.ASCII)
@@ -51,18 +50,21 @@ _CODE = re.compile(
 _LOW_HALF = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _PROPERTY = re.compile(r"([pP])\{([^{}]*)\}")
 _CONTROL = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B}
-_GROUPS = {  # what else begins with `(?`
+_GROUPS = {  # unsupported groups, by what follows `(`
     "?>": "an atomic group",
     "?(": "a condition",
     "?P=": "a reference to a group",
     "?#": "a comment",
     "?|": "a branch reset",
 }
-_ANCHORS = {"A": "^", "Z": "$", "z": "$"}  # of other dialects
+_ANCHORS = {"A": "^", "Z": "$", "z": "$"}  # anchors of other dialects
 
 
 def read(pattern: str, wide: bool = False) -> Node:
-    """`wide`: what matches for any reader. Raises `InvalidGrammarError`, its `where` a place."""
+    """Return the nodes of `pattern`, which match what all engines match, or, if `wide`, any does.
+
+    Raises `InvalidGrammarError` with the position in its `where`.
+    """
     return _PatternReader(pattern, wide).whole()
 
 
@@ -71,7 +73,7 @@ class _PatternReader:
         self._pattern, self._wide, self._at = pattern, wide, 0
         self._flags: frozenset[str] = frozenset()
         self._depth = 0
-        self._behind = 0  # lookbehinds around here
+        self._lookbehinds = 0  # nested around the current position
 
     def whole(self) -> Node:
         node = self._alternation()
@@ -83,13 +85,13 @@ class _PatternReader:
         return InvalidGrammarError("pattern", reason, f"character {self._at}")
 
     def _next(self, text: str) -> bool:
-        """Moves behind `text` if it is next."""
+        """Whether `text` is next; if so, move after it."""
         found = self._pattern.startswith(text, self._at)
         self._at += len(text) * found
         return found
 
     def _match(self, expression: re.Pattern[str]) -> re.Match[str] | None:
-        """Moves behind what `expression` matches here."""
+        """Return the match of `expression` here, if any, and move after it."""
         if found := expression.match(self._pattern, self._at):
             self._at = found.end()
         return found
@@ -121,7 +123,7 @@ class _PatternReader:
             raise self._error(f"a count has over {_MOST_DIGITS} digits")
         if self._next("+"):
             raise self._error("possessive quantifiers are not known in ECMAScript")
-        self._next("?")  # a lazy quantifier: the same texts
+        self._next("?")  # a lazy quantifier matches the same texts
         if sign:
             return Repetition(node, int(sign == "+"), 1 if sign == "?" else None)
         least, most = int(low), int(low) if more is None else int(high) if high else None
@@ -132,11 +134,11 @@ class _PatternReader:
     def _assertion(self) -> Node | None:
         begin = self._at
         if look := self._match(_LOOK):
-            self._behind += bool(look[1])
-            self._wide ^= look[2] == "!"  # what must not match
+            self._lookbehinds += bool(look[1])
+            self._wide ^= look[2] == "!"
             node = (Lookbehind if look[1] else Lookahead)(self._group(begin), look[2] == "=")
             self._wide ^= look[2] == "!"
-            self._behind -= bool(look[1])
+            self._lookbehinds -= bool(look[1])
         elif self._next("^"):
             node = Lookbehind(self._no_line_end(), False) if "m" in self._flags else START
         elif self._next("$"):
@@ -146,16 +148,16 @@ class _PatternReader:
             edge = self._pattern[begin + 1] == "b"
             inside = Lookbehind(self._word(True)), Lookahead(self._word(not edge), not edge)
             outside = Lookbehind(self._word(False), False), Lookahead(self._word(edge), edge)
-            ways = [inside, outside]
-            if not edge and not self._wide:  # Python, before 3.14: not in a text of nothing
-                ways = [inside, (_NOT_FIRST, *outside), (*outside, _NOT_LAST)]
-            node = alternation(*(concatenation(*way) for way in ways))
+            options = [inside, outside]
+            if not edge and not self._wide:  # Python before 3.14: no `\B` in an empty text
+                options = [inside, (_NOT_FIRST, *outside), (*outside, _NOT_LAST)]
+            node = alternation(*(concatenation(*option) for option in options))
         else:
             return None
-        if self._behind and not isinstance(node, Lookbehind):
+        if self._lookbehinds and not isinstance(node, Lookbehind):
             raise self._error("no lookahead, `$`, `\\b` or `\\B` can be within a lookbehind")
         if _QUANTIFIER.match(self._pattern, self._at):
-            raise self._error("what reads no character cannot be repeated")
+            raise self._error("an assertion reads no character and cannot be repeated")
         return node
 
     def _word(self, wanted: bool) -> Node:
@@ -174,12 +176,12 @@ class _PatternReader:
             ends = _NEWLINE if self._wide else LINE_ENDS
             return Characters(EVERY if "s" in self._flags else inverted(ends))
         if _STRAY.match(self._pattern, begin):
-            raise self._error(f"`{self._pattern[begin]}` repeats nothing: escape it, if it is text")
+            raise self._error(f"`{self._pattern[begin]}` repeats nothing: escape it if it is text")
         return self._characters(self._cased(self._character()))
 
     @staticmethod
     def _characters(ranges: Ranges) -> Node:
-        """Half a surrogate pair is no character."""
+        """Return one character of `ranges` without surrogates."""
         kept = ranges
         if any(low < 0xE000 and high >= 0xD800 for low, high in ranges):
             kept = inverted(inverted(ranges))
@@ -189,8 +191,8 @@ class _PatternReader:
         if not self._pattern.startswith("?", self._at) or self._match(_NAMED):
             return self._group(begin)
         if not (found := self._match(_FLAGS)):
-            what = next((v for k, v in _GROUPS.items() if self._next(k)), "this kind of group")
-            raise self._error(f"{what} is not known in ECMAScript")
+            name = next((v for k, v in _GROUPS.items() if self._next(k)), "this kind of group")
+            raise self._error(f"{name} is not known in ECMAScript")
         before = self._flags
         self._flags = (before | set(found[1])) - set(found[2] or "")
         if found[3] == ")":
@@ -200,10 +202,10 @@ class _PatternReader:
         return node
 
     def _group(self, begin: int) -> Node:
-        """What is within, up to the bracket that ends it."""
+        """Return the content of a group, and move after its closing bracket."""
         self._depth += 1
         if self._depth > _MOST_GROUPS:
-            raise self._error(f"over {_MOST_GROUPS} groups are within each other")
+            raise self._error(f"over {_MOST_GROUPS} groups are nested")
         node = self._alternation()
         if not self._next(")"):
             self._at = begin
@@ -234,7 +236,7 @@ class _PatternReader:
                 last = self._character(within=True)
                 (low, _), (_, high) = member[0], last[-1]
                 if any(ranges[0][0] != ranges[-1][1] for ranges in (member, last)):
-                    member = (*member, *last, (0x2D, 0x2D))  # `[\w-.]`: no range
+                    member = (*member, *last, (0x2D, 0x2D))  # `[\w-.]` is not a range
                 elif low > high:
                     raise self._error("the ends of a range are out of order")
                 else:
@@ -245,7 +247,7 @@ class _PatternReader:
         return inverted(ranges) if inverse else ranges
 
     def _character(self, within: bool = False) -> Ranges:
-        """A character or an escape; `within` a class or not."""
+        """Return the characters of one character or escape, `within` a class or not."""
         if not self._next("\\"):
             self._at += 1
             point = ord(self._pattern[self._at - 1])
@@ -275,7 +277,7 @@ class _PatternReader:
         if letter in _CONTROL:
             return _CONTROL[letter]
         if letter.isdigit() or letter == "k":
-            raise self._error("a reference to a group is nothing that an automaton can match")
+            raise self._error("an automaton cannot match a reference to a group")
         if letter in _ANCHORS:
             raise self._error(f"`\\{letter}` is not known in ECMAScript: use `{_ANCHORS[letter]}`")
         raise self._error(f"`\\{letter}` has no meaning in ECMAScript")
