@@ -1,8 +1,7 @@
-"""What grammar rules say as a whole: which of them end, and which may be empty.
+"""Analysis of grammar rules: which have finite texts, which match the empty text; and dispatch.
 
-Both are the least solution of the same equations, found in time linear in the rules.
-
-Free text in which some words lead to rules: what TagDispatch is in xgrammar's EBNF, and
+Both properties are the least solution of the same equations, found in time linear in the rules.
+`dispatch` makes nodes of free text in which words lead to rules: xgrammar's TagDispatch, and
 triggered tags in structural tags.
 """
 
@@ -32,7 +31,7 @@ from dlm.grammar.rules.rules import Rules
 
 
 def check(rules: Rules, kind: str = "grammar") -> None:
-    """Raises `InvalidGrammarError` for a rule that is missing, or that no finite text fits."""
+    """Raise `InvalidGrammarError` if a rule is missing or matches no finite text."""
     for name, node in rules.nodes.items():
         for used in references(node):
             if used not in rules.nodes:
@@ -44,7 +43,7 @@ def check(rules: Rules, kind: str = "grammar") -> None:
 
 
 def references(node: Node) -> Iterator[str]:
-    """The names of the rules in `node`, as often as they stand there."""
+    """Yield the names of the rules that `node` refers to, with repetitions."""
     waiting = [node]
     while waiting:
         match waiting.pop():
@@ -57,7 +56,7 @@ def references(node: Node) -> Iterator[str]:
 
 
 def reachable(rules: Rules) -> dict[str, set[str]]:
-    """The rules that a text may get to, from the root on; and those that each of them names."""
+    """Return the rules that can be reached from the root, each with the rules it refers to."""
     found: dict[str, set[str]] = {}
     waiting = [rules.root]
     while waiting:
@@ -68,15 +67,16 @@ def reachable(rules: Rules) -> dict[str, set[str]]:
 
 
 def endless(rules: Rules) -> list[str]:
-    """The rules that no finite text fits: they always need themselves, or what nothing matches."""
+    """Return the rules that match no finite text."""
     ending = _holding(rules.nodes, _ends)
     return [name for name in rules.nodes if name not in ending]
 
 
 def without_endless(rules: Rules, root: Node, first: int = 0) -> Node:
-    """`root`, it and the rules from the `first` on freed of all that has no finite text.
+    """Return `root` without parts that have no finite text, and remove these parts from the rules.
 
-    Rules that nothing leads to from `root` are gone then, too.
+    Only the rules from the index `first` on are changed. Those that cannot be reached from `root`
+    are deleted.
     """
     own = dict(islice(rules.nodes.items(), first, None))
     endless = own.keys() - _holding(own, _ends)
@@ -122,7 +122,7 @@ def _freed(node: Node, endless: Set[str]) -> Node:
 
 
 def nullable(rules: Rules) -> set[str]:
-    """The rules that the empty text fits."""
+    """Return the rules that match the empty text."""
     return _holding(rules.nodes, _may_be_empty)
 
 
@@ -136,7 +136,7 @@ def _may_be_empty(leaf: Node) -> bool:
 
 
 def is_nullable(node: Node, rules: set[str]) -> bool:
-    """The empty text fits `node`, where `rules` are those that may be empty."""
+    """Whether `node` matches the empty text; `rules` are the rules that do."""
     match node:
         case Reference(name):
             return name in rules
@@ -150,7 +150,7 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
 
 
 class _Gate:
-    """Opens once `needed` of the nodes below it hold; then what is above it counts one more."""
+    """Counter of the parts of a node that hold; `above` is notified once `needed` parts hold."""
 
     __slots__ = ("above", "needed")
 
@@ -159,12 +159,13 @@ class _Gate:
 
 
 def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str]:
-    """The rules that hold: a concatenation by all of its parts, an alternation by one option.
+    """Return the rules that hold, given which leaves hold.
 
-    Rules that are not among `nodes` hold.
+    A concatenation holds if all parts do, an alternation if one option does. Rules that are not
+    among `nodes` hold.
     """
     holding: set[str] = set()
-    asking: dict[str, list[_Gate]] = {name: [] for name in nodes}
+    users: dict[str, list[_Gate]] = {name: [] for name in nodes}
 
     def count(gate: "_Gate | str") -> None:
         waiting: list[_Gate | str] = [gate]
@@ -176,14 +177,14 @@ def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str
                     waiting.append(gate.above)
             elif gate not in holding:
                 holding.add(gate)
-                waiting += asking[gate]
+                waiting += users[gate]
 
     def build(node: Node, above: _Gate) -> None:
         match node:
-            case Reference(name) if name in holding or name not in asking:
+            case Reference(name) if name in holding or name not in users:
                 count(above)
             case Reference(name):
-                asking[name].append(above)
+                users[name].append(above)
             case Concatenation(parts) if parts:
                 gate = _Gate(len(parts), above)
                 for part in parts:
@@ -207,14 +208,15 @@ def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str
 
 
 _MOST_CHARACTERS = 4096  # of all words together
-_MOST_APART = 16  # words that overlap, each with an automaton of its own
+_MOST_OVERLAPPING = 16  # words, which take an automaton each
 
 
 def dispatch(branches: Sequence[tuple[str, Node]], excludes: Sequence[str], loop: bool) -> Node:
-    """Free text up to the first word of `branches`, then its node; with `loop`, again and again.
+    """Return a node of free text up to the first word of `branches`, and then the word's node.
 
-    Free text holds no word of either kind. Of words that end together the longest one counts. The
-    text may end wherever it is free. Raises `TooLargeError`.
+    With `loop` this repeats. Free text contains neither words of `branches` nor `excludes`. If
+    several words end at the same character, the longest counts. The text may end wherever it is
+    free. Raises `TooLargeError`.
     """
     options: dict[str, list[Node]] = {}
     for word, node in branches:
@@ -224,8 +226,8 @@ def dispatch(branches: Sequence[tuple[str, Node]], excludes: Sequence[str], loop
     if not options:
         return free
     if table.overlap():
-        if len(options) > _MOST_APART:
-            raise TooLargeError(f"over {_MOST_APART} words overlap each other")
+        if len(options) > _MOST_OVERLAPPING:
+            raise TooLargeError(f"over {_MOST_OVERLAPPING} words overlap each other")
         heads = [
             Concatenation((Terminal(head), alternation(*nodes)))
             for word, nodes in options.items()
@@ -241,12 +243,12 @@ def dispatch(branches: Sequence[tuple[str, Node]], excludes: Sequence[str], loop
 
 
 def free_of(words: Sequence[str]) -> Automaton:
-    """Of all texts in which none of the words is. Raises `TooLargeError`."""
+    """Return the automaton of the texts that contain none of `words`. Raises `TooLargeError`."""
     return _Words((), tuple(words)).free()
 
 
 class _Words:
-    """All words as one automaton, whose states are what a text ends with (Aho and Corasick)."""
+    """Automaton of all words, whose state is the longest matching suffix (Aho and Corasick)."""
 
     def __init__(self, words: tuple[str, ...], excludes: tuple[str, ...]):
         self._words, self._excludes = words, tuple(word for word in excludes if word)
@@ -255,7 +257,7 @@ class _Words:
         letters = sorted(set("".join((*words, *self._excludes))))
         self._classes: list[Ranges] = [((ord(c), ord(c)),) for c in letters]
         self._classes.append(inverted(r for ranges in self._classes for r in ranges))
-        self._ends: dict[int, str] = {}  # of each state, the longest word that ends there
+        self._ends: dict[int, str] = {}  # by state: the longest word that ends there
         self._excluded: set[int] = set()
         self._rows = self._build({c: i for i, c in enumerate(letters)})
 
@@ -274,20 +276,21 @@ class _Words:
         rows: list[dict[int, int]] = [{} for _ in children]
         rows[0] = dict.fromkeys(range(len(number) + 1), 0) | children[0]
         waiting = [(state, 0) for state in children[0].values()]
-        for state, behind in waiting:  # it grows meanwhile; what `behind` stands for is a suffix
-            if behind in self._excluded:
+        for state, suffix in waiting:  # `waiting` grows in the loop
+            if suffix in self._excluded:
                 self._excluded.add(state)
-            if behind in self._ends:
-                self._ends.setdefault(state, self._ends[behind])
-            rows[state] = rows[behind] | children[state]
-            waiting += [(to, rows[behind][letter]) for letter, to in children[state].items()]
+            if suffix in self._ends:
+                self._ends.setdefault(state, self._ends[suffix])
+            rows[state] = rows[suffix] | children[state]
+            waiting += [(to, rows[suffix][letter]) for letter, to in children[state].items()]
         return rows
 
     def free(self) -> Automaton:
+        """Return the automaton of the texts that contain no word."""
         return self._automaton({*range(len(self._rows))} - self._ends.keys() - self._excluded)
 
     def up_to(self, word: str) -> Automaton:
-        """The texts that end with this word, and have no other."""
+        """Return the automaton of the texts that end with `word` and contain no other word."""
         ends = {state for state, other in self._ends.items() if other == word} - self._excluded
         return self._automaton(ends)
 
@@ -297,7 +300,7 @@ class _Words:
         return Automaton(*minimal(TransitionTable(self._classes, rows, final)))
 
     def overlap(self) -> bool:
-        """A word may end within another that follows free text."""
+        """Whether a word contains another word, or begins with the end of one."""
         return any(
             (other in word and not itself)
             or any(other.endswith(word[:n]) for n in range(1, len(word) + (not itself)))

@@ -1,19 +1,23 @@
-"""EBNF as its users write it: xgrammar's dialect, and llama.cpp's GBNF.
+"""Parser of EBNF: xgrammar's dialect and llama.cpp's GBNF.
 
     root ::= "a" item{2,5} (" " | [^0-9\\n])*   # a comment
     item ::= . | "\\x41" | root?
 
-Where the two differ, both are taken if they cannot be mixed up, and refused if they can (`\\x41B`).
-Left out, by name: macros, those over token ids since a grammar's alphabet is text; rule options.
-`(= ...)` is what xgrammar takes it for: a hint that changes no text. Nothing is unrolled; time is
-linear in the text.
+Differences between the two are accepted, unless a notation is ambiguous (`\\x41B`). Macros, token
+ids and rule options are not supported; an error names them. `(= ...)` is a hint of xgrammar's that
+changes no text and is skipped. Repetitions are not unrolled, and time is linear in the text.
 """
 
 import re
 
-from dlm.grammar.regex.nodes import Literal, Node, Reference, Repetition
-from dlm.grammar.regex.nodes import alternation as either
-from dlm.grammar.regex.nodes import concatenation as row
+from dlm.grammar.regex.nodes import (
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    alternation,
+    concatenation,
+)
 from dlm.grammar.rules.rules import (
     ANY_CHARACTER,
     MOST_NESTED,
@@ -24,7 +28,7 @@ from dlm.grammar.rules.rules import (
     characters,
 )
 
-_SPACE = r"(?:[ \t\r\n]++|\#[^\r\n]*+)*+"  # possessive: there is one way to read it
+_SPACE = r"(?:[ \t\r\n]++|\#[^\r\n]*+)*+"  # possessive: never backtracks
 _TOKEN = re.compile(
     rf"""(?P<head>(?P<new>[A-Za-z0-9_.-]+)(?P<options>\[[^\]\r\n]*\])?(?={_SPACE}::=))
     |(?P<name>(?!\.(?![A-Za-z0-9_.-]))[A-Za-z0-9_.-]+)
@@ -51,17 +55,17 @@ _IN_CLASS = "^$.*+()[]{}|-"  # may be escaped there, too
 
 
 def read_ebnf(text: str, root: str = "root", kind: str = "grammar") -> Rules:
-    """The rules that `text` says. Raises `InvalidGrammarError` with line and column."""
+    """Return the rules of `text`. Raises `InvalidGrammarError` with line and column."""
     return _EbnfReader(NotationText(text, kind), root).rules()
 
 
 class _EbnfReader(NamedTokens):
-    """Descends into brackets, and reads all else in loops."""
+    """Recursive descent parser; only brackets recurse."""
 
     def __init__(self, source: NotationText, root: str):
         super().__init__(source, _TOKEN, _BETWEEN, _UNFINISHED)
         self._root, self._rules = root, Rules(root)
-        self._used: dict[str, int] = {}  # where each rule is named first
+        self._used: dict[str, int] = {}  # index of the first reference to each rule
 
     def rules(self) -> Rules:
         while self.kind != "end":
@@ -86,25 +90,25 @@ class _EbnfReader(NamedTokens):
         self.next()
         self.next()  # ::=
         if self.kind in ("head", "end"):
-            self.fail(f'rule {name} says nothing: write "" for the empty text')
+            self.fail(f'rule {name} has no content: write "" for the empty text')
         self._rules.nodes[name] = self._options(0)
         if self.mark == "(=":
             self._group(0)
         if self.kind not in ("head", "end"):
-            self.fail("a part of a rule, or the next rule, has to stand")
+            self.fail("expected a part of a rule, or the next rule")
 
     def _options(self, depth: int) -> Node:
-        """Alternatives, up to what belongs to none of them; an empty one is the empty text."""
+        """Return the alternatives from here on; an empty one is the empty text."""
         options: list[Node] = []
         parts: list[Node] = []
         while self.kind not in ("head", "end") and self.mark not in (")", "(="):
             if self.mark == "|":
-                options.append(row(*parts))
+                options.append(concatenation(*parts))
                 parts = []
                 self.next()
             else:
                 parts.append(self._repeated(self._element(depth)))
-        return either(*options, row(*parts))
+        return alternation(*options, concatenation(*parts))
 
     def _group(self, depth: int) -> Node:
         opened = self.at
@@ -131,7 +135,7 @@ class _EbnfReader(NamedTokens):
             case _ if self.mark == ".":
                 node = ANY_CHARACTER
             case _:
-                self.fail("a literal, a class, a rule or a bracket has to stand")
+                self.fail("expected a literal, a class, a rule or a bracket")
         self.next()
         return node
 

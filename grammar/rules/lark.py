@@ -1,14 +1,14 @@
-"""Lark's grammar language, with what llguidance adds to it, as rules.
+"""Translation of Lark's grammar language, with llguidance's additions, into rules.
 
-The language is the context-free one: wherever a terminal may stand, any text of it may, as in
-llguidance and xgrammar. Lark's lexers instead take the longest match, or the terminal of the
-highest priority: priorities that could make a difference are refused. `%ignore` may stand between
-what a rule names, in front and behind, and not within terminals. Regexes are ECMAScript's, but that
-`.` is all but a line feed; what looks around in them sees the terminal's own text. `stop` and
-`suffix` are one: the text ends with the first marker, which stays in it.
+The language is context-free: a terminal matches any of its texts, as in llguidance and xgrammar.
+Lark's own lexers take the longest match, or the terminal with the highest priority, so priorities
+that could make a difference are an error. `%ignore` may occur before, between and after the parts
+of a rule, but not within terminals. Regexes are ECMAScript's, except that `.` matches everything
+but a line feed; assertions in them see the terminal's own text only. `stop` and `suffix` are
+synonyms: the text ends with the first marker, which is part of it.
 
-Left out, by name: captures, temperatures and counts of tokens (no text differs by them), tokens,
-other grammars, parametric rules, `%declare`, `%override`, `%extend`.
+Not supported: captures, temperatures and limits of tokens, which change no text; tokens, other
+grammars, parametric rules, `%declare`, `%override`, `%extend`.
 """
 
 import json
@@ -35,57 +35,56 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.rules.lark_syntax import (
     COMMON,
-    Both,
-    Data,
+    LarkAnd,
+    LarkCall,
+    LarkData,
+    LarkGrammar,
     LarkItem,
+    LarkNot,
     LarkRegex,
-    Not,
-    Parsed,
-    Use,
     is_terminal,
     parse,
 )
 from dlm.grammar.rules.rules import NotationText, Rules
 from dlm.grammar.rules.terminals import matching
 
-Schemas = Callable[[Any, Rules], Node]  # the values of a JSON schema, their rules added
+Schemas = Callable[[Any, Rules], Node]  # adds the rules of a JSON schema, returns their node
 
 _START = "start"
 _UNLIKE = re.compile(r"\\.|\[(\^?)(\]?)((?:\\.|[^\]\\])*)\]|\.", re.DOTALL)
 _MOST_INSTANCES = 1000  # of templates
-_MOST_RANKED = 100  # terminals and strings, where there are priorities
+_MOST_RANKED = 100  # terminals and strings in a grammar with priorities
 
 
 def read_lark(text: str, schemas: Schemas, kind: str = "grammar") -> Rules:
-    """The rules that `text` says, which begin with `start`; `schemas` reads `%json`.
+    """Return the rules of `text`, whose root is `start`; `schemas` translates `%json`.
 
     Raises `InvalidGrammarError` with line and column.
     """
     source = NotationText(text, kind)
     try:
-        return _Meaning(source, parse(source), schemas).rules
+        return _Translator(source, parse(source), schemas).rules
     except RecursionError as error:
         raise source.error("nested too deeply", 0) from error
 
 
-class _Meaning:
-    """`rules` has one for each rule and each terminal, by its name."""
+class _Translator:
+    """Translator of one grammar; `rules` has one for each rule and terminal, by its name."""
 
-    def __init__(self, source: NotationText, parsed: Parsed, schemas: Schemas):
+    def __init__(self, source: NotationText, parsed: LarkGrammar, schemas: Schemas):
         self._source, self._parsed, self._schemas = source, parsed, schemas
         self._items = parsed.items
         self._automata: dict[str, Automaton] = {}  # of terminals
-        self._lexemes: dict[Node, int] = {}  # what rules are made of, and their priorities
+        self._lexemes: dict[Node, int] = {}  # terminals and strings in rules, with priorities
         self._instances: dict[tuple[str, tuple[Node, ...]], Reference] = {}  # of templates
         self._arguments: dict[Node, Reference] = {}
-        self._waiting: list[
-            tuple[Reference, LarkItem, dict[str, Node]]
-        ] = []  # instances to be written
+        # Instances of templates that are not translated yet, with their arguments.
+        self._waiting: list[tuple[Reference, LarkItem, dict[str, Node]]] = []
         self.rules = Rules(_START)
         self._check_names()
         rules = [name for name, item in parsed.items.items() if not item.params]
         for name in (*rules, *parsed.imported):
-            self.rules.nodes[name] = EMPTY  # so that no new rule is called so
+            self.rules.nodes[name] = EMPTY  # reserves the name
         self._ignored = self.rules.add(EMPTY, "ignored") if parsed.ignored else None
         self._define()
         if self._ignored:
@@ -101,8 +100,8 @@ class _Meaning:
         known.update(name for item in self._items.values() for name in item.params)
         for name, at in self._parsed.used.items():
             if name not in known:
-                what = "terminal" if is_terminal(name) else "rule"
-                raise self._source.error(f"there is no {what} {name}", at)
+                kind = "terminal" if is_terminal(name) else "rule"
+                raise self._source.error(f"there is no {kind} {name}", at)
         if _START not in self._items:
             raise self._source.error(f"there is no rule {_START}, where a text begins", 0)
         if self._items[_START].params:
@@ -118,7 +117,7 @@ class _Meaning:
             order = [*TopologicalSorter(uses).static_order()]
         except CycleError as error:
             name = error.args[1][0]
-            reason = f"the terminal {name} is made of itself: only rules may be"
+            reason = f"the terminal {name} is recursive: only rules may be"
             raise self._source.error(reason, self._items[name].at) from error
         for name in order:
             if name in uses:
@@ -126,7 +125,7 @@ class _Meaning:
         for name, item in self._items.items():
             if not item.params and not is_terminal(name):
                 self.rules.nodes[name] = self._rule(item)
-        for rule, item, given in self._waiting:  # it grows meanwhile
+        for rule, item, given in self._waiting:  # it grows in the loop
             self.rules.define(rule, self._expression(item.body, given))
 
     def _rule(self, item: LarkItem) -> Node:
@@ -134,15 +133,15 @@ class _Meaning:
             return self._expression(item.body, {})
         automaton = self._automaton(item.body, item.at)
         if marker := item.options.get("stop") or item.options.get("suffix"):
-            behind = self._automaton(marker, item.at)
-            if behind == Automaton.words([""]) or {"stop", "suffix"} <= item.options.keys():
+            end = self._automaton(marker, item.at)
+            if end == Automaton.words([""]) or {"stop", "suffix"} <= item.options.keys():
                 raise self._source.error("it takes one marker, which is not empty", item.at)
-            both = Concatenation((Terminal(automaton), Terminal(behind)))
+            both = Concatenation((Terminal(automaton), Terminal(end)))
             automaton = self._made(lambda: Automaton.of(both), item.at)
         return self._lexeme(Terminal(_shortest(automaton)))
 
     def _expression(self, node: Node, given: dict[str, Node]) -> Node:
-        """Of a rule; `given` are the arguments of the template that it stands in."""
+        """Translate an expression of a rule; `given` has the arguments if it is a template."""
         match node:
             case Reference(name) if name in given:
                 return given[name]
@@ -159,29 +158,29 @@ class _Meaning:
                 return Alternation(tuple(self._expression(option, given) for option in options))
             case Repetition(part, low, high):
                 return Repetition(self._expression(part, given), low, high)
-            case Use(name, arguments, at):
+            case LarkCall(name, arguments, at):
                 return self._instance(name, [self._expression(a, given) for a in arguments], at)
-            case Data("%json", text, at):
+            case LarkData("%json", text, at):
                 try:
                     value = self._schemas(json.loads(text), self.rules)
                 except InvalidGrammarError as error:
                     where = f" at {error.where}" if error.where else ""
                     raise self._source.error(f"%json{where}: {error.reason}", at) from error
                 return self._lexeme(value, None)
-            case Both(_, at):
+            case LarkAnd(_, at):
                 raise self._source.error("& is for terminals: name it in upper case", at)
             case Literal(""):
                 return node
         return self._lexeme(self._terminal(node))
 
     def _lexeme(self, node: Node, priority: int | None = 0) -> Node:
-        """What `%ignore` may stand behind; with a priority, it is a terminal."""
+        """Return `node`, followed by `%ignore`. With a priority it is recorded as a terminal."""
         if priority is not None:
             self._lexemes[node] = priority
         return Concatenation((node, self._ignored)) if self._ignored else node
 
     def _instance(self, name: str, arguments: list[Node], at: int) -> Node:
-        """A template's rule for these arguments, which are rules, so that they do not grow."""
+        """Return a template's rule for `arguments`, each of which becomes a rule itself."""
         for node in arguments:
             if node not in self._arguments:
                 is_rule = isinstance(node, Reference)
@@ -199,11 +198,11 @@ class _Meaning:
         return self._instances[key]
 
     def _terminal(self, node: Node) -> Node:
-        """Of what terminals are made of: the same as in rules, but for `%ignore`."""
+        """Translate an expression of a terminal, without `%ignore` between its parts."""
         match node:
             case Reference(name) if not is_terminal(name) or name not in self.rules.nodes:
-                what = "parameter" if is_terminal(name) else "rule"
-                reason = f"a terminal cannot be made of the {what} {name}"
+                kind = "parameter" if is_terminal(name) else "rule"
+                reason = f"a terminal cannot contain the {kind} {name}"
                 raise self._source.error(reason, self._parsed.used[name])
             case Concatenation(parts):
                 return Concatenation(tuple(map(self._terminal, parts)))
@@ -213,29 +212,29 @@ class _Meaning:
                 return Repetition(self._terminal(part), low, high)
             case LarkRegex(pattern, flags, at):
                 return self._regex(pattern, flags, at)
-            case Both(parts, at):
+            case LarkAnd(parts, at):
                 automata = [self._automaton(part, at) for part in parts]
                 return Terminal(self._made(lambda: reduce(Automaton.intersection, automata), at))
-            case Not(part, at):
+            case LarkNot(part, at):
                 return Terminal(self._made(self._automaton(part, at).complement, at))
-            case Data("%regex", text, at):
+            case LarkData("%regex", text, at):
                 return self._substring(json.loads(text), at)
-            case Use(_, _, at) | Data(_, _, at):
+            case LarkCall(_, _, at) | LarkData(_, _, at):
                 raise self._source.error("this is for rules, not for terminals", at)
         return node
 
     def _automaton(self, node: Node, at: int) -> Automaton:
-        return self._read_off(self._terminal(node), at)
+        return self._automaton_of(self._terminal(node), at)
 
-    def _read_off(self, node: Node, at: int) -> Automaton:
-        """Of what `_terminal` has made."""
+    def _automaton_of(self, node: Node, at: int) -> Automaton:
+        """Return the automaton of a node that `_terminal` returned."""
         return self._made(lambda: Automaton.of(self._inlined(node, at)), at)
 
     def _inlined(self, node: Node, at: int) -> Node:
         match node:
             case Reference(name):
                 if name not in self._automata:
-                    self._automata[name] = self._read_off(self.rules.nodes[name], at)
+                    self._automata[name] = self._automaton_of(self.rules.nodes[name], at)
                 return Terminal(self._automata[name])
             case Concatenation(parts):
                 return Concatenation(tuple(self._inlined(part, at) for part in parts))
@@ -246,6 +245,7 @@ class _Meaning:
         return node
 
     def _made(self, make: Callable[[], Automaton], at: int) -> Automaton:
+        """Return `make()`. Raises an error at `at` if it is too large or matches nothing."""
         try:
             automaton = make()
         except TooLargeError as error:
@@ -265,7 +265,7 @@ class _Meaning:
             raise self._source.error(f"in this regex, {error.reason}", at) from error
 
     def _substring(self, data: Any, at: int) -> Node:
-        """Any run of some chunks, one behind the other, none of them too."""
+        """Return any run of consecutive chunks, or the empty text."""
         chunks = data.get("substring_chunks") if isinstance(data, dict) else None
         if isinstance(data, dict) and isinstance(data.get("substring_chars"), str):
             chunks = [*data["substring_chars"]]
@@ -289,21 +289,21 @@ class _Meaning:
                 raise self._source.error(f"priorities: over {_MOST_RANKED} terminals", at)
             for other, lower in self._lexemes.items() if priority > levels[0] else ():
                 if lower < priority:
-                    one, two = self._read_off(node, at), self._read_off(other, at)
+                    one, two = self._automaton_of(node, at), self._automaton_of(other, at)
                     if (text := one.intersection(two).shortest()) is not None:
-                        reason = f"its priority chooses how {text!r:.40} is read, and here both"
-                        raise self._source.error(f"{reason} may be: write A & ~B", at)
+                        reason = f"its priority decides how {text!r:.40} is read, but here both"
+                        raise self._source.error(f"{reason} are possible: write A & ~B", at)
 
 
 def _shortest(automaton: Automaton) -> Automaton:
-    """The texts of which no beginning is one."""
+    """Return the automaton of the texts of which no shorter beginning is accepted."""
     ends = automaton.final
     edges = tuple(() if state in ends else e for state, e in enumerate(automaton.edges))
     return Automaton.of(Terminal(Automaton(edges, ends)))
 
 
 def _as_ecmascript(part: re.Match[str]) -> str:
-    """Of a regex: here `.` is all but a line feed, and `[]a]` holds a bracket."""
+    """Translate a part of a regex: `.` is all but a line feed, and `[]a]` contains a bracket."""
     if part[0] == ".":
         return r"(?:.|[\r\u2028\u2029])"
     return f"[{part[1]}\\]{part[3]}]" if part[2] else part[0]

@@ -1,10 +1,6 @@
-"""What a Lark grammar says, as it is written: items, and expressions of nodes.
+"""Parser of Lark's notation into items with expressions, and the terminals of its `common` library.
 
-Knows no terminals, no `%ignore` and no templates but their form: `lark.py` gives them meaning.
-
-What a Lark grammar says, before it is known what its names mean.
-
-The terminals of Lark's `common` library, by what its documentation says of them.
+Knows the syntax of terminals, `%ignore` and templates, but not their meaning: see `lark.py`.
 """
 
 import json
@@ -33,7 +29,7 @@ from dlm.grammar.rules.rules import (
 
 @dataclass(frozen=True, slots=True)
 class LarkRegex(Node):
-    """What stands between slashes, and the flags behind it."""
+    """Regex between slashes, with the flags after them."""
 
     pattern: str
     flags: str
@@ -41,24 +37,24 @@ class LarkRegex(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Both(Node):
-    """Texts that all parts match."""
+class LarkAnd(Node):
+    """Texts that all `parts` match."""
 
     parts: tuple[Node, ...]
     at: int
 
 
 @dataclass(frozen=True, slots=True)
-class Not(Node):
-    """Texts that the part does not match."""
+class LarkNot(Node):
+    """Texts that `part` does not match."""
 
     part: Node
     at: int
 
 
 @dataclass(frozen=True, slots=True)
-class Use(Node):
-    """A template with what stands for its parameters."""
+class LarkCall(Node):
+    """Use of a template with arguments."""
 
     name: str
     arguments: tuple[Node, ...]
@@ -66,8 +62,8 @@ class Use(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Data(Node):
-    """`%json` or `%regex`, by `name`, and the JSON behind it, as text."""
+class LarkData(Node):
+    """Directive `name`, `%json` or `%regex`, with the JSON after it as text."""
 
     name: str
     text: str
@@ -83,17 +79,17 @@ class LarkItem:
     priority: int = 0
     params: tuple[str, ...] = ()
     options: dict[str, Node | None] = field(default_factory=dict)
-    names: frozenset[str] = frozenset()  # of rules and terminals that it is made of
+    names: frozenset[str] = frozenset()  # rules and terminals in its body
 
 
 @dataclass(slots=True)
-class Parsed:
-    """A whole grammar. `used` says where each name is used first."""
+class LarkGrammar:
+    """Syntax of a whole grammar."""
 
     items: dict[str, LarkItem] = field(default_factory=dict)
-    imported: dict[str, tuple[str, int]] = field(default_factory=dict)  # from common, by new name
+    imported: dict[str, tuple[str, int]] = field(default_factory=dict)  # by new name: name, index
     ignored: list[Node] = field(default_factory=list)
-    used: dict[str, int] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict)  # index of the first use of each name
 
 
 def is_terminal(name: str) -> bool:
@@ -135,18 +131,18 @@ _ELSEWHERE = {
 }
 
 
-def parse(source: NotationText) -> Parsed:
-    """Raises `InvalidGrammarError` with line and column."""
+def parse(source: NotationText) -> LarkGrammar:
+    """Return the syntax of a grammar. Raises `InvalidGrammarError` with line and column."""
     return _Parser(source).parsed()
 
 
 class _Parser(NamedTokens):
     def __init__(self, source: NotationText):
         super().__init__(source, _TOKEN, _SPACE, _UNFINISHED)
-        self._parsed = Parsed()
+        self._parsed = LarkGrammar()
         self._names: set[str] = set()
 
-    def parsed(self) -> Parsed:
+    def parsed(self) -> LarkGrammar:
         while self.kind != "end":
             if self.kind == "head":
                 self._item()
@@ -187,13 +183,13 @@ class _Parser(NamedTokens):
                 reason = f"the option {key} is not supported: it takes lazy, suffix and stop"
                 raise self.source.error(reason, found.start("key"))
             if (value is None) != (key == "lazy") or (value and value[0] in "0123456789."):
-                raise self.source.error(f"this is no value of {key}", found.start("key"))
+                raise self.source.error(f"this is not a value of {key}", found.start("key"))
             options[key] = self._value(value, found.start("value")) if value else None
             at = found.end() + (self.source.text[found.end()] == ",")
         return options
 
     def _value(self, text: str, at: int) -> Node:
-        """A string, a regex or a name."""
+        """Return the node of `text`, a string, a regex or a name."""
         if text[0] == '"':
             literal = self.source.literal(at + 1, at + text.rindex('"'))
             return Literal(literal) if text[-1] == '"' else _in_any_case(literal, at)
@@ -208,14 +204,14 @@ class _Parser(NamedTokens):
         return Reference(name)
 
     def _expression(self, depth: int) -> Node:
-        """Alternatives, up to what belongs to none of them; an empty one is the empty text."""
+        """Return the alternatives from here on; an empty one is the empty text."""
         options: list[Node] = []
         while True:
             at, parts = self.at, [self._sequence(depth)]
             while self.mark == "&":
                 self.next()
                 parts.append(self._sequence(depth))
-            options.append(Both(tuple(parts), at) if len(parts) > 1 else parts[0])
+            options.append(LarkAnd(tuple(parts), at) if len(parts) > 1 else parts[0])
             if self.kind == "alias":
                 self.next()
             if self.mark != "|":
@@ -265,7 +261,7 @@ class _Parser(NamedTokens):
             case "mark" if self.mark == "~":
                 deeper = self._deeper(depth)
                 self.next()
-                return Not(self._part(deeper), at)
+                return LarkNot(self._part(deeper), at)
             case "string":
                 self.next()
                 return self._range(token, at) if self.mark == ".." else self._value(token[0], at)
@@ -275,14 +271,14 @@ class _Parser(NamedTokens):
             case "name":
                 return self._named(token[0], at, depth)
             case "directive" if token[0] in ("%json", "%regex"):
-                return Data(token[0], json.dumps(self._json()), at)
+                return LarkData(token[0], json.dumps(self._json()), at)
             case "directive":
                 self.fail(_ELSEWHERE.get(token[0], f"{token[0]} is not supported"))
             case "token":
                 self.fail(f"{token[0]:.40} names a token: a grammar is of text")
             case "grammar":
                 self.fail(f"{token[0]:.40}: other grammars cannot be named")
-        return self.fail("a name, a string, a regex or a bracket has to stand")
+        return self.fail("expected a name, a string, a regex or a bracket")
 
     def _group(self, depth: int) -> Node:
         opened, mark, deeper = self.at, self.mark, self._deeper(depth)
@@ -327,14 +323,14 @@ class _Parser(NamedTokens):
             if self.mark not in (",", "}"):
                 self.fail("the arguments of a template are {a, b}")
         self.next()
-        return Use(name, tuple(arguments), at)
+        return LarkCall(name, tuple(arguments), at)
 
     def _json(self) -> Any:
-        """The data behind a directive; moves on behind it."""
-        start = self.behind(self.token.end())
+        """Return the JSON data after a directive, and move after it."""
+        start = self.after_separators(self.token.end())
         try:
             data, end = json.JSONDecoder().raw_decode(self.source.text, start)
-            json.dumps(data, ensure_ascii=False).encode()  # no half of a surrogate pair
+            json.dumps(data, ensure_ascii=False).encode()  # raises for surrogates
         except (ValueError, RecursionError) as error:
             self.fail(f"{self.token[0]} takes JSON: {error}")
         self.move(end)
@@ -369,9 +365,8 @@ class _Parser(NamedTokens):
 
 
 def _in_any_case(text: str, at: int) -> Node:
-    return (
-        LarkRegex(re.sub(r"([\\^$.*+?()[\]{}|/])", r"\\\1", text), "i", at) if text else Literal("")
-    )
+    escaped = re.sub(r"([\\^$.*+?()[\]{}|/])", r"\\\1", text)
+    return LarkRegex(escaped, "i", at) if text else Literal("")
 
 
 _EXPONENT = r"[eE][+-]?\d+"

@@ -1,10 +1,6 @@
-"""The rules of one grammar, by name. Knows no notation.
+"""Rules of one grammar, and the text and tokens that notations of grammars are parsed from.
 
-The tokens of a grammar's text, one behind the other. Knows no notation: it is told the forms.
-
-The text of a grammar, as its readers walk along it: tokens, and where an error is.
-
-Knows no notation.
+Knows no notation: a parser passes the patterns of its tokens.
 """
 
 import re
@@ -27,19 +23,19 @@ from dlm.grammar.regex.nodes import (
 
 
 class Rules:
-    """Named rules and the root, where a text begins."""
+    """Named rules of a grammar; a text matches the rule `root`."""
 
     def __init__(self, root: str = "root"):
         self.root = root
         self.nodes: dict[str, Node] = {}
-        self.inexact: tuple[tuple[str, str], ...] = ()  # where they allow too much, and why
-        self.free_keys = False  # a text is JSON, whose objects might hold a key twice
-        self.few_keys = False  # and might run out of others
+        self.inexact: tuple[tuple[str, str], ...] = ()  # where the rules allow too much, and why
+        self.free_keys = False  # texts are JSON, and the rules allow an object to repeat a key
+        self.few_keys = False  # an object may run out of keys that are not used yet
         self.distinct: set[str] = set()  # rules of JSON arrays whose items have to be distinct
         self._numbers = count()
 
     def new(self, stem: str = "rule") -> Reference:
-        """A name that no rule has, to be defined later."""
+        """Return a reference with an unused name, to be defined later."""
         return Reference(next(n for i in self._numbers if (n := f"{stem}_{i}") not in self.nodes))
 
     def define(self, reference: Reference, node: Node) -> Reference:
@@ -50,7 +46,7 @@ class Rules:
         return self.define(self.new(stem), node)
 
     def include(self, other: "Rules") -> Reference:
-        """Adds the rules of another grammar, under new names; its root is what is returned."""
+        """Add the rules of another grammar under new names, and return a reference to its root."""
         names = {name: self.add(EMPTY, "rule") for name in other.nodes}
         for name, node in other.nodes.items():
             self.define(names[name], _renamed(node, names))
@@ -71,8 +67,8 @@ def _renamed(node: Node, names: dict[str, Reference]) -> Node:
 
 
 MOST_CHARACTERS = 262_144  # of a grammar
-MOST_NESTED = 64  # brackets within brackets
-MOST_REPEATED = 1_000_000_000  # times that a repetition may ask for
+MOST_NESTED = 64  # levels of brackets
+MOST_REPEATED = 1_000_000_000  # times in a repetition
 
 _LAST = 0x10FFFF
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.)|$)", re.DOTALL)
@@ -83,23 +79,27 @@ _NAMED = {
 
 
 class NotationText:
-    """A grammar's text. Raises `InvalidGrammarError` for what is too long, or no text at all."""
+    """Text of a grammar. Raises `InvalidGrammarError` if it is too long or has surrogates."""
 
     def __init__(self, text: str, kind: str = "grammar"):
         self.text, self.kind = text, kind
         if len(text) > MOST_CHARACTERS:
-            reason = f"{len(text)} characters are too many: it takes up to {MOST_CHARACTERS}"
+            reason = f"{len(text)} characters are too many: the limit is {MOST_CHARACTERS}"
             raise InvalidGrammarError(kind, reason)
         if half := re.search("[\ud800-\udfff]", text):
             raise self.error("half a surrogate pair is no text", half.start())
 
     def error(self, reason: str, at: int) -> InvalidGrammarError:
+        """Return an error with the line and column of the index `at`."""
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
         return InvalidGrammarError(self.kind, reason, f"line {line} column {column}")
 
     def unescaped(self, start: int, end: int, also: str = "") -> list[tuple[int, bool]]:
-        """Code points between two places, and whether each was escaped; `also` may be, too."""
+        """Return the code points of `text[start:end]`, each with whether it was escaped.
+
+        The characters of `also` may be escaped besides the usual ones.
+        """
         text, at, found = self.text, start, []
         while (slash := text.find("\\", at, end)) >= 0:
             found += [(ord(c), False) for c in text[at:slash]]
@@ -114,7 +114,7 @@ class NotationText:
         return found + [(ord(c), False) for c in text[at:end]]
 
     def literal(self, start: int, end: int) -> str:
-        """The text that is written between two places."""
+        """Return the text that `text[start:end]` stands for, without escapes."""
         points = [point for point, _ in self.unescaped(start, end)]
         if any(0xD800 <= point < 0xE000 for point in points):
             raise self.error("half a surrogate pair is no text", start)
@@ -135,7 +135,7 @@ class NotationText:
 
 
 def characters(ranges: Iterable[tuple[int, int]], negated: bool = False) -> Characters:
-    """Ranges in any order as a node, without halves of surrogate pairs, which are no characters."""
+    """Return a node of `ranges`, in any order, or of all others if `negated`; no surrogates."""
     others = inverted(ranges)
     return Characters(others if negated else inverted(others))
 
@@ -144,9 +144,9 @@ ANY_CHARACTER = Characters(EVERY)
 
 
 class NamedTokens:
-    """The token at hand: its match, its kind (the name of its group) and where it begins.
+    """Tokenizer with a current token: its match, its kind (a group's name) and its index `at`.
 
-    `mark` is its text where its kind is that. At the end of the text, the kind is "end".
+    `mark` is the text of a token of the kind "mark". At the end of the text, the kind is "end".
     """
 
     def __init__(
@@ -156,16 +156,18 @@ class NamedTokens:
         between: "re.Pattern[str]",
         unfinished: Mapping[str, str],
     ):
-        """`between` matches what separates tokens; `unfinished` says what is wrong with a
-        character that begins none."""
+        """Start at the first token. `forms` matches tokens, `between` what separates them.
+
+        `unfinished` has errors for characters that begin a token but do not complete it.
+        """
         self.source = source
         self._forms, self._between, self._unfinished = forms, between, unfinished
         self.token = cast("re.Match[str]", re.match("", ""))
         self.move(0)
 
     def move(self, at: int) -> None:
-        """To the first token from there on."""
-        self.at = self.behind(at)
+        """Make the first token from the index `at` on the current one."""
+        self.at = self.after_separators(at)
         found = self._forms.match(self.source.text, self.at)
         if found is None and self.at < len(self.source.text):
             mark = self.source.text[self.at]
@@ -174,8 +176,8 @@ class NamedTokens:
         self.token = found or self.token
         self.mark = found["mark"] if found else None
 
-    def behind(self, at: int) -> int:
-        """Where what separates tokens ends that may begin there."""
+    def after_separators(self, at: int) -> int:
+        """Return the index after white space and comments that may begin at `at`."""
         between = self._between.match(self.source.text, at)
         return between.end() if between else at
 

@@ -1,7 +1,7 @@
-"""Regular parts of rules as automata, which are read without a parser stack.
+"""Conversion of regular parts of rules into automata, which are read without a parser stack.
 
-A part is one where that takes few states; all else is left as it is written. What a rule says in
-loops, it may say by recursion at one of its ends (`ws ::= " " ws | ""`): that is a loop, too.
+A part is converted if its automaton has few states, else it is left unchanged. A rule that is
+recursive at one of its ends (`ws ::= " " ws | ""`) is converted as a loop.
 """
 
 from collections.abc import Callable
@@ -28,28 +28,29 @@ from dlm.grammar.regex.nodes import (
 from dlm.grammar.rules.analysis import is_nullable, nullable, reachable, references
 from dlm.grammar.rules.rules import Rules
 
-MOST_STATES = 256  # of an automaton that is made of parts; one of words may have more
-_MOST_SIZE = 1024  # of what is tried: states of parts, characters of literals
-_MOST_WORK = 32_768  # of all that is tried together, likewise
+MOST_STATES = 256  # of an automaton made of parts; one of words may have more
+_MOST_SIZE = 1024  # of a part that is tried: states of automata, characters of literals
+_MOST_WORK = 32_768  # total size of all parts that are tried
 _EMPTY = Automaton.words([""])
-_COUNTED = 16  # single characters that are repeated more often are counted
+_COUNTED = 16  # a single character repeated more often is counted, not unrolled
 
 
 def with_terminals(rules: Rules) -> Rules:
-    """The same language from the same root: rules that are regular stand where they were named."""
+    """Return rules of the same texts, in which regular rules replace the references to them."""
     return _Folding(rules).rules()
 
 
 def matching(pattern: str) -> Node:
-    """The texts that a regex matches as a whole; of its parts, where one automaton is too large.
+    """Return a terminal of the texts that a regex matches as a whole.
 
-    Raises `InvalidGrammarError`, also where there are none.
+    If its automaton is too large and it has no assertions, its nodes are returned instead. Raises
+    `InvalidGrammarError`, also if nothing matches.
     """
     node = parse(pattern, whole=True)
     try:
         automaton, low, high = bounded(pattern, whole=True)
     except InvalidGrammarError:
-        if _looks_around(node):
+        if _has_assertions(node):
             raise
         return node
     if not any_of_length(automaton, low, high):
@@ -57,17 +58,17 @@ def matching(pattern: str) -> Node:
     return Terminal(automaton, low, high)
 
 
-def _looks_around(node: Node) -> bool:
+def _has_assertions(node: Node) -> bool:
     match node:
         case Concatenation(parts) | Alternation(parts):
-            return any(map(_looks_around, parts))
+            return any(map(_has_assertions, parts))
         case Repetition(part):
-            return _looks_around(part)
+            return _has_assertions(part)
     return isinstance(node, Lookahead | Lookbehind)
 
 
 class _Folding:
-    """Goes through rules, those first that name no others."""
+    """Conversion of the rules of one grammar, in the order of their references."""
 
     def __init__(self, rules: Rules):
         self._old, self._uses = rules, reachable(rules)
@@ -85,11 +86,11 @@ class _Folding:
             if name not in self._regular or name == new.root:
                 new.nodes[name] = node
         for name in set().union(*map(references, new.nodes.values())) - new.nodes.keys():
-            new.nodes[name] = self._regular[name]  # named before it was known to be regular
+            new.nodes[name] = self._regular[name]  # used before it was known to be regular
         return new
 
     def _in_order(self) -> list[str]:
-        """The rules, those that others name first; recursive ones, and who names them, last."""
+        """Return the rules, each after those it refers to; recursive ones and their users last."""
         users: dict[str, list[str]] = {name: [] for name in self._uses}
         missing = {}
         for name, used in self._uses.items():
@@ -133,7 +134,7 @@ class _Folding:
         return self._terminal(node) or node
 
     def _row(self, parts: list[Node]) -> Node:
-        """Parts one behind the other; those that are regular and neighbours, as one."""
+        """Return the concatenation of `parts`, with neighbours that are regular joined."""
         flat: list[Node] = []
         for part in parts:
             for inner in part.parts if isinstance(part, Concatenation) else (part,):
@@ -165,7 +166,7 @@ class _Folding:
         return alternation(*self._joined(regular, Alternation), *others)
 
     def _joined(self, nodes: list[Node], join: Callable[[tuple[Node, ...]], Node]) -> list[Node]:
-        """Regular nodes as few terminals: all in one if that is small, or else half by half."""
+        """Return regular nodes joined into few terminals: one if it is small, else half by half."""
         if len(nodes) < 2:
             return nodes
         if made := self._terminal(join(tuple(nodes))):
@@ -174,6 +175,7 @@ class _Folding:
         return self._joined(nodes[:middle], join) + self._joined(nodes[middle:], join)
 
     def _terminal(self, node: Node) -> Terminal | None:
+        """Return the terminal of a regular node; None if it is too large."""
         if node not in self._made:
             self._made[node] = None
             if (size := _size(node)) <= _MOST_SIZE and self._work + size <= _MOST_WORK:
@@ -196,7 +198,7 @@ def _is_regular(node: Node) -> bool:
 
 
 def _is_character(node: Node) -> bool:
-    """Every text of it is a single character."""
+    """Whether every text of `node` is a single character."""
     match node:
         case Literal(text):
             return len(text) == 1
@@ -220,7 +222,7 @@ def _size(node: Node) -> int:
 
 
 def _looped(name: str, node: Node) -> Node:
-    """A rule that ends, or that begins, with itself, as the loop that it is (Arden's lemma)."""
+    """Return a rule that ends or begins with itself as a loop (Arden's lemma)."""
     again, done = _apart(name, node, -1)
     before, first = _apart(name, node, 0)
     if again and not (before and any(name in references(part) for part in again)):
@@ -231,7 +233,10 @@ def _looped(name: str, node: Node) -> Node:
 
 
 def _apart(name: str, node: Node, end: int) -> tuple[list[Node], list[Node]]:
-    """What stands beside the rule itself where it is at this end; and the rest."""
+    """Split a rule into the rests beside its recursion at this `end`, and all other options.
+
+    `end` is 0 for the first part of a concatenation and -1 for the last.
+    """
     match node:
         case Reference(other) if other == name:
             return [EMPTY], []

@@ -112,7 +112,7 @@ def test_what_a_pattern_is_found_in(pattern, found, refused):
         ("(?(1)a)", "a condition"),
         ("(?#a)", "a comment"),
         ("(?x)a", "this kind of group"),
-        (r"(a)\1", "character 5: a reference"),
+        (r"(a)\1", "character 5: an automaton cannot match a reference"),
         (r"(?<n>a)\k<n>", "a reference"),
         (r"\Aa", r"`\\A` is not known in ECMAScript: use `\^`"),
         (r"a\Z", r"`\\Z` is not known in ECMAScript: use `\$`"),
