@@ -1,1 +1,1 @@
-"""Tool calls, as models write them."""
+"""Forms of tool calls: their rules and parsers."""

@@ -1,11 +1,9 @@
-"""Calls in Gemma 4's own form, `call:NAME{key:value,...}` between markers: one as rules, and how
-they are read from an answer's tokens.
+"""Tool calls in Gemma 4's own form, `call:NAME{key:value,...}` between markers: rules and parser.
 
-Keys are bare, and the token `<|"|>` quotes strings; nothing is escaped, nothing is spaced. A key
-ends at the first colon that a value follows (`schema.dialect.is_bare`). A marker is a token, and
-text that reads like one is text. Knows no tools and no schemas.
-
-What an answer with tool calls says, whatever form a model writes it in.
+Keys are bare, and the token `<|"|>` quotes strings; there are no escapes and no spaces. A key ends
+at the first colon that a value follows (`schema.dialect.is_bare`). A marker is a token; text that
+looks like one is text. `Answer` is the result for every form of calls. Knows no tools and no
+schemas.
 """
 
 import json
@@ -32,7 +30,7 @@ class ToolCall:
     arguments: dict[str, Any]
 
     def to_openai(self, id: str) -> dict[str, Any]:
-        """As OpenAI's chat API has it: the arguments are JSON text."""
+        """Return the call in the form of OpenAI's chat API, its arguments as JSON text."""
         arguments = json.dumps(self.arguments, ensure_ascii=False)
         function = {"name": self.name, "arguments": arguments}
         return {"id": id, "type": "function", "function": function}
@@ -40,7 +38,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished answer: its text outside of calls, None where there is none, and its calls."""
+    """A finished answer: its text outside of calls, None if it is empty, and its calls."""
 
     content: str | None
     tool_calls: tuple[ToolCall, ...]
@@ -52,20 +50,20 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def gemma_call(name: str, arguments: Node, markers: CallMarkers) -> Node:
-    """A call of that tool."""
+    """Return a call of the tool `name`."""
     opened, closed = (SpecialToken(frozenset((id,))) for id in (markers.open, markers.close))
     return concatenation(opened, f"call:{name}", arguments, closed)
 
 
 def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Answer:
-    """Raises `InvalidValueError` where a call is malformed."""
+    """Return the text and the calls of an answer. Raises `InvalidValueError` if malformed."""
     if vocabulary.call is None:
         return Answer(vocabulary.text(tokens) or None, ())
     reader = _CallReader(tokens, vocabulary, vocabulary.call)
     try:
         return reader.answer()
     except RecursionError as error:
-        raise reader.error("values are nested too deep") from error
+        raise reader.error("values are nested too deeply") from error
 
 
 def span_of(
@@ -74,8 +72,10 @@ def span_of(
     call: int,
     path: Sequence[str | int],
 ) -> tuple[int, int] | None:
-    """The first and the last token of a part of the arguments of the call of that number; `path`
-    leads to the part. None where there is no such part."""
+    """Return the indices of the first and last token of the part at `path` in a call's arguments.
+
+    `call` is the call's index in the answer. None if there is no such part.
+    """
     if vocabulary.call is None:
         return None
     reader = _CallReader(tokens, vocabulary, vocabulary.call, wanted=[call, *path])
@@ -85,7 +85,7 @@ def span_of(
 
 
 class _CallReader:
-    """Walks along runs of text and the control tokens between them."""
+    """Parser of runs of text and the control tokens between them."""
 
     def __init__(
         self,
@@ -94,9 +94,12 @@ class _CallReader:
         markers: CallMarkers,
         wanted: Sequence[str | int] = (),
     ):
-        """`wanted`: a call's number, and a path in its arguments, whose tokens are `span` then."""
+        """Start at the first token.
+
+        `wanted` is a call's index and a path in its arguments; `span` becomes the part's tokens.
+        """
         self._tokens, self._vocabulary, self._markers = list(tokens), vocabulary, markers
-        self._token = 0  # the next one that is not in `_text`
+        self._token = 0  # index of the next token, which is not in `_text`
         self._text, self._at = "", 0
         self.span: tuple[int, int] | None = None
         self._wanted, self._path = list(wanted), list[str | int]()
@@ -115,11 +118,11 @@ class _CallReader:
             elif self._marked(self._markers.close) or self._marked(self._markers.quote):
                 raise self.error("its beginning is missing")
             else:
-                self._token += 1  # a control token that has no say here
+                self._token += 1  # a control token without meaning here
         return Answer("".join(content) or None, tuple(calls))
 
     def _run(self, errors: str) -> str:
-        """The text up to the next control token."""
+        """Return the text up to the next control token, and move to that token."""
         start, control = self._token, self._vocabulary.control
         while self._token < len(self._tokens) and self._tokens[self._token] not in control:
             self._token += 1
@@ -128,17 +131,17 @@ class _CallReader:
         try:
             return run.decode("utf-8", errors)
         except UnicodeDecodeError as error:
-            raise self.error("its bytes are no UTF-8") from error
+            raise self.error("its bytes are not UTF-8") from error
 
     def _marked(self, marker: int) -> bool:
-        """Moves behind a control token if it is next."""
+        """Whether the control token `marker` is next; if so, move after it."""
         if self._at < len(self._text) or self._tokens[self._token : self._token + 1] != [marker]:
             return False
         self._token += 1
         return True
 
     def _inside(self, marker: int) -> bool:
-        """The same, and takes up the text behind it."""
+        """Whether the control token `marker` is next; if so, continue with the text after it."""
         if found := self._marked(marker):
             self._text, self._at = self._run("strict"), 0
         return found
@@ -152,9 +155,9 @@ class _CallReader:
         if not self._next(text):
             raise self.error(f"{text!r} is missing before {self._text[self._at :]!r:.40}")
 
-    def _match(self, pattern: re.Pattern[str], what: str) -> str:
+    def _match(self, pattern: re.Pattern[str], name: str) -> str:
         if not (found := pattern.match(self._text, self._at)):
-            raise self.error(f"{what} is missing before {self._text[self._at :]!r:.40}")
+            raise self.error(f"{name} is missing before {self._text[self._at :]!r:.40}")
         self._at = found.end()
         return found[0]
 
@@ -182,20 +185,20 @@ class _CallReader:
         return members
 
     def _key(self) -> str:
-        """The key that is next; moves past its colon."""
+        """Return the next key, and move after its colon."""
         text, start = self._text, self._at
         first = end = text.find(":", start)
         while end >= 0 and not self._is_value(end + 1):
             end = text.find(":", end + 1)
         if first < 0:
-            what = "a key" if text[start : start + 1] in ("", "}") else "':'"
-            raise self.error(f"{what} is missing before {text[start:]!r:.40}")
-        end = first if end < 0 else end  # no value follows any: the first one's is missing
+            missing = "a key" if text[start : start + 1] in ("", "}") else "':'"
+            raise self.error(f"{missing} is missing before {text[start:]!r:.40}")
+        end = first if end < 0 else end  # no value follows any colon: report the first one
         self._at = end + 1
         return text[start:end]
 
     def _is_value(self, at: int) -> bool:
-        """Whether a value begins at a place in the text, or right after all of it."""
+        """Whether a value begins at the index `at`, which may be the end of the text."""
         if at < len(self._text):
             return BARE_VALUE.match(self._text, at) is not None
         return self._tokens[self._token : self._token + 1] == [self._markers.quote]
@@ -211,7 +214,7 @@ class _CallReader:
         return items
 
     def _part(self, step: str | int) -> Any:
-        """The value that is next, `step` in the path to it."""
+        """Return the next value; `step` is the last step of the path to it."""
         first = self._reached()
         self._path.append(step)
         value = self._value()
@@ -220,12 +223,12 @@ class _CallReader:
         return value
 
     def _note(self, first: int) -> None:
-        """Note the tokens of what has been read since `first`, if it is what is wanted."""
+        """Set `span` to the tokens since `first` if the current path is the wanted one."""
         if self._path == self._wanted:
             self.span = first, self._reached(last=True)
 
     def _reached(self, last: bool = False) -> int:
-        """The token that is read next, or the `last` one that was read."""
+        """Return the index of the next token, or of the `last` one that was read."""
         if not self._wanted:
             return 0
         at, left = self._token, len(self._text[self._at :].encode())

@@ -1,10 +1,7 @@
-"""Calls in the forms of other models, which are text: their rules, and the way back.
+"""Tool calls in the textual forms of other models: rules and parsers.
 
-A reader raises `InvalidValueError` for a malformed call. It does not check arguments.
-
-Arguments as elements of markup, one for each: strings are bare, all else is JSON.
-
-It is how an object is written as a whole; what is within its values is JSON text.
+Some forms write each argument as an element of markup, with strings bare and other values as JSON
+text. A parser raises `InvalidValueError` for a malformed call. It does not check arguments.
 """
 
 import re
@@ -19,14 +16,12 @@ from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
-    Concatenation,
     Literal,
     Node,
     Terminal,
+    alternation,
     concatenation,
 )
-from dlm.grammar.regex.nodes import alternation as either
-from dlm.grammar.regex.nodes import concatenation as row
 from dlm.grammar.rules.analysis import free_of
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.evaluate import decoded
@@ -42,10 +37,10 @@ _REST = tuple(kind for kind in KINDS if kind != "string")
 
 @dataclass(frozen=True)
 class Elements(Dialect):
-    """Between `before` and a key, and between a value and `end`, nothing else stands.
+    """Syntax of an object as elements: `before`, key, `between`, value, `end`.
 
-    `between` says by type what stands between key and value, a line feed in it for any whitespace.
-    With `lines`, a value may be on lines of its own: the line feeds around it are none of it.
+    `between` is a text for each group of types; a line feed in it stands for any whitespace. With
+    `lines`, a value may be on lines of its own, and line feeds around it are not part of it.
     """
 
     before: str = ""
@@ -54,8 +49,8 @@ class Elements(Dialect):
     lines: bool = False
 
     def mark(self, text: str) -> Node:
-        if text == "{}":  # both line breaks of a call without arguments
-            return row(self.space, self.space)
+        if text == "{}":  # two line breaks in a call without arguments
+            return concatenation(self.space, self.space)
         return EMPTY if text == ":" else self.space
 
     def key(self, name: str) -> Node:
@@ -64,27 +59,34 @@ class Elements(Dialect):
         return Literal(self.before + name)
 
     def free_key(self, keys: Automaton) -> Node:
-        return row(self.before, Terminal(keys.intersection(automaton_of(_FREE_KEY, True))))
+        return concatenation(
+            self.before, Terminal(keys.intersection(automaton_of(_FREE_KEY, True)))
+        )
 
     def form(self, writer: Writer, formula: Formula) -> Node:
-        """Raises `InvalidGrammarError` for objects that are listed as a whole."""
+        """Return the arguments that fit `formula`.
+
+        Raises `InvalidGrammarError` if whole objects are listed by `enum` or `const`.
+        """
         options = []
         for shape in writer.shapes(formula, ("object",)):
             if shape.values is not None or not isinstance(shape.facets, Objects):
                 reason = "enum and const of whole arguments cannot be written in this markup"
                 raise InvalidGrammarError("schema", reason)
             options.append(writer.members(shape.facets, partial(self._value, writer), self))
-        return either(*options) if options else NOTHING
+        return alternation(*options) if options else NOTHING
 
     def _value(self, writer: Writer, formula: Formula) -> Node:
         options = []
         for kinds, between in self.between:
-            opened = row(*self._spaced(between))
+            opened = concatenation(*self._spaced(between))
             if kinds == _BARE:
-                options += [row(opened, bare, self.end) for bare in self._bare(writer, formula)]
+                options += [
+                    concatenation(opened, bare, self.end) for bare in self._bare(writer, formula)
+                ]
             elif (json := writer.value(formula, kinds)) != NOTHING:
-                options.append(row(opened, self.space, json, self.space, self.end))
-        return either(*options) if options else NOTHING
+                options.append(concatenation(opened, self.space, json, self.space, self.end))
+        return alternation(*options) if options else NOTHING
 
     def _spaced(self, text: str) -> Iterator[Node]:
         for i, part in enumerate(text.split("\n")):
@@ -100,20 +102,18 @@ class Elements(Dialect):
                 automaton, low, high = texts
                 automaton = automaton.intersection(free_of([self.end]))
                 first, last = self._edges(automaton)
-                ways = [("", automaton, "")]
-                if self.lines:  # a line feed at an end is none of the value
-                    ways = [("\n", automaton, "\n"), ("\n", last, ""), ("", first, "\n")]
-                    ways.append(("", first.intersection(last), ""))
+                forms = [("", automaton, "")]
+                if self.lines:  # a line feed at an end is not part of the value
+                    forms = [("\n", automaton, "\n"), ("\n", last, ""), ("", first, "\n")]
+                    forms.append(("", first.intersection(last), ""))
             except TooLargeError as error:
                 raise InvalidGrammarError("schema", f"a string is too large: {error}") from error
-            for before, inner, behind in ways:
+            for before, inner, after in forms:
                 if not inner.is_empty:
-                    yield Concatenation(
-                        (Literal(before), Terminal(inner, low, high), Literal(behind))
-                    )
+                    yield concatenation(before, Terminal(inner, low, high), after)
 
     def _edges(self, automaton: Automaton) -> tuple[Automaton, Automaton]:
-        """Those that do not begin, and those that do not end, with a line feed."""
+        """Return the texts that do not begin, and those that do not end, with a line feed."""
         any_text = r"[\s\S]*"
         begins, ends = (automaton_of(p, True) for p in (rf"\n{any_text}", rf"{any_text}\n"))
         return automaton.difference(begins), automaton.difference(ends)
@@ -127,11 +127,11 @@ def _alike(before: str, between: str, end: str, lines: bool = False) -> Elements
 
 def _deepseek(name: str) -> Elements:
     name = f"\uff5cDSML\uff5c{name}"
-    ways = (_BARE, '" string="true">'), (_REST, '" string="false">')
-    return Elements(before=f'<{name} name="', between=ways, end=f"</{name}>")
+    between = (_BARE, '" string="true">'), (_REST, '" string="false">')
+    return Elements(before=f'<{name} name="', between=between, end=f"</{name}>")
 
 
-STYLES = {  # as xgrammar's structural tags name them
+STYLES = {  # by their names in xgrammar's structural tags
     "qwen_xml": _alike("<parameter=", ">", "</parameter>", lines=True),
     "minimax_xml": _alike('<parameter name="', '">', "</parameter>"),
     "deepseek_xml": _deepseek("parameter"),
@@ -145,7 +145,7 @@ STYLES = {  # as xgrammar's structural tags name them
 }
 
 
-Accepts = Callable[[str, str, Any], bool]  # of a tool, whether an argument may have a value
+Accepts = Callable[[str, str, Any], bool]  # (tool, argument, value): whether the value fits
 
 _FUNCTION = re.compile(r"([^>\s]+)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>")
@@ -157,10 +157,10 @@ _JSON = Dialect()
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """One form. A call begins with `opening`, which is nowhere else in an answer.
+    """One form of calls. A call begins with `opening`, which occurs nowhere else in an answer.
 
-    `write` makes the rest of a call of a tool's name and its arguments, which are written in the
-    form `arguments`. `read` takes a text.
+    `write` returns the rest of a call, given the tool's name and the node of its arguments, which
+    `arguments` writes. `read` parses the text of an answer.
     """
 
     opening: str
@@ -176,7 +176,7 @@ def _hermes(name: str, arguments: Node) -> Node:
 
 
 def _named(name: str, key: str, arguments: Node) -> Node:
-    """The rest of an object with a name and arguments."""
+    """Return the rest of an object with a name and arguments."""
     comma, colon = _JSON.mark(","), _JSON.mark(":")
     return concatenation(f'"{name}"', comma, f'"{key}"', colon, arguments, _JSON.mark("}"))
 
@@ -195,7 +195,10 @@ def _read(
     text: str,
     accepts: Accepts,
 ) -> Answer:
-    """`call` reads one call from behind its `opening`, and says where it ends."""
+    """Return the text and the calls of an answer.
+
+    `call` parses one call after its `opening`, and returns it with the index of its end.
+    """
     content, calls, at = [], [], 0
     while (found := text.find(opening, at)) >= 0:
         content.append(text[at:found])
@@ -208,13 +211,13 @@ def _read(
 def _json_call(
     begun: str, arguments: str, closing: str, text: str, at: int, accepts: Accepts
 ) -> tuple[ToolCall, int]:
-    """An object with a `name` and `arguments`, of which `begun` was in the opening."""
+    """Parse an object with a `name` and `arguments`; the opening contains its beginning `begun`."""
     body = begun + text[at:]
     start = _skip(body, 0)
     try:
         value, end = decoded(body, start)
     except (ValueError, RecursionError) as error:
-        raise _error(text, at, f"no JSON: {error}") from error
+        raise _error(text, at, f"not JSON: {error}") from error
     if not (
         isinstance(value, dict)
         and value.keys() == {"name", arguments}
@@ -242,9 +245,10 @@ def _xml_call(text: str, at: int, accepts: Accepts) -> tuple[ToolCall, int]:
 
 
 def _xml_value(text: str, at: int, accepts: Callable[[Any], bool]) -> tuple[Any, int]:
-    """Strings are bare, the rest is JSON: the schema says which it is. And where its mark ends.
+    """Return the value of a parameter, and the index after its end tag.
 
-    Strings within JSON may hold that mark.
+    Strings are bare, other values are JSON: `accepts` decides between them. Strings within JSON may
+    contain the end tag.
     """
     try:
         value, end = decoded(text, _skip(text, at))

@@ -118,10 +118,7 @@ class Automaton:
         return state in self.final
 
     def shortest(self) -> str | None:
-        """Return a text of the fewest characters, preferably `a`, `0`, `A`, space or `-`.
-
-        None if there is no text.
-        """
+        """Return a text of the fewest characters, readable if possible; None if there is none."""
         texts = {0: ""}
         for state in (work := [0]):  # `work` grows in the loop
             if state in self.final:

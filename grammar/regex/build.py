@@ -229,35 +229,30 @@ def built(node: Node) -> TransitionMachine:
 
 def positions(node: Node) -> int:
     """Return how many characters a pattern has if its repetitions are written out."""
-    return _Sizes().of(node)
+    known: dict[int, int] = {}  # by id()
 
-
-class _Sizes:
-    """Sizes of nodes, computed once each and at least 1: assertions take time, too."""
-
-    def __init__(self):
-        self._known: dict[int, int] = {}
-
-    def of(self, node: Node) -> int:
-        if (known := self._known.get(id(node))) is not None:
-            return known
+    def size_of(node: Node) -> int:
+        if (size := known.get(id(node))) is not None:
+            return size
         match node:
             case Characters():
                 size = 1
             case Literal(text):
                 size = len(text)
             case Concatenation(parts) | Alternation(parts):
-                size = sum(map(self.of, parts))
+                size = sum(map(size_of, parts))
             case Repetition(part, low, high):
-                size = self.of(part) * (max(low, 1) if high is None else high)
+                size = size_of(part) * (max(low, 1) if high is None else high)
             case Terminal(automaton, low, high, Spelling.RAW):
                 size = sum(map(len, automaton.edges)) * max(low, high or 1)
             case Lookahead(part) | Lookbehind(part):
-                size = self.of(part) + 3
+                size = size_of(part) + 3
             case _:
                 raise TypeError(f"{type(node).__name__} is no part of a pattern")
-        self._known[id(node)] = size = max(1, size)
+        known[id(node)] = size = max(1, size)  # assertions take time, too
         return size
+
+    return size_of(node)
 
 
 class _Builder:

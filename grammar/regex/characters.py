@@ -160,10 +160,7 @@ def _script(name: str, value: str) -> Ranges | None:
 
 
 def _matching(one: str) -> Ranges:
-    """Return the characters that a pattern of the `regex` library matches.
-
-    Raises `regex.error`.
-    """
+    """Return the characters that the `regex` library matches by `one`. Raises `regex.error`."""
     found = regex.compile(f"(?:{one})+").finditer(_all_characters())
     return inverted(inverted((run.start(), run.end() - 1) for run in found))
 

@@ -87,10 +87,7 @@ class Repetition(Node):
 
 @dataclass(frozen=True, slots=True)
 class Lookahead(Node):
-    """Assertion that the text after it begins with `part`, or, if not `wanted`, does not.
-
-    It occurs in patterns only, not in rules.
-    """
+    """Assertion, in patterns only, that the text after it begins with `part`, or does not."""
 
     part: Node
     wanted: bool = True
@@ -98,10 +95,7 @@ class Lookahead(Node):
 
 @dataclass(frozen=True, slots=True)
 class Lookbehind(Node):
-    """Assertion that the text before it ends with `part`, or, if not `wanted`, does not.
-
-    It occurs in patterns only, not in rules.
-    """
+    """Assertion, in patterns only, that the text before it ends with `part`, or does not."""
 
     part: Node
     wanted: bool = True
@@ -172,10 +166,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def alphabet(sets: Iterable[Ranges]) -> tuple[list[Ranges], dict[Ranges, list[int]]]:
-    """Return classes of characters that all `sets` treat alike, and the classes of each set.
-
-    The classes of a set are given by their indices.
-    """
+    """Return classes of characters that no set divides, and by set the indices of its classes."""
     distinct = list(dict.fromkeys(sets))
     toggles: dict[int, int] = defaultdict(int)
     for number, ranges in enumerate(distinct):

@@ -6,6 +6,7 @@ triggered tags in structural tags.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import islice
 
 from dlm.grammar.errors import InvalidGrammarError
@@ -149,13 +150,12 @@ def is_nullable(node: Node, rules: set[str]) -> bool:
     return _may_be_empty(node)
 
 
+@dataclass(eq=False, slots=True)
 class _Gate:
     """Counter of the parts of a node that hold; `above` is notified once `needed` parts hold."""
 
-    __slots__ = ("above", "needed")
-
-    def __init__(self, needed: int, above: "_Gate | str"):
-        self.needed, self.above = needed, above
+    needed: int
+    above: "_Gate | str"  # the node around it, or the rule's name
 
 
 def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str]:

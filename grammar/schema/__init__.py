@@ -1,1 +1,1 @@
-"""What a JSON Schema means."""
+"""Translation of JSON Schema into grammar rules."""

@@ -20,7 +20,7 @@ from dlm.grammar.regex.nodes import (
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import Dialect, choice
 from dlm.grammar.schema.documents import Work
-from dlm.grammar.schema.facets import Arrays, Contains
+from dlm.grammar.schema.facets import Arrays, Contains, lesser
 from dlm.grammar.schema.formula import FALSE, Constant, Formula, complement, every, spellings
 
 ValueWriter = Callable[[Formula], Node]  # returns the node of the values that fit a condition
@@ -34,16 +34,13 @@ class TooManyError(Exception):
 
 
 def write_array(arrays: Arrays, value: ValueWriter, dialect: Dialect, rules: Rules) -> Node:
-    """Return the node of the arrays that fit `arrays`, without `unique` and `repeats`.
-
-    Raises `TooManyError`.
-    """
+    """Return arrays that fit all but `unique` and `repeats`. Raises `TooManyError`."""
     low, high = arrays.low, arrays.high
     prefix = list(arrays.prefix)
     if FALSE in prefix:
-        prefix, high = prefix[: prefix.index(FALSE)], _least(high, prefix.index(FALSE))
+        prefix, high = prefix[: prefix.index(FALSE)], lesser(high, prefix.index(FALSE))
     if arrays.rest == FALSE:
-        high = _least(high, len(prefix))
+        high = lesser(high, len(prefix))
     if high is not None and high < low:
         return NOTHING
     if arrays.contains:
@@ -184,10 +181,6 @@ def write_distinct(
         return known[key]
 
     return enclosed("[]", items(0, frozenset()), low == 0, dialect)
-
-
-def _least(one: int | None, other: int) -> int:
-    return other if one is None else min(one, other)
 
 
 class Listing:

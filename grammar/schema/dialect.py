@@ -40,10 +40,7 @@ _DEEPEST = 32  # levels of indentation in the style "pretty"
 
 @RESULTS.remembered
 def spaced(text: str, style: Whitespace, most: int) -> Node:
-    """Return `text`, one of `{ } [ ] , : {} []`, with the white space allowed around it.
-
-    `most` limits the white space as in `_run`.
-    """
+    """Return `text`, one of `{ } [ ] , : {} []`, spaced in a `style`; `most` as in `_run`."""
     if style == "compact" or most == 0:
         return Literal(text)
     if style == "pretty":
@@ -147,11 +144,8 @@ class Dialect:
         return self._quoted(choice(texts))
 
     def _quoted(self, content: Node) -> Node:
-        return Concatenation((self._mark, content, self._mark))
-
-    @cached_property
-    def _mark(self) -> Node:
-        return SpecialToken(frozenset(() if self.quote is None else (self.quote,)))
+        mark = SpecialToken(frozenset(() if self.quote is None else (self.quote,)))
+        return Concatenation((mark, content, mark))
 
 
 def is_bare(name: str) -> bool:

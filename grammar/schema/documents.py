@@ -168,6 +168,11 @@ class Source:
         """Whether the subschema has `keyword`, and its draft knows it."""
         return keyword in self.node and known(self.draft, keyword)
 
+    @property
+    def has_ref_alone(self) -> bool:
+        """Whether all keywords beside a `$ref` are ignored."""
+        return has_ref_alone(self.node, self.draft)
+
 
 class DocumentReader:
     """Reader of one schema, `root`, and the documents that it refers to.

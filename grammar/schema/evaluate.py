@@ -90,22 +90,6 @@ Fits = Callable[[str, str], bool]  # (pattern, text): whether the pattern occurs
 _LOG = logging.getLogger(__name__)
 
 
-class Patterns:
-    """Matcher of patterns for one check: automata if possible, else backtracking."""
-
-    def __init__(self):
-        self._backtracking = Backtracking()
-
-    def fits(self, pattern: str, text: str) -> bool:
-        """Whether the pattern occurs in the text. Raises `TooLongError`."""
-        try:
-            automaton, low, high = bounded(pattern, False)
-        except (InvalidGrammarError, TooLargeError):
-            return self._backtracking.fits(pattern, text)
-        most = len(text) if high is None else high
-        return low <= len(text) <= most and automaton.accepts(text)
-
-
 def pattern_keywords(fits: Fits) -> dict[str, Keyword]:
     """Return the keywords with patterns, matched by `fits`.
 
@@ -179,10 +163,7 @@ def unevaluated_properties(fits: Fits, step: Callable[[], None]) -> Keyword:
 def _applied(
     validator: Any, instance: dict[str, Any], schema: dict[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield the subschemas that apply to `instance` itself and that it fits.
-
-    Each comes with a validator that resolves its references.
-    """
+    """Yield the subschemas that apply to `instance` and that it fits, each with its validator."""
     for word in ("$ref", "$dynamicRef", "$recursiveRef"):
         if word in schema:
             resolver = validator._resolver
@@ -306,8 +287,8 @@ class _Check:
 
     def __init__(self, formats: bool, about: str | None):
         self._steps = self._depth = 0
-        self._fits = Patterns().fits
         self._about = about
+        self._backtracking = Backtracking()
         self._classes: dict[int, Any] = {}  # validator classes by draft
         self._own: dict[str, Keyword] = {
             **pattern_keywords(self._fits),
@@ -369,6 +350,15 @@ class _Check:
                 self._depth -= 1
 
         return errors
+
+    def _fits(self, pattern: str, text: str) -> bool:
+        """Whether the pattern occurs in the text. Raises `TooLongError`."""
+        try:
+            automaton, low, high = bounded(pattern, False)
+        except (InvalidGrammarError, TooLargeError):
+            return self._backtracking.fits(pattern, text)
+        most = len(text) if high is None else high
+        return low <= len(text) <= most and automaton.accepts(text)
 
     def _step(self) -> None:
         self._steps += 1

@@ -71,22 +71,23 @@ TRUE, FALSE = Every(()), Some(())
 
 def every(*parts: Formula) -> Formula:
     """Return the conjunction of `parts`, flattened and simplified."""
-    flat: dict[Formula, None] = {}
-    for part in parts:
-        if part == FALSE:
-            return FALSE
-        flat.update(dict.fromkeys(part.parts if isinstance(part, Every) else (part,)))
-    return next(iter(flat)) if len(flat) == 1 else Every(tuple(flat))
+    return _flat(Every, FALSE, parts)
 
 
 def some(*parts: Formula) -> Formula:
     """Return the disjunction of `parts`, flattened and simplified."""
+    return _flat(Some, TRUE, parts)
+
+
+def _flat(
+    kind: type[Every] | type[Some], absorbing: Formula, parts: tuple[Formula, ...]
+) -> Formula:
     flat: dict[Formula, None] = {}
     for part in parts:
-        if part == TRUE:
-            return TRUE
-        flat.update(dict.fromkeys(part.parts if isinstance(part, Some) else (part,)))
-    return next(iter(flat)) if len(flat) == 1 else Some(tuple(flat))
+        if part == absorbing:
+            return absorbing
+        flat.update(dict.fromkeys(part.parts if isinstance(part, kind) else (part,)))
+    return next(iter(flat)) if len(flat) == 1 else kind(tuple(flat))
 
 
 def complement(formula: Formula) -> Formula:
@@ -101,24 +102,24 @@ def complement(formula: Formula) -> Formula:
         case Conditional(test, then, otherwise):
             return Conditional(test, complement(then), complement(otherwise))
         case ExactlyOne(parts):
-            pairs = (every(one, other) for i, one in enumerate(parts) for other in parts[i + 1 :])
-            return some(every(*map(complement, parts)), *pairs)
+            both = (every(one, other) for i, one in enumerate(parts) for other in parts[i + 1 :])
+            return some(every(*map(complement, parts)), *both)
     raise TypeError(formula)
 
 
-def pairs(formula: Formula) -> int:
+def count_pairs(formula: Formula) -> int:
     """Return how many pairs of alternatives the complement of `formula` contains."""
     match formula:
         case Every(parts) | Some(parts):
-            return sum(map(pairs, parts))
+            return sum(map(count_pairs, parts))
         case ExactlyOne(parts):
-            return len(parts) * (len(parts) - 1) // 2 + sum(map(pairs, parts))
+            return len(parts) * (len(parts) - 1) // 2 + sum(map(count_pairs, parts))
         case Conditional(_, then, otherwise):
-            return pairs(then) + pairs(otherwise)
+            return count_pairs(then) + count_pairs(otherwise)
     return 0
 
 
-def place(formula: Formula) -> str:
+def pointer_of(formula: Formula) -> str:
     """Return the JSON pointer of the first subschema of `formula`; empty if it has none."""
     while not isinstance(formula, Leaf):
         match formula:
@@ -168,10 +169,7 @@ def kind(value: Any) -> str:
 
 
 def exact(number: int | float) -> Fraction | int:
-    """Return the exact value of a number's shortest decimal spelling.
-
-    Raises `InvalidGrammarError` for infinity and NaN.
-    """
+    """Return the exact decimal value. Raises `InvalidGrammarError` for infinity and NaN."""
     if isinstance(number, int):
         return number
     if not math.isfinite(number):
@@ -180,10 +178,7 @@ def exact(number: int | float) -> Fraction | int:
 
 
 def spellings(number: int | float, plain: bool = False) -> tuple[str, ...]:
-    """Return the spellings of a number: as an integer if it is one, and as Python writes it.
-
-    If `plain`, integers are spelled with digits only.
-    """
+    """Return the spellings of a number; if `plain`, integers consist of digits only."""
     if isinstance(number, int):
         return (str(number),)
     if number != int(number) or (abs(number) >= _MOST_WRITTEN_OUT and not plain):
@@ -208,10 +203,7 @@ class Backtracking:
         self._left = _ALL
 
     def fits(self, pattern: str, text: str) -> bool:
-        """Whether the pattern matches a part of the text.
-
-        Raises `TooLongError` if the time is used up or the pattern cannot be compiled.
-        """
+        """Whether the pattern matches a part of the text. Raises `TooLongError`."""
         compiled = _compiled(pattern)
         if compiled is None or self._left <= 0:
             raise TooLongError

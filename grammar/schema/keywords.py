@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.schema.documents import DocumentReader, Source, has_ref_alone, pointer
+from dlm.grammar.schema.documents import DocumentReader, Source, pointer
 from dlm.grammar.schema.facets import (
     EMPTY,
     Alternative,
@@ -94,7 +94,7 @@ class Keywords:
             if source.knows(word):
                 target = self.reader.target(source, word)
                 found.append(TRUE if target.node.keys().isdisjoint(_ASSERTING) else Leaf(target))
-        if alone(source):
+        if source.has_ref_alone:
             return every(*found)
         if "allOf" in node:
             found += [self.formula(part, source) for part in node["allOf"]]
@@ -126,7 +126,7 @@ class Keywords:
     def own(self, source: Source, kind: str, annotate: bool) -> Alternative | None:
         """Return the constraints of the other keywords; None if no value of that type fits."""
         node = source.node
-        if alone(source):
+        if source.has_ref_alone:
             return whole(kind)
         named = types(source)
         integer = named is not None and kind == "number" and "number" not in named
@@ -172,9 +172,7 @@ class Keywords:
         ]
         high = node.get("maxLength")
         return Strings(
-            int(node.get("minLength", 0)),
-            None if high is None else int(high),
-            frozenset(languages),
+            int(node.get("minLength", 0)), None if high is None else int(high), frozenset(languages)
         )
 
     def _arrays(self, source: Source, annotate: bool) -> Arrays:
@@ -252,11 +250,6 @@ class Keywords:
         return objects.both(Objects(evaluated=(*seen, rest is not None)))
 
 
-def alone(source: Source) -> bool:
-    """Whether all keywords of `source` beside its `$ref` are ignored."""
-    return has_ref_alone(source.node, source.draft)
-
-
 def whole(kind: str) -> Alternative:
     """Return the alternative that all values of the type `kind` fit."""
     if kind == "boolean":
@@ -306,7 +299,7 @@ class NegatedKeywords:
 
     def of(self, source: Source, kind: str) -> Iterator[Formula | Alternative]:
         """Yield alternatives of the negated keywords of `source`, without those of `combined`."""
-        if alone(source):
+        if source.has_ref_alone:
             return
         if (named := types(source)) is not None and kind not in named:
             if kind == "number" and "integer" in named:

@@ -154,10 +154,7 @@ _FRACTION = r"(?:\.\d{1,9})?"  # nanoseconds
 
 
 def _leap_second(half: int) -> str:
-    """Return the leap second of a UTC day as a local time in the half hour number `half`.
-
-    Offsets are whole half hours.
-    """
+    """Return the leap second of a UTC day, as local time in the half hour number `half`."""
     east, west = (f"{n % 48 // 2:02}:{n % 2 * 30:02}" for n in (half + 1, 47 - half))
     utc = "Z|" if half == 47 else ""
     local = f"{half // 2:02}:{half % 2 * 30 + 29}"
@@ -286,21 +283,6 @@ _ANY_TEXT = frozenset(  # formats of texts that are not enforced
 )
 
 
-def format_automaton(name: str) -> Automaton | None:
-    """Return the automaton of a format, which does not enforce `format_length`; None if unknown."""
-    return _enforced(name) if name in _PATTERNS else None
-
-
-@lru_cache(maxsize=len(_PATTERNS))
-def _enforced(name: str) -> Automaton:
-    return automaton_of(_PATTERNS[name], whole=True)
-
-
-def format_length(name: str) -> int | None:
-    """Return the maximum number of characters of a format, if its automaton does not count them."""
-    return _LENGTHS.get(name)
-
-
 def is_textual(name: Any) -> bool:
     """Whether a format is known to be about strings, so that it implies that type."""
     return isinstance(name, str) and (name in _PATTERNS or name in _ANY_TEXT)
@@ -343,10 +325,7 @@ class Languages:
         return self._known[word, text] is not None
 
     def _new(self, word: str, text: str, where: str) -> TextLanguage | None:
-        """Return the texts of a pattern or a format; None if it has no automaton.
-
-        Raises `InvalidGrammarError` if `text` is no valid pattern.
-        """
+        """Return the texts; None if they have no automaton. Raises `InvalidGrammarError`."""
         self.work.count(5 + len(text) // 4, where)
         try:
             if word == "pattern":  # even a short pattern may have repetitions with many states
@@ -354,7 +333,7 @@ class Languages:
                 self.work.count(_PROPERTY * len(new), where)
                 self._properties |= new
                 self.work.count(max(0, positions(parse(text, False)) - len(text)), where)
-            return _language(word, text)
+            return bounded(text, False) if word == "pattern" else format_texts(text)
         except TooMuchWorkError:
             raise
         except InvalidGrammarError as error:
@@ -461,14 +440,14 @@ def whole(texts: TextLanguage | None) -> Automaton:
     return automaton.intersection(Automaton.lengths(low, high))
 
 
-def _language(word: str, text: str) -> TextLanguage | None:
-    return bounded(text, False) if word == "pattern" else format_texts(text)
-
-
 def format_texts(name: str) -> TextLanguage | None:
     """Return the texts of a format; None if it is not enforced."""
-    found = format_automaton(name)
-    return found and (found, 0, format_length(name))
+    return (_format_automaton(name), 0, _LENGTHS.get(name)) if name in _PATTERNS else None
+
+
+@lru_cache(maxsize=len(_PATTERNS))
+def _format_automaton(name: str) -> Automaton:
+    return automaton_of(_PATTERNS[name], whole=True)
 
 
 def _fraction(bound: Bound | None) -> tuple[Fraction, bool] | None:

@@ -3,11 +3,9 @@
 The form is disjunctive, with negation pushed inward, so that `not`, `if`, `oneOf`, dependencies and
 unevaluated properties disappear. Parts that become too large or cannot be expressed are dropped and
 recorded in `inexact`: the alternatives never allow less than the schema does. Work is counted.
-`Values` checks a value against alternatives, with the meaning of JSON Schema, which never closes an
-object. Knows no keyword.
+A value is checked with the meaning of JSON Schema, which never closes an object. Knows no keyword.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -47,124 +45,29 @@ from dlm.grammar.schema.formula import (
     Some,
     complement,
     constant,
+    count_pairs,
     every,
     exact,
-    pairs,
-    place,
+    pointer_of,
 )
-from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, alone, whole
+from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, whole
 from dlm.grammar.schema.languages import Languages, most_characters
 
 MOST_TRIED = 64  # listed values of an alternative that are checked one by one
-
-
-class Values(ABC):
-    """Checker of values against the alternatives of conditions."""
-
-    def __init__(self, languages: Languages, work: Work):
-        self.languages, self.work = languages, work
-        self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
-
-    @abstractmethod
-    def shapes(self, formula: Formula, kind: str) -> tuple[Alternative, ...]:
-        """Return the alternatives of `formula` for values of the type `kind`."""
-
-    def property(self, clause: Clause, name: str) -> Formula:
-        """Return the condition that `clause` puts on the value of the property `name`.
-
-        If regex engines disagree whether a pattern matches the name, both cases have to hold.
-        """
-        parts = [value for key, value in clause.properties if key == name]
-        doubtful = []
-        for pattern, value in clause.patterns:
-            if self.languages.of("pattern", pattern).accepts(name):
-                parts.append(value)
-            elif not self.languages.of("pattern", pattern, False).accepts(name):
-                doubtful.append(value)
-        return every(*(parts or (clause.rest,)), *doubtful)
-
-    def value_of(self, objects: Objects, name: str) -> Formula:
-        """Return the condition on the property `name`; FALSE if the property is not allowed."""
-        if not all(self.admits(key, constant(name)) for key in objects.names):
-            return FALSE
-        return every(*(self.property(clause, name) for clause in objects.clauses))
-
-    def admits(self, formula: Formula, value: Constant) -> bool:
-        """Whether `value` fits `formula`."""
-        return formula == TRUE or any(
-            self.admits_shape(shape, value) for shape in self.shapes(formula, value.kind)
-        )
-
-    def admits_shape(self, shape: Alternative, value: Constant) -> bool:
-        """Whether `value` fits `shape`."""
-        listed = shape.values is None or value in self._set(shape.values)
-        return listed and self.admits_facets(shape.facets, value)
-
-    def _set(self, values: tuple[Constant, ...]) -> Collection[Constant]:
-        if len(values) <= MOST_TRIED:
-            return values
-        if id(values) not in self._sets:
-            self._sets[id(values)] = values, frozenset(values)  # kept alive: its id() stays unique
-        return self._sets[id(values)][1]
-
-    def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
-        """Whether `value`, of the type of `facets`, fits them."""
-        self.work.count(1 + len(value.parts) // 16, "")
-        match facets:
-            case Strings():
-                return facets == EMPTY["string"] or self.languages.admits(facets, value.value)
-            case Numbers():
-                return facets == EMPTY["number"] or facets.admits(exact(value.value))
-            case Arrays():
-                return self._admits_array(facets, value.parts)
-            case Objects():
-                return self._admits_object(facets, dict(zip(value.value, value.parts, strict=True)))
-        return True
-
-    def _admits_array(self, arrays: Arrays, items: tuple[Constant, ...]) -> bool:
-        repeated = len(set(items)) < len(items)
-        if len(items) < arrays.low or (arrays.high is not None and len(items) > arrays.high):
-            return False
-        if (arrays.unique and repeated) or (arrays.repeats and not repeated):
-            return False
-        for wanted in arrays.contains:
-            number = sum(self.admits(wanted.item, item) for item in items[wanted.start :])
-            if number < wanted.low or (wanted.high is not None and number > wanted.high):
-                return False
-        return all(self.admits(arrays.item(i), item) for i, item in enumerate(items))
-
-    def _admits_object(self, objects: Objects, parts: dict[str, Constant]) -> bool:
-        if len(parts) < objects.low or (objects.high is not None and len(parts) > objects.high):
-            return False
-        return (
-            all(name in parts for name in objects.required)
-            and all(self.admits(self.value_of(objects, n), part) for n, part in parts.items())
-            and all(
-                any(self._names(keys, n) and self.admits(f, part) for n, part in parts.items())
-                for keys, f in objects.some
-            )
-        )
-
-    def _names(self, keys: Automaton | Formula, name: str) -> bool:
-        if isinstance(keys, Formula):
-            return self.admits(keys, constant(name))
-        return keys.accepts(name)
-
-
 _UNEVALUATED = {"object": "unevaluatedProperties", "array": "unevaluatedItems"}
 _MOST_SHAPES = 256  # of one condition
 _MOST_COMBINED = 5  # schemas of one `anyOf` that are combined in all ways
 _DEEPEST_LOOK = 6  # nested conditions whose satisfiability is examined
 
 
-class NormalForm(Values):
+class NormalForm:
     """Alternatives of conditions, computed once each.
 
     `closed`: objects have only the properties that the schema names, unless it allows others.
     """
 
     def __init__(self, keywords: Keywords, languages: Languages, work: Work, closed: bool):
-        super().__init__(languages, work)
+        self.languages, self.work = languages, work
         self.inexact: dict[str, str] = {}
         self._keywords, self._closed = keywords, closed
         self._negated = NegatedKeywords(keywords)
@@ -172,6 +75,7 @@ class NormalForm(Values):
         self._reading: set[tuple[Formula, str, bool]] = set()
         self._possible: dict[Formula, bool] = {}
         self._deep = 0
+        self._sets: dict[int, tuple[tuple[Constant, ...], frozenset[Constant]]] = {}
 
     def shapes(self, formula: Formula, kind: str, annotate: bool = False) -> Shapes:
         """Return the alternatives of `formula` for values of the type `kind`.
@@ -182,9 +86,8 @@ class NormalForm(Values):
         key = formula, kind, annotate
         if key not in self._known:
             if key in self._reading:
-                raise InvalidGrammarError(
-                    "JSON schema", "it refers to itself, for the same value", place(formula) or "/"
-                )
+                reason = "it refers to itself, for the same value"
+                raise InvalidGrammarError("JSON schema", reason, pointer_of(formula) or "/")
             self._reading.add(key)
             self.work.count(1, "")
             try:
@@ -226,7 +129,7 @@ class NormalForm(Values):
     def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source = leaf.source
         word, rest = _UNEVALUATED.get(kind, ""), None
-        if word and source.knows(word) and not alone(source):
+        if word and source.knows(word) and not source.has_ref_alone:
             rest = self._keywords.formula(source.node[word], source)
         noted = annotate or (rest is not None and rest != TRUE)
         own = self._keywords.own(source, kind, noted)
@@ -243,11 +146,16 @@ class NormalForm(Values):
     def _negative(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source, found = leaf.source, []
         combined = self._keywords.combined(source, kind)
-        self.work.count(pairs(combined) // 2, source.where)
+        self.work.count(count_pairs(combined) // 2, source.where)
         for part in (complement(combined), *self._negated.of(source, kind)):
             found += [part] if isinstance(part, Alternative) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind, "")
-        if word and source.knows(word) and source.node[word] is not True and not alone(source):
+        if (
+            word
+            and source.knows(word)
+            and source.node[word] is not True
+            and not source.has_ref_alone
+        ):
             self.inexact[f"{source.where}/{word}"] = "its opposite cannot be enforced"
             return (whole(kind),)
         return found
@@ -313,7 +221,7 @@ class NormalForm(Values):
         """Return the values that the property `name` may have; None if they are not listed."""
         if not isinstance(shape.facets, Objects):
             return None
-        found = [self.listed(self.property(clause, name)) for clause in shape.facets.clauses]
+        found = [self.listed(self.property_of(clause, name)) for clause in shape.facets.clauses]
         known = [values for values in found if values is not None]
         return frozenset.intersection(*known) if known else None
 
@@ -355,15 +263,15 @@ class NormalForm(Values):
         If they are too many, return `ones` and record the pointer of `why` in `inexact`.
         """
         if len(ones) * len(others) > _MOST_SHAPES * 4:
-            self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
+            self.inexact[pointer_of(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
         weight = max(map(weight_of, ones), default=0) + max(map(weight_of, others), default=0)
-        self.work.count(len(ones) * len(others) * (1 + weight), place(why))
+        self.work.count(len(ones) * len(others) * (1 + weight), pointer_of(why))
         found = [one.both(other) for one in ones for other in others]
         if len(found) > 1:
             found = [shape for shape in dict.fromkeys(found) if self.fits_some(shape)]
         if len(found) > _MOST_SHAPES:
-            self.inexact[place(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
+            self.inexact[pointer_of(why)] = f"it makes more than {_MOST_SHAPES} alternatives"
             return ones
         return found
 
@@ -409,6 +317,87 @@ class NormalForm(Values):
             return all(self.possible(self.value_of(facets, name)) for name in facets.required)
         return True
 
+    def property_of(self, clause: Clause, name: str) -> Formula:
+        """Return the condition that `clause` puts on the value of the property `name`.
+
+        If regex engines disagree whether a pattern matches the name, both cases have to hold.
+        """
+        parts = [value for key, value in clause.properties if key == name]
+        doubtful = []
+        for pattern, value in clause.patterns:
+            if self.languages.of("pattern", pattern).accepts(name):
+                parts.append(value)
+            elif not self.languages.of("pattern", pattern, False).accepts(name):
+                doubtful.append(value)
+        return every(*(parts or (clause.rest,)), *doubtful)
+
+    def value_of(self, objects: Objects, name: str) -> Formula:
+        """Return the condition on the property `name`; FALSE if the property is not allowed."""
+        if not all(self.admits(key, constant(name)) for key in objects.names):
+            return FALSE
+        return every(*(self.property_of(clause, name) for clause in objects.clauses))
+
+    def admits(self, formula: Formula, value: Constant) -> bool:
+        """Whether `value` fits `formula`."""
+        return formula == TRUE or any(
+            self.admits_shape(shape, value) for shape in self.shapes(formula, value.kind)
+        )
+
+    def admits_shape(self, shape: Alternative, value: Constant) -> bool:
+        """Whether `value` fits `shape`."""
+        listed = shape.values is None or value in self._set(shape.values)
+        return listed and self.admits_facets(shape.facets, value)
+
+    def _set(self, values: tuple[Constant, ...]) -> Collection[Constant]:
+        if len(values) <= MOST_TRIED:
+            return values
+        if id(values) not in self._sets:
+            self._sets[id(values)] = values, frozenset(values)  # kept alive: its id() stays unique
+        return self._sets[id(values)][1]
+
+    def admits_facets(self, facets: Facets | None, value: Constant) -> bool:
+        """Whether `value`, of the type of `facets`, fits them."""
+        self.work.count(1 + len(value.parts) // 16, "")
+        match facets:
+            case Strings():
+                return facets == EMPTY["string"] or self.languages.admits(facets, value.value)
+            case Numbers():
+                return facets == EMPTY["number"] or facets.admits(exact(value.value))
+            case Arrays():
+                return self._admits_array(facets, value.parts)
+            case Objects():
+                return self._admits_object(facets, dict(zip(value.value, value.parts, strict=True)))
+        return True
+
+    def _admits_array(self, arrays: Arrays, items: tuple[Constant, ...]) -> bool:
+        repeated = len(set(items)) < len(items)
+        if len(items) < arrays.low or (arrays.high is not None and len(items) > arrays.high):
+            return False
+        if (arrays.unique and repeated) or (arrays.repeats and not repeated):
+            return False
+        for wanted in arrays.contains:
+            number = sum(self.admits(wanted.item, item) for item in items[wanted.start :])
+            if number < wanted.low or (wanted.high is not None and number > wanted.high):
+                return False
+        return all(self.admits(arrays.item(i), item) for i, item in enumerate(items))
+
+    def _admits_object(self, objects: Objects, parts: dict[str, Constant]) -> bool:
+        if len(parts) < objects.low or (objects.high is not None and len(parts) > objects.high):
+            return False
+        return (
+            all(name in parts for name in objects.required)
+            and all(self.admits(self.value_of(objects, n), part) for n, part in parts.items())
+            and all(
+                any(self._admits_key(keys, n) and self.admits(f, part) for n, part in parts.items())
+                for keys, f in objects.some
+            )
+        )
+
+    def _admits_key(self, keys: Automaton | Formula, name: str) -> bool:
+        if isinstance(keys, Formula):
+            return self.admits(keys, constant(name))
+        return keys.accepts(name)
+
 
 def unsatisfiable_at(
     formula: Formula, normal: NormalForm, shapes: Callable[[Formula, str], Shapes]
@@ -425,7 +414,7 @@ def unsatisfiable_at(
             if part not in (FALSE, *seen) and not any(map(normal.fits_some, found)):
                 formula = part
                 break
-    return place(formula)
+    return pointer_of(formula)
 
 
 def _required(

@@ -23,7 +23,7 @@ from dlm.grammar.schema.arrays import (
 )
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.facets import Objects
-from dlm.grammar.schema.formula import FALSE, Formula, every, place
+from dlm.grammar.schema.formula import FALSE, Formula, every, pointer_of
 from dlm.grammar.schema.normal import NormalForm
 
 _MOST_KEYS = 16  # a pattern with no more texts than these is treated as named properties
@@ -198,10 +198,7 @@ class ObjectWriter:
         self.few_keys = self.repeats and any(member.keys.has_dead_ends for member in self._unnamed)
 
     def write(self) -> Node:
-        """Return the node of the object; `NOTHING` if there are too few keys.
-
-        Raises `TooManyError`.
-        """
+        """Return the object; `NOTHING` if there are too few keys. Raises `TooManyError`."""
         named, everything = self.members.named, (1 << len(self.members.needed)) - 1
         if not self._has_enough_keys():
             return NOTHING
@@ -303,9 +300,8 @@ class ObjectWriter:
             try:
                 key = self.dialect.key(member.name) if member.name is not None else None
             except InvalidGrammarError as error:
-                raise InvalidGrammarError(
-                    "JSON schema", error.reason, place(member.value)
-                ) from error
+                where = pointer_of(member.value)
+                raise InvalidGrammarError("JSON schema", error.reason, where) from error
             key = key or self.dialect.free_key(member.keys)
             node = concatenation(key, self.dialect.mark(":"), self.value(member.value))
             self._nodes[member] = node

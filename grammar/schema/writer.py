@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import comb
 from sys import maxsize
 from typing import Any, cast
@@ -9,13 +10,7 @@ from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.regex.nodes import (
-    NOTHING,
-    Literal,
-    Node,
-    Reference,
-    Terminal,
-)
+from dlm.grammar.regex.nodes import NOTHING, Literal, Node, Reference, Terminal
 from dlm.grammar.rules.analysis import without_endless
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import (
@@ -29,7 +24,7 @@ from dlm.grammar.schema.arrays import (
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work, without_nulls
 from dlm.grammar.schema.facets import KINDS, Alternative, Arrays, Numbers, Objects, Strings
-from dlm.grammar.schema.formula import FALSE, Constant, Formula, place
+from dlm.grammar.schema.formula import FALSE, Constant, Formula, pointer_of
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, TextLanguage, most_characters, whole
 from dlm.grammar.schema.normal import NormalForm, unsatisfiable_at
@@ -109,7 +104,7 @@ def write(
     inexact = tuple(sorted((normal.inexact | writer.inexact | languages.inexact).items()))
     if inexact and unenforced == "refuse":
         (first, reason), *others = inexact
-        more = [f"{place or '/'}: {why}" for place, why in others[: _MOST_LISTED - 1]]
+        more = [f"{where or '/'}: {why}" for where, why in others[: _MOST_LISTED - 1]]
         more += ["..."] * (len(others) >= _MOST_LISTED)
         reasons = "; ".join([reason, *more])
         raise InvalidGrammarError("JSON schema", f"{reasons}. {_ADVICE}", first or "/")
@@ -152,7 +147,7 @@ class Writer:
             reference, shapes, formula = self._waiting.pop()
             options = [self._shape(shape, formula) for shape in shapes]
             self._rules.define(reference, either(options))
-            self._normal.work.count(len(self._rules.nodes) - added, place(formula))
+            self._normal.work.count(len(self._rules.nodes) - added, pointer_of(formula))
             added = len(self._rules.nodes)
         return without_endless(self._rules, node, before)
 
@@ -199,7 +194,7 @@ class Writer:
                 case Objects():
                     return self.members(facets, self.value, self._dialect)
         except (TooLargeError, TooManyError) as error:
-            self.inexact[place(formula)] = _REASONS[type(error)]
+            self.inexact[pointer_of(formula)] = _REASONS[type(error)]
         return self._wider(facets)
 
     def _number(self, numbers: Numbers) -> Node:
@@ -220,7 +215,7 @@ class Writer:
 
     def _array(self, arrays: Arrays, formula: Formula) -> Node:
         if arrays.repeats:
-            self.inexact[f"{place(formula)}/uniqueItems"] = (
+            self.inexact[f"{pointer_of(formula)}/uniqueItems"] = (
                 "uniqueItems: that two items are equal cannot be enforced"
             )
         if not arrays.unique or (arrays.high is not None and arrays.high < 2):
@@ -246,7 +241,7 @@ class Writer:
             arrays = replace(arrays, high=high)
         node = write_array(arrays, self.value, self._dialect, self._rules)
         if not self._whole:
-            self.inexact[f"{place(formula)}/uniqueItems"] = (
+            self.inexact[f"{pointer_of(formula)}/uniqueItems"] = (
                 "uniqueItems cannot be enforced within other text: its items may repeat"
             )
             return node
@@ -255,10 +250,7 @@ class Writer:
         return rule
 
     def _columns(self, arrays: Arrays) -> list[list[Constant]] | None:
-        """Return the values that each item may have; the last list is that of all further items.
-
-        None if an item's values are not listed.
-        """
+        """Return the values of each item, the last list for all others; None if not listed."""
         found = []
         for item in (*arrays.prefix, arrays.rest):
             listed = self._normal.listed(item)
@@ -302,14 +294,8 @@ class Writer:
 
     def _keys(self, formula: Formula) -> Automaton:
         """Return the automaton of the strings that fit `formula`."""
-        found = Automaton.NONE
-        for shape in self._normal.shapes(formula, "string"):
-            if shape.values is not None:
-                fitting = [v.value for v in shape.values if self._normal.admits_shape(shape, v)]
-                found = found.union(Automaton.words(fitting))
-            elif isinstance(shape.facets, Strings):
-                found = found.union(whole(self._normal.languages.texts(shape.facets)))
-        return found
+        languages = (self.texts(shape) for shape in self._normal.shapes(formula, "string"))
+        return reduce(Automaton.union, map(whole, languages), Automaton.NONE)
 
 
 FormWriter = Callable[[Writer, Formula], Node]  # writes the whole value in a form of its own

@@ -93,12 +93,12 @@ def test_arguments_that_do_not_fit_are_refused_both_ways(format, write):
 @pytest.mark.parametrize(
     ("format", "text", "problem"),
     [
-        ("hermes", "<tool_call>\n", "no JSON"),
+        ("hermes", "<tool_call>\n", "not JSON"),
         ("hermes", '<tool_call>{"name": "now"}</tool_call>', "not an object of a name"),
         ("hermes", '<tool_call>{"name": 3, "arguments": {}}</tool_call>', "not an object of"),
         ("hermes", '<tool_call>{"name": "now", "arguments": {}}', "</tool_call> is missing"),
         ("hermes", '<tool_call>{"name": "now", "arguments": "{}"}</tool_call>', "not an object of"),
-        ("llama", '{"name": "now"', "no JSON"),
+        ("llama", '{"name": "now"', "not JSON"),
         ("llama", '{"name": "now", "arguments": {}}', "not an object of a name and parameters"),
         ("qwen3_coder", "<tool_call>\n<function=", "a function's name is missing"),
         ("qwen3_coder", "<tool_call>\n<function=now>\n<parameter=a>\n3", "</parameter> is missing"),

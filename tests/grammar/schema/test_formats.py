@@ -27,13 +27,12 @@ from pydantic import (
 
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.reader import read
-from dlm.grammar.schema.languages import format_automaton, format_length
+from dlm.grammar.schema.languages import format_texts
 
 
 def fits(name: str, text: str) -> bool:
-    automaton = format_automaton(name)
-    assert automaton is not None
-    return automaton.accepts(text) and len(text) <= (format_length(name) or len(text))
+    automaton, low, high = format_texts(name)
+    return automaton.accepts(text) and low <= len(text) <= (high or len(text))
 
 
 @given(st.dates())
@@ -172,7 +171,7 @@ def test_a_format_tells_what_it_means(name, accepted, refused):
 
 
 def test_a_format_meets_lengths_and_patterns():
-    email = format_automaton("email")
+    email, *_ = format_texts("email")
     short = email.intersection(Automaton.lengths(0, 6))
     assert short.accepts("a@b.cd")
     assert not short.accepts("a@b.cde")
@@ -180,9 +179,9 @@ def test_a_format_meets_lengths_and_patterns():
 
 
 def test_other_formats_assert_nothing():
-    assert format_automaton("idn-hostname") is None
-    assert format_automaton("colour") is None
-    assert format_automaton("password") is None
+    assert format_texts("idn-hostname") is None
+    assert format_texts("colour") is None
+    assert format_texts("password") is None
 
 
 UUID_OF = "2eb8aa08-aa98-{}1ea-{}4aa-73b441d16380"
@@ -220,13 +219,13 @@ FORMATS = {
 
 
 def test_every_format_of_pydantic_is_enforced():
-    assert [name for name in FORMATS.values() if format_automaton(name) is None] == []
+    assert [name for name in FORMATS.values() if format_texts(name) is None] == []
     assert [name for name in FORMATS.values() if fits(name, "no such thing")] == ["regex"]
 
 
 @pytest.mark.parametrize("field", FORMATS)
 def test_what_a_format_of_pydantic_accepts_is_a_value_of_its_type(field: str):
-    automaton = format_automaton(FORMATS[field])
+    automaton, *_ = format_texts(FORMATS[field])
     choose, good = random.Random(field), 0
     for _ in range(300):
         if (text := walked(automaton, choose)) is None:
@@ -263,7 +262,7 @@ def walked(automaton: Automaton, choose: random.Random, most: int = 60) -> str |
 
 @pytest.mark.parametrize("name", ["regex", "json-string"])
 def test_notations_within_strings_are_what_their_readers_read(name: str):
-    automaton, choose = format_automaton(name), random.Random(name)
+    (automaton, *_), choose = format_texts(name), random.Random(name)
     texts = {walked(automaton, choose, 200) for _ in range(2000)} - {None}
     assert len(texts) > 200
     for text in texts:
