@@ -103,7 +103,7 @@ class Automaton:
 
     @property
     def has_dead_ends(self) -> bool:
-        """Whether some text has no longer continuation: a state has no edges."""
+        """Whether some text cannot be continued: a state has no edges."""
         return not all(self.edges)
 
     def accepts(self, text: str) -> bool:

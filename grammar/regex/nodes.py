@@ -64,14 +64,14 @@ class Reference(Node):
 
 @dataclass(frozen=True, slots=True)
 class Concatenation(Node):
-    """All `parts` in order; without parts, the empty text."""
+    """Sequence of `parts`; without parts, the empty text."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternation(Node):
-    """One of `options`; without options, nothing matches."""
+    """Choice of one of `options`; without options, nothing matches."""
 
     options: tuple[Node, ...]
 
@@ -190,7 +190,7 @@ _left: ContextVar[list[int] | None] = ContextVar("left", default=None)
 
 
 class TooMuchEffortError(Exception):
-    """The limit of `at_most` is exceeded; the pattern itself may be valid."""
+    """Effort beyond the limit of `at_most`; the pattern itself may be valid."""
 
 
 @contextmanager

@@ -29,7 +29,7 @@ Keyword = Callable[[Any, Any, Any, Any], Errors | None]
 
 
 def older(rules: Mapping[str, Keyword], draft: int) -> dict[str, Keyword]:
-    """Return the keywords of older drafts that `draft` knows, to replace some of its `rules`."""
+    """Return keywords of older drafts that `draft` knows, which replace some of its `rules`."""
     found = {
         "items": _items(rules["items"]),
         "additionalItems": _additional_items,

@@ -64,7 +64,7 @@ def _ipv4_network(prefix: int) -> str:
 
 
 def _group_of(bits: int) -> str:
-    """Return a group in which only the first `bits` of 16 may be set; leading zeros are allowed."""
+    """Return a pattern of groups in which only the first `bits` of 16 may be set."""
     zeros, bits_left = divmod(16 - bits, 4)
     digits = "".join(f"{d:x}{d:X}" if d > 9 else str(d) for d in range(0, 16, 1 << bits_left))
     options = ["0{1,4}"]
@@ -74,7 +74,7 @@ def _group_of(bits: int) -> str:
 
 
 def _ipv6_network(prefix: int) -> str:
-    """Return networks with that prefix, the zeros after it written as `::`."""
+    """Return a pattern of networks with that prefix; zeros after it are written as `::`."""
     full, bits = divmod(prefix, 16)
     if full == 8:
         return rf"(?:{IPV6})/128"
@@ -117,13 +117,13 @@ _CLASS_PLAIN = r"[^\\\[\]^&~|\-\u0000-\u001F\u007F-\u009F]"
 
 
 def _ranges() -> str:
-    """Return ranges of a class that begin at 0, a or A, or end at 9, z or Z."""
+    """Return a pattern of ranges that begin at 0, a or A, or end at 9, z or Z."""
     spans = (f"{low}-[{low}-{high}]|[{low}-{high}]-{high}" for low, high in ("09", "az", "AZ"))
     return "|".join(spans)
 
 
 def _quantifier() -> str:
-    """Return quantifiers whose two counts are in order: single digits, or the second is longer."""
+    """Return a pattern of quantifiers whose two counts are in order."""
     pairs = "|".join(f"{low},[{low}-9]" for low in range(10))
     counts = rf"\d{{1,3}},?|{pairs}|\d,[1-9]\d{{1,2}}|[1-9]\d,[1-9]\d\d"
     return rf"(?:(?:[*+?]|\{{(?:{counts})\}})\??)?"
@@ -154,7 +154,7 @@ _FRACTION = r"(?:\.\d{1,9})?"  # nanoseconds
 
 
 def _leap_second(half: int) -> str:
-    """Return the leap second of a UTC day, as local time in the half hour number `half`."""
+    """Return a pattern of the leap second of a UTC day, local time in half hour `half`."""
     east, west = (f"{n % 48 // 2:02}:{n % 2 * 30:02}" for n in (half + 1, 47 - half))
     utc = "Z|" if half == 47 else ""
     local = f"{half // 2:02}:{half % 2 * 30 + 29}"
@@ -179,7 +179,7 @@ _WIDE_LABEL = rf"[{_WIDE}](?:[{_WIDE}\p{{M}}\-]*[{_WIDE}\p{{M}}])?"
 
 
 def _email(atom: str, quoted: str, label: str) -> str:
-    """Return email addresses (RFC 5321 without comments, RFC 6531)."""
+    """Return a pattern of email addresses (RFC 5321 without comments, RFC 6531)."""
     local = rf'(?:{atom}(?:\.{atom})*|"(?:{quoted}|\\[ -~])*")'
     return rf"{local}@(?:{label}(?:\.{label})*|\[(?:{IPV4}|IPv6:(?:{IPV6}))\])"
 
@@ -195,7 +195,7 @@ _PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
 
 
 def _uri(more: str = "", private: str = "", relative: bool = False) -> str:
-    """Return URIs (RFC 3986), or, with `more` and `private` characters, IRIs (RFC 3987)."""
+    """Return a pattern of URIs (RFC 3986), or, with `more` characters, of IRIs (RFC 3987)."""
     free = rf"A-Za-z0-9\-._~{more}"
 
     def run(others: str) -> str:
@@ -214,7 +214,7 @@ def _uri(more: str = "", private: str = "", relative: bool = False) -> str:
 
 
 def _multi_host_uri() -> str:
-    """Return URLs like pydantic's `MultiHostUrl`: `postgresql://user@a:1,b:2/c`."""
+    """Return a pattern of pydantic's `MultiHostUrl`: `postgresql://user@a:1,b:2/c`."""
     free = rf"[A-Za-z0-9\-._~!$&'()*+;=]|{_ESCAPE}"
     host = rf"(?:(?:{free})+|\[(?:{IPV6})\])(?::\d{{1,4}})?"
     rest = rf"(?:/(?:[:@,]|{free})*)*(?:\?(?:[:@/?,]|{free})*)?(?:#(?:[:@/?,]|{free})*)?"
@@ -222,14 +222,14 @@ def _multi_host_uri() -> str:
 
 
 def _uuid(version: str = "") -> str:
-    """Return UUIDs of any version, or of one `version` of RFC 9562."""
+    """Return a pattern of UUIDs of any version, or of one `version` of RFC 9562."""
     if not version:
         return rf"{HEX}{{8}}(?:-{HEX}{{4}}){{3}}-{HEX}{{12}}"
     return rf"{HEX}{{8}}-{HEX}{{4}}-{version}{HEX}{{3}}-[89ABab]{HEX}{{3}}-{HEX}{{12}}"
 
 
 def _base64(others: str) -> str:
-    """Return padded base64 (RFC 4648); `others` are the last two of the 64 characters."""
+    """Return a pattern of padded base64 (RFC 4648); `others` are the last two characters."""
     any_ = rf"[A-Za-z0-9{others}]"
     return rf"(?:{any_}{{4}})*(?:{any_}[AQgw]==|{any_}{{2}}[AEIMQUYcgkosw048]=)?"
 

@@ -92,7 +92,7 @@ class _Comparison:
     """Digit by digit comparison of a number with a bound."""
 
     def __init__(self, bound: FractionBound | None, side: int):
-        """`side` is 1 for a lower bound, -1 for an upper one."""
+        """Compare with `bound`; `side` is 1 for a lower bound and -1 for an upper one."""
         value, self._allowed = bound or (Fraction(0), True)
         self._side = side if bound else 0
         self._digits = [int(digit) for digit in str(floor(value))]

@@ -224,7 +224,7 @@ class ObjectWriter:
         return None in words or len(self.members.named) + len(known) >= self.low
 
     def _ends(self, at: int, count: int, needed: int) -> bool:
-        """Whether the object may end: see `_rest` for the parameters."""
+        """Whether the object may end; the parameters are those of `_rest`."""
         return at >= self._optional_from and not needed and count >= self.low
 
     def _rest(self, at: int, count: int, needed: int) -> Node:
