@@ -306,11 +306,11 @@ class _Builder:
                 position = self._position(ranges)
                 return position, position, False
             case Literal(text):
-                return self._row(self._add(Characters(((ord(c), ord(c)),))) for c in text)
+                return self._concatenation(self._add(Characters(((ord(c), ord(c)),))) for c in text)
             case Concatenation(parts):
-                return self._row(map(self._add, parts))
+                return self._concatenation(map(self._add, parts))
             case Alternation(options):
-                return self._either(options)
+                return self._alternation(options)
             case Repetition(part, low, high):
                 return self._repeat(part, low, high)
             case Terminal(automaton, low, high):
@@ -349,7 +349,7 @@ class _Builder:
         for position in bits(ends):
             self._follow[position] |= begins
 
-    def _row(self, parts: Iterable[Part]) -> Part:
+    def _concatenation(self, parts: Iterable[Part]) -> Part:
         begins, ends, empty = 0, 0, True
         for first, last, passable in parts:
             self._link(ends, first)
@@ -358,7 +358,7 @@ class _Builder:
             empty &= passable
         return begins, ends, empty
 
-    def _either(self, options: tuple[Node, ...]) -> Part:
+    def _alternation(self, options: tuple[Node, ...]) -> Part:
         texts = [option.text for option in options if isinstance(option, Literal)]
         if len(texts) >= _MANY_WORDS:
             parts = [self._join(*words(texts))]

@@ -110,9 +110,9 @@ class _Folding:
             case Reference(name):
                 return self._regular.get(name, node)
             case Concatenation(parts):
-                return self._row([self._fold(part) for part in parts])
+                return self._concatenation([self._fold(part) for part in parts])
             case Alternation(options):
-                return self._either([self._fold(option) for option in options])
+                return self._alternation([self._fold(option) for option in options])
             case Repetition():
                 return self._repeated(node)
         return node
@@ -133,7 +133,7 @@ class _Folding:
             return Terminal(Automaton.of(Repetition(part)), low, high)
         return self._terminal(node) or node
 
-    def _row(self, parts: list[Node]) -> Node:
+    def _concatenation(self, parts: list[Node]) -> Node:
         """Return the concatenation of `parts`, with neighbours that are regular joined."""
         flat: list[Node] = []
         for part in parts:
@@ -151,7 +151,7 @@ class _Folding:
             start = max(end, start + 1)
         return concatenation(*made) if made else Literal("")
 
-    def _either(self, options: list[Node]) -> Node:
+    def _alternation(self, options: list[Node]) -> Node:
         flat: dict[Node, None] = {}
         for option in options:
             for inner in option.options if isinstance(option, Alternation) else (option,):

@@ -216,7 +216,7 @@ class Listing:
             options.append(self._dialect.words(tuple(texts)))
         if others:
             options.append(choice(tuple(dict.fromkeys(others))))
-        return either(options)
+        return alternation_of(options)
 
     def _structure(self, value: Constant) -> Node:
         if id(value) not in self._structures:
@@ -239,7 +239,7 @@ class Listing:
         return concatenation(self._dialect.mark("{"), *parts, self._dialect.mark("}"))
 
 
-def either(options: list[Node]) -> Node:
+def alternation_of(options: list[Node]) -> Node:
     """Return the alternation of `options` without repetitions; `NOTHING` if there are none."""
     kept = [option for option in dict.fromkeys(options) if option != NOTHING]
     return alternation(*kept) if kept else NOTHING

@@ -50,7 +50,7 @@ IPV4_INTERFACE = rf"{IPV4}(?:/(?:[12]?\d|3[0-2]))?"
 IPV6_INTERFACE = rf"(?:{IPV6})(?:/(?:[1-9]?\d|1[01]\d|12[0-8]))?"
 
 
-def _either(options: list[str]) -> str:
+def _alternation(options: list[str]) -> str:
     return f"(?:{'|'.join(options)})"
 
 
@@ -58,7 +58,7 @@ def _ipv4_network(prefix: int) -> str:
     full, bits = divmod(prefix, 8)
     parts = [_BYTE] * full
     if full < 4:
-        parts.append(_either([str(byte) for byte in range(0, 256, 1 << 8 - bits)]))
+        parts.append(_alternation([str(byte) for byte in range(0, 256, 1 << 8 - bits)]))
     parts += ["0"] * (4 - len(parts))
     return r"\.".join(parts) + f"/{prefix}"
 
@@ -70,7 +70,7 @@ def _group_of(bits: int) -> str:
     options = ["0{1,4}"]
     for length in range(zeros + 1, 5):
         options.append(rf"{HEX}{{{length - zeros - 1}}}[{digits}]0{{{zeros}}}")
-    return _either(options)
+    return _alternation(options)
 
 
 def _ipv6_network(prefix: int) -> str:
@@ -82,7 +82,7 @@ def _ipv6_network(prefix: int) -> str:
     if full == 7:
         return rf"{_PAIR}{{7}}{last}/{prefix}"
     shorter = [rf"{_PAIR}{{0,{full - 1}}}{_GROUP}"] if full else []
-    return _either(["", *shorter, rf"{_PAIR}{{{full}}}{last}"]) + f"::/{prefix}"
+    return _alternation(["", *shorter, rf"{_PAIR}{{{full}}}{last}"]) + f"::/{prefix}"
 
 
 IPV4_NETWORK = "|".join([IPV4, *map(_ipv4_network, range(33))])

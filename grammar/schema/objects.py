@@ -17,7 +17,7 @@ from dlm.grammar.schema.arrays import (
     MOST_STATES,
     TooManyError,
     ValueWriter,
-    either,
+    alternation_of,
     enclosed,
     parts_of,
 )
@@ -356,7 +356,9 @@ class AnyOrderWriter(ObjectWriter):
             return self._sets.setdefault(written, NOTHING)
         reference = self.rules.new("members")
         self._sets[written] = reference
-        return self.rules.define(reference, either([self._followed(*step) for step in steps]))
+        return self.rules.define(
+            reference, alternation_of([self._followed(*step) for step in steps])
+        )
 
     def _followed(self, node: Node, written: int) -> Node:
         """Return `node` and what may follow it, once the tracked properties `written` are there."""

@@ -17,7 +17,7 @@ from dlm.grammar.schema.arrays import (
     Listing,
     TooManyError,
     ValueWriter,
-    either,
+    alternation_of,
     write_array,
     write_distinct,
 )
@@ -146,7 +146,7 @@ class Writer:
         while self._waiting:
             reference, shapes, formula = self._waiting.pop()
             options = [self._shape(shape, formula) for shape in shapes]
-            self._rules.define(reference, either(options))
+            self._rules.define(reference, alternation_of(options))
             self._normal.work.count(len(self._rules.nodes) - added, pointer_of(formula))
             added = len(self._rules.nodes)
         return without_endless(self._rules, node, before)
@@ -171,7 +171,7 @@ class Writer:
             reference = self._rules.new("value")
             self._waiting.append((reference, shapes, formula))
             return reference
-        node = either([self._shape(shape, formula) for shape in shapes])
+        node = alternation_of([self._shape(shape, formula) for shape in shapes])
         small = isinstance(node, Literal | Terminal | Reference) or node == NOTHING
         return node if small else self._rules.add(node, "value")
 
@@ -275,7 +275,7 @@ class Writer:
             for found in members(objects, self._normal, self._keys)
             for writer in self._writers(found, objects, value, dialect)
         ]
-        return either(options)
+        return alternation_of(options)
 
     def _writers(
         self, found: Members, objects: Objects, value: ValueWriter, dialect: Dialect
