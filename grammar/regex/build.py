@@ -184,9 +184,8 @@ class Lookaround:
         kept = []
         for position, items in obligations:
             moved = self._move(items, past, letter)
-            fits = any(
-                self._ends >> p & 1 and not more for p, more in moved
-            )  # what follows is free
+            # A lookahead that has matched is decided, whatever follows.
+            fits = any(self._ends >> p & 1 and not more for p, more in moved)
             if moved and not fits:
                 kept.append((position, moved))
             elif fits != self._assertions[position].wanted:

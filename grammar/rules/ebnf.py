@@ -51,7 +51,7 @@ _MACROS = {
     "Regex": "Lark has regexes",
     "Substring": "Lark has %regex",
 }
-_IN_CLASS = "^$.*+()[]{}|-"  # may be escaped there, too
+_IN_CLASS = "^$.*+()[]{}|-"  # may be escaped in a class
 
 
 def read_ebnf(text: str, root: str = "root", kind: str = "grammar") -> Rules:

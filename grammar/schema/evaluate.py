@@ -147,7 +147,7 @@ def unevaluated_properties(fits: Fits, step: Callable[[], None]) -> Keyword:
         for pattern in schema.get("patternProperties", ()):
             found |= {name for name in instance if fits(pattern, name)}
         for word in ("additionalProperties", "unevaluatedProperties"):
-            if word in schema:  # properties that they do not apply to, another keyword evaluates
+            if word in schema:  # another keyword evaluates the other properties
                 found |= {
                     name
                     for name, value in instance.items()
