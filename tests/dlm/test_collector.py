@@ -4,7 +4,7 @@ from processes import printed
 
 COUNTED = """
 import gc
-from dlm.collector import collect_seldom
+from dlm.collector import tune_garbage_collector
 
 def full_collections(count):
     before = gc.get_stats()[2]["collections"]
@@ -13,7 +13,7 @@ def full_collections(count):
 
 made = [[] for _ in range(100_000)]
 print(full_collections(300_000))
-collect_seldom()
+tune_garbage_collector()
 print(gc.get_freeze_count())
 print(full_collections(300_000))
 """

@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field, field_validator
 from values import PROMPT, V
 
 from dlm import (
+    Answer,
     Choice,
     DlmError,
     JsonSchema,
     Policy,
-    QuestionAnswer,
     Request,
     RequestError,
     Tools,
@@ -52,7 +52,7 @@ def test_tools_that_are_given_once_are_shown_and_hold(chat, given):
 def test_tools_alone_are_called_in_their_form(engine_of):
     engine = engine_of(Obsessed(V, [48, 49]))
     result = engine.generate(Request(prompt="Book it.", tools=[BOOK], max_tokens=60))
-    assert isinstance(result.parsed, QuestionAnswer)
+    assert isinstance(result.parsed, Answer)
     assert all(call.arguments["days"] in (1, 2) for call in result.tool_calls)
 
 

@@ -6,11 +6,11 @@ from native_calls import answer_tokens
 from values import PROMPT, V
 
 from dlm import (
+    Answer,
     Choice,
     Committed,
     Finished,
     JsonSchema,
-    QuestionAnswer,
     Regex,
     Request,
     RequestError,
@@ -131,7 +131,7 @@ def test_free_text_before_a_call_ends_at_a_stop_and_a_call_does_not(calls, canva
     )
     result, told = serve(said, request)
     assert (result.text, told[-1], result.finish_reason) == ("I look. ", "I look. ", "stop")
-    assert result.parsed == QuestionAnswer("I look. ", ())
+    assert result.parsed == Answer("I look. ", ())
     assert all("I look. ".startswith(text) for text in told)
     kept = calls("I look: ", CALL, canvas_length=canvas_length)
     stops = Request(token_ids=PROMPT, constraint=Tools(tools), stop=["lamps", "{"], max_tokens=60)

@@ -11,12 +11,12 @@ from native_calls import answer_tokens
 from values import PROMPT, V
 
 from dlm import (
+    Answer,
     Committed,
     Finished,
     JsonObject,
     JsonSchema,
     Policy,
-    QuestionAnswer,
     Regex,
     Request,
     RequestError,
@@ -96,7 +96,7 @@ def test_whatever_the_model_wants_its_calls_are_ones_of_the_tools(
     result, told = serve(engine, request)
     assert result.finish_reason == "stop"
     assert result.stats.tokens <= max_tokens
-    assert isinstance(result.parsed, QuestionAnswer)
+    assert isinstance(result.parsed, Answer)
     assert result.tool_calls == result.parsed.tool_calls
     assert told == result.text == (result.parsed.content or "")
     for call in result.tool_calls:

@@ -21,10 +21,10 @@ def few(monkeypatch):
 
 def test_a_row_is_made_once_and_told_apart(few):
     table = GrammarMasks(SIZE)
-    some = table.changed(None, add=[3, 31, 99])
+    some = table.changed(None, more=[3, 31, 99])
     assert tokens_in(table.words(some), SIZE) == {3, 31, 99}
-    assert table.changed(None, add=[99, 31, 3]) == some
-    more, less = table.changed(some, add=[4]), table.changed(some, remove=[31])
+    assert table.changed(None, more=[99, 31, 3]) == some
+    more, less = table.changed(some, more=[4]), table.changed(some, fewer=[31])
     assert len({some, more, less}) == 3
     assert tokens_in(table.words(more), SIZE) == {3, 4, 31, 99}
     assert tokens_in(table.words(less), SIZE) == {3, 99}
@@ -35,30 +35,30 @@ def test_a_row_is_made_once_and_told_apart(few):
 
 def test_rows_stay_as_the_table_grows(few):
     table = GrammarMasks(SIZE)
-    made = {table.changed(None, add=[token]): token for token in range(40)}
+    made = {table.changed(None, more=[token]): token for token in range(40)}
     assert len(made) == 40
     assert all(tokens_in(table.words(row), SIZE) == {token} for row, token in made.items())
     before = table.table
-    table.changed(None, add=[1, 2, 3])
+    table.changed(None, more=[1, 2, 3])
     assert np.array_equal(before[: len(made)], table.table[: len(made)])
     assert table.nbytes == 41 * 4 * 4
 
 
 def test_sets_with_the_same_tokens_share_a_row():
     table = GrammarMasks(SIZE)
-    first = table.changed(None, add=[1, 2])
-    assert table.changed(table.changed(None, add=[1, 2, 3]), remove=[3]) == first
+    first = table.changed(None, more=[1, 2])
+    assert table.changed(table.changed(None, more=[1, 2, 3]), fewer=[3]) == first
     assert table.kept("other name", table.words(first).copy()) == first
     assert table.count == 2
 
 
 def test_a_table_is_begun_anew_only_when_it_is_asked_to_be(few):
     table = GrammarMasks(SIZE)
-    rows = [table.changed(None, add=[token]) for token in range(3)]
+    rows = [table.changed(None, more=[token]) for token in range(3)]
     old, age = table.table, table.age
     table.trim()
     assert (table.age, table.known) == (age + 1, {})
-    assert table.changed(None, add=[50]) == 0
+    assert table.changed(None, more=[50]) == 0
     assert tokens_in(old[rows[0]], SIZE) == {0}  # who still looks at it sees what was there
     table.trim()
     assert table.age == age + 1
