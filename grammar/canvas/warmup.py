@@ -135,7 +135,7 @@ def _ways(
 
 def _behind(parser: Parser, state: State | None, text: bytes) -> State | None:
     for byte in text:
-        state = state and parser.behind(state, byte)
+        state = state and parser.after_byte(state, byte)
     return state
 
 
@@ -307,7 +307,7 @@ class _Reading:
         if isinstance(symbol, int):
             state = compiled.after(self._state, symbol)
         else:
-            state = parser.behind(self._state, symbol[0])
+            state = parser.after_byte(self._state, symbol[0])
             if state is not None and not parser.forced(state):
                 compiled.mask(state)
         self._symbols.popleft()

@@ -270,7 +270,7 @@ class Compiled:
     @cached_property
     def _of_fewest_tokens(self) -> dict[State, list[int]]:
         """A way through the whole grammar in fewer tokens than the shortest text's, by state."""
-        steps = self._fewest.way()
+        steps = self._fewest.path()
         said = [token for _, token in steps]
         return {state: said[i:] for i, (state, _) in enumerate(steps)}
 

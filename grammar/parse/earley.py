@@ -1,15 +1,11 @@
-"""An Earley parser over a network, whose states are made once and read on by look-up.
+"""An Earley parser over a network. Each of its states is built once, then found by look-up.
 
-It decides what may follow, and knows how far the end is from everywhere. No tokens here, but for
-control tokens that rules name by their ids.
+A state is a set of threads. A thread reads one terminal, and knows the network state after it.
+Graph-structured stacks hold the callers that wait for a rule to end. States and stack nodes are
+shared: texts that lead to the same situation lead to the same object. Each state knows the
+shortest way to the end of the text.
 
-A situation within a grammar: what an Earley parser knows of a text.
-
-A state is a set of threads, each of which reads one terminal and knows where in the network it goes
-on behind it; stack nodes say who waits for a rule to end, and form a graph. States and stack nodes
-are shared: a text that comes back to the same situation comes back to the same object.
-
-The graph-structured stacks of a grammar: who waits for a rule to end, each situation once.
+The parser reads bytes. It knows no vocabulary, only the ids of control tokens that rules name.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -17,32 +13,32 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dlm.grammar.errors import GrammarError
-from dlm.grammar.parse.limits import Made, Meter
+from dlm.grammar.parse.limits import LazyDict, Meter
 from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.regex.nodes import Terminal
 
 
 class StackNode:
-    """Where a rule goes on when it ends: a node may wait for itself (left recursion)."""
+    """The callers of a rule, resumed when it ends. A node may call itself (left recursion)."""
 
     __slots__ = ("best", "cost", "ends", "order", "waiting")
 
     def __init__(self, ends: bool = False):
-        self.waiting: list[Item] = []  # states to go on in, with their own stack nodes
-        self.ends = ends  # nobody waits: it is the text that ends
-        self.cost: int | None = 0 if ends else None  # bytes to the text's end; None: no way
-        self.best: Item | None = None  # where the shortest way goes on
-        self.order = 0  # tells nodes apart by who waits, the same in every run
+        self.waiting: list[Item] = []  # states to resume in, with their own stack nodes
+        self.ends = ends  # the root's node: the text ends with it
+        self.cost: int | None = 0 if ends else None  # bytes to the text's end; None: unreachable
+        self.best: Item | None = None  # the caller on the shortest way to the end
+        self.order = 0  # a hash of the callers, equal in every run
 
     def wait_for(self, waiting: "Iterable[Item]") -> None:
-        """Settle who waits."""
+        """Set the callers, for good."""
         self.waiting = list(waiting)
         self.order = hash(tuple(sorted((to, on.order) for to, on in self.waiting)))
 
 
 class Item(NamedTuple):
-    """A state of the network, and its stack node."""
+    """A network state with its stack node."""
 
     state: int
     stack: StackNode
@@ -53,10 +49,10 @@ class Thread(NamedTuple):
 
     terminal: int
     at: int  # the scanner's state
-    read: int  # characters so far; 0 where nothing bounds them
+    read: int  # characters so far; 0 if their number is not bounded
     low: int
     high: int | None
-    behind: Item
+    onward: Item  # after the terminal
 
     @property
     def needed(self) -> int:
@@ -71,68 +67,68 @@ class Thread(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class State:
-    """Moved from by `Parser.after`, never changed but for what is remembered.
+    """A parser state. Only its caches change: `next`, `forced` and `tokens`.
 
-    `cost` bounds the tokens to the end of the text: it counts bytes, and named tokens as one. It is
-    None where the grammar has no end in sight.
+    `cost` is the length of the shortest text to the end: bytes, and control tokens as one each.
+    It bounds the number of tokens. None if the end is unreachable.
     """
 
     threads: list[Thread]
-    items: list[Item]  # at edges that read tokens by their ids
+    items: list[Item]  # at edges that read control tokens
     cost: int | None
-    best: "Thread | Item | None"  # where the shortest way to the end begins
+    best: "Thread | Item | None"  # the start of the shortest text to the end
     next: "dict[int, State | None]"  # by the next byte, as far as known
-    forced: str | None = None  # the text that must follow, once somebody has asked
-    tokens: int | None = None  # the fewest of the shortest text to the end, likewise
+    forced: str | None = None  # the text that must follow; None: not computed yet
+    tokens: int | None = None  # the fewest tokens of that shortest text; None: not computed yet
 
 
 def order(each: Thread | Item) -> tuple[int, ...]:
-    """To sort by: the same for the same situation, whatever was read before."""
+    """Sort key that depends on the situation alone, not on the text read before."""
     if isinstance(each, Item):
         return each.state, each.stack.order
-    return each.behind.state, each.behind.stack.order, each.terminal, each.at, each.read
+    return each.onward.state, each.onward.stack.order, each.terminal, each.at, each.read
 
 
 class Stacks:
-    """Nodes that wait for the same are one node, which knows how far the text's end is."""
+    """The stack nodes of a grammar. Nodes with equal callers are one node."""
 
     def __init__(self, network: Network):
         self._network = network
-        self._known: dict[frozenset[Item], StackNode] = {}  # by who waits
-        self._cyclic: list[StackNode] = []  # those that wait for themselves, and who wait for these
+        self._known: dict[frozenset[Item], StackNode] = {}  # by callers
+        self._cyclic: list[StackNode] = []  # nodes that call themselves, directly or not
 
     def clear(self) -> None:
-        """Begin sharing anew."""
+        """Forget the nodes: later ones are not shared with them."""
         self._known.clear()
         self._cyclic.clear()
 
     def cut(self) -> None:
-        """Nobody uses the nodes any more: without their circles they are freed at once."""
+        """Break the reference cycles of nodes that are no longer used, to free them at once."""
         for node in self._cyclic:
             node.waiting, node.best = [], None
         self.clear()
 
     def cost(self, item: Item) -> int | None:
-        """Bytes to the end of the text; None: no way."""
+        """Return the fewest bytes to the end of the text; None if it is unreachable."""
         rest, after = self._network.cost.get(item.state), item.stack.cost
         return None if rest is None or after is None else rest + after
 
     def shared(self, called: dict[int, StackNode]) -> dict[StackNode, StackNode]:
-        """The nodes that stand for those of `called`, by rule: one for all who wait alike.
+        """Return the shared node for each node of `called`, a dictionary by rule.
 
-        Nodes that wait for themselves (left recursion) stand for themselves alone.
+        A node that calls itself (left recursion) is not shared, and is missing in the result.
         """
         own = [node for _, node in sorted(called.items())]
         shared: dict[StackNode, StackNode] = {}
         users: dict[StackNode, list[StackNode]] = {node: [] for node in own}
-        missing: dict[StackNode, int] = {}  # how many nodes that it waits on are not settled
+        missing: dict[StackNode, int] = {}  # number of its callers that are not shared yet
         for node in own:
             below = {on for _, on in node.waiting if on in users}
             missing[node] = len(below)
             for on in below:
                 users[on].append(node)
         ready = [node for node in own if not missing[node]]
-        for node in ready:  # it grows meanwhile
+        for node in ready:  # the loop appends to it
             waiting = frozenset(Item(to, shared.get(on, on)) for to, on in node.waiting)
             if waiting not in self._known:
                 node.wait_for(waiting)
@@ -151,7 +147,7 @@ class Stacks:
         return shared
 
     def _measure(self, nodes: list[StackNode]) -> None:
-        """The ways on from nodes that may wait for each other: first their costs, then the ways."""
+        """Set the costs of nodes that may call each other, then their best callers."""
         changed = True
         while changed:
             changed = False
@@ -167,57 +163,60 @@ class Stacks:
             undecided = [node for node in undecided if node.best is None]
 
     def _nearest(self, waiting: Iterable[Item]) -> Item | None:
-        """Of those with the least cost, one that knows its way on, the same in every run."""
+        """Return the cheapest item whose own best caller is known, the same in every run."""
         costs = [(cost, item) for item in waiting if (cost := self.cost(item)) is not None]
         least = min(cost for cost, _ in costs)
-        ways = (i for cost, i in costs if cost == least and (i.stack.best or i.stack.ends))
-        return min(ways, key=lambda item: (item.state, item.stack.order), default=None)
+        known = (i for cost, i in costs if cost == least and (i.stack.best or i.stack.ends))
+        return min(known, key=lambda item: (item.state, item.stack.order), default=None)
 
 
-_REMEMBERED = 32_768  # states, before sharing begins anew
-_MOST_WORK = 20_000  # items that are reached from one state
-_FORCED = 1024  # bytes of a text that must follow
+_REMEMBERED = 32_768  # states, before all are forgotten
+_MOST_WORK = 20_000  # items reached from one state
+_FORCED = 1024  # bytes of a forced text
 
 Scan = Callable[[Terminal | bytes], Scanner | LiteralScanner]
 
 
 class Parser:
-    """The states of one grammar, made as texts reach them."""
+    """The states of one grammar, built when a text reaches them."""
 
     def __init__(self, network: Network, scan: Scan, meter: Meter):
-        """`scan` gives the scanner of a terminal. Raises `GrammarError` if nothing can be read."""
+        """`scan` maps a terminal to its scanner.
+
+        Raises `GrammarError` if the first state is too large.
+        """
         self.network, self._meter = network, meter
-        self.scanners = Made(lambda number: scan(network.terminals[number]))
+        self.scanners = LazyDict(lambda number: scan(network.terminals[number]))
         self._known: dict[frozenset[Thread | Item], State] = {}
         self._stacks = Stacks(network)
         self._end = StackNode(ends=True)
         self.start = self._state([Item(network.start[network.root], self._end)])
 
     def __del__(self) -> None:
-        """States lead to each other in circles: without them they are freed at once."""
+        """Break the reference cycles between states, to free them at once."""
         self._stacks.cut()
         self._forget()
 
     def __len__(self) -> int:
-        """How many states are known."""
+        """Return the number of known states."""
         return len(self._known)
 
     def after(self, state: State, token: int, piece: bytes) -> State | None:
-        """The state behind a token of text, or a control token, which has no bytes.
+        """Return the state after `token`; None if the grammar refuses it.
 
-        None where the grammar refuses it.
+        `piece` holds the token's bytes: none for a control token.
         """
         if not piece:
             return self._after_token(state, token)
         here: State | None = state
         for byte in piece:
-            here = here.next[byte] if byte in here.next else self.behind(here, byte)
+            here = here.next[byte] if byte in here.next else self.after_byte(here, byte)
             if here is None:
                 return None
         return here
 
-    def behind(self, state: State, byte: int) -> State | None:
-        """The state behind a byte of text."""
+    def after_byte(self, state: State, byte: int) -> State | None:
+        """Return the state after a byte of text; None if the grammar refuses it."""
         if byte not in state.next:
             self._meter.spend(1 + len(state.threads) // 4)
             threads: list[Thread | Item] = []
@@ -234,83 +233,83 @@ class Parser:
                         moved = self._moved(thread, to)
                         if moved is not None:
                             more = self.scanners[thread.terminal].moves(to)
-                            threads.append(moved if more else moved.behind)
+                            threads.append(moved if more else moved.onward)
             reached = self._state(threads) if threads else None
             for each in range(first, last + 1):
                 state.next[each] = reached
         return state.next[byte]
 
     def ranges(self, state: State) -> list[tuple[int, int]]:
-        """The ranges of bytes that may follow, in the order in which the grammar tells them."""
+        """Return the ranges of bytes that may follow, in the order of the grammar's rules."""
         return [
             (low, high)
-            for thread in sorted(state.threads, key=lambda t: (t.behind.state, t.terminal))
+            for thread in sorted(state.threads, key=lambda t: (t.onward.state, t.terminal))
             for low, high, to in self.scanners[thread.terminal].moves(thread.at)
             if self._moved(thread, to) is not None
         ]
 
     def named(self, state: State) -> set[int]:
-        """The control tokens that are asked for by their ids."""
+        """Return the control tokens that may follow because a rule lists their ids."""
         edges = (e for item in state.items for e in self.network.edges_of(item.state).tokens)
         return {token for edge in edges if edge.listed for token in edge.ids}
 
     def takes_other_tokens(self, state: State) -> list[frozenset[int]]:
-        """Of edges that take any control token, those that each does not."""
+        """Return the excluded tokens of each edge that takes every other control token."""
         edges = (e for item in state.items for e in self.network.edges_of(item.state).tokens)
         return [edge.ids for edge in edges if not edge.listed]
 
-    def behind_terminal(self, thread: Thread) -> State:
-        """Where a text goes on once the terminal has ended."""
-        return self._state([thread.behind])
+    def after_terminal(self, thread: Thread) -> State:
+        """Return the state after the thread's terminal."""
+        return self._state([thread.onward])
 
     def only(self, state: State, threads: list[Thread]) -> State:
-        """`state` without its other threads."""
+        """Return `state` with only these of its threads, and no items."""
         return state if len(threads) == len(state.threads) else self._state(threads)
 
     def forced(self, state: State) -> str:
-        """The text that every sentence goes on with from here; of a long one, its beginning."""
+        """Return the text with which every continuation begins, up to a limit of length."""
         if state.forced is None:
-            said, at = bytearray(), state
-            while len(said) < _FORCED and (byte := self._only(at)) is not None:
-                behind = self.behind(at, byte)
-                if behind is None:
+            text, at = bytearray(), state
+            while len(text) < _FORCED and (byte := self._only(at)) is not None:
+                onward = self.after_byte(at, byte)
+                if onward is None:
                     break
-                said.append(byte)
-                at = behind
-            state.forced = said.decode(errors="ignore")  # it may end within a character
+                text.append(byte)
+                at = onward
+            state.forced = text.decode(errors="ignore")  # it may end within a character
         return state.forced
 
     def completion(self, state: State, most: int) -> list[bytes | int]:
-        """A shortest text to the end: bytes, and control tokens by their ids.
+        """Return a shortest text to the end: bytes, and control tokens by their ids.
 
-        Of one that is longer, at least the first `most` bytes.
+        It may be cut off once it has `most` bytes.
         """
-        said: list[bytes | int] = []
+        text: list[bytes | int] = []
         each, left = state.best, most
         if isinstance(each, Thread):
             scanner = self.scanners[each.terminal]
-            said.append(scanner.completion(each.at, each.needed, each.remaining, left))
-            each = each.behind
-        while each is not None and (left := most - _length(said)) > 0:
-            said += self.rest(each, left)
+            text.append(scanner.completion(each.at, each.needed, each.remaining, left))
+            each = each.onward
+        while each is not None and (left := most - _length(text)) > 0:
+            text += self.rule_completion(each, left)
             each = each.stack.best
-        return said
+        return text
 
-    def rest(self, item: Item, most: int) -> list[bytes | int]:
-        """The same to the end of the item's rule."""
-        said, left = list[bytes | int](), most
-        for part in self.network.way(item.state):
+    def rule_completion(self, item: Item, most: int) -> list[bytes | int]:
+        """Return a shortest text to the end of the item's rule, as `completion` does."""
+        text, left = list[bytes | int](), most
+        for part in self.network.shortest_path(item.state):
             if left <= 0:
                 break
             if isinstance(part, TerminalEdge):
                 scanner = self.scanners[part.terminal]
                 part = scanner.completion(scanner.start, part.low, part.high, left)
-            said.append(part)
+            text.append(part)
             left -= _length([part])
-        return said
+        return text
 
     def _only(self, state: State) -> int | None:
-        """The one byte that may follow; None where another may, or a token, or nothing."""
+        """Return the one byte that may follow; None if another byte, a token or the end may."""
         if state.items or not state.cost:
             return None
         only = None
@@ -323,20 +322,20 @@ class Parser:
         return only
 
     def _moved(self, thread: Thread, to: int) -> Thread | None:
-        """The thread behind a byte; None if its bounds leave no way to its end."""
-        terminal, at, count, low, high, behind = thread
+        """Return the thread moved to scanner state `to`; None if its bounds can not be kept."""
+        terminal, at, count, low, high, onward = thread
         if low == 0 and high is None:
-            return Thread(terminal, to, 0, 0, None, behind)
+            return Thread(terminal, to, 0, 0, None, onward)
         scanner = self.scanners[terminal]
         count += scanner.counts(at, to)
         if high is None:
             count = min(count, low)
         if scanner.cost(to, low - count, None if high is None else high - count) is None:
             return None
-        return Thread(terminal, to, count, low, high, behind)
+        return Thread(terminal, to, count, low, high, onward)
 
     def _ended(self, thread: Thread) -> bool:
-        """What was read is a whole text of the terminal."""
+        """Whether the text read so far is a complete text of the terminal."""
         return self.scanners[thread.terminal].final[thread.at] and thread.read >= thread.low
 
     def _after_token(self, state: State, token: int) -> State | None:
@@ -358,24 +357,24 @@ class Parser:
         return state
 
     def _forget(self) -> None:
-        """Begin sharing anew."""
+        """Forget all states: later ones are not shared with them."""
         for state in self._known.values():
             state.next.clear()
         self._known.clear()
         self._stacks.clear()
 
     def _closed(self, kernel: frozenset[Thread | Item]) -> State:
-        """Predict and complete until nothing is new."""
+        """Build the state of `kernel`: predict and complete until nothing is new."""
         cost, best = self._shortest(kernel)
         threads = [each for each in kernel if isinstance(each, Thread)]
         pending = [each for each in kernel if isinstance(each, Item)]
-        pending += [thread.behind for thread in threads if self._ended(thread)]
+        pending += [thread.onward for thread in threads if self._ended(thread)]
         if not pending:
             return State(threads, [], cost, best, {})
         network = self.network
         seen: set[Thread | Item] = {*threads, *pending}
         pending = [item for item in seen if isinstance(item, Item)]
-        called: dict[int, StackNode] = {}  # from here, by rule
+        called: dict[int, StackNode] = {}  # by rule
         items: list[Item] = []
         work = 0
         while pending:
@@ -389,13 +388,13 @@ class Parser:
             for edge in edges.follows:
                 reached += self._followed(edge, stack, called)
             for edge in edges.reads:
-                at, behind = self.scanners[edge.terminal].start, Item(edge.to, stack)
-                thread = Thread(edge.terminal, at, 0, edge.low, edge.high, behind)
+                at, onward = self.scanners[edge.terminal].start, Item(edge.to, stack)
+                thread = Thread(edge.terminal, at, 0, edge.low, edge.high, onward)
                 if thread not in seen:
                     seen.add(thread)
                     threads.append(thread)
                     if self._ended(thread):
-                        reached.append(behind)
+                        reached.append(onward)
             work += len(reached) + len(edges.reads)
             new = [item for item in reached if item not in seen]
             seen.update(new)
@@ -409,8 +408,8 @@ class Parser:
             shared = self._stacks.shared(called)
             items = [Item(state, shared.get(stack, stack)) for state, stack in items]
             threads = [
-                thread._replace(behind=Item(thread.behind[0], shared[thread.behind[1]]))
-                if thread.behind[1] in shared
+                thread._replace(onward=Item(thread.onward.state, shared[thread.onward.stack]))
+                if thread.onward.stack in shared
                 else thread
                 for thread in threads
             ]
@@ -419,45 +418,45 @@ class Parser:
     def _followed(
         self, edge: RuleEdge, stack: StackNode, called: dict[int, StackNode]
     ) -> list[Item]:
-        """Enter a rule: once for all who follow it from here."""
+        """Return the items reached by entering a rule. `called` shares one node per rule."""
         network, entry = self.network, self.network.start[edge.rule]
         passed = network.nullable(edge.rule) and not edge.round
         reached = [Item(edge.to, stack)] if passed else []
-        if network.tail(edge.to):  # its end is the end of who waits for this rule
+        if network.tail(edge.to):  # a tail call: the rule ends together with its caller
             return [*reached, Item(entry, stack)]
         own = called.setdefault(edge.rule, StackNode())
         own.waiting.append(Item(edge.to, stack))
         return [*reached, Item(entry, own)]
 
     def _cost(self, each: Thread | Item) -> int | None:
-        """Bytes to the end of the text; None: no way."""
+        """Return the fewest bytes to the end of the text; None if it is unreachable."""
         if isinstance(each, Item):
             return self._stacks.cost(each)
         scanner = self.scanners[each.terminal]
         read = scanner.cost(each.at, each.needed, each.remaining)
-        after = self._stacks.cost(each.behind)
+        after = self._stacks.cost(each.onward)
         return None if read is None or after is None else read + after
 
     def _shortest(
         self, kernel: Collection[Thread | Item]
     ) -> tuple[int | None, Thread | Item | None]:
-        """The least cost, and what has it and knows its way on.
+        """Return the least cost, and a member that has it and whose best caller is known.
 
-        Which one of several must not depend on what was read before.
+        The choice between equals does not depend on the text read before.
         """
-        least, ways = None, []
+        least, cheapest = None, []
         for each in kernel:
             cost = self._cost(each)
             if cost is None or (least is not None and cost > least):
                 continue
             if cost != least:
-                least, ways = cost, []
-            stack = each.behind.stack if isinstance(each, Thread) else each.stack
+                least, cheapest = cost, []
+            stack = each.onward.stack if isinstance(each, Thread) else each.stack
             if stack.best is not None or stack.ends:
-                ways.append(each)
-        return least, min(ways, key=order, default=None)
+                cheapest.append(each)
+        return least, min(cheapest, key=order, default=None)
 
 
-def _length(said: list[bytes | int]) -> int:
-    """Bytes; a control token counts as one."""
-    return sum(len(part) if isinstance(part, bytes) else 1 for part in said)
+def _length(text: list[bytes | int]) -> int:
+    """Return the number of bytes; a control token counts as one."""
+    return sum(len(part) if isinstance(part, bytes) else 1 for part in text)

@@ -338,7 +338,7 @@ class Apart:
                 return Way(text, at, known)
             taken = {rest[:1] for rest in known.taken}
             for byte in self._bytes(at, known, taken):
-                onward = self._parser.behind(at, byte)
+                onward = self._parser.after_byte(at, byte)
                 if onward is None or onward.cost is None:
                     continue
                 piece = bytes([byte])
@@ -353,7 +353,7 @@ class Apart:
         """An array that is opened at `state` is, or may be, one of distinct items."""
         network, scanners = self._parser.network, self._parser.scanners
         return any(
-            thread.behind.state in network.distinct
+            thread.onward.state in network.distinct
             for thread in state.threads
             for low, high, _ in scanners[thread.terminal].moves(thread.at)
             if low <= ord("[") <= high
@@ -414,7 +414,7 @@ class ApartText:
         if isinstance(symbol, int):
             onward, after = self._parser.after(self._state, symbol, b""), self._keys
         else:
-            onward = self._parser.behind(self._state, symbol[0])
+            onward = self._parser.after_byte(self._state, symbol[0])
             after = self._apart.after(self._state, self._keys, symbol)
         if onward is None or onward.cost is None:
             self._impossible = True

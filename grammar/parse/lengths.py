@@ -1,10 +1,8 @@
-"""How many bytes a text of an automaton still takes, by how many characters it may have.
+"""The fewest bytes from an automaton's state to acceptance, within bounds on characters.
 
-A shortest text between bounds is found over tables of exact lengths (Bellman's recursion). From
-some length on, most automata take what they took so many characters before, and as much more each
-time: then no table is needed, and a bound of a billion costs nothing.
-
-Distances from the states of an automaton to acceptance: in bytes and in characters.
+The shortest text within bounds comes from tables of exact lengths (Bellman's recursion). Beyond
+some length, the tables of most automata repeat with a period, each time with the same number of
+bytes more. Then no further table is needed, and a bound of a billion costs nothing.
 """
 
 import heapq
@@ -17,15 +15,15 @@ from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.shared_cache import RESULTS
 
-_NICE = " a0"  # what a shortest text is spelled with, if there is a choice
-_SHORTER = b'\b\t\n\f\r"\\'  # whose escapes in JSON are shorter than those of others
-_EDGE_BYTES, _STATE_BYTES = 150, 400  # of memory, roughly
+_NICE = " a0"  # preferred characters among those of equal size
+_SHORTER = b'\b\t\n\f\r"\\'  # characters with short escapes in JSON
+_EDGE_BYTES, _STATE_BYTES = 150, 400  # approximate memory
 
-Weigh = Callable[[int], int]  # the fewest bytes that a code point is written in
+Weigh = Callable[[int], int]  # maps a code point to the fewest bytes that spell it
 
 
 class Distances:
-    """Distances of one automaton under one spelling. Several scanners share them."""
+    """Distances from one automaton's states to acceptance. Several scanners share them."""
 
     def __init__(self, automaton: Automaton, weigh: Weigh):
         self.final = automaton.final
@@ -43,7 +41,7 @@ class Distances:
 
     @cached_property
     def fewest(self) -> list[int]:
-        """Characters to acceptance at the fewest, by state."""
+        """The fewest characters to acceptance, by state; -1 if it is unreachable."""
         into, found = self._into(), [-1] * len(self.edges)
         level, count = set(self.final), 0
         while level:
@@ -55,11 +53,11 @@ class Distances:
 
     @cached_property
     def most(self) -> list[float]:
-        """Characters to acceptance at the most, by state."""
+        """The most characters to acceptance, by state; `inf` if there is no limit."""
         into, found = self._into(), [inf] * len(self.edges)
         left = [len(edges) for edges in self.edges]
         ready = [q for q, count in enumerate(left) if not count]
-        while ready:  # what is never ready leads into a circle
+        while ready:  # states that lead into a cycle are never ready
             q = ready.pop()
             found[q] = max((1 + found[to] for _, to, _ in self.edges[q]), default=0.0)
             for _, before in into[q]:
@@ -76,7 +74,7 @@ class Distances:
         return into
 
     def _measure(self) -> list[tuple[int, int]]:
-        """Dijkstra's algorithm from the final states back: bytes and characters; -1: no way."""
+        """Return bytes and characters to acceptance by Dijkstra's algorithm; -1: unreachable."""
         into = self._into()
         found = [(-1, -1)] * len(self.edges)
         heap = [(0, 0, q) for q in self.final]
@@ -94,37 +92,37 @@ class Distances:
 
 @RESULTS.remembered
 def distances(automaton: Automaton, weigh: Weigh) -> Distances:
-    """Return what schemas with the same terminals share. `weigh` is a function of a module."""
+    """Return shared `Distances`. `weigh` must be a module-level function, as part of a key."""
     return Distances(automaton, weigh)
 
 
 @lru_cache(maxsize=1 << 14)  # entries of 250 bytes
 def _cheapest(weigh: Weigh, low: int, high: int) -> tuple[int, int, int]:
-    """Bytes, rank and code point of the best character of a range."""
+    """Return bytes, rank and code point of a range's shortest, most readable character."""
     return min((weigh(c), rank, c) for rank, c in _candidates(low, high))
 
 
 def _candidates(low: int, high: int) -> list[tuple[int, int]]:
-    """Code points of a range among which one is written in the fewest bytes, by how they read."""
+    """Return ranks of readability and code points of a range, a shortest one among them."""
     nice = [(rank, ord(c)) for rank, c in enumerate(_NICE) if low <= ord(c) <= high]
     plain = [p for p in range(max(low, 0x20), min(high, 0x7E) + 1) if p not in (0x22, 0x5C)][:1]
     edges = [p for p in (low, *_SHORTER, 0x80, 0x800, 0x10000) if low <= p <= high]
     return nice + [(3, p) for p in plain] + [(4, p) for p in edges]
 
 
-_MOST_WORK = 500_000  # edges that are looked at for tables of exact lengths
+_MOST_WORK = 500_000  # edges visited to build tables of exact lengths
 
 
 class Lengths:
-    """Of one automaton, under one spelling."""
+    """The fewest bytes to acceptance within bounds, for one automaton and one spelling."""
 
     def __init__(self, automaton: Automaton, weigh: Weigh):
         self._distances = distances(automaton, weigh)
         self._edges, self._shortest = self._distances.edges, self._distances.shortest
-        self._exactly: list[list[float]] = []  # made when they are asked for
-        self._seen: dict[tuple[float, ...], int] = {}  # rows, but for what they have in common
-        self._lock = Lock()  # grammars that share it may be made in another thread
-        self._cycle: tuple[int, float] | None = None  # rows that the last is behind, bytes more
+        self._exactly: list[list[float]] = []  # bytes by number of characters, then by state
+        self._seen: dict[tuple[float, ...], int] = {}  # rows less their minimum, with their index
+        self._lock = Lock()  # grammars that share it may be built in several threads
+        self._cycle: tuple[int, float] | None = None  # period in rows, and bytes more per period
         self._work = 0
 
     @property
@@ -134,19 +132,21 @@ class Lengths:
 
     @property
     def regular(self) -> tuple[int, int] | None:
-        """From the first of these numbers of characters on, as many as the second make no
-        difference but to take always the same bytes; None: not known to be so."""
+        """`(start, period)`: beyond `start` characters, adding `period` more adds only bytes.
+
+        None if no such period is known.
+        """
         return None if self._cycle is None else (len(self._exactly) - 1, self._cycle[0])
 
     def check(self, low: int, high: int | None) -> None:
-        """Raises `InvalidGrammarError` where `within` does for lesser bounds, from any state."""
+        """Raises `InvalidGrammarError` if `within` would, from any state, for these bounds."""
         for q in range(len(self._edges)):
             self.within(q, low, high)
 
     def within(self, q: int, low: int, high: int | None) -> int | None:
-        """The fewest bytes from state `q` to acceptance in `low` to `high` characters.
+        """Return the fewest bytes from state `q` to acceptance in `low` to `high` characters.
 
-        None if there is no such text. Raises `InvalidGrammarError` where that is too hard to say.
+        None if there is no such text. Raises `InvalidGrammarError` if it takes too much work.
         """
         bytes_, characters = self._shortest[q]
         if characters < 0:
@@ -164,14 +164,14 @@ class Lengths:
         while count <= most and count < best:
             row, beyond = self._row(count)
             best = min(best, row[q] + beyond)
-            if self._cycle is not None:  # once around, and every further character takes more
+            if self._cycle is not None:  # beyond one period, texts only get longer
                 last = max(low, len(self._exactly)) + self._cycle[0]
                 most = min(most, last)
             count += 1
         return None if best == inf else int(best)
 
-    def way(self, q: int, low: int, high: int | None) -> Iterator[tuple[int, int]]:
-        """The code points of the way that `within` has measured, and how often each comes."""
+    def shortest_path(self, q: int, low: int, high: int | None) -> Iterator[tuple[int, int]]:
+        """Yield the code points of the text that `within` measures, each with its repetitions."""
         total = self.within(q, low, high)
         while total:
             low, high = low - 1, None if high is None else high - 1
@@ -186,7 +186,7 @@ class Lengths:
                 raise InvalidGrammarError("terminal", "it has no completion")
 
     def _again(self, q: int, weight: int, low: int, high: int | None, total: int) -> int:
-        """Count how often a character that leads back to `q` can come again on a shortest way."""
+        """Return how many more times a character that loops at `q` repeats on a shortest path."""
         more = low - len(self._edges)
         if more <= 0:
             return 0
@@ -194,7 +194,7 @@ class Lengths:
         return more if rest == total - weight * more else 0
 
     def _row(self, count: int) -> tuple[list[float], float]:
-        """Bytes by state for exactly `count` characters, and what to add to them."""
+        """Return bytes by state for exactly `count` characters, and a number to add to each."""
         with self._lock:
             while self._cycle is None and len(self._exactly) <= count:
                 self._extend()
@@ -222,6 +222,6 @@ class Lengths:
         before = self._seen.setdefault(
             tuple(each if each == inf else each - least for each in row), number
         )
-        if before < number:  # a row follows from the one before, whatever all of it has more
+        if before < number:  # a row determines the next one, up to a constant
             more = 0.0 if least == inf else least - min(self._exactly[before])
             self._cycle = number - before, more

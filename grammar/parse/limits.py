@@ -1,7 +1,4 @@
-"""Dictionaries: of values that are made when they are first asked for, and of limited size.
-
-Counts work, so that no grammar takes more of a step than its share.
-"""
+"""Dictionaries that fill lazily or are limited in size, and a meter that bounds work per step."""
 
 from collections.abc import Callable
 from sys import maxsize
@@ -14,8 +11,8 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Made(dict[int, T]):
-    """Of a large grammar, most texts reach little."""
+class LazyDict(dict[int, T]):
+    """A dictionary that makes each value at its first look-up."""
 
     def __init__(self, make: Callable[[int], T]):
         super().__init__()
@@ -27,7 +24,7 @@ class Made(dict[int, T]):
 
 
 class LimitedCache(dict[K, V]):
-    """A dictionary that begins anew where it would hold more than `most` entries."""
+    """A dictionary that is emptied before it would hold more than `most` entries."""
 
     def __init__(self, most: int):
         super().__init__()
@@ -40,22 +37,22 @@ class LimitedCache(dict[K, V]):
 
 
 class Meter:
-    """Without a limit until `begin` is called. A unit is about ten microseconds of work."""
+    """A counter of work units, about 10 us each. It has no limit until `begin` is called."""
 
     def __init__(self):
         self.spent = 0  # units since it was made
         self._limit = maxsize
 
     def begin(self, units: int = maxsize) -> None:
-        """From now on so many units may be spent."""
+        """Allow `units` more units to be spent."""
         self._limit = self.spent + units
 
     def spend(self, units: int) -> None:
-        """Raises `Unfinished`, before the work is done, if nothing is left."""
+        """Count work that is about to be done. Raises `Unfinished` if the limit is reached."""
         if self.spent >= self._limit:
             raise Unfinished("a look at the grammar takes more than its share of a step")
         self.spent += units
 
     def add(self, units: int) -> None:
-        """Work that is done: whoever spends next may find that nothing is left."""
+        """Count work that is done. Only the next `spend` raises `Unfinished`."""
         self.spent += units

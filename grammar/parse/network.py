@@ -1,11 +1,8 @@
-"""A grammar as a recursive transition network, and the shortest way out of each of its states.
+"""A grammar as a recursive transition network, with the shortest path to each rule's end.
 
-Every rule is a finite automaton whose edges read a terminal, read a token by its id, follow another
-rule, or read nothing (epsilon). Knows no text and no vocabulary.
-
-The edges of a recursive transition network. Tuples: thousands come from another process.
-
-From rules to the states and edges of a network: Thompson's construction, rule by rule.
+Every rule is a finite automaton, built by Thompson's construction. Its edges read a terminal, read
+a control token by its id, follow another rule, or read nothing (epsilon). Edges are tuples, since
+thousands of them are pickled between processes. The module knows no text and no vocabulary.
 """
 
 import heapq
@@ -32,7 +29,7 @@ from dlm.grammar.rules.rules import Rules
 
 
 class TerminalEdge(NamedTuple):
-    """A text of a terminal, of `low` to `high` characters."""
+    """An edge that reads a text of a terminal, of `low` to `high` characters."""
 
     terminal: int
     to: int
@@ -41,7 +38,7 @@ class TerminalEdge(NamedTuple):
 
 
 class TokenEdge(NamedTuple):
-    """One control token: one of `ids`, or, not `listed`, one that is none of them."""
+    """An edge that reads one control token: one of `ids` if `listed`, else any other one."""
 
     ids: frozenset[int]
     listed: bool
@@ -52,13 +49,13 @@ class TokenEdge(NamedTuple):
 
 
 class RuleEdge(NamedTuple):
-    """A whole rule, at least `low` times; `high` is None without a bound."""
+    """An edge that reads a rule `low` to `high` times; `high` is None if there is no bound."""
 
     rule: int
     to: int
     low: int = 1
     high: int | None = 1
-    round: bool = False  # one of a repetition: what is empty does not count as one
+    round: bool = False  # one round of a repetition: an empty text does not count as one
 
     @property
     def once(self) -> bool:
@@ -73,11 +70,11 @@ Edge = TerminalEdge | TokenEdge | RuleEdge | EpsilonEdge
 
 
 MOST_STATES = 500_000
-_FEW_WORDS = 8  # more literals than that, side by side, are one automaton
+_FEW_WORDS = 8  # literals of an alternation: more of them become one automaton
 
 
 class Construction:
-    """States are numbered; each rule has one that it begins in."""
+    """The states and edges built from rules. Each rule `i` begins in state `start[i]`."""
 
     def __init__(self, rules: Rules):
         self.numbers = {name: i for i, name in enumerate(rules.nodes)}
@@ -95,7 +92,7 @@ class Construction:
                 self.distinct |= {start, *range(before, len(self.edges))}
 
     def _add(self, node: Node, state: int) -> int:
-        """Add `node` behind `state`; says where it ends."""
+        """Add `node` after `state`. Returns the state in which it ends."""
         match node:
             case Literal(text):
                 return self._read(state, text.encode()) if text else state
@@ -167,40 +164,39 @@ class Construction:
 
 @dataclass(slots=True)
 class Edges:
-    """All edges of one state, by kind."""
+    """The edges of one state, by kind."""
 
     reads: list[TerminalEdge] = field(default_factory=list)
     tokens: list[TokenEdge] = field(default_factory=list)
-    follows: list[RuleEdge] = field(default_factory=list)  # once each
+    follows: list[RuleEdge] = field(default_factory=list)  # each reads its rule once
     epsilons: list[int] = field(default_factory=list)
 
 
 class Network:
-    """States are numbered; each belongs to one rule. `cost` counts bytes, a named token as one.
+    """A network of numbered states, each of which belongs to one rule.
 
-    A byte is at most a token, so a cost in bytes bounds what it takes in tokens.
+    `cost` maps a state to the fewest bytes to the end of its rule, a control token counted as one.
+    It bounds the number of tokens.
     """
 
     def __init__(self, rules: Rules):
-        """Raises `InvalidGrammarError` for rules of too many states."""
+        """Raises `InvalidGrammarError` if the rules take too many states."""
         builder = Construction(rules)
         self.edges, self.start, self.final = builder.edges, builder.start, builder.final
         self.root = builder.numbers[rules.root]
         self.free_keys, self.few_keys = rules.free_keys, rules.few_keys
         self.distinct = builder.distinct
         self.terminals: list[Terminal | bytes] = list(builder.terminals)
-        self.cost: dict[int, int] = {}  # to the end of the state's rule; no key: there is no way
-        self._way: dict[int, Edge] = {}  # the first edge of such a way
+        self.cost: dict[int, int] = {}  # a missing key: the rule's end is unreachable
+        self._best: dict[int, Edge] = {}  # the first edge of a shortest path
         self._counted: dict[tuple[RuleEdge, int], int] = {}
-        self._rounds: dict[
-            int, tuple[RuleEdge, int]
-        ] = {}  # counted states whose edges are not made
+        self._rounds: dict[int, tuple[RuleEdge, int]] = {}  # counted states without edges yet
         self._by_kind: dict[int, Edges] = {}
         self._tails: dict[int, bool] = {}
         self._measure()
 
     def edges_of(self, state: int) -> Edges:
-        """A repetition is an epsilon edge into its first round."""
+        """Return the edges of `state`. A repetition is an epsilon edge into its first round."""
         found = self._by_kind.get(state)
         if found is None:
             found = self._by_kind[state] = Edges()
@@ -222,7 +218,7 @@ class Network:
         return self.cost.get(self.start[rule]) == 0
 
     def tail(self, state: int) -> bool:
-        """Nothing is left of the state's rule."""
+        """Whether nothing can be read between `state` and the end of its rule."""
         if state not in self._tails:
             self._tails[state] = self._only_ends(state)
         return self._tails[state]
@@ -242,17 +238,17 @@ class Network:
         return ends
 
     def first_edge(self, state: int) -> Edge | None:
-        """The first edge of a shortest way to the end of the state's rule; None: it is there."""
-        return self._way.get(state)
+        """Return the first edge of a shortest path to the rule's end; None if it is there."""
+        return self._best.get(state)
 
-    def way(self, state: int) -> Iterator[TerminalEdge | int]:
-        """A shortest way to the end of the state's rule: terminals, and tokens by their ids."""
-        pending = [(state, 1)]  # how often each is to be left
+    def shortest_path(self, state: int) -> Iterator[TerminalEdge | int]:
+        """Yield a shortest path to the rule's end: terminals, and control tokens by their ids."""
+        pending = [(state, 1)]  # with the number of times that each path is walked
         while pending:
             state, times = pending.pop()
             if times > 1:
                 pending.append((state, times - 1))
-            edge = self._way.get(state) if times else None
+            edge = self._best.get(state) if times else None
             if edge is None:
                 continue
             pending.append((edge.to, 1))
@@ -267,14 +263,14 @@ class Network:
         if state in self._rounds:
             follow, done = self._rounds.pop(state)
             if follow.high is None or done < follow.high:
-                behind = self._round(follow, done + 1)
-                self.edges[state].append(RuleEdge(follow.rule, behind, round=True))
+                after = self._round(follow, done + 1)
+                self.edges[state].append(RuleEdge(follow.rule, after, round=True))
             if done >= follow.low or self.nullable(follow.rule):
                 self.edges[state].append(EpsilonEdge(follow.to))
         return self.edges[state]
 
     def _round(self, follow: RuleEdge, done: int) -> int:
-        """The state after `done` rounds of a repetition; such states are made as they are met."""
+        """Return the state after `done` rounds of a repetition. It is built at the first call."""
         if follow.high is None:
             done = min(done, follow.low)
         if (follow, done) not in self._counted:
@@ -284,15 +280,15 @@ class Network:
             rest = RuleEdge(follow.rule, follow.to, max(0, follow.low - done), None)
             cost = self._through(rest)
             if cost is not None:
-                self.cost[state], self._way[state] = cost, rest
+                self.cost[state], self._best[state] = cost, rest
         return self._counted[follow, done]
 
     def _measure(self) -> None:
-        """Knuth's generalisation of Dijkstra's algorithm to context-free grammars (1977)."""
+        """Set costs by Knuth's generalisation of Dijkstra's algorithm to grammars (1977)."""
         scanners = [scanner_of(terminal) for terminal in self.terminals]
         self._check_bounds(scanners)
         reads: dict[TerminalEdge, int | None] = {}  # bytes, by edge
-        into: dict[int, list[tuple[int, Edge]]] = {}  # edges by the states that they wait for
+        into: dict[int, list[tuple[int, Edge]]] = {}  # edges by the states whose costs they need
         for state, edges in enumerate(self.edges):
             for edge in edges:
                 into.setdefault(edge.to, []).append((state, edge))
@@ -312,7 +308,7 @@ class Network:
                 continue
             self.cost[state] = cost
             if edge is not None:
-                self._way[state] = edge
+                self._best[state] = edge
             for before, edge in into.get(state, ()):
                 known = None if before in self.cost else self._through(edge, reads)
                 if known is not None:
@@ -320,7 +316,7 @@ class Network:
                     heapq.heappush(heap, (known, order, before, edge))
 
     def _check_bounds(self, scanners: list[Scanner | LiteralScanner]) -> None:
-        """Raises `InvalidGrammarError` where a text would be met that bounds are too hard for."""
+        """Raises `InvalidGrammarError` if a terminal is too intricate for its bounds of length."""
         reads = (edge for edges in self.edges for edge in edges if isinstance(edge, TerminalEdge))
         for terminal, low, high in {(edge.terminal, edge.low, edge.high) for edge in reads}:
             scanner = scanners[terminal]
@@ -330,7 +326,7 @@ class Network:
     def _through(
         self, edge: Edge, reads: dict[TerminalEdge, int | None] | None = None
     ) -> int | None:
-        """The cost of a way over `edge`, once it is known."""
+        """Return the cost of a path that begins with `edge`; None if it is not known yet."""
         rest = self.cost.get(edge.to)
         if rest is None:
             return None
@@ -342,7 +338,7 @@ class Network:
                 each = self.cost.get(self.start[edge.rule])
                 return None if each is None else rest + low * each
             case TokenEdge():
-                return rest + 1 if edge.listed else None  # which one it would be is not known
+                return rest + 1 if edge.listed else None  # no id is known for the other tokens
         return rest
 
 

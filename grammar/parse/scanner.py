@@ -219,7 +219,7 @@ class Scanner:
         _, said, q, characters = min(self._ways(state, low, high))
         low, high = low - characters, None if high is None else high - characters
         text = bytearray(said)
-        for point, times in self._lengths.way(q, low, high):
+        for point, times in self._lengths.shortest_path(q, low, high):
             if len(text) >= most:
                 return bytes(text)
             text += self._spell(point) * min(times, most - len(text))

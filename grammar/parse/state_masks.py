@@ -20,7 +20,7 @@ from dlm.grammar.masks import bits
 from dlm.grammar.masks.bits import GrammarMasks, Mask
 from dlm.grammar.masks.walk import Nodes, Reached, walk
 from dlm.grammar.parse.earley import Parser, State, Thread
-from dlm.grammar.parse.limits import Made, Meter
+from dlm.grammar.parse.limits import LazyDict, Meter
 from dlm.grammar.parse.network import Network, TerminalEdge
 from dlm.grammar.parse.shared_masks import FAR
 from dlm.grammar.parse.terminal_masks import Bounds, Terminals, TerminalTokens, Words, token_words
@@ -82,7 +82,7 @@ class StateMasks:
         self._parser, self._vocabulary, self._masks, self._meter = parser, vocabulary, masks, meter
         self._terminals = terminals
         scanners = parser.scanners
-        self.tokens = Made(lambda terminal: terminals.tokens(scanners[terminal]))
+        self.tokens = LazyDict(lambda terminal: terminals.tokens(scanners[terminal]))
 
     def mask(self, state: State) -> Mask:
         """A row of the table, which states that allow the same for the same reasons share."""
@@ -105,7 +105,7 @@ class StateMasks:
         size, all_end = len(self._vocabulary), True
         costs, places = np.full(size, _NEVER, np.int64), np.zeros(size, np.uint64)
         for number, thread in enumerate(state.threads):
-            rest = self._parser.behind_terminal(thread).cost
+            rest = self._parser.after_terminal(thread).cost
             all_end &= rest is not None
             if rest is not None:
                 known, bounds = self.tokens[thread.terminal], (thread.needed, thread.remaining)
@@ -155,7 +155,7 @@ class StateMasks:
             ends = self.tokens[thread.terminal].ends(thread.at, self._bounds(thread), self._meter)
             if not len(ends):
                 continue
-            onward = self._parser.behind_terminal(thread)
+            onward = self._parser.after_terminal(thread)
             if len(onward.threads) > _SIDE_BY_SIDE:
                 begin.append((ends, onward))
                 continue
@@ -168,7 +168,7 @@ class StateMasks:
                 more, behind = known.below(ends, self._meter)
                 words |= more
                 if len(behind):
-                    begin.append((behind, self._parser.behind_terminal(following)))
+                    begin.append((behind, self._parser.after_terminal(following)))
             if bounded:
                 begin.append((ends, self._parser.only(onward, bounded)))
         return begin
@@ -180,7 +180,7 @@ class StateMasks:
             known, bounds = self.tokens[thread.terminal], self._bounds(thread)
             ends = known.ends(thread.at, bounds, self._meter)
             if len(ends):
-                begin.append((ends, self._parser.behind_terminal(thread)))
+                begin.append((ends, self._parser.after_terminal(thread)))
         return walk(self._vocabulary.trie, self, begin)
 
     def likely(self, state: State) -> Bool[np.ndarray, " 256"]:
@@ -192,7 +192,7 @@ class StateMasks:
         return bytes_
 
     def after(self, state: State, byte: int) -> State | None:
-        return self._parser.behind(state, byte)
+        return self._parser.after_byte(state, byte)
 
     def _control(self, state: State) -> set[int]:
         """Stop tokens where the text may end, and the tokens that rules name."""
@@ -207,7 +207,7 @@ class StateMasks:
 
     def _key(self, state: State) -> Hashable:
         """What the mask depends on."""
-        threads = ((t.terminal, t.at, self._bounds(t), t.behind) for t in state.threads)
+        threads = ((t.terminal, t.at, self._bounds(t), t.onward) for t in state.threads)
         return frozenset((*threads, *state.items)), state.cost == 0
 
 
@@ -218,7 +218,7 @@ _EDGES = 64  # that are looked at for a unit
 class Exploration:
     """Of all terminals side by side, from their beginnings on. Literals need none."""
 
-    def __init__(self, network: Network, tokens: Made[TerminalTokens], meter: Meter):
+    def __init__(self, network: Network, tokens: LazyDict[TerminalTokens], meter: Meter):
         self._tokens, self._meter = tokens, meter
         self._bounded: dict[int, bool] = {}  # by terminal: somebody counts its characters
         for edge in (

@@ -29,7 +29,7 @@ class Judge:
     def accept_string(self, text: str | bytes) -> bool:
         state = self._state
         for byte in text.encode() if isinstance(text, str) else text:
-            state = self._parser.behind(state, byte)
+            state = self._parser.after_byte(state, byte)
             if state is None:
                 return False
         self._state = state

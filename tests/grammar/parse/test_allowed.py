@@ -134,12 +134,12 @@ def test_states_that_allow_the_same_share_a_row(vocabulary, terminals):
     grammar = compiled(vocabulary, terminals, Concatenation((long, Literal("."))))
     state, rows = grammar.parser.start, set()
     for byte in b'"' + b"a" * 300:
-        state = grammar.parser.behind(state, byte)
+        state = grammar.parser.after_byte(state, byte)
         rows.add(grammar.mask(state))
     assert len(rows) == 1
     near = [grammar.parser.start]
     for byte in b'"' + b"a" * 32_767:
-        near.append(grammar.parser.behind(near[-1], byte))
+        near.append(grammar.parser.after_byte(near[-1], byte))
     last = tokens_in(grammar.masks.words(grammar.mask(near[-1]))).tolist()
     assert by_tokens(grammar, near[-1]) == {t for t in last if t < len(vocabulary)}
 
@@ -167,7 +167,7 @@ def test_the_meter_stops_a_look_and_what_was_learnt_stays(vocabulary, terminals)
         try:
             at = state
             for byte in b"abcdefghijklmnopqrstuvwxyz":
-                at = grammar.parser.behind(at, byte)
+                at = grammar.parser.after_byte(at, byte)
             break
         except Unfinished:
             stopped += 1

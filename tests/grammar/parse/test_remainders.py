@@ -66,7 +66,7 @@ def test_counts_are_those_of_the_whole_text_wherever_a_text_leads(tree, pieces, 
         onward = [(low, high) for low, high in grammar.parser.ranges(state)]
         if not onward:
             return
-        state = grammar.parser.behind(state, rng.randint(*rng.choice(onward)))
+        state = grammar.parser.after_byte(state, rng.randint(*rng.choice(onward)))
         if state is None or state.cost is None:
             return
 
@@ -147,7 +147,7 @@ def check_counts(vocabulary, text: bytes, places) -> None:
                 begun = grammar.begun(state, maxsize)
                 assert len(begun) == len(spelled)
                 assert b"".join(vocabulary.pieces[token] for token in begun) == text[place:]
-        state = grammar.parser.behind(state, byte)
+        state = grammar.parser.after_byte(state, byte)
 
 
 class CountingTrie(Trie):

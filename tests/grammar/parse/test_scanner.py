@@ -212,7 +212,9 @@ def test_shortest_texts_between_bounds_are_those_of_all_lengths(data):
         wanted = min((exactly[n][q] for n in range(max(low, 0), most + 1)), default=math.inf)
         assert lengths.within(q, low, high) == (None if wanted == math.inf else wanted)
         if wanted < math.inf:
-            text = [point for point, times in lengths.way(q, low, high) for _ in range(times)]
+            text = [
+                point for point, times in lengths.shortest_path(q, low, high) for _ in range(times)
+            ]
             assert sum(map(weigh, text)) == wanted
             assert max(low, 0) <= len(text) <= most
 
