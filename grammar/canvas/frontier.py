@@ -230,7 +230,7 @@ class Frontier:
         """Take the model's choices as far as masks are known: what `_advance` does, faster."""
         state, wanted, banned = self._matcher.state, here.wanted, here.fixed.banned
         trusted, forced, begin = here.suspect is None, here.forced, len(here.guess)
-        if state is None or self._compiled.runs_out or (trusted and here.repair is not None):
+        if state is None or self._compiled.may_run_out or (trusted and here.repair is not None):
             return
         left = self._left(0) if self._vocabulary.spells_every_byte else -1
         trail: list[tuple[State, Keys | None]] = []

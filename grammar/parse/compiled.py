@@ -1,6 +1,6 @@
-"""A compiled grammar, and what is learnt of its states as requests pass them.
+"""A compiled grammar, with its states' masks and completions as requests compute them.
 
-It is shared by the requests that use the grammar. Knows tokens, but no request and no canvas.
+The requests that use the grammar share it. The module knows tokens, but no request and no canvas.
 """
 
 import pickle
@@ -13,7 +13,7 @@ import numpy as np
 
 from dlm.grammar.masks.bits import GrammarMasks, Mask, packed, tokens_in
 from dlm.grammar.parse.earley import Parser, State
-from dlm.grammar.parse.keys import Apart, ApartText, Keys, Way
+from dlm.grammar.parse.keys import Detour, Keys, Uniqueness, UniqueText
 from dlm.grammar.parse.limits import LimitedCache, Meter
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.remainders import NEVER, FewestTokens, Remainders
@@ -21,20 +21,20 @@ from dlm.grammar.parse.state_masks import Exploration, Following, StateMasks
 from dlm.grammar.parse.terminal_masks import Terminals
 from dlm.grammar.vocabulary import Vocabulary
 
-_EDGE_BYTES, _STATE_BYTES = 200, 1500  # of Python objects, roughly
-_COMPLETIONS = 4096  # that are remembered
-_FARTHEST = 1 << 16  # states of which it is remembered how far a token may lead from the end
-_COUNTED = 1 << 18  # bytes of a completion whose tokens are counted
-BEGUN = 64  # bytes that are spelled of one that is known to fit
-_DOUBTFUL, _ONE_BY_ONE = 1024, 256  # groups of tokens, or tokens, of which each is looked at
-_TEXTS = 64  # completions that are begun, and gone on with
-_FOLLOWINGS = 4  # states of which it is kept what follows: of 262,144 tokens, 6 MB
-_CLOSINGS = 256  # sets of tokens: of 262,144, 8 MB
-_FEW = 32  # tokens of a text that is looked for where none is known
+_EDGE_BYTES, _STATE_BYTES = 200, 1500  # approximate memory of Python objects
+_COMPLETIONS = 4096  # cached completions
+_FARTHEST = 1 << 16  # states with a cached bound on the distance to the end
+_COUNTED = 1 << 18  # bytes: tokens of longer completions are not counted
+BEGUN = 64  # bytes spelled of a completion that is known to fit
+_DOUBTFUL, _ONE_BY_ONE = 1024, 256  # groups of tokens, or tokens, that are checked one by one
+_TEXTS = 64  # cached unfinished completions
+_FOLLOWINGS = 4  # states whose following tokens are cached: 6 MB at 262,144 tokens
+_CLOSINGS = 256  # cached sets of tokens: 8 MB at 262,144 tokens
+_FEW = 32  # tokens of a text to search for if none is known
 
 
 class Compiled:
-    """Not for several threads at once."""
+    """A grammar compiled for a vocabulary. Not thread-safe."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Compiled:
         terminals: Terminals,
         checked: bool = False,
     ):
-        """`checked`: it is wider than what it was made of, and a finished value is to be checked.
+        """`checked`: the grammar accepts more than its spec, so finished values must be checked.
 
-        Raises `GrammarError` for a grammar whose first state is too large.
+        Raises `GrammarError` if the grammar's first state is too large.
         """
         self.vocabulary, self.meter, self.checked = vocabulary, Meter(), checked
         self.parser = Parser(network, terminals.scanner, self.meter)
@@ -53,90 +53,90 @@ class Compiled:
         self._allowed = StateMasks(self.parser, vocabulary, terminals, self.masks, self.meter)
         self._network = network
         self.free_keys = network.free_keys  # the text is JSON, and no key may come twice
-        self.few_keys = network.few_keys  # and there may be no other
-        self.apart = Apart(self.parser, self.meter)
-        self.runs_out = (
-            self.few_keys or self.apart.distinct
-        )  # of keys or items there may be no more
-        self._ways = LimitedCache[tuple[State, Keys], Way | None](_COMPLETIONS)
+        self.few_keys = network.few_keys  # and keys may run out
+        self.uniqueness = Uniqueness(self.parser, self.meter)
+        self.may_run_out = self.few_keys or self.uniqueness.distinct  # of new keys or items
+        self._detours = LimitedCache[tuple[State, Keys], Detour | None](_COMPLETIONS)
         self.remainders = Remainders(self.parser, vocabulary, self.meter)
         self._completions = LimitedCache[tuple[State, Keys], list[int] | None](_COMPLETIONS)
-        self._texts = LimitedCache[tuple[State, Keys], ApartText](_TEXTS)  # that are begun
+        self._texts = LimitedCache[tuple[State, Keys], UniqueText](_TEXTS)
         self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
-        # By state, object keys and budget: the tokens that leave room for the rest.
+        # By state, keys and budget: the tokens after which the text can be completed.
         self.closings = LimitedCache[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
-        # To the end after any token that may follow, by state: tokens, and bytes.
-        self._farthest, self._near = (
-            LimitedCache[State, int](_FARTHEST),
-            LimitedCache[State, int](_FARTHEST),
-        )
+        # By state: a bound on the tokens, or bytes, to the end after any token that may follow.
+        self._farthest = LimitedCache[State, int](_FARTHEST)
+        self._farthest_bytes = LimitedCache[State, int](_FARTHEST)
 
     @property
     def nbytes(self) -> int:
-        """About what it takes in memory by now."""
-        learnt = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.remainders.nbytes
+        """Approximate memory in use."""
+        cached = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.remainders.nbytes
         kept = sum(words.nbytes for words in self.closings.values() if words is not None)
         kept += sum(array.nbytes for found, _ in self._followings.values() for array in found)
-        return _EDGE_BYTES * len(self._network.edges) + learnt + kept
+        return _EDGE_BYTES * len(self._network.edges) + cached + kept
 
     @cached_property
     def packed(self) -> bytes:
-        """The grammar without what was learnt of it, for a `Compiler` of another process that has
-        the same vocabulary: its `unpack` takes a moment where a compile may take seconds."""
+        """The pickled grammar without its caches, for `Compiler.unpack` in another process.
+
+        The other process must have the same vocabulary. Unpacking is much faster than compiling.
+        """
         return pickle.dumps((self._network, self.checked))
 
     def after(self, state: State, token: int) -> State | None:
-        """The state behind a token that is no stop; None where the grammar refuses it."""
+        """Return the state after a token other than a stop; None if the grammar refuses it."""
         return self.parser.after(state, token, self.vocabulary.pieces[token])
 
     def keys_after(self, state: State, onward: State, keys: Keys, piece: bytes) -> Keys | None:
-        """The keys after `piece`, which leads from `state` to `onward`.
+        """Return the keys after `piece`, which leads from `state` to `onward`.
 
-        None where a key or an item comes twice, or where none is left but those that are there.
+        None if a key or a distinct item comes twice, or if no new one can follow.
         """
-        found = self.apart.after(state, keys, piece)
-        if found is None or not self.runs_out or not found.at_risk:
+        found = self.uniqueness.after(state, keys, piece)
+        if found is None or not self.may_run_out or not found.at_risk:
             return found
-        return found if self.way(onward, found) is not None else None
+        return found if self.detour(onward, found) is not None else None
 
-    def way(self, state: State, keys: Keys) -> Way | None:
-        """A way to a key or an item that is not there yet; None: none is found."""
+    def detour(self, state: State, keys: Keys) -> Detour | None:
+        """Return `Uniqueness.detour`, from a cache."""
         key = state, keys
-        if key not in self._ways:
-            self._ways[key] = self.apart.way(state, keys)
-        return self._ways[key]
+        if key not in self._detours:
+            self._detours[key] = self.uniqueness.detour(state, keys)
+        return self._detours[key]
 
     def suspects(self, keys: Keys, words: np.ndarray) -> list[int]:
-        """The tokens of `words` after which there may be no `keys_after`."""
+        """Return the tokens of the packed bits `words` for which `keys_after` may be None."""
         vocabulary, quoted = self.vocabulary, self.vocabulary.quoted
-        found = keys.dangers(quoted) if self.few_keys else keys.suspects(quoted)
-        if self.runs_out:
-            found = found.union(*map(vocabulary.beginnings, keys.taken))
+        found = keys.dead_end_suspects(quoted) if self.few_keys else keys.suspects(quoted)
+        if self.may_run_out:
+            found = found.union(*map(vocabulary.beginnings, keys.taken_continuations))
         held = {t for t in found if words[t >> 5] >> (t & 31) & 1}
-        if self.apart.distinct:
+        if self.uniqueness.distinct:
             held.update(tokens_in(words & keys.item_suspects(quoted)).tolist())
         return sorted(held)
 
     def mask(self, state: State) -> Mask:
-        """The tokens that may follow at `state`, stops where the text may end."""
+        """Return the tokens that may follow `state`, and the stops if the text may end there."""
         return self._allowed.mask(state)
 
     def exploration(self) -> Exploration:
-        """Of its terminals: what fills their part of the masks."""
+        """Return an exploration of the grammar's terminals, which fills caches of masks."""
         return Exploration(self._network, self._allowed.tokens, self.meter)
 
     def known_mask(self, state: State, keys: Keys | None) -> Mask | None:
-        """The mask where an object has `keys`, if a matcher has asked for it before."""
+        """Return the mask of `state` and `keys` if it is in the cache, else None."""
         known = self.masks.known
         mask = known.get(state)
-        if mask is None or mask < 0 or not keys or not (keys.doubtful or self.apart.distinct):
+        if mask is None or mask < 0 or not keys:
+            return mask
+        if not (keys.has_entries or self.uniqueness.distinct):
             return mask
         return known.get((mask, keys))
 
     def closing(self, state: State, tokens: int) -> np.ndarray | None:
-        """The tokens after which the text can be completed in `tokens` more; None: all of them.
+        """Return the tokens after which the text can be completed in `tokens` more tokens.
 
-        As packed bits. Where object keys are free, `closing_apart` says it.
+        Packed bits; None: all tokens. For grammars with free keys, use `closing_unique`.
         """
         if self._farthest.get(state, maxsize) <= tokens:
             return None
@@ -158,18 +158,21 @@ class Compiled:
                 return None
         return self._members(following, sure, fitting)
 
-    def closing_apart(
+    def closing_unique(
         self, state: State, sure_bytes: int, fits: Callable[[int], bool], in_key: bool
     ) -> np.ndarray | None:
-        """The same where keys are free: tokens with at most `sure_bytes` to the end fit for sure,
-        and others if they `fits`. `in_key`: each token is asked for, since each makes another key.
+        """Return the same for grammars with free keys or distinct items.
+
+        A token with at most `sure_bytes` bytes to the end after it fits. For others, `fits` is
+        called: once for a group of tokens with the same state, or for each token if `in_key`,
+        since each makes another key. A limit of calls holds; tokens beyond it are left out.
         """
-        if self._near.get(state, maxsize) <= sure_bytes:
+        if self._farthest_bytes.get(state, maxsize) <= sure_bytes:
             return None
         following, all_end = self._following(state)
         sure = following.costs <= sure_bytes if self.vocabulary.spells_every_byte else None
         if all_end and sure is not None and sure.all():
-            self._near[state] = int(following.costs.max(initial=0))
+            self._farthest_bytes[state] = int(following.costs.max(initial=0))
             return None
         doubtful = following.groups(None if sure is None else ~sure, apart=in_key)
         groups = [*islice(doubtful, _ONE_BY_ONE if in_key else _DOUBTFUL)]
@@ -178,7 +181,7 @@ class Compiled:
         return self._members(following, sure, fitting)
 
     def _following(self, state: State) -> tuple[Following, bool]:
-        """Return `StateMasks.following`, kept for a look that is cut short and goes on."""
+        """Return `StateMasks.following`, cached for a call that is `Unfinished` and repeated."""
         if state not in self._followings:
             self._followings[state] = self._allowed.following(state)
         return self._followings[state]
@@ -194,14 +197,14 @@ class Compiled:
         return packed(members)
 
     def closes_within(self, state: State, tokens: int) -> bool:
-        """The text can be completed in `tokens` tokens, its stop not counted."""
+        """Whether the text can be completed in `tokens` tokens, the stop excluded."""
         decided = self.decided_by_bytes(state, tokens, state.cost or 0)
         return self.least(state) <= tokens if decided is None else decided
 
     def decided_by_bytes(self, state: State, tokens: int, most: int) -> bool | None:
-        """Whether a text that takes at most `most` tokens fits, if bytes tell; None: they do not.
+        """Whether a completion of at most `most` tokens fits `tokens`, judged by its bytes.
 
-        A text that is too long to be counted fits if its bytes do.
+        None if bytes alone do not decide. A text too long to be counted fits only if they do.
         """
         if state.cost is None or self.fewest_possible(state) > tokens:
             return False
@@ -210,41 +213,46 @@ class Compiled:
         return None if self._counted(state.cost) else False
 
     def least(self, state: State) -> int:
-        """The fewest tokens that are known to complete the text: exact for the fewest bytes."""
-        plain = self.remainders.tokens(state)
-        other = self._of_fewest_tokens.get(state) if plain else None
-        return plain if other is None else min(plain, len(other))
+        """Return the fewest tokens known to complete the text.
+
+        Exact for the text of the fewest bytes; another text of fewer tokens may exist.
+        """
+        by_bytes = self.remainders.tokens(state)
+        other = self._by_fewest_tokens.get(state) if by_bytes else None
+        return by_bytes if other is None else min(by_bytes, len(other))
 
     def shortest_completion(self, state: State, tokens: int = maxsize) -> list[int] | None:
-        """The tokens of a shortest text to the end, its stop not counted; None: there is none.
+        """Return the tokens of a shortest text to the end, the stop excluded; None: there is none.
 
-        The shortest in bytes, if it is of at most `tokens` tokens, else in tokens.
+        The shortest in bytes if it takes at most `tokens` tokens, else the shortest in tokens.
         """
-        needed = self.remainders.tokens(state)
-        if needed > tokens or needed >= NEVER:
-            plain = None if needed >= NEVER else self.begun(state, maxsize)
-            return self._of_fewest_tokens.get(state, plain)
-        return self.begun(state, maxsize)
+        by_bytes = self.begun(state, maxsize)
+        if by_bytes is None or self.remainders.tokens(state) > tokens:
+            return self._by_fewest_tokens.get(state, by_bytes)
+        return by_bytes
 
     def begun(self, state: State, most: int = BEGUN) -> list[int] | None:
-        """The first `most` tokens, or all, of the shortest text in bytes; None: none spell it."""
+        """Return the first `most` tokens, or all, of the shortest text in bytes.
+
+        None if there is no text, or no tokens spell it.
+        """
         if state.cost is None or self.remainders.tokens(state) >= NEVER:
             return None
         remainder = self.remainders.of(state)
         return [] if remainder is None else remainder.spelled(self.vocabulary, most)[0]
 
     def counts(self, state: State) -> bool:
-        """Whether the tokens of a shortest completion are counted: it is not too long for that."""
+        """Whether the shortest completion is short enough for its tokens to be counted."""
         return state.cost is None or self._counted(state.cost)
 
     def fewest_possible(self, state: State) -> int:
-        """No completion takes fewer tokens: each is at most as long as the longest one."""
+        """Return a lower bound on the tokens of a completion, from the longest token's bytes."""
         return -(-(state.cost or 0) // max(1, self.vocabulary.longest))
 
-    def spelled_apart(self, state: State, keys: Keys) -> list[int] | None:
-        """The tokens of a short text to the end where an object has `keys`, or an array items.
+    def unique_completion(self, state: State, keys: Keys) -> list[int] | None:
+        """Return the tokens of a short text to the end that repeats no key and no distinct item.
 
-        No key and no distinct item comes twice in it. None: there is none.
+        None if none is found.
         """
         key = state, keys
         if key not in self._completions:
@@ -253,30 +261,31 @@ class Compiled:
             self._texts.pop(key, None)
         return self._completions[key]
 
-    def begun_apart(self, state: State, keys: Keys) -> list[int] | None:
-        """The first tokens of that text, spelled apart from what comes after them."""
+    def begun_unique(self, state: State, keys: Keys) -> list[int] | None:
+        """Return the first tokens of that text. They spell its first `BEGUN` bytes or more."""
         found = self._text(state, keys).written(BEGUN)
         return None if found is None else self.vocabulary.fewest(found)
 
-    def _text(self, state: State, keys: Keys) -> ApartText:
+    def _text(self, state: State, keys: Keys) -> UniqueText:
         key = state, keys
         if key not in self._texts:
-            self._texts[key] = ApartText(self.parser, self.apart, self.way, self.meter, key)
+            text = UniqueText(self.parser, self.uniqueness, self.detour, self.meter, key)
+            self._texts[key] = text
         return self._texts[key]
 
     def _counted(self, cost: int) -> bool:
         return cost <= _COUNTED
 
     @cached_property
-    def _of_fewest_tokens(self) -> dict[State, list[int]]:
-        """A way through the whole grammar in fewer tokens than the shortest text's, by state."""
+    def _by_fewest_tokens(self) -> dict[State, list[int]]:
+        """Completions in fewer tokens than the shortest text in bytes, for states on one path."""
         steps = self._fewest.path()
-        said = [token for _, token in steps]
-        return {state: said[i:] for i, (state, _) in enumerate(steps)}
+        tokens = [token for _, token in steps]
+        return {state: tokens[i:] for i, (state, _) in enumerate(steps)}
 
     @cached_property
     def _fewest(self) -> FewestTokens:
-        """The search for such a way, which may take more than one look."""
+        """The search for that path, which may take several calls."""
         start = self.parser.start
         known = self.remainders.tokens(start) if self.counts(start) else NEVER
         most = _FEW if known == NEVER else known - 1

@@ -1,20 +1,14 @@
-"""What of a JSON text may not repeat: keys of its objects, and items of some of its arrays.
+"""Keys of JSON objects, and items of arrays with distinct items: neither may come twice.
 
-Rules cannot say it of what they do not name, and readers differ in what they make of a key that
-comes twice (RFC 8259, section 4). So it is watched beside the parser. Knows JSON's tokens, and no
-grammar: which arrays are of distinct items has to be told.
+Rules can not forbid a repetition of keys that they do not name, and parsers disagree about keys
+that come twice (RFC 8259, section 4). So `Keys` follows the text beside the parser.
 
-How a key or an item that is begun can become one that is not there yet.
+A repeated key or item is refused at its end. That may be too late: if all keys of three letters
+are taken, no other end is left. So a token is allowed only if a new key or item can still be
+reached after it. `Uniqueness` searches for a `Detour`, a text that leads there. `UniqueText` is
+the grammar's shortest text to the end, with a detour in place of each repetition.
 
-A key or an item that is there already is refused where it ends. Where nothing but its end could
-follow, that is too late: of keys of three letters, or items of ten values, there may be no other.
-So no token is allowed after which there is no way to something new; and a completion that would
-repeat something goes this way instead.
-
-A short text to the end in which no key and no distinct item comes twice.
-
-It is the grammar's shortest. Where that repeats a key or an item, the text goes back to where this
-was begun, and takes a way to another one (`apart.py`).
+`Keys` knows JSON's tokens, and no grammar: the caller reports which arrays have distinct items.
 """
 
 import heapq
@@ -39,36 +33,36 @@ _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _OPEN, _CLOSE = b"{[", b"}]"
 _SPACE = b" \t\r\n"
 _NUMBER = b"0123456789+-.eE"
-_ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # in a key: may be spelled by short escapes
+_ESCAPED = re.compile(r'["\\/\x00-\x1f\ud800-\udfff]')  # characters of a key with short escapes
 
 
 @dataclass(frozen=True, slots=True)
 class SeenItems:
-    """An open array whose items are distinct."""
+    """The items of an open array that has to hold distinct items."""
 
-    begun: int = 0  # where the item that is being read begins in `Keys.text`
-    texts: frozenset[bytes] = frozenset()  # the items so far, in their plainest spelling
-    values: frozenset[Hashable] = frozenset()  # the same, equal where their values are
+    begun: int = 0  # the start of the current item in `Keys.text`
+    texts: frozenset[bytes] = frozenset()  # the items so far, without needless escapes
+    values: frozenset[Hashable] = frozenset()  # their values, by `hashable`
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where a JSON text is. Never changed."""
+    """The keys and items of a JSON text so far. Immutable."""
 
-    open: tuple[frozenset[str] | SeenItems | None, ...] = ()  # keys of objects; None: any array
-    key: bytes | None = None  # what there is of the key that is being read
+    open: tuple[frozenset[str] | SeenItems | None, ...] = ()  # keys of objects; None: an array
+    key: bytes | None = None  # the beginning of the key that is being read
     expected: bool = False  # the next string is a key
     string: bool = False  # within a string
     escaped: bool = False  # after a backslash
-    text: bytes = b""  # without white space, since the outermost item that has to be distinct began
+    text: bytes = b""  # from the outermost distinct item on, without white space
 
     def after(
         self, piece: bytes, is_distinct: Callable[[int], bool] | None = None
     ) -> "Keys | None":
-        """The place after `piece`; None where it ends a key or an item that is there already.
+        """Return the keys after `piece`; None if it ends a key or a distinct item a second time.
 
-        `is_distinct` says of the array that the byte at a place of `piece` opens whether its items
-        have to be distinct; None: no items have to be.
+        `is_distinct(place)` is whether the array opened by byte `place` of `piece` has distinct
+        items; None: no array has.
         """
         open_, key, expected = self.open, self.key, self.expected
         string, escaped, text = self.string, self.escaped, bytearray(self.text)
@@ -98,14 +92,14 @@ class Keys:
                 top = open_[-1] if open_ else None
                 expected = isinstance(top, frozenset)
                 if isinstance(top, SeenItems):
-                    kept = _with_item(top, text)
-                    if kept is None:
+                    added = _with_item(top, text)
+                    if added is None:
                         return None
-                    if kept.begun == 0:  # the outermost: nobody needs what comes before
-                        text, open_ = bytearray(), (*open_[:-1], kept)
+                    if added.begun == 0:  # the outermost: the text before it is not needed
+                        text, open_ = bytearray(), (*open_[:-1], added)
                     else:
                         text.append(byte)
-                        open_ = (*open_[:-1], _begun(kept, len(text)))
+                        open_ = (*open_[:-1], SeenItems(len(text), added.texts, added.values))
                     continue
             elif byte in _CLOSE:
                 top, open_, expected = open_[-1] if open_ else None, open_[:-1], False
@@ -131,7 +125,7 @@ class Keys:
         return Keys(open_, key, expected, string, escaped, bytes(text))
 
     def suspects(self, tokens: QuotedTokens) -> set[int]:
-        """All tokens that `after` refuses for their keys, and perhaps some more."""
+        """Return a superset of the tokens that `after` refuses for their keys."""
         open_keys = [key for keys in self.open if isinstance(keys, frozenset) for key in keys]
         if self.key and b"\\" in self.key:
             return {*tokens.pieces}
@@ -148,16 +142,19 @@ class Keys:
                     found.update(tokens.ending.get(rest[size:], ()))
         return found
 
-    def dangers(self, tokens: QuotedTokens) -> set[int]:
-        """Those, too, that may lead to where no other key is left, but for how `taken` begin."""
+    def dead_end_suspects(self, tokens: QuotedTokens) -> set[int]:
+        """Return a superset of `suspects` and of the tokens after which no new key may be left.
+
+        Beginnings of `taken_continuations` are not included.
+        """
         if self.key is not None:
             return self.suspects(tokens) | tokens.joining | tokens.escapes
         return tokens.joining if self.string else tokens.commas | tokens.pieces.keys()
 
     def item_suspects(self, tokens: QuotedTokens) -> UInt32[np.ndarray, " words"]:
-        """All tokens that may end an item which is there already, and perhaps some more.
+        """Return a superset of the tokens that may end a repeated item, as packed bits.
 
-        As packed bits; without those that only begin as `taken` do.
+        Beginnings of `taken_continuations` are not included.
         """
         if not self.watched:
             return tokens.packed["opening"]
@@ -167,14 +164,14 @@ class Keys:
 
     @property
     def watched(self) -> bool:
-        """An array is open whose items have to be distinct."""
+        """Whether an array is open whose items have to be distinct."""
         return any(isinstance(each, SeenItems) for each in self.open)
 
     @property
-    def taken(self) -> list[bytes]:
-        """How the text may not go on from here: to keys and items that are there already.
+    def taken_continuations(self) -> list[bytes]:
+        """Continuations of the text that would repeat a key, with its closing quote, or an item.
 
-        Keys with the closing quote. What is spelled otherwise is not among them.
+        Other spellings of them are not included.
         """
         found: list[bytes] = []
         if self.may_repeat_key:
@@ -193,7 +190,7 @@ class Keys:
 
     @property
     def may_repeat_key(self) -> bool:
-        """The key that is being read, or that has to come next, may become one that is there."""
+        """Whether the current key, or the one that must come next, may repeat another key."""
         held = self._held()
         if not held or (self.key is None and (self.string or not self.expected)):
             return False
@@ -204,14 +201,14 @@ class Keys:
 
     @property
     def may_repeat_item(self) -> bool:
-        """An item that is being read, or that has to come next, may become one that is there."""
+        """Whether a current item, or one that must come next, may repeat another item."""
         return any(self._may_repeat(each) for each in self.open if isinstance(each, SeenItems))
 
     @property
     def at_risk(self) -> dict[int, int]:
-        """The open objects and arrays of which a key or an item may still become one that is there.
+        """Open objects and arrays whose next key or item may be a repetition.
 
-        By their places in `open`, with how many they hold.
+        Maps their indices in `open` to the number of keys or items that they hold.
         """
         found = {
             place: len(each.texts)
@@ -227,19 +224,19 @@ class Keys:
         if not items.texts:
             return False
         if items is self.open[-1] and not self.string and rest[-1:] in (b'"', b"]", b"}"):
-            return False  # the item has ended, and was not there
-        # an escape may spell any character, and a number many ways: they are known at their end
+            return False  # the item has ended, and is new
+        # a number has many spellings: it is compared at its end
         sure = rest if self.string else rest.rstrip(_NUMBER)
         if any(text.startswith(sure) for text in items.texts):
             return True
         if rest[:1] in (b"[", b"{"):
             partial = Partial(rest)
             return any(partial.may_become(value) for value in items.values)
-        return b"\\" in rest
+        return b"\\" in rest  # an escape may spell any character
 
     @property
-    def doubtful(self) -> bool:
-        """An object that is open has a key already, or an array an item."""
+    def has_entries(self) -> bool:
+        """Whether an object with a key is open, or an array with distinct items."""
         return any(isinstance(each, SeenItems) or bool(each) for each in self.open)
 
     def _held(self) -> frozenset[str]:
@@ -248,68 +245,64 @@ class Keys:
         return top if isinstance(top, frozenset) else frozenset()
 
     def _begun_items(self) -> Iterator[tuple[bytes, SeenItems]]:
-        """What there is of an item, and the array that has others."""
+        """Yield the beginnings of current items, with the arrays that hold others."""
         for each in self.open:
             if isinstance(each, SeenItems) and each.texts:
                 yield self.text[each.begun :], each
 
 
 def _repeats(open_: tuple[frozenset[str] | SeenItems | None, ...], text: bytearray) -> bool:
-    """Whether a string, an array or an object that has just ended is an item that was there."""
+    """Whether the string, array or object that ends `text` is a repeated item."""
     top = open_[-1] if open_ else None
     return isinstance(top, SeenItems) and bool(top.texts) and _with_item(top, text) is None
 
 
 def _with_item(items: SeenItems, text: bytearray) -> SeenItems | None:
-    """With the item that ends `text`; None if it was there."""
+    """Return `items` with the item that ends `text`; None if that is a repetition."""
     raw = bytes(text[items.begun :])
     try:
         item = json.loads(raw, parse_float=Decimal, parse_int=Decimal)
         value = hashable(item)
         spelled = raw
-        if b"\\" in raw:  # in its plainest spelling
+        if b"\\" in raw:
             plain = json.dumps(json.loads(raw), ensure_ascii=False, separators=(",", ":"))
             spelled = plain.encode()
-    except (RecursionError, ArithmeticError, ValueError):  # nobody compares what nobody can hold
+    except (RecursionError, ArithmeticError, ValueError):  # Python can not hold the value
         value = spelled = raw
     if value in items.values:
         return None
     return SeenItems(items.begun, items.texts | {spelled}, items.values | {value})
 
 
-def _begun(items: SeenItems, begun: int) -> SeenItems:
-    return SeenItems(begun, items.texts, items.values)
-
-
 def _decoded(key: bytes) -> str:
-    if b"\\" not in key:  # nearly all: several times as fast
+    if b"\\" not in key:  # the usual case, several times as fast
         return key.decode()
     return json.loads(b'"%s"' % key)
 
 
-_MOST = 4096  # places that are looked at
-_UNITS = 3  # of work for one
+_MOST = 4096  # situations visited in one search
+_UNITS = 3  # units of work for each
 _NICE = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ _"
-_TENS = 10  # bytes of a range that are all tried: digits may spell one number in many ways
+_TENS = 10  # the size up to which all bytes of a range are tried, such as digits
 
 
-class Way(NamedTuple):
-    """A text that makes the difference, and where it leads."""
+class Detour(NamedTuple):
+    """A text that leads to a new key or item, and the situation after it."""
 
     text: bytes
     state: State
     keys: Keys
 
 
-class Apart:
-    """Ways to what is not there yet, in one grammar."""
+class Uniqueness:
+    """Unique keys and distinct items in the texts of one grammar."""
 
     def __init__(self, parser: Parser, meter: Meter):
         self._parser, self._meter = parser, meter
-        self.distinct = bool(parser.network.distinct)
+        self.distinct = bool(parser.network.distinct)  # some arrays have distinct items
 
     def after(self, state: State, keys: Keys, piece: bytes) -> Keys | None:
-        """`keys` after `piece`, which is read at `state`; None where something comes twice."""
+        """Return `keys` after `piece`, read at `state`; None if a key or an item comes twice."""
         if not self.distinct or b"[" not in piece:
             return keys.after(piece)
 
@@ -319,30 +312,30 @@ class Apart:
 
         return keys.after(piece, is_distinct)
 
-    def way(self, state: State, keys: Keys) -> Way | None:
-        """A way from `state` to where what is at risk is new; None: none is found.
+    def detour(self, state: State, keys: Keys) -> Detour | None:
+        """Return the detour from `state` with the fewest bytes to the end; None if none is found.
 
-        It is of the fewest bytes to the end of the text.
+        After it, each of `keys.at_risk` has a new key or item, or is closed.
         """
         risks = keys.at_risk
-        numbers = count(0, -1)  # of those that are as far, the last one is followed
+        numbers = count(0, -1)  # breaks ties: the latest is visited first
         heap = [(state.cost or 0, next(numbers), b"", state, keys)]
         seen = {(state, keys)}
         for _ in range(_MOST):
             if not heap:
                 return None
-            _, _, text, at, known = heapq.heappop(heap)
+            _, _, text, at, seen_keys = heapq.heappop(heap)
             self._meter.add(_UNITS)
-            now = known.at_risk
+            now = seen_keys.at_risk
             if all(now.get(place, maxsize) > held for place, held in risks.items()):
-                return Way(text, at, known)
-            taken = {rest[:1] for rest in known.taken}
-            for byte in self._bytes(at, known, taken):
+                return Detour(text, at, seen_keys)
+            taken = {rest[:1] for rest in seen_keys.taken_continuations}
+            for byte in self._bytes(at, seen_keys, taken):
                 onward = self._parser.after_byte(at, byte)
                 if onward is None or onward.cost is None:
                     continue
                 piece = bytes([byte])
-                after = self.after(at, known, piece)
+                after = self.after(at, seen_keys, piece)
                 if after is not None and (onward, after) not in seen:
                     seen.add((onward, after))
                     cost = len(text) + 1 + onward.cost
@@ -350,7 +343,7 @@ class Apart:
         return None
 
     def _opens_distinct(self, state: State) -> bool:
-        """An array that is opened at `state` is, or may be, one of distinct items."""
+        """Whether an array opened at `state` may be one with distinct items."""
         network, scanners = self._parser.network, self._parser.scanners
         return any(
             thread.onward.state in network.distinct
@@ -360,7 +353,7 @@ class Apart:
         )
 
     def _bytes(self, state: State, keys: Keys, taken: set[bytes]) -> Iterator[int]:
-        """Bytes that may follow: of each range, those of `taken` and another one."""
+        """Yield bytes that may follow: of each range, those in `taken` and one other."""
         for low, high in self._parser.ranges(state):
             if not keys.string and high - low < _TENS:
                 yield from range(low, high + 1)
@@ -372,36 +365,37 @@ class Apart:
                 yield other
 
 
-_MOST_REPEATED = 512  # keys and items of one text that have to become others
-_AT_ONCE = 256  # bytes that are read before the shortest text from there is asked for again
+_MOST_REPEATED = 512  # detours in one text
+_AT_ONCE = 256  # bytes read before the shortest text is computed anew
 
 TextParts = list[bytes | int]  # bytes, and control tokens by their ids
 
 
-class ApartText:
-    """The text from one state on, written as far as it is asked for.
-
-    Where work runs out in the middle, `Unfinished` is raised, and asking again goes on.
-    """
+class UniqueText:
+    """A short text from one state to the end, without repeated keys and distinct items."""
 
     def __init__(
         self,
         parser: Parser,
-        apart: Apart,
-        way: Callable[[State, Keys], Way | None],
+        uniqueness: Uniqueness,
+        detour: Callable[[State, Keys], Detour | None],
         meter: Meter,
         begin: tuple[State, Keys],
     ):
-        """`way` is `Apart.way`, remembered."""
-        self._parser, self._apart, self._way, self._meter = parser, apart, way, meter
-        self._parts, self._text = TextParts(), bytearray()  # what is written: the text comes last
+        """`detour` is `Uniqueness.detour`, or a cache of it."""
+        self._parser, self._uniqueness, self._meter = parser, uniqueness, meter
+        self._detour = detour
+        self._parts, self._text = TextParts(), bytearray()  # `_text` comes after `_parts`
         self._state, self._keys = begin
-        # Where a key or an item was begun that may be there already: a place in the text.
+        # The start of a key or an item that may be a repetition: its place in `_text`.
         self._begun: tuple[int, State, Keys] = (0, *begin)
-        self._repeated, self._impossible = 0, False
+        self._detours, self._impossible = 0, False
 
     def written(self, most: int) -> TextParts | None:
-        """At least the first `most` bytes, or all of it; None: there is none, or none is found."""
+        """Return the text, or at least its first `most` bytes; None if no text is found.
+
+        Raises `Unfinished`; a second call continues the work.
+        """
         while self._state.cost and len(self._text) < most and not self._impossible:
             self._meter.spend(1 + min(most, self._state.cost, _AT_ONCE) // 4)
             for symbol in _symbols(self._parser.completion(self._state, _AT_ONCE)):
@@ -410,17 +404,17 @@ class ApartText:
         return None if self._impossible else [*self._parts, bytes(self._text)]
 
     def _read(self, symbol: bytes | int) -> bool:
-        """Write a byte or a control token; False: the shortest text from here is another now."""
+        """Write a byte or a control token. False if the rest has to be computed anew."""
         if isinstance(symbol, int):
             onward, after = self._parser.after(self._state, symbol, b""), self._keys
         else:
             onward = self._parser.after_byte(self._state, symbol[0])
-            after = self._apart.after(self._state, self._keys, symbol)
+            after = self._uniqueness.after(self._state, self._keys, symbol)
         if onward is None or onward.cost is None:
             self._impossible = True
             return False
         if after is None:
-            self._become_another()
+            self._take_detour()
             return False
         if isinstance(symbol, int):
             self._parts += [bytes(self._text), symbol]
@@ -432,19 +426,19 @@ class ApartText:
         self._state, self._keys = onward, after
         return True
 
-    def _become_another(self) -> None:
-        place, before, held = self._begun
-        way = self._way(before, held)
-        self._repeated += 1
-        if way is None or self._repeated > _MOST_REPEATED:
+    def _take_detour(self) -> None:
+        """Replace the repeated key or item by a detour from its start."""
+        place, state, keys = self._begun
+        detour = self._detour(state, keys)
+        self._detours += 1
+        if detour is None or self._detours > _MOST_REPEATED:
             self._impossible = True
             return
-        self._text[place:] = way.text
-        self._state, self._keys = way.state, way.keys
-        self._begun = len(self._text), way.state, way.keys
+        self._text[place:], self._state, self._keys = detour
+        self._begun = len(self._text), detour.state, detour.keys
 
 
 def _symbols(parts: TextParts) -> Iterator[bytes | int]:
-    """The bytes of a text, one by one, and its control tokens."""
+    """Yield the bytes of a text, one by one, and its control tokens."""
     for part in parts:
         yield from (part,) if isinstance(part, int) else (bytes([byte]) for byte in part)

@@ -1,7 +1,7 @@
-"""One request's constraint for decoders that write from left to right: what may come next.
+"""One request's constraint for left-to-right decoders.
 
-A draft of what may follow, if there is one, is read along with it, so that one pass of a model can
-judge all of it. Knows no model, and not where a draft comes from.
+A draft of tokens, if there is one, is read in the same call, so that one forward pass can judge
+all of it. The module knows no model, and not where a draft comes from.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,15 +17,14 @@ from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Reasoning
 from dlm.grammar.tokens import common_prefix
 
-_AMPLE = 32  # tokens of room for the text's completion, beyond those that it takes
-_CONTEXT = 20  # tokens of the text so far that are remembered, to spell what follows
+_AMPLE = 32  # tokens left beyond a completion, from which on the budget is not checked per token
+_CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
 
 
 class LeftToRight:
-    """`commit` moves its state forward, `rollback` back; `look` leaves no trace.
+    """A constraint from left to right. `commit` moves it forward, and `rollback` back.
 
-    Tokens that a look allows and that `fits` takes keep the text within its budget: it can always
-    still be completed.
+    After tokens that `look` allows and `fits` takes, the text can be completed within its budget.
     """
 
     def __init__(
@@ -35,15 +34,15 @@ class LeftToRight:
         reasoning: Reasoning | None = None,
         work: int = maxsize,
     ):
-        """`budget` bounds all tokens, the stop among them. With `reasoning`, that may come first.
+        """`budget` bounds all tokens, the stop included. `reasoning` may come before the answer.
 
-        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none,
-        and `Unfinished` where to know it takes more than `work`: trying again goes on.
+        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is no
+        text, and `Unfinished` if `work` runs out: a second try continues.
         """
         self._compiled, self._budget, self._vocabulary = compiled, budget, compiled.vocabulary
         self._matcher = Matcher(compiled, reasoning)
-        self._said: list[int] = []
-        self.work = work  # units that a look may take, each about 10 us
+        self._tokens: list[int] = []
+        self.work = work  # units of about 10 us, for each `look`
         compiled.meter.begin(work)
         try:
             self._matcher.check_budget(budget)
@@ -52,18 +51,18 @@ class LeftToRight:
 
     @property
     def ended(self) -> bool:
-        """A stop token was committed: the text is complete."""
+        """Whether a stop token was committed: the text is complete."""
         return self._matcher.ended
 
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
     ) -> NextTokens:
-        """What may come next, and behind each token of `draft` that may.
+        """Return the tokens allowed next, and after each allowed token of `draft`.
 
-        The next token is none of `refused`, unless nothing else may come. What each token of a
-        vocabulary leaves to be written is costly to know: rows with ample room, but for the first
-        of an `exact` look, are only what the grammar allows. Raises `Unfinished` when its work is
-        spent (asking again goes on), and `DeadEndError` if no token may come.
+        Tokens in `refused` are not allowed next, unless no other is. While much of the budget is
+        left, rows are not checked against it, except the first row if `exact`. Leaves the state
+        as it is. Raises `Unfinished` if its work runs out (a second call continues), and
+        `DeadEndError` if no token is allowed.
         """
         self._compiled.masks.trim()
         self._compiled.meter.begin(self.work)
@@ -75,14 +74,14 @@ class LeftToRight:
             self._compiled.meter.begin()
 
     def fits(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` the grammar takes and leave room to complete the text."""
+        """Return the number of leading `tokens` after which the text can still be completed."""
         begin = self._matcher.position
         taken = next((i for i, token in enumerate(tokens) if not self._take(token)), len(tokens))
         self._rewind(begin)
         return taken
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Raises `GrammarError`, and moves nothing, if the grammar does not take `tokens`."""
+        """Move past `tokens`. Raises `GrammarError`, and does not move, if they are not allowed."""
         begin = self._matcher.position
         taken = self._accept(tokens)
         if taken < len(tokens):
@@ -99,21 +98,21 @@ class LeftToRight:
         rows: list[Row] = [self._allowed(() if forced else refused, exact)]
         at = 0
         try:
-            while at < len(draft) and self._goes_on(rows[-1], draft[at]):
-                behind = self._take_forced()
+            while at < len(draft) and self._take_drafted(rows[-1], draft[at]):
+                after = self._take_forced()
                 at += 1
-                said = common_prefix(behind, draft[at:])
-                at += said
-                rows += [~token for token in behind[: said + 1]]
-                if said < len(behind):
+                agreed = common_prefix(after, draft[at:])
+                at += agreed
+                rows += [~token for token in after[: agreed + 1]]
+                if agreed < len(after):
                     break
                 rows.append(self._allowed())
         except (DeadEndError, Unfinished):
-            pass  # so far the draft was read
+            pass  # return the part of the draft that was read
         return NextTokens(forced=forced, draft=list(draft[: len(rows) - 1]), rows=rows)
 
-    def _goes_on(self, row: Row, token: int) -> bool:
-        """Read a token of a draft. The one that stops is not worth it: nothing follows."""
+    def _take_drafted(self, row: Row, token: int) -> bool:
+        """Read a token of a draft, if `row` allows it and it is no stop."""
         if not isinstance(row, np.ndarray) or token in self._vocabulary.stops:
             return False
         return bool(row[token >> 5] >> (token & 31) & 1) and self._take(token)
@@ -128,21 +127,21 @@ class LeftToRight:
                 bits.remove(others, token)
             words = others if others.any() else words
         if not words.any():
-            said = self._vocabulary.text(self._said[-_CONTEXT:])
-            raise DeadEndError(f"no token is allowed after {said!r}")
+            text = self._vocabulary.text(self._tokens[-_CONTEXT:])
+            raise DeadEndError(f"no token is allowed after {text!r}")
         return words
 
     def _take_forced(self) -> list[int]:
-        """Read what every text goes on with from here, as the tokenizer spells it."""
+        """Read the forced text, in the tokenizer's spelling. Returns its tokens."""
         text, taken = self._matcher.forced(), []
-        for token in self._vocabulary.canonical(self._said[-_CONTEXT:], text) if text else ():
+        for token in self._vocabulary.canonical(self._tokens[-_CONTEXT:], text) if text else ():
             if not self._take(token):
                 break
             taken.append(token)
         return taken
 
     def _take(self, token: int) -> bool:
-        """Read a token that leaves room to complete the text, and no other."""
+        """Read a token if the text can be completed within the budget after it."""
         if not self._accept([token]):
             return False
         if self._matcher.closes_within(self._budget - self._matcher.position - 1):
@@ -152,10 +151,10 @@ class LeftToRight:
 
     def _accept(self, tokens: Sequence[int]) -> int:
         taken = self._matcher.accept_all(tokens)
-        self._said += tokens[:taken]
+        self._tokens += tokens[:taken]
         return taken
 
     def _rewind(self, position: int) -> None:
         count = self._matcher.position - position
         self._matcher.rollback(count)
-        del self._said[len(self._said) - count :]
+        del self._tokens[len(self._tokens) - count :]

@@ -1,12 +1,8 @@
 """A matcher of tokens, left to right, with an optional reasoning prefix.
 
-What the frontier does over canvases rests on it, and so can any decoder that writes from left to
-right: take only tokens out of `allowed(budget)`, and the text is valid and ends in time.
-
-Completions of what a matcher has begun, in which no key and no distinct item comes twice.
-
-The parser knows the shortest text to the end, and no keys: where the grammar leaves keys free, it
-would write `"":0` again and again. Here such keys and items become others (`apart_text.py`).
+Both the frontier over canvases and left-to-right decoders use it. A text of tokens taken from
+`allowed(budget)` is valid, and ends within the budget. `Completions` finds the rest of a text. If
+the grammar leaves keys free or has distinct items, it repeats none of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,38 +19,44 @@ from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.reasoning import Reasoning
 
-_TOLD = 1 << 15  # bytes of a completion that is counted just to say how long it is
+_COUNTED_FOR_ERROR = 1 << 15  # bytes: longer completions are not counted for an error message
 
 
 def most_tokens(cost: int) -> int:
-    """That a text of so many bytes takes: a free key has four or more, and two make it differ."""
+    """Return a bound on the tokens of a text without repetitions, from the shortest text's bytes.
+
+    A free key with its value has four bytes or more, and two more make it new.
+    """
     return cost + cost // 2 + 2
 
 
 class Completions:
-    """Of one grammar. Where its keys are not free, they are the grammar's own."""
+    """Completions for one grammar.
+
+    If object keys are constrained, only keys the grammar allows are used, and `keys` is None.
+    """
 
     def __init__(self, compiled: Compiled):
         self._compiled, self._vocabulary = compiled, compiled.vocabulary
 
     def closes_within(self, state: State, keys: Keys | None, tokens: int) -> bool:
-        """The text can be completed in so many tokens, its stop not counted."""
+        """Whether the text can be completed in `tokens` tokens, the stop excluded."""
         compiled = self._compiled
         if keys is None:
             return compiled.closes_within(state, tokens)
-        told = compiled.decided_by_bytes(state, tokens, most_tokens(state.cost or 0))
-        if told is False or (told and not compiled.runs_out):
-            return told
+        decided = compiled.decided_by_bytes(state, tokens, most_tokens(state.cost or 0))
+        if decided is False or (decided and not compiled.may_run_out):
+            return decided
         shortest = self.shortest(state, keys, tokens)
         return shortest is not None and len(shortest) <= tokens
 
     def allowed(
         self, state: State, keys: Keys | None, budget: int, fits: Callable[[int], bool]
     ) -> UInt32[np.ndarray, " words"] | None:
-        """The tokens after which the text can be completed within `budget`, as packed bits.
+        """Return the tokens after which the text can be completed within `budget`.
 
-        The token and the stop count. None: all tokens. Where keys are free, `fits` says of a token
-        whether it does.
+        `budget` includes the token and the stop. Packed bits; None: all tokens. If keys are free,
+        `fits` is whether a token leaves enough of the budget.
         """
         known, key = self._compiled.closings, (state, keys, budget)
         if key not in known:
@@ -66,49 +68,53 @@ class Completions:
     ) -> UInt32[np.ndarray, " words"] | None:
         if keys is None:
             return self._compiled.closing(state, budget - 2)
-        # as `most_tokens` bounds it, where nothing runs out
-        sure = -1 if self._compiled.runs_out else 2 * (budget - 4) // 3
+        # the inverse of `most_tokens`
+        sure = -1 if self._compiled.may_run_out else 2 * (budget - 4) // 3
         in_key = keys.key is not None or keys.watched
-        return self._compiled.closing_apart(state, sure, fits, in_key)
+        return self._compiled.closing_unique(state, sure, fits, in_key)
 
     def shortest(self, state: State, keys: Keys | None, tokens: int) -> list[int] | None:
-        """The tokens of a shortest text to the end; None: there is none.
+        """Return the tokens of a shortest text to the end; None if there is none.
 
-        At most so many `tokens`, if that is known to be possible.
+        They are at most `tokens` tokens if such a text is known.
         """
         compiled = self._compiled
         if keys is None:
             return compiled.shortest_completion(state, tokens)
-        spelled = compiled.spelled_apart(state, keys)
-        if spelled is None or len(spelled) > tokens:
+        found = compiled.unique_completion(state, keys)
+        if found is None or len(found) > tokens:
             other = compiled.shortest_completion(state, tokens)
-            if other and len(other) <= tokens and self._is_apart(state, keys, other):
+            if other and len(other) <= tokens and self._is_unique(state, keys, other):
                 return other
-        return spelled
+        return found
 
     def completing(
         self, state: State, keys: Keys | None, tokens: int
     ) -> tuple[list[int] | None, bool]:
-        """One of at most so many tokens, and whether that is all of it; None: there is none.
+        """Return a completion of at most `tokens` tokens, or its beginning, and whether it is all.
 
-        Where its bytes bound its tokens, its beginning is enough to go on with.
+        None instead if there is none. A beginning is returned if the bytes bound the tokens.
         """
+        compiled = self._compiled
         most = state.cost or 0
-        told = self._compiled.decided_by_bytes(state, tokens, most_tokens(most) if keys else most)
-        if told is False:
+        decided = compiled.decided_by_bytes(state, tokens, most_tokens(most) if keys else most)
+        if decided is False:
             return None, False
-        if told is None or (keys and self._compiled.runs_out):
+        if decided is None or (keys and compiled.may_run_out):
             return self.shortest(state, keys, tokens), True
         if keys is None:
-            return self._compiled.begun(state), False
-        return self._compiled.begun_apart(state, keys), False
+            return compiled.begun(state), False
+        return compiled.begun_unique(state, keys), False
 
     def too_long(
         self, state: State, keys: Keys | None, first: int, budget: int
     ) -> BudgetError | DeadEndError:
-        """What to raise where none fits `budget` tokens, the stop and `first` others among them."""
+        """Return the error to raise if no completion fits `budget` tokens.
+
+        `budget` includes the stop and the `first` tokens before the completion.
+        """
         least = first + self._compiled.fewest_possible(state) + 1
-        if least > budget and (state.cost or 0) > _TOLD:  # too long to be counted for the message
+        if least > budget and (state.cost or 0) > _COUNTED_FOR_ERROR:
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, more than {budget}", least
             )
@@ -128,11 +134,11 @@ class Completions:
         needed = first + len(shortest) + 1
         return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
 
-    def _is_apart(self, state: State, keys: Keys, tokens: list[int]) -> bool:
-        """Whether `tokens` can follow without a key or an item that is there already."""
+    def _is_unique(self, state: State, keys: Keys, tokens: list[int]) -> bool:
+        """Whether `tokens` can follow without a repeated key or item."""
         compiled = self._compiled
         for token in tokens:
-            after = compiled.apart.after(state, keys, self._vocabulary.pieces[token])
+            after = compiled.uniqueness.after(state, keys, self._vocabulary.pieces[token])
             onward = compiled.after(state, token)
             if onward is None or after is None:
                 return False
@@ -140,54 +146,54 @@ class Completions:
         return True
 
 
-# Where a token was read: state, bytes of a marker, tokens of reasoning, keys, what was promised.
+# State before a token: phase, parser state, marker symbols, reasoning tokens, keys, promise.
 _Before = tuple["_Phase", State, int, int, Keys | None, list[int] | None]
 
 
 class _Phase(Enum):
-    OPENING = auto()  # the answer may begin, or reasoning may
-    REASONING = auto()  # any text, until the marker closes it
-    ANSWER = auto()  # the grammar's
+    OPENING = auto()  # reasoning or the answer may begin
+    REASONING = auto()  # any text, up to the closing marker
+    ANSWER = auto()  # text of the grammar
     ENDED = auto()  # a stop token was read
 
 
 class Matcher:
-    """`accept` moves forward, `rollback` back; everything else only looks.
+    """A matcher of one text's tokens. `accept` moves it forward, and `rollback` back.
 
-    Until reasoning is closed, tokens are not the grammar's business.
+    No other method changes its state. The grammar does not constrain the reasoning.
     """
 
     def __init__(self, compiled: Compiled, reasoning: Reasoning | None = None):
-        """With `reasoning`, there may be some before the answer."""
+        """With `reasoning`, the text may begin with reasoning; None: it begins with the answer."""
         vocabulary = compiled.vocabulary
         self._compiled, self._pieces, self._reasoning = compiled, vocabulary.pieces, reasoning
         self._stops = frozenset(vocabulary.stops)
         self._state = compiled.parser.start
         self._phase = _Phase.ANSWER if reasoning is None else _Phase.OPENING
-        self._marker = 0  # how much of a marker has been read
-        self._thought = 0  # tokens of reasoning so far, its markers included
-        self._keys = Keys() if compiled.free_keys or compiled.apart.distinct else None
+        self._marker = 0  # symbols of a marker read so far
+        self._thought = 0  # tokens of reasoning so far, markers included
+        self._keys = Keys() if compiled.free_keys or compiled.uniqueness.distinct else None
         self._completions = Completions(compiled)
-        self._promised: list[int] | None = None  # a completion that is known to fit, its stop apart
-        self._trail: list[_Before] = []  # where each token was read
+        self._promised: list[int] | None = None  # a completion that is known to fit, without a stop
+        self._trail: list[_Before] = []  # the state before each token
 
     @property
     def ended(self) -> bool:
-        """A stop token was read: the text is complete."""
+        """Whether a stop token was read: the text is complete."""
         return self._phase is _Phase.ENDED
 
     @property
     def state(self) -> State | None:
-        """Where it is in the grammar; None in front of the answer, and behind it."""
+        """The parser's state; None before and after the answer."""
         return self._state if self._phase is _Phase.ANSWER else None
 
     @property
     def position(self) -> int:
-        """Tokens accepted so far."""
+        """The number of tokens accepted so far."""
         return len(self._trail)
 
     def accept(self, token: int) -> bool:
-        """Move past `token`; False, and no move, if it is not allowed here."""
+        """Move past `token`. Returns False, and does not move, if it is not allowed here."""
         promised = self._promised
         before = (self._phase, self._state, self._marker, self._thought, self._keys, promised)
         if self._phase is _Phase.ENDED:
@@ -204,7 +210,7 @@ class Matcher:
         return taken
 
     def accept_all(self, tokens: Sequence[int]) -> int:
-        """Accept as many of `tokens` as are allowed; says how many that were."""
+        """Accept `tokens` up to the first that is not allowed. Returns the number accepted."""
         for position, token in enumerate(tokens):
             if not self.accept(token):
                 return position
@@ -212,13 +218,16 @@ class Matcher:
 
     @property
     def keys(self) -> Keys | None:
-        """Of the JSON so far, if the grammar leaves them free."""
+        """The keys of the JSON text so far; None if the grammar constrains all keys."""
         return self._keys
 
     def follow(
         self, trail: Sequence[tuple[State, Keys | None]], end: State, keys: Keys | None
     ) -> None:
-        """Move past tokens of the answer: where each of them was read, and where they lead."""
+        """Move past tokens of the answer, with known states.
+
+        `trail` holds the state and keys before each token. `end` and `keys` are those after all.
+        """
         for state, before in trail:
             self._trail.append((_Phase.ANSWER, state, 0, self._thought, before, self._promised))
             self._promised = None
@@ -233,23 +242,25 @@ class Matcher:
             del self._trail[-count:]
 
     def mask(self) -> Mask:
-        """The tokens that `accept` would take now: a row of the grammar's table, or ~token."""
+        """Return the tokens that `accept` would take: a row of the grammar's table, or ~token."""
         masks, reasoning, marker = self._compiled.masks, self._reasoning, self._marker
         if reasoning is not None and self._phase is _Phase.REASONING:
             return masks.kept((reasoning.close, marker), reasoning.close.allowed(marker))
         if reasoning is None or self._phase is _Phase.ANSWER:
-            return self._without_doubles(self._compiled.mask(self._state))
+            return self._without_repetitions(self._compiled.mask(self._state))
         opens = reasoning.open.rest(marker)[0]
         if marker:
             return ~opens
         return masks.changed(self._compiled.mask(self._state), more=[opens])
 
     def allowed(self, budget: int | None = None) -> np.ndarray:
-        """The same as packed bits `[words]`, a copy: token `v` is bit `v % 32` of word `v // 32`.
+        """Return a copy of the mask as packed bits `[words]`: token `v` is bit `v % 32` of word
+        `v // 32`.
 
-        With a `budget`, only tokens behind which the text can still be completed, and stopped, in
-        so many tokens, the token itself counted. Next to the budget's end, some longer ways may be
-        left out; the shortest one never is. Raises `BudgetError` where none is left.
+        With a `budget`, only tokens after which the text can still be completed and stopped
+        within `budget` tokens, the token included. Near the end of the budget, tokens of longer
+        completions may be missing, but never that of the shortest. Raises `BudgetError` if no
+        token is left.
         """
         words = self._compiled.masks.words(self.mask())
         if budget is None or self.ended or (mask := self._tight(budget)) is None:
@@ -260,13 +271,13 @@ class Matcher:
         return words
 
     def forced(self) -> str:
-        """The text that every sentence goes on with from here."""
+        """Return the text with which every continuation begins."""
         return "" if self.state is None else self._compiled.parser.forced(self.state)
 
     def closes_within(self, tokens: int) -> bool:
-        """What is begun can be completed in so many tokens, and reasoning within its budget.
+        """Whether the text can be completed in `tokens` tokens, the stop excluded.
 
-        The stop token is not counted.
+        Reasoning that has begun must also fit its own budget.
         """
         if self.ended:
             return True
@@ -279,63 +290,65 @@ class Matcher:
         return self._completions.closes_within(self._state, self._keys, tokens - closing)
 
     def shortest_completion(self, tokens: int = maxsize) -> list[int] | None:
-        """What completes what is begun, up to a stop token; None: nothing does.
+        """Return a shortest completion of the text, without a stop; None if there is none.
 
-        At most so many `tokens`, if that is known to be possible.
+        It takes at most `tokens` tokens if such a completion is known.
         """
         left = tokens - len(self._closing())
-        return self._behind_closing(self._completions.shortest(self._state, self._keys, left))
+        return self._after_closing(self._completions.shortest(self._state, self._keys, left))
 
     def completing(self, tokens: int) -> list[int] | None:
-        """The first tokens, or all, of a completion that takes at most so many; None: none does.
+        """Return the first tokens, or all, of a completion of at most `tokens` tokens.
 
-        Whoever follows it can be sure of it, whatever is shortest from where it leads.
+        None if there is none. While its tokens are accepted, its rest is remembered and fits.
         """
         if self._promised is None or len(self._promised) > tokens:
             left = tokens - len(self._closing())
             rest, whole = self._completions.completing(self._state, self._keys, left)
-            found = self._behind_closing(rest)
+            found = self._after_closing(rest)
             if not whole:
                 return found
             self._promised = found if found is not None and len(found) <= tokens else None
         return self._promised
 
     def check_budget(self, budget: int) -> None:
-        """Raises `BudgetError` or `DeadEndError` where no text fits `budget` tokens, the stop
-        among them, and `Unfinished` as any look does."""
+        """Raises `BudgetError` or `DeadEndError` if no text fits `budget` tokens, stop included.
+
+        Raises `Unfinished` if its work runs out.
+        """
         if not self.closes_within(budget - 1):
             raise self.too_long(budget)
 
     def too_long(self, budget: int) -> GrammarError:
-        """What to raise where no text fits `budget` tokens, the stop among them."""
+        """Return the error to raise if no text fits `budget` tokens, the stop included."""
         return self._completions.too_long(self._state, self._keys, len(self._closing()), budget)
 
-    def _without_doubles(self, mask: Mask) -> Mask:
-        """Without the tokens that end a key which the object has already."""
+    def _without_repetitions(self, mask: Mask) -> Mask:
+        """Return `mask` without the tokens that would repeat a key or an item."""
         keys, masks, compiled = self._keys, self._compiled.masks, self._compiled
-        if keys is None or mask < 0 or not (keys.doubtful or compiled.apart.distinct):
+        if keys is None or mask < 0 or not (keys.has_entries or compiled.uniqueness.distinct):
             return mask
         known = masks.known.get((mask, keys))
         if known is None:
             suspects = compiled.suspects(keys, masks.words(mask))
             compiled.meter.spend(1 + len(suspects) // 2)
-            doubles = [token for token in suspects if self._read(token) is None]
-            known = masks.known[mask, keys] = masks.changed(mask, fewer=doubles)
+            refused = [token for token in suspects if self._read(token) is None]
+            known = masks.known[mask, keys] = masks.changed(mask, fewer=refused)
         return known
 
-    def _behind_closing(self, rest: list[int] | None) -> list[int] | None:
+    def _after_closing(self, rest: list[int] | None) -> list[int] | None:
         return None if rest is None else self._closing() + rest
 
     def _tight(self, budget: int) -> np.ndarray | None:
-        """What the budget leaves of the mask; None: all of it."""
+        """Return the tokens that fit the budget, as packed bits; None: all of the mask."""
         masks, reasoning = self._compiled.masks, self._reasoning
         if reasoning is None or self._phase is _Phase.ANSWER:
             return self._tight_answer(budget)
         if self._marker and self._phase is _Phase.OPENING:
-            return None  # there is no other way
+            return None  # only one token is allowed
         if self._phase is _Phase.REASONING:  # any token may begin the marker
-            goes_on = self._reasons_within(budget, 1 + reasoning.close.longest)
-            return None if goes_on else masks.words(~reasoning.close.rest(self._marker)[0])
+            continues = self._reasons_within(budget, 1 + reasoning.close.longest)
+            return None if continues else masks.words(~reasoning.close.rest(self._marker)[0])
         opens, close = reasoning.open.rest(0), reasoning.close.rest(0)
         left = self._tight_answer(budget)
         left = masks.words(self._compiled.mask(self._state)) if left is None else left
@@ -344,14 +357,14 @@ class Matcher:
         return left
 
     def _reasons_within(self, budget: int, more: int) -> bool:
-        """So many more tokens of reasoning, then the answer and its stop, fit the budgets."""
+        """Whether `more` tokens of reasoning, then the answer and its stop, fit the budgets."""
         limit = None if self._reasoning is None else self._reasoning.budget
         if limit is not None and self._thought + more > limit:
             return False
         return self._completions.closes_within(self._state, self._keys, budget - 1 - more)
 
     def _tight_answer(self, budget: int) -> np.ndarray | None:
-        """The same in front of the answer, or within it."""
+        """Return the same as `_tight`, before the answer or within it."""
         left = self._completions.allowed(
             self._state, self._keys, budget, lambda token: self._fits(token, budget - 2)
         )
@@ -365,12 +378,12 @@ class Matcher:
         return left
 
     def _fits(self, token: int, tokens: int) -> bool:
-        """Behind `token` the answer can be completed in so many tokens, its stop not counted."""
+        """Whether the answer can be completed in `tokens` tokens after `token`, without a stop."""
         read = self._read(token)
         return read is not None and self._completions.closes_within(*read, tokens)
 
     def _read(self, token: int) -> tuple[State, Keys | None] | None:
-        """Where a token of the answer, no stop, leads to; None where it may not come."""
+        """Return state and keys after a token of the answer, no stop; None if it is not allowed."""
         onward, keys = self._compiled.after(self._state, token), self._keys
         if onward is None or keys is None:
             return onward and (onward, None)
@@ -378,7 +391,7 @@ class Matcher:
         return None if keys is None else (onward, keys)
 
     def _closing(self) -> list[int]:
-        """Tokens that end the reasoning, if it has begun."""
+        """Return the tokens that end the reasoning; none if it has not begun, or has ended."""
         reasoning = self._reasoning
         if reasoning is None:
             return []
@@ -389,7 +402,7 @@ class Matcher:
         return []
 
     def _opens(self, token: int) -> bool:
-        """`token` goes on with the opening marker. What may be the answer is the answer."""
+        """Whether `token` continues the opening marker, and may not be the answer's first token."""
         reasoning = self._reasoning
         if reasoning is None or reasoning.open.rest(self._marker)[0] != token:
             return False

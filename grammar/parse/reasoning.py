@@ -1,7 +1,6 @@
-"""The markers around reasoning: control tokens, or words of text, in one token or in several.
+"""The markers around reasoning: control tokens, or words of text, each of one or several tokens.
 
-Text is matched by its bytes, whatever tokens spell it, so that no other spelling of the marker can
-stand in the reasoning by accident. Knows no grammar.
+Text is matched by its bytes, so a marker is found in every spelling. The module knows no grammar.
 """
 
 from bisect import bisect_right
@@ -13,11 +12,11 @@ import numpy as np
 from dlm.grammar.masks.bits import Bits
 from dlm.grammar.vocabulary import Vocabulary
 
-_CONTROL = 256  # symbols from here on are control tokens, those below are bytes
+_CONTROL = 256  # symbols below are bytes; from here on, control tokens
 
 
 class Marker:
-    """A sequence of symbols, found as it is read (Knuth, Morris and Pratt)."""
+    """A sequence of symbols, searched for incrementally (Knuth, Morris and Pratt)."""
 
     def __init__(self, tokens: Sequence[int], vocabulary: Vocabulary):
         self._vocabulary, self.pieces = vocabulary, vocabulary.pieces
@@ -25,19 +24,21 @@ class Marker:
         self.size = sum(symbol < _CONTROL for symbol in self.symbols)  # bytes of its text
         self._rest = [self._spell(self.symbols[i:]) for i in range(len(self.symbols) + 1)]
         done = 0
-        for i, token in enumerate(tokens):  # the tokenizer's own spelling, if none is shorter
+        for i, token in enumerate(tokens):  # prefer the tokenizer's spelling if none is shorter
             if len(tokens) - i <= len(self._rest[done]) or not self._rest[done]:
                 self._rest[done] = list(tokens[i:])
             done += len(self._read(token))
-        self.longest = max(map(len, self._rest))  # tokens that complete it, wherever it is begun
+        self.longest = max(map(len, self._rest))  # the most tokens that `rest` returns
         self._allowed: dict[int, np.ndarray] = {}
         self._back = [0] * (len(self.symbols) + 1)  # the longest border of each beginning
         for i in range(1, len(self.symbols)):
-            self._back[i + 1] = self._on(self._back[i], self.symbols[i])
+            self._back[i + 1] = self._matched(self._back[i], self.symbols[i])
 
     def after(self, done: int, token: int) -> int | None:
-        """How many symbols are matched behind `token`, after `done`; None: it would hold the end
-        of the marker within itself, or it is a control token that the marker does not go on with.
+        """Return the number of symbols matched after `token`, if `done` were matched before it.
+
+        None if the marker would end within the token, or if the token is a control token with
+        which the marker does not continue.
         """
         symbols = self._read(token)
         if symbols[0] >= _CONTROL and self.symbols[done : done + 1] != symbols:
@@ -45,11 +46,11 @@ class Marker:
         for symbol in symbols:
             if done == len(self.symbols):
                 return None
-            done = self._on(done, symbol)
+            done = self._matched(done, symbol)
         return done
 
     def find(self, tokens: Sequence[int]) -> tuple[int, int] | None:
-        """The tokens of the marker's first occurrence, from and to; None: it is not there."""
+        """Return start and end of the marker's first occurrence in `tokens`; None if absent."""
         done, total, starts = 0, 0, []
         begin = self._begin(tokens)
         for at in range(begin, len(tokens)):
@@ -61,16 +62,16 @@ class Marker:
         return None
 
     def _begin(self, tokens: Sequence[int]) -> int:
-        """In front of which it is not: a control token that it begins with is soon looked for."""
+        """Return an index before which the marker does not begin."""
         first = self.symbols[0] - _CONTROL
         if first < 0:
             return 0
         return tokens.index(first) if first in tokens else len(tokens)
 
     def begun(self, tokens: Sequence[int]) -> int:
-        """How many bytes at the end of `tokens` the marker, not complete yet, begins with."""
+        """Return the number of bytes at the end of `tokens` that may be the marker's beginning."""
         done = 0
-        if self.symbols[0] >= _CONTROL:  # it is not begun further back than it is long
+        if self.symbols[0] >= _CONTROL:  # it can not have begun further back
             tokens = tokens[-len(self.symbols) :]
         for token in tokens:
             done = self.after(done, token) or 0
@@ -80,31 +81,28 @@ class Marker:
         return done == len(self.symbols)
 
     def rest(self, done: int) -> list[int]:
-        """Tokens that complete the marker."""
+        """Return the tokens that complete the marker after `done` of its symbols."""
         return self._rest[done]
 
     def allowed(self, done: int) -> np.ndarray:
-        """What `after` takes, as packed bits: a look at every token, so it is remembered."""
+        """Return the tokens for which `after` is not None, as packed bits. The result is cached."""
         if done not in self._allowed:
-            self._allowed[done] = self._look(done)
+            self._allowed[done] = self._compute_allowed(done)
         return self._allowed[done]
 
-    def _look(self, done: int) -> np.ndarray:
+    def _compute_allowed(self, done: int) -> np.ndarray:
         bits = Bits(1, len(self._vocabulary))
         bits.rows[0] = self._vocabulary.text_words
         if self.symbols[done] >= _CONTROL:
             bits.add(0, self.symbols[done] - _CONTROL)
         if self.symbols[-1] < _CONTROL:
             for token, piece in enumerate(self.pieces):
-                if piece and self._may_end_in(piece) and self.after(done, token) is None:
+                may_end_within = self.symbols[-1] in piece[:-1]
+                if may_end_within and self.after(done, token) is None:
                     bits.remove(0, token)
         return bits.rows[0]
 
-    def _may_end_in(self, piece: bytes) -> bool:
-        """A first look: the marker's last byte stands before the end of `piece`."""
-        return self.symbols[-1] in piece[:-1]
-
-    def _on(self, done: int, symbol: int) -> int:
+    def _matched(self, done: int, symbol: int) -> int:
         while done and (done == len(self.symbols) or self.symbols[done] != symbol):
             done = self._back[done]
         return done + (self.symbols[done] == symbol)
@@ -120,9 +118,9 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What opens and closes it, and how long it may get.
+    """The markers and the budget of reasoning.
 
-    `budget` counts tokens, both markers with them; None: as many as leave room for the answer.
+    `budget` is in tokens, both markers included; None: limited only by the answer's own needs.
     """
 
     open: Marker
@@ -131,17 +129,17 @@ class Reasoning:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, budget: int | None = None) -> "Reasoning | None":
-        """With the markers of the vocabulary, if it has any."""
+        """Return reasoning with the vocabulary's markers; None if it has none."""
         if vocabulary.thought is None:
             return None
         opens, closes = vocabulary.thought.open, vocabulary.thought.close
         return cls(Marker(opens, vocabulary), Marker(closes, vocabulary), budget)
 
     def split(self, tokens: Sequence[int], ended: bool = True) -> tuple[bytes, list[int]]:
-        """What the reasoning says, between its markers, and the tokens of the answer.
+        """Return the text between the markers, and the tokens of the answer.
 
-        Text opens it at the beginning only: further on, an answer may quote it. What may become a
-        marker is neither, until the answer has `ended`.
+        An opening marker of text counts only at the beginning, since an answer may quote it. Until
+        the answer has `ended`, a possible beginning of a marker belongs to neither.
         """
         opened = self.open.find(tokens)
         if opened is None or (self.open.size and opened[0]):
@@ -150,12 +148,12 @@ class Reasoning:
                 size = sum(map(len, map(self.open.pieces.__getitem__, tokens)))
                 held = self.open.begun(tokens) == size
             return b"", [] if held else list(tokens)
-        behind = tokens[opened[1] :]
-        closed = self.close.find(behind)
-        end = len(behind) if closed is None else closed[1]
-        said = b"".join(self.close.pieces[token] for token in behind[:end])
+        rest = tokens[opened[1] :]
+        closed = self.close.find(rest)
+        end = len(rest) if closed is None else closed[1]
+        text = b"".join(self.close.pieces[token] for token in rest[:end])
         if closed is not None:
-            said = said[: len(said) - self.close.size]
+            text = text[: len(text) - self.close.size]
         elif not ended:
-            said = said[: len(said) - self.close.begun(behind)]
-        return said, [*tokens[: opened[0]], *behind[end:]]
+            text = text[: len(text) - self.close.begun(rest)]
+        return text, [*tokens[: opened[0]], *rest[end:]]

@@ -1,15 +1,9 @@
-"""A terminal, read byte by byte: the automaton of its characters under the spelling of bytes.
+"""Scanners read a terminal byte by byte: raw UTF-8, or JSON strings with escapes.
 
-Its states are made as they are reached. A state between two characters is one of the automaton's; a
-state within a character knows which characters may still come of it, so that all beginnings with
-the same future are one state. Bounds of length are not its business: who reads counts characters.
-
-A text that is read as it stands, byte by byte.
-
-Characters as bytes and as JSON's escapes: intervals of numbers, split digit by digit.
-
-What may still come of a character that is begun is a list of segments: parts of the interval of the
-digits that are left, each with what it leads to.
+States are built when they are reached. Between two characters, the state is the automaton's. Within
+a character, it holds the characters that are still possible, so that beginnings with the same
+future share a state. These are segments: intervals of numbers, split digit by digit, each with the
+state after it. A scanner does not bound lengths: its caller counts characters.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +19,7 @@ Segments = tuple[tuple[int, int, object], ...]
 
 
 def scalars(edges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Without surrogates, which are halves of characters: ranges may lead across them."""
+    """Yield `edges` without surrogates, which are halves of characters."""
     for low, high, to in edges:
         if low < 0xD800:
             yield low, min(high, 0xD7FF), to
@@ -34,7 +28,7 @@ def scalars(edges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, i
 
 
 def hex(point: int) -> bytes:
-    """What follows the backslash of an escape by number."""
+    """Return an escape by number, without its first backslash."""
     if point <= 0xFFFF:
         return b"u%04x" % point
     high, low = divmod(point - 0x10000, 0x400)
@@ -42,7 +36,7 @@ def hex(point: int) -> bytes:
 
 
 def clipped(edges: Iterable[tuple], begin: int, end: int, least: int = 0) -> Segments:
-    """The parts of `edges` between `begin` and `end`, by their distance from `begin`."""
+    """Return the parts of `edges` between `begin` and `end`, as distances from `begin`."""
     begun = max(begin, least)
     return tuple(
         (max(low, begun) - begin, min(high, end) - begin, to)
@@ -52,7 +46,7 @@ def clipped(edges: Iterable[tuple], begin: int, end: int, least: int = 0) -> Seg
 
 
 def split(segments: Segments, base: int, size: int) -> Iterator[tuple[int, int, tuple]]:
-    """The first of `size` digits: runs of digits, and what remains of the interval behind them."""
+    """Yield the first of `size` digits: runs of digits, and the rest of the interval after each."""
     width = base ** (size - 1)
     if size == 1:
         yield from ((low, high, (0, to)) for low, high, to in segments)
@@ -61,7 +55,7 @@ def split(segments: Segments, base: int, size: int) -> Iterator[tuple[int, int, 
     while digit <= segments[-1][1] // width:
         rest = clipped(segments, digit * width, (digit + 1) * width - 1)
         last = digit
-        if len(rest) == 1 and rest[0][:2] == (0, width - 1):  # the same for all that it holds
+        if len(rest) == 1 and rest[0][:2] == (0, width - 1):  # the whole segment has one rest
             whole = next(s for s in segments if s[0] <= digit * width <= s[1])
             last = (whole[1] + 1) // width - 1
         if rest:
@@ -70,7 +64,7 @@ def split(segments: Segments, base: int, size: int) -> Iterator[tuple[int, int, 
 
 
 def within(kind: str, rest: tuple) -> tuple:
-    """The key of a state by what remains of a character: digits, and where they lead."""
+    """Return the key of a state within a character, by the digits that are left."""
     size, to = rest
     if size:
         return (kind, size, to)
@@ -78,7 +72,7 @@ def within(kind: str, rest: tuple) -> tuple:
 
 
 def utf16(edges: Iterable[tuple[int, int, int]]) -> Segments:
-    """Characters as UTF-16 units: a high surrogate leads to the segments of its low ones."""
+    """Return characters as UTF-16 units: a high surrogate leads to segments of low ones."""
     found: list[tuple[int, int, object]] = []
     for low, high, to in edges:
         if low <= 0xFFFF:
@@ -95,7 +89,7 @@ def utf16(edges: Iterable[tuple[int, int, int]]) -> Segments:
 
 
 def pairs(low: int, high: int, to: int) -> Iterator[tuple[int, int, Segments]]:
-    """Surrogate pairs for the code points from `low` to `high` behind U+FFFF."""
+    """Yield surrogate pairs for `0x10000 + low` to `0x10000 + high`, all leading to `to`."""
     while low <= high:
         first, begin = divmod(low, 0x400)
         end = min(high, low | 0x3FF)
@@ -108,19 +102,19 @@ def pairs(low: int, high: int, to: int) -> Iterator[tuple[int, int, Segments]]:
 
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
-_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that a JSON string holds as it is
+_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))  # ASCII that a JSON string holds unescaped
 _SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 8: "b", 12: "f", 10: "n", 13: "r", 9: "t"}  # RFC 8259
-# UTF-8: bytes of a character, its first bytes from and to, their marks, the least code point.
+# UTF-8: bytes of a character, its first and last lead byte, their marks, the least code point.
 _LEADS = ((2, 0xC2, 0xDF, 0xC0, 0x80), (3, 0xE0, 0xEF, 0xE0, 0x800), (4, 0xF0, 0xF4, 0xF0, 1 << 16))
 
-_COSTS = 1 << 14  # that are remembered
+_COSTS = 1 << 14  # cached costs
 
-CharacterRanges = tuple[tuple[int, int], ...]  # code points from, to
-Move = tuple[int, int, int]  # bytes from, to, and the state behind them
+CharacterRanges = tuple[tuple[int, int], ...]  # first and last code points
+Move = tuple[int, int, int]  # first and last byte, and the state after them
 
 
 class Scanner:
-    """Reads the texts of one automaton in one spelling. They begin in the state `start`."""
+    """A scanner of one automaton's texts in one spelling. It begins in state `start`."""
 
     def __init__(self, automaton: Automaton, spelling: Spelling):
         self._automaton, self._accepts = automaton, automaton.final
@@ -132,18 +126,18 @@ class Scanner:
         self._numbers: dict[tuple, int] = {}
         self._moves: list[tuple[Move, ...] | None] = []
         self._costs = LimitedCache[tuple[int, int, int | None], int | None](_COSTS)
-        self._led: dict[tuple, list[Move]] = {}  # by edges from U+0080 on
+        self._lead_moves: dict[tuple, list[Move]] = {}  # by edges from U+0080 on
         self._endings: list[list[tuple[bytes, int, int]] | None] = []
         self.final: list[bool] = []
         self.boundary: list[bool] = []  # entering the state ends a character
         self.start = self._state(("open",) if self.quoted else ("at", 0))
 
     def __len__(self) -> int:
-        """States that were reached so far."""
+        """Return the number of states reached so far."""
         return len(self._keys)
 
     def moves(self, state: int) -> tuple[Move, ...]:
-        """Bytes that may follow, and where they lead: sorted and apart."""
+        """Return the moves from `state`: sorted, and without overlaps."""
         moves = self._moves[state]
         if moves is None:
             key = self._keys[state]
@@ -154,13 +148,13 @@ class Scanner:
         return moves
 
     def counts(self, state: int, to: int) -> bool:
-        """A move from `state` to `to` ends a character."""
+        """Whether a move from `state` to `to` ends a character."""
         return self.boundary[to] and not (self.quoted and state == self.start)
 
     def repeated(self, state: int) -> CharacterRanges | None:
-        """The characters of which any number may follow and nothing else, between two characters.
+        """Return the characters if exactly any number of them may follow `state`, else None.
 
-        None where another may, or the text may not end.
+        Also None within a character.
         """
         kind, *more = self._keys[state]
         if kind != "at" or more[0] not in self._accepts:
@@ -171,24 +165,26 @@ class Scanner:
         return tuple((low, high) for low, high, _ in edges)
 
     def like(self, other: "Scanner", state: int) -> list[int]:
-        """Its states that go on from `state` as those of `other`, all of whose text is repeated
-        characters, which are those of `state`, do."""
+        """Return this scanner's states that correspond to those of `other`, reached from `state`.
+
+        `other` takes any number of some characters, and `state` takes the same (`repeated`).
+        """
         q = self._keys[state][1]
         return [self._state(_renamed(key, q)) for key in other._keys]
 
     def check(self, low: int, high: int | None) -> None:
-        """Raises `InvalidGrammarError` where bounds are too hard to keep, now or further on."""
+        """Raises `InvalidGrammarError` if these bounds, or lesser ones, take too much work."""
         self._lengths.check(low, high)
 
     def cost(self, state: int, low: int = 0, high: int | None = None) -> int | None:
-        """The fewest bytes to the end, with `low` to `high` characters more; None: no way."""
+        """Return the fewest bytes to the end, with `low` to `high` more characters, or None."""
         key = state, low, high
         if key not in self._costs:
-            self._costs[key] = min((each[0] for each in self._ways(*key)), default=None)
+            self._costs[key] = min((each[0] for each in self._completions(*key)), default=None)
         return self._costs[key]
 
     def fewest_characters(self) -> list[int]:
-        """From each state, the fewest characters to the end, one that is begun among them."""
+        """Return the fewest characters to the end by state, with one that is begun."""
         known = self._fewest
         if len(known) < len(self):
             self._fewest = known = [*known, *map(self._count, range(len(known), len(self)))]
@@ -201,46 +197,49 @@ class Scanner:
         return min(fewest[q] + each for _, q, each in self._character_ends(state))
 
     def clamped(self, low: int, high: int | None, reach: int) -> tuple[int, int | None]:
-        """Bounds that say the same of all texts of which `reach` characters are looked at."""
+        """Return smaller bounds that are equivalent for the next `reach` characters."""
         low, regular = max(low, 0), self._lengths.regular
         if regular is not None and (excess := low - reach - regular[0]) > 0:
             excess -= excess % regular[1]
             low, high = low - excess, None if high is None else high - excess
         if high is not None and high >= low + reach + len(self._automaton.edges):
-            high = None  # where a text is long enough, one is that is not much longer
+            high = None  # if any text is long enough, one is that is at most a cycle longer
         return low, high
 
     def completion(
         self, state: int, low: int = 0, high: int | None = None, most: int = maxsize
     ) -> bytes:
-        """Such bytes; of longer ones, at least the first `most`. There must be a way to the end."""
+        """Return the bytes that `cost` counts, or at least the first `most` of them.
+
+        The end must be reachable.
+        """
         if self._keys[state] == ("done",):
             return b""
-        _, said, q, characters = min(self._ways(state, low, high))
+        _, ending, q, characters = min(self._completions(state, low, high))
         low, high = low - characters, None if high is None else high - characters
-        text = bytearray(said)
+        text = bytearray(ending)
         for point, times in self._lengths.shortest_path(q, low, high):
             if len(text) >= most:
                 return bytes(text)
             text += self._spell(point) * min(times, most - len(text))
         return bytes(text) + b'"' * self.quoted
 
-    def _ways(
+    def _completions(
         self, state: int, low: int, high: int | None
     ) -> Iterator[tuple[int, bytes, int, int]]:
-        """Bytes to the end, by way of the end of the character that is begun."""
+        """Yield the fewest bytes to the end, for each ending of the character that is begun."""
         if self._keys[state] == ("done",):
             if low <= 0:
                 yield 0, b"", 0, 0
             return
-        for said, q, characters in self._character_ends(state):
+        for ending, q, characters in self._character_ends(state):
             left = None if high is None else high - characters
             rest = self._lengths.within(q, low - characters, left)
             if rest is not None:
-                yield len(said) + rest + self.quoted, said, q, characters
+                yield len(ending) + rest + self.quoted, ending, q, characters
 
     def _character_ends(self, state: int) -> list[tuple[bytes, int, int]]:
-        """How the character that is begun may end: bytes, the automaton's state, characters."""
+        """Return endings of the character that is begun: bytes, automaton state, characters."""
         endings = self._endings[state]
         if endings is None:
             endings = self._endings[state] = list(self._finish(self._keys[state]))
@@ -257,12 +256,12 @@ class Scanner:
                     yield bytes(0x80 | low >> 6 * i & 0x3F for i in reversed(range(size))), to, 1
             case ("hex", size, segments):
                 for low, _, to in segments:
-                    said = b"%0*x" % (size, low)
+                    digits = b"%0*x" % (size, low)
                     if isinstance(to, int):
-                        yield said, to, 1
+                        yield digits, to, 1
                     else:
-                        for second, _, behind in to:
-                            yield said + b"\\u%04x" % second, behind, 1
+                        for second, _, after in to:
+                            yield digits + b"\\u%04x" % second, after, 1
             case ("escape", q):
                 for low, high, to in self._edges(q):
                     short = (s for c, s in _SHORT.items() if low <= c <= high)
@@ -306,7 +305,7 @@ class Scanner:
                 yield ord("u"), ord("u"), ("hex", 4, segments)
 
     def _characters(self, q: int) -> Iterator[tuple[int, int, tuple]]:
-        """First bytes of the next character if it is of ASCII, or an escape."""
+        """Yield moves by the first byte of the next character, if it is ASCII or an escape."""
         edges = self._edges(q)
         for low, high, to in edges:
             for first, last in _PLAIN if self._escaped else ((0, 0x7F),):
@@ -316,19 +315,19 @@ class Scanner:
             yield _BACKSLASH, _BACKSLASH, ("escape", q)
 
     def _leads(self, q: int) -> list[Move]:
-        """First bytes of the next character if it takes several. Most states share theirs."""
+        """Return moves by the first byte of a longer UTF-8 sequence. Most states share them."""
         edges = tuple((max(low, 0x80), high, to) for low, high, to in self._edges(q) if high > 0x7F)
-        if edges not in self._led:
-            self._led[edges] = [
+        if edges not in self._lead_moves:
+            self._lead_moves[edges] = [
                 (lead, lead, self._state(("utf8", size - 1, segments)))
                 for size, first, last, mark, least in _LEADS
                 for lead in range(first, last + 1)
                 if (segments := _after_lead(edges, size, lead - mark, least))
             ]
-        return self._led[edges]
+        return self._lead_moves[edges]
 
     def _state(self, key: tuple) -> int:
-        with self._lock:  # grammars that share it may be made in another thread
+        with self._lock:  # grammars that share it may be built in several threads
             if key not in self._numbers:
                 self._keys.append(key)
                 self._moves.append(None)
@@ -348,7 +347,7 @@ class Scanner:
 
 
 def _after_lead(edges: tuple, size: int, lead: int, least: int) -> Segments:
-    """The characters of `size` bytes, from `least` on, whose first byte holds the bits `lead`."""
+    """Return the characters of `size` bytes, from `least` on, whose lead byte has bits `lead`."""
     width = 64 ** (size - 1)
     return clipped(edges, lead * width, (lead + 1) * width - 1, least)
 
@@ -368,25 +367,25 @@ def _raw_bytes(point: int) -> int:
 
 
 def _renamed(key: tuple, q: int) -> tuple:
-    """The key of a state where the automaton's only state is called `q`."""
+    """Return the key of a state with `q` in place of the automaton's only state."""
     match key:
         case (("at" | "escape") as kind, _):
             return kind, q
         case (("utf8" | "hex") as kind, size, segments):
-            return kind, size, _led_to(segments, q)
+            return kind, size, _retargeted(segments, q)
         case (("backslash" | "u") as kind, segments):
-            return kind, _led_to(segments, q)
+            return kind, _retargeted(segments, q)
     return key
 
 
-def _led_to(segments: tuple, q: int) -> tuple:
+def _retargeted(segments: tuple, q: int) -> tuple:
     return tuple(
-        (low, high, q if isinstance(to, int) else _led_to(to, q)) for low, high, to in segments
+        (low, high, q if isinstance(to, int) else _retargeted(to, q)) for low, high, to in segments
     )
 
 
 def _merged(moves: Iterable[Move]) -> Iterator[Move]:
-    """Neighbouring bytes that lead to the same state, as one."""
+    """Yield moves, with neighbouring ones to the same state merged."""
     held: Move | None = None
     for low, high, to in moves:
         if held is not None and held[1] + 1 == low and held[2] == to:
@@ -400,7 +399,7 @@ def _merged(moves: Iterable[Move]) -> Iterator[Move]:
 
 
 class LiteralScanner:
-    """Reads one text. A state is the number of bytes that were read."""
+    """A scanner of one text. A state is the number of bytes read."""
 
     start, quoted = 0, False
 

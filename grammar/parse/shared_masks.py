@@ -1,9 +1,7 @@
-"""Where the tokens lead that begin with one byte, within a terminal.
+"""Tokens of a terminal by their first byte (`Branch`), and unfinished JSON values (`Partial`).
 
-A JSON value that is partly written, and the values that it may still become.
-
-Values are compared as JSON has it: in whatever order an object's keys come, and however numbers and
-strings are spelled. Knows no grammar.
+JSON values are equal whatever the order of keys and the spelling of numbers and strings. The part
+about values knows no grammar.
 """
 
 import json
@@ -22,15 +20,15 @@ from dlm.grammar.masks.walk import Nodes, Owners, Reached
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.trie import Trie
 
-TokensAt = tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]  # which of the nodes
-Bounds = tuple[int, int | None]  # characters that must follow, and that may; None: any number
+TokensAt = tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]  # with node indices
+Bounds = tuple[int, int | None]  # characters that must and that may follow; None: any number
 FAR = 1 << 40  # bytes: beyond any budget
 
 
 class Branch:
-    """Where tokens lead that begin with one byte, behind which the terminal is in one state.
+    """The tokens that begin with one byte, read within a terminal from the state after that byte.
 
-    Characters are counted behind that byte.
+    Characters are counted from after that byte.
     """
 
     def __init__(
@@ -40,34 +38,34 @@ class Branch:
         ends: Int64[np.ndarray, " ends"],
         tokens: TokensAt,
     ):
-        """`scanner` numbers the states. `ends` are those of the nodes where the terminal may have
-        ended, and tokens go on."""
+        """`scanner` numbers the states. `ends` holds indices of the nodes at which the terminal
+        may end and a token may continue."""
         self.scanner, self._reached, self._ends, self._tokens = scanner, reached, ends, tokens
 
     @property
     def size(self) -> int:
-        """Nodes of the trie."""
+        """The number of trie nodes."""
         return len(self._reached.nodes)
 
     @cached_property
     def most(self) -> int:
-        """Characters to the nearest end by way of the node that is the farthest from one."""
+        """The most characters that any node needs to its nearest end."""
         return int(self._needs.max())
 
     def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
-        """Those that leave a way to the end."""
+        """Return the tokens after which the end can be reached within `bounds`."""
         tokens, at = self._tokens
         return tokens if self.all_fit(bounds) else tokens[self._fitting(bounds)[at]]
 
     def all_fit(self, bounds: Bounds) -> bool:
-        """All nodes leave a way to the end."""
+        """Whether the end can be reached from all nodes. False may mean that it is not known."""
         low, high = bounds
         if low <= 0 and high is None:
             return True
         return low <= self._least and (high is None or self.most <= high)
 
     def ends(self, bounds: Bounds) -> Nodes:
-        """The nodes that go on where the terminal may have ended."""
+        """Return the nodes at which the terminal may end, and a token may continue after it."""
         nodes, (low, high) = self._reached.nodes[self._ends], bounds
         if low <= 0 and high is None:
             return nodes
@@ -78,9 +76,9 @@ class Branch:
     def costs(
         self, bounds: Bounds, first: int
     ) -> tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-        """The nodes that leave a way to the end, the fewest bytes of one, and where each is.
+        """Return the nodes that can reach the end, the fewest bytes to it, and their places.
 
-        Nodes in the same state of the terminal, after as many characters, are at the same place;
+        Nodes have equal places if they are in the same state after equally many characters.
         `first` is the number of characters before the branch.
         """
         costs = self._costs(np.arange(self.size), bounds)
@@ -92,7 +90,7 @@ class Branch:
 
     @cached_property
     def _needs(self) -> Nodes:
-        """Characters to the nearest end, by way of each node."""
+        """Characters to the nearest end of a text that passes each node."""
         scanner, reached = self.scanner, self._reached
         fewest = np.array(scanner.fewest_characters(), np.int32)
         return (reached.counts if len(reached.counts) else 0) + fewest[reached.states]
@@ -102,20 +100,20 @@ class Branch:
         return int(self._needs.min())
 
     def _fitting(self, bounds: Bounds) -> Bool[np.ndarray, " n"]:
-        """Which of the nodes leave a way to the end."""
+        """Return for each node whether the end can be reached within `bounds`."""
         low, high = bounds
         needs = self._needs
         fit = np.ones(len(needs), bool) if high is None else needs <= high
-        doubtful = np.flatnonzero(fit & (needs < low))  # longer ends are asked for
+        doubtful = np.flatnonzero(fit & (needs < low))  # a longer text is required
         if len(doubtful):
             fit[doubtful] = self._costs(doubtful, bounds) >= 0
         return fit
 
     def _costs(self, which: Int64[np.ndarray, " n"], bounds: Bounds) -> Int64[np.ndarray, " n"]:
-        """The fewest bytes to the end from some of the nodes; -1: there is no way."""
+        """Return the fewest bytes to the end from the nodes `which`; -1: it is unreachable."""
         (low, high), counts = bounds, self._reached.counts
         most = int(counts.max()) + 1 if len(counts) else 1
-        at = self._reached.states[which] * most  # few numbers: states and counts are small
+        at = self._reached.states[which] * most  # small numbers: `bincount` is cheap
         if len(counts):
             at += counts[which]
         found = np.flatnonzero(np.bincount(at))
@@ -131,8 +129,10 @@ class Branch:
 def branches(
     scanner: Scanner | LiteralScanner, reached: Reached, owner: Owners, count: int, trie: Trie
 ) -> Iterator[Branch]:
-    """A branch for each of the `count` roots of a walk, which most reach little: what all need is
-    found at once."""
+    """Yield a branch for each of the `count` roots of a walk.
+
+    Most branches are small, so the arrays are computed for all of them together.
+    """
     order = np.argsort(owner, kind="stable")
     nodes, states = reached.nodes[order], reached.states[order]
     counts = reached.counts[order] if len(reached.counts) else reached.counts
@@ -155,7 +155,7 @@ _NUMBER = b"0123456789-"
 
 
 def hashable(item: Any) -> Hashable:
-    """Return what equal JSON values have in common, and no others. Numbers have to be `Decimal`."""
+    """Return a hashable value, equal for equal JSON values only. Numbers have to be `Decimal`."""
     match item:
         case Decimal():
             sign, digits, exponent = item.as_tuple()
@@ -176,9 +176,9 @@ class _Open:
     """An array or an object that is not closed yet."""
 
     kind: str
-    children: list[Any] = field(default_factory=list)  # of an object, pairs with their keys
-    key: str | None = None  # its value is next, or is begun
-    ended: bool = False  # the last token was a child: a comma or the end is next
+    children: list[Any] = field(default_factory=list)  # values; pairs of key and value
+    key: str | None = None  # the key whose value is next, or is begun
+    ended: bool = False  # a child has ended: a comma or the end is next
 
 
 class Partial:
@@ -186,7 +186,7 @@ class Partial:
 
     def __init__(self, text: bytes):
         self._open: list[_Open] = []
-        self._tail = b""  # the string, number or literal that is begun
+        self._tail = b""  # the string, number or literal that has begun
         at = 0
         while at < len(text):
             found = _TOKEN.match(text, at)
@@ -198,14 +198,14 @@ class Partial:
             at = found.end()
 
     def may_become(self, value: Hashable) -> bool:
-        """Whether a text that begins like this may be equal to `value`, made by `hashable`."""
+        """Whether the text may be completed to equal `value`, which `hashable` returned."""
         try:
             return next(self._continuations(0, value), None) is not None
-        except RecursionError:  # nobody compares what nobody can hold
+        except RecursionError:  # Python can not hold the value
             return False
 
     def continuations(self, value: Hashable) -> list[bytes]:
-        """Return how the text may go on to become `value`: up to the end of one token."""
+        """Return continuations of the text to `value`, each up to the end of one JSON token."""
         try:
             return [*self._continuations(0, value)]
         except RecursionError:
@@ -278,13 +278,13 @@ def _read(token: bytes) -> Hashable:
 
 
 def _rests(tail: bytes, value: Hashable) -> Iterator[bytes]:
-    """Yield how a string, a number or a literal that is begun as `tail` goes on to be `value`."""
+    """Yield the rests of a token of `value` that begins with `tail`."""
     kind, *more = value if isinstance(value, tuple) else ("number",)
     if kind == "string" and tail[:1] in (b"", b'"'):
         text = json.dumps(more[0], ensure_ascii=False).encode(errors="surrogatepass")
         if text.startswith(tail):
             yield text[len(tail) :]
-        elif b"\\" in tail:  # it may be spelled in many ways
+        elif b"\\" in tail:  # another spelling of it
             yield b""
     elif kind == "number" and (not tail or tail[0] in _NUMBER):
         yield b""

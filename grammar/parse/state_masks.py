@@ -1,11 +1,8 @@
-"""The tokens that may follow a state, found when they are first asked for.
+"""The tokens that may follow a parser state, computed at the first query.
 
-Most of them stay within the terminal that is being read. The others leave it: from where they do,
-the parser reads them on.
-
-What the terminals of a grammar allow, found ahead of the texts that need it.
-
-Few texts come to a state of the grammar, but all that read a terminal share its states.
+Most of these tokens stay within the terminal that is being read, and are shared by all states that
+read it. The others leave it: the parser reads their remaining bytes. `Exploration` computes the
+shared part of the masks ahead of the texts that need it.
 """
 
 from collections import deque
@@ -26,23 +23,26 @@ from dlm.grammar.parse.shared_masks import FAR
 from dlm.grammar.parse.terminal_masks import Bounds, Terminals, TerminalTokens, Words, token_words
 from dlm.grammar.vocabulary import Vocabulary
 
-_NEVER = FAR + 1  # there is no end
-_NODES = 20  # of the trie that a unit of work is spent on
-_MASK = 50  # units for a mask
-_SIDE_BY_SIDE = 16  # terminals that may come next: of more, bytes are looked at instead
+_NEVER = FAR + 1  # bytes: the end is unreachable
+_NODES = 20  # trie nodes visited for a unit of work
+_MASK = 50  # units of work for a mask
+_SIDE_BY_SIDE = 16  # alternatives for the next terminal that are looked up one by one
 
 
 class Following(NamedTuple):
-    """Tokens that may follow a state. Those with equal `places` lead to the same situation."""
+    """Tokens that may follow a state. Tokens with equal `places` lead to the same situation."""
 
     tokens: Int64[np.ndarray, " n"]
-    costs: Int64[np.ndarray, " n"]  # the fewest bytes to the end after each; `FAR` for more
+    costs: Int64[np.ndarray, " n"]  # the fewest bytes to the end after each, at most `FAR`
     places: UInt64[np.ndarray, " n"]
 
     def groups(
         self, chosen: Bool[np.ndarray, " n"] | None, apart: bool = False
     ) -> Iterator[tuple[Int64[np.ndarray, " m"], int]]:
-        """Tokens that lead to the same situation, with its cost, by cost; `apart`: one by one."""
+        """Yield groups of tokens that lead to the same situation, with its cost, sorted by cost.
+
+        `chosen` selects tokens; None: all. If `apart`, each token is a group of its own.
+        """
         tokens = self.tokens if chosen is None else self.tokens[chosen]
         costs = self.costs if chosen is None else self.costs[chosen]
         places = self.places if chosen is None else self.places[chosen]
@@ -55,13 +55,12 @@ class Following(NamedTuple):
         found = [
             (int(costs[begin]), int(tokens[begin]), begin, end) for begin, end in pairwise(cuts)
         ]
-        for cost, _, begin, end in sorted(found):  # numbers of places depend on who came first
+        for cost, _, begin, end in sorted(found):  # `places` differ from run to run
             yield tokens[begin:end], cost
 
 
 def _scattered(numbers: np.ndarray) -> np.ndarray:
-    """Numbers that are as good as random, the same for the same `numbers`: sums of them tell sets
-    apart (the finaliser of splitmix64)."""
+    """Return hashes of `numbers` (splitmix64's finaliser). Sums of them identify sets."""
     z = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -69,7 +68,7 @@ def _scattered(numbers: np.ndarray) -> np.ndarray:
 
 
 class StateMasks:
-    """Masks of the states of one grammar."""
+    """The masks of one grammar's states."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class StateMasks:
         self.tokens = LazyDict(lambda terminal: terminals.tokens(scanners[terminal]))
 
     def mask(self, state: State) -> Mask:
-        """A row of the table, which states that allow the same for the same reasons share."""
+        """Return the row of `state`. States with the same threads share a row."""
         known = self._masks.known.get(state)
         if known is None:
             key = self._key(state)
@@ -97,10 +96,10 @@ class StateMasks:
         return known
 
     def following(self, state: State) -> tuple[Following, bool]:
-        """The tokens that may follow, stops apart, with the fewest bytes to the end after each.
+        """Return the tokens that may follow, without stops, and whether all of them reach an end.
 
-        Tokens after which there is no end are left out; and whether there are none of these. Its
-        last part is not counted as work, or those who ask again could never go on.
+        Tokens after which the end is unreachable are left out. The last part is not counted as
+        work: it is not cached, so a repeated call could never finish it.
         """
         size, all_end = len(self._vocabulary), True
         costs, places = np.full(size, _NEVER, np.int64), np.zeros(size, np.uint64)
@@ -120,16 +119,16 @@ class StateMasks:
         np.minimum.at(costs, tokens, ends[reached.states[owner]])
         np.add.at(places, tokens, _scattered(reached.states[owner].astype(np.int64) + (1 << 62)))
         for token in self._control(state) - {*self._vocabulary.stops}:
-            behind = self._parser.after(state, token, b"")
-            if behind is not None and behind.cost is not None:
-                costs[token] = min(behind.cost, FAR)
+            after = self._parser.after(state, token, b"")
+            if after is not None and after.cost is not None:
+                costs[token] = min(after.cost, FAR)
                 places[token] = _scattered(np.array([token + (1 << 61)]))[0]
-            all_end &= behind is None or behind.cost is not None
+            all_end &= after is None or after.cost is not None
         tokens = np.flatnonzero(costs < _NEVER)
         return Following(tokens, costs[tokens], places[tokens]), all_end
 
     def _words(self, state: State) -> Words:
-        """What can be cut short comes first, and is not done again."""
+        """Return the tokens that may follow `state`, as packed bits."""
         self._terminals.trim()
         words = np.zeros(-(-len(self._vocabulary) // 32), np.uint32)
         for thread in state.threads:
@@ -145,10 +144,10 @@ class StateMasks:
         return words
 
     def _after_next(self, state: State, words: Words) -> list[tuple[Nodes, State]]:
-        """The ends of the terminals that are read next, with the states that they lead to.
+        """Return trie nodes at which the next terminals end, with the states after them.
 
-        Tokens that stay within one of these are added to `words`: many grammars have the same
-        terminals after one another, so this is found once for all of them.
+        Tokens that stay within the next terminal are added to `words`. They are cached for all
+        grammars, since many have the same pairs of terminals.
         """
         begin = []
         for thread in state.threads:
@@ -165,16 +164,16 @@ class StateMasks:
                     bounded.append(following)
                     continue
                 known = self.tokens[following.terminal]
-                more, behind = known.below(ends, self._meter)
+                more, next_ends = known.below(ends, self._meter)
                 words |= more
-                if len(behind):
-                    begin.append((behind, self._parser.after_terminal(following)))
+                if len(next_ends):
+                    begin.append((next_ends, self._parser.after_terminal(following)))
             if bounded:
                 begin.append((ends, self._parser.only(onward, bounded)))
         return begin
 
     def _leaving(self, state: State) -> tuple[Reached, list[State]]:
-        """Where tokens lead that leave the terminals of the state's threads."""
+        """Return the trie nodes and states reached by tokens that leave the state's terminals."""
         begin = []
         for thread in state.threads:
             known, bounds = self.tokens[thread.terminal], self._bounds(thread)
@@ -184,7 +183,7 @@ class StateMasks:
         return walk(self._vocabulary.trie, self, begin)
 
     def likely(self, state: State) -> Bool[np.ndarray, " 256"]:
-        """The bytes that a thread may go on with, its bounds apart."""
+        """Return the bytes that may follow `state` if bounds of length are ignored."""
         bytes_ = np.zeros(256, dtype=bool)
         for thread in state.threads:
             for low, high, _ in self._parser.scanners[thread.terminal].moves(thread.at):
@@ -195,7 +194,7 @@ class StateMasks:
         return self._parser.after_byte(state, byte)
 
     def _control(self, state: State) -> set[int]:
-        """Stop tokens where the text may end, and the tokens that rules name."""
+        """Return the control tokens that rules take, and the stops if the text may end."""
         tokens = self._parser.named(state) if state.items else set()
         for excluded in self._parser.takes_other_tokens(state):
             tokens |= self._vocabulary.control - excluded
@@ -206,24 +205,24 @@ class StateMasks:
         return self.tokens[thread.terminal].clamped(thread.at, bounds, self._meter)
 
     def _key(self, state: State) -> Hashable:
-        """What the mask depends on."""
+        """Return a key of everything that the mask depends on."""
         threads = ((t.terminal, t.at, self._bounds(t), t.onward) for t in state.threads)
         return frozenset((*threads, *state.items)), state.cost == 0
 
 
-_BEGUN = 100  # units for a terminal that is met for the first time
-_EDGES = 64  # that are looked at for a unit
+_BEGUN = 100  # units of work for a new terminal
+_EDGES = 64  # edges visited for a unit of work
 
 
 class Exploration:
-    """Of all terminals side by side, from their beginnings on. Literals need none."""
+    """A breadth-first walk over the states of all terminals except literals, to fill caches."""
 
     def __init__(self, network: Network, tokens: LazyDict[TerminalTokens], meter: Meter):
         self._tokens, self._meter = tokens, meter
-        self._bounded: dict[int, bool] = {}  # by terminal: somebody counts its characters
-        for edge in (
-            edge for edges in network.edges for edge in edges if isinstance(edge, TerminalEdge)
-        ):
+        self._bounded: dict[int, bool] = {}  # by terminal: an edge bounds its length
+        for edge in (edge for edges in network.edges for edge in edges):
+            if not isinstance(edge, TerminalEdge):
+                continue
             if not isinstance(network.terminals[edge.terminal], bytes):
                 bounded = (edge.low, edge.high) != (0, None)
                 self._bounded[edge.terminal] = bounded or self._bounded.get(edge.terminal, False)
@@ -232,11 +231,11 @@ class Exploration:
         meter.add(sum(map(len, network.edges)) // _EDGES)
 
     def __bool__(self) -> bool:
-        """There is more to find."""
+        """Whether states are left to explore."""
         return bool(self._todo)
 
     def advance(self) -> None:
-        """Begin a terminal, or look at one state. What raises `Unfinished` is to be done again."""
+        """Begin a terminal, or explore one state. Raises `Unfinished`: then call it again."""
         terminal, state = self._todo[0]
         if state is None:
             self._meter.add(_BEGUN)

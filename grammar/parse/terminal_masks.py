@@ -1,14 +1,12 @@
-"""The tokens that stay within a terminal: they depend on it alone, and are shared by all grammars.
+"""The tokens that stay within a terminal. They depend on it alone, and all grammars share them.
 
-A bounded terminal allows what an unbounded one allows, but for tokens that are too long for what
-remains: one walk of the vocabulary serves all counts. And most bytes lead to the same state from
-many states of a terminal: what follows such a byte is walked once for all of them.
+One walk of the vocabulary's trie serves all bounds of length: a bounded terminal allows the tokens
+of an unbounded one, without those that are too long. Most bytes lead to the same state from many
+states of a terminal, so the walk after such a byte is shared (`Branch`).
 
-What many JSON strings have in common, over one vocabulary: where any text may follow.
-
-The keys that a schema does not name are all texts but a few, and so is much else. Once such a
-terminal has departed from what it does not take, it reads on as one that takes any text, or any
-line. What tokens lead to from there is found once, and cut out for others by the order of the trie.
+Many terminals of JSON take all texts except a few, for example the keys that a schema does not
+name. Once a text differs from the exceptions, any text may follow. The walk from there is done once
+(`AnyText`), and other terminals take their part of it by the order of the trie.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,11 +28,10 @@ from dlm.grammar.trie import Trie, ranges
 
 
 class AnyText:
-    """The nodes reached by reading tokens as any text of some characters, from before its opening
-    quote and from after it."""
+    """The trie nodes reached by any text of some characters, read from either side of its quote."""
 
     def __init__(self, scanner: Scanner, trie: Trie):
-        """`scanner` takes any number of some characters, in quotes."""
+        """`scanner` must take any number of some characters, in quotes."""
         self.scanner, self._trie = scanner, trie
         table = WalkTable(
             lambda s: [(*move, scanner.counts(s, move[2])) for move in scanner.moves(s)]
@@ -47,7 +44,7 @@ class AnyText:
     def below(
         self, scanner: Scanner, state: int, reached: Reached, owner: Owners, start: bool
     ) -> tuple[Reached, Owners]:
-        """Return what follows the nodes reached in `state`, from which `scanner` takes such text.
+        """Return all nodes below those of `reached` in `state`, after which such text follows.
 
         `start`: they were reached from before the opening quote.
         """
@@ -69,8 +66,10 @@ def completed(
     owner: Owners,
     start: bool,
 ) -> tuple[Reached, Owners]:
-    """Return `reached` and its `owner` with what follows where `scanner` takes text of `any_text`,
-    which is by its characters. `start` is that of `AnyText.below`."""
+    """Return `reached` and `owner`, completed by `AnyText.below` of each state that has one.
+
+    `any_text` maps the characters of any text to it. `start` is that of `AnyText.below`.
+    """
     parts = [(reached, owner)]
     for state in np.flatnonzero(np.bincount(reached.states)).tolist():
         if (shared := any_text.get(scanner.repeated(state))) is not None:
@@ -86,7 +85,7 @@ def completed(
 def _sorted(
     table: WalkTable, scanner: Scanner, state: int, trie: Trie
 ) -> tuple[Int32[np.ndarray, " n"], Reached]:
-    """All that is reached from a state, with its places in the trie, by these."""
+    """Return the nodes reached from a state, sorted by their places in the trie."""
     roots = [
         (node, to)
         for low, high, to in scanner.moves(state)
@@ -105,48 +104,48 @@ def _sorted(
 
 
 _FEW = 1024  # tokens that are set one by one
-_WALKED, _LOOKED = 100, 1000  # nodes of the trie that a unit of work is spent on
-_AT_ONCE, _GROUP = 32, 20  # branches, and units for so many, however short they are
-_BELOW = 5  # units for what follows another terminal
-_SCANNER = 44  # bits of a place that a scanner tells apart
-_NODE = 20  # bytes of a node that is remembered
-_MOST = 256 << 20  # bytes that are remembered of all terminals
+_WALKED, _LOOKED = 100, 1000  # trie nodes walked, or looked at, for a unit of work
+_AT_ONCE, _GROUP = 32, 20  # branches built at once, and units of work for them
+_BELOW = 5  # units of work for the tokens after another terminal
+_SCANNER = 44  # the bit of a place from which on the scanner's number is
+_NODE = 20  # bytes of memory for a node
+_MOST = 256 << 20  # bytes of memory for all terminals
 
 Words = UInt32[np.ndarray, " words"]
-Costs = tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]  # bytes, places
+Costs = tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]  # nodes, bytes, places
 
 
 class TerminalTransitions:
-    """Where tokens lead from one state of a terminal: a branch for each first byte."""
+    """The tokens from one state of a terminal: a branch for each first byte."""
 
     def __init__(self, branches: list[tuple[Branch, int]]):
-        """With each branch, the characters that its first byte ends: none or one."""
+        """`branches` holds with each branch the characters that its first byte ends: 0 or 1."""
         self._branches = branches
 
     @cached_property
     def most(self) -> int:
-        """Characters to the nearest end by way of any token."""
+        """The most characters that any node of the trie needs to the terminal's nearest end."""
         return max((branch.most + first for branch, first in self._branches), default=0)
 
     def doubtful(self, bounds: Bounds) -> int:
-        """Nodes of the trie of which some may leave no way to the end."""
-        behind = self._behind(bounds)
-        return sum(branch.size for branch, each in behind if not branch.all_fit(each))
+        """Return the number of nodes in branches where some may not reach the end in `bounds`."""
+        shifted = self._shifted(bounds)
+        return sum(branch.size for branch, each in shifted if not branch.all_fit(each))
 
     def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
-        """Those that leave a way to the end."""
-        return _joined([branch.tokens(behind) for branch, behind in self._behind(bounds)])
+        """Return the tokens after which the end can be reached within `bounds`."""
+        return _joined([branch.tokens(each) for branch, each in self._shifted(bounds)])
 
     def ends(self, bounds: Bounds) -> Nodes:
-        """The nodes of the trie behind which a token goes on outside of the terminal."""
-        return _joined([branch.ends(behind) for branch, behind in self._behind(bounds)])
+        """Return the nodes at which the terminal may end, and a token may continue after it."""
+        return _joined([branch.ends(each) for branch, each in self._shifted(bounds)])
 
     def costs(self, bounds: Bounds) -> Costs:
-        """The nodes that leave a way to the end, the fewest bytes of one, and where each is."""
+        """Return the nodes that can reach the end, the fewest bytes to it, and their places."""
         found: list[Costs] = []
-        numbers: dict[Scanner | LiteralScanner, int] = {}  # shared branches have states of others
-        for (branch, first), (_, behind) in zip(self._branches, self._behind(bounds), strict=True):
-            nodes, costs, places = branch.costs(behind, first)
+        numbers: dict[Scanner | LiteralScanner, int] = {}  # shared branches have other scanners
+        for (branch, first), (_, each) in zip(self._branches, self._shifted(bounds), strict=True):
+            nodes, costs, places = branch.costs(each, first)
             other = numbers.setdefault(branch.scanner, len(numbers))
             found.append((nodes, costs, places + (other << _SCANNER)))
         nodes, costs, places = zip(*found, strict=True) if found else ((), (), ())
@@ -156,7 +155,8 @@ class TerminalTransitions:
             _joined([*places]).astype(np.int64),
         )
 
-    def _behind(self, bounds: Bounds) -> Iterator[tuple[Branch, Bounds]]:
+    def _shifted(self, bounds: Bounds) -> Iterator[tuple[Branch, Bounds]]:
+        """Yield the branches with the bounds that are left after their first byte."""
         low, high = bounds
         if bounds == (0, None):
             return ((branch, bounds) for branch, _ in self._branches)
@@ -167,32 +167,32 @@ class TerminalTransitions:
 
 
 class TerminalTokens:
-    """What is known of one terminal, over one vocabulary."""
+    """The cached tokens of one terminal, over one vocabulary."""
 
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
-        self._table = WalkTable(lambda s: _moves(scanner, s))  # no circle: freed with its last user
+        self._table = WalkTable(lambda s: _moves(scanner, s))  # without `self`: no reference cycle
         self._stopping = WalkTable(
             lambda s: [] if all.reads_any_text(scanner, s) else _moves(scanner, s)
         )
         self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
-        self._within: dict[tuple[int, bool], TerminalTransitions] = {}
+        self._transitions: dict[tuple[int, bool], TerminalTransitions] = {}
         self.forget_sets()
 
     def forget(self) -> None:
-        """Forget all but the tables, which are small."""
+        """Clear all caches except the tables, which are small."""
         self._branches.clear()
-        self._within.clear()
+        self._transitions.clear()
         self.forget_sets()
 
     def forget_sets(self) -> None:
-        """Forget the sets of tokens that were made of walks, and keep the walks."""
+        """Clear the sets of tokens, but keep the walks they were made from."""
         self._words: dict[tuple[int, Bounds], Words] = {}
         self._ends: dict[tuple[int, Bounds], Nodes] = {}
         self._below: dict[bytes, tuple[Words, Nodes]] = {}
 
     def clamped(self, state: int, bounds: Bounds, meter: Meter) -> Bounds:
-        """Bounds with the same tokens: there is one mask for all of them."""
+        """Return bounds that allow the same tokens, one for many, so that masks are shared."""
         if bounds == (0, None) or isinstance(self._scanner, LiteralScanner):
             return 0, None
         return self._scanner.clamped(*bounds, self._at(state, bounds, meter).most)
@@ -202,9 +202,9 @@ class TerminalTokens:
         return self._scanner.start
 
     def explore(self, state: int, bounded: bool, meter: Meter) -> list[int]:
-        """Find what every mask at `state` needs, or, `bounded`, masks within bounds, too.
+        """Compute the transitions of `state`, also those for bounded masks if `bounded`.
 
-        Says which states follow. Those within a character are quick to look at when they are met.
+        Returns the next states. States within a character are skipped, since they are quick.
         """
         scanner = self._scanner
         if isinstance(scanner, Scanner) and (scanner.boundary[state] or state == scanner.start):
@@ -215,21 +215,21 @@ class TerminalTokens:
         return [to for _, _, to in scanner.moves(state)]
 
     def words(self, state: int, bounds: Bounds, meter: Meter) -> Words:
-        """The tokens that stay within, as packed bits."""
+        """Return the tokens that stay within the terminal, as packed bits."""
         key = state, bounds
         if key not in self._words:
-            within = self._at(state, bounds, meter)
-            meter.spend(1 + within.doubtful(bounds) // _LOOKED)
-            tokens = within.tokens(bounds)
+            transitions = self._at(state, bounds, meter)
+            meter.spend(1 + transitions.doubtful(bounds) // _LOOKED)
+            tokens = transitions.tokens(bounds)
             self._words[key] = token_words(tokens, self._size)
             self._all.hold(self._words[key].nbytes)
         return self._words[key]
 
     def below(self, nodes: Nodes, meter: Meter) -> tuple[Words, Nodes]:
-        """Where tokens lead that begin at `nodes` of the trie, and go on as the terminal begins.
+        """Read the terminal from its start below `nodes` of the trie.
 
-        The tokens that stay within it, as packed bits, and the nodes behind which a token goes on
-        outside of it, `nodes` themselves among them where its text may be empty.
+        Returns the tokens that stay within it, as packed bits, and the nodes at which it may end
+        and a token may continue. These include `nodes` if its text may be empty.
         """
         key = nodes.tobytes()
         if key not in self._below:
@@ -251,7 +251,7 @@ class TerminalTokens:
         return self._at(state, bounds, meter).costs(bounds)
 
     def ends(self, state: int, bounds: Bounds, meter: Meter) -> Nodes:
-        """The nodes of the trie behind which a token goes on outside of the terminal."""
+        """Return `TerminalTransitions.ends` of `state`."""
         key = state, bounds
         if key not in self._ends:
             self._ends[key] = self._at(state, bounds, meter).ends(bounds)
@@ -259,23 +259,25 @@ class TerminalTokens:
         return self._ends[key]
 
     def branch(self, node: int, start: bool, counting: bool, meter: Meter) -> Branch:
-        """The branch of a child of the root that is within, read from before the text or from
-        between two of its characters, where the terminal takes any text."""
+        """Return the branch of a child of the root, for a terminal of any text.
+
+        `start`: the text is read from before its opening quote, else from within.
+        """
         (_, _, inside), *_ = self._scanner.moves(self._scanner.start)
         self._at(self._scanner.start if start else inside, (0, 0) if counting else (0, None), meter)
         return self._branches[node, inside, counting]
 
     def _at(self, state: int, bounds: Bounds, meter: Meter) -> TerminalTransitions:
         key = state, bounds != (0, None)
-        if key not in self._within:
+        if key not in self._transitions:
             if isinstance(self._scanner, LiteralScanner):
-                self._within[key] = self._along(state)
+                self._transitions[key] = self._along(state)
             else:
-                self._within[key] = self._walked(*key, meter)
-        return self._within[key]
+                self._transitions[key] = self._walked(*key, meter)
+        return self._transitions[key]
 
     def _along(self, state: int) -> TerminalTransitions:
-        """The one text of a literal."""
+        """Return the transitions of a literal."""
         nodes = np.array([*self._trie.along(self._scanner.completion(state))], np.int32)
         states = np.arange(state + 1, state + 1 + len(nodes), dtype=np.int32)
         if not len(nodes):
@@ -286,7 +288,7 @@ class TerminalTokens:
         return TerminalTransitions([(branch, 0)])
 
     def _walked(self, state: int, counting: bool, meter: Meter) -> TerminalTransitions:
-        """Some branches after the other: of a look that is cut short, those that were made stay."""
+        """Build the branches in groups, so that finished ones are kept if work runs out."""
         scanner, children = self._scanner, self._trie.first_bytes
         roots = [
             ((children[byte], to), int(scanner.counts(state, to)))
@@ -315,10 +317,10 @@ class TerminalTokens:
         )
 
     def _sharing(self, state: int, counting: bool, meter: Meter) -> Scanner | None:
-        """Take branches of bytes after which any text follows from the terminals of any text.
+        """Copy the branches after which any text follows from the terminals of any text.
 
-        Returns the scanner; None where `state` is not read as those terminals are from their
-        beginning, or the scanner is one of theirs.
+        Returns the scanner; None if nothing can be shared: `state` is neither the start nor
+        between two characters, the terminal is not quoted, or it takes any text itself.
         """
         scanner = self._scanner
         if not isinstance(scanner, Scanner) or not scanner.quoted:
@@ -343,7 +345,7 @@ def _moves(scanner: Scanner | LiteralScanner, state: int) -> list[tuple[int, int
 
 
 class Terminals:
-    """All terminals that grammars over one vocabulary use. Forgotten with the last such grammar."""
+    """The terminals of all grammars over one vocabulary, each kept while a grammar uses it."""
 
     def __init__(self, trie: Trie, size: int):
         self._trie, self._size = trie, size
@@ -368,7 +370,7 @@ class Terminals:
         return known
 
     def share_any_text(self) -> None:
-        """Find what many JSON strings have in common: .5 s at 262,144 tokens."""
+        """Walk the trie for any text and for any line, which takes .5 s at 262,144 tokens."""
         for automaton in (Automaton.ANY, automaton_of(".*", True)):
             scanner = self.scanner(Terminal(automaton, 0, None, Spelling.QUOTED))
             if isinstance(scanner, Scanner):
@@ -380,15 +382,15 @@ class Terminals:
                         known.explore(to, bounded, Meter())
 
     def reads_any_text(self, scanner: Scanner | LiteralScanner, state: int) -> bool:
-        """From `state` on, `scanner` takes text that many take."""
+        """Whether the rest of the text from `state` on is that of a shared `AnyText`."""
         return isinstance(scanner, Scanner) and scanner.repeated(state) in self.any_text
 
     def hold(self, count: int) -> None:
-        """So many bytes more are remembered."""
+        """Count `count` more bytes of caches."""
         self._held += count
 
     def trim(self) -> None:
-        """Between two masks: forget everything but what is shared if it has become too much."""
+        """Clear the caches between masks if they are too large, except the shared walks."""
         if self._held > _MOST:
             for known in self._tokens.values():
                 known.forget_sets() if known in self._any else known.forget()
@@ -396,7 +398,7 @@ class Terminals:
 
 
 def token_words(tokens: Int32[np.ndarray, " n"], size: int) -> Words:
-    """A set of tokens as packed bits, one for each of `size` tokens."""
+    """Return a set of tokens as packed bits, one for each of `size` tokens."""
     if len(tokens) > _FEW:
         members = np.zeros(size, dtype=bool)
         members[tokens] = True
