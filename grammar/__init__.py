@@ -1,7 +1,7 @@
 """Grammars over tokens and canvases of tokens. CPU only: no model, no kernel.
 
-Names are imported when they are first asked for: what rules are made of needs neither numpy nor
-torch, and a process that only makes rules starts without.
+Names are imported at their first use. Rules need neither numpy nor torch, so a process that only
+builds rules starts without them.
 """
 
 # ruff: noqa: F401  # type checkers read the imports, Python the table

@@ -1,7 +1,7 @@
-"""The seam between decoding loops and whatever constrains them.
+"""The interface between decoding loops and constraints.
 
-Over canvases: `guide` and `commit`, with a `Guidance`. From left to right: `look` and `commit`,
-with a `NextTokens`.
+Over canvases, a loop calls `guide`, which returns a `Guidance`, and `commit`. From left to right,
+it calls `look`, which returns `NextTokens`, and `commit`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,15 +16,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Tokens that a grammar allows at one position, the likeliest first."""
+    """Tokens that a grammar allows at one position, sorted by probability."""
 
     ranked: list[tuple[int, float]]  # tokens and their log-probabilities (nats)
-    mass: float  # the share of the model's probability that all allowed tokens have
+    mass: float  # the model's total probability of all allowed tokens
 
 
 @runtime_checkable
 class Scores(Protocol):
-    """What a constraint may ask of one canvas's logits."""
+    """The logits of one canvas, as a constraint reads them."""
 
     @property
     def argmax(self) -> Sequence[int]:
@@ -32,42 +32,42 @@ class Scores(Protocol):
         ...
 
     def best(self, position: int, allowed: np.ndarray) -> int:
-        """The likeliest token at `position` among those whose bit is set in `allowed [words]`."""
+        """Return the likeliest token at `position` whose bit is set in `allowed [words]`."""
         ...
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
-        """The likeliest `count` of them."""
+        """Return the `count` likeliest tokens at `position` whose bits are set in `allowed`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance:
-    """How a constraint wants one denoising step of a canvas of `L` positions to be read.
+    """A constraint's result for one denoising step of a canvas of `L` positions.
 
-    Each of the leading positions, the trusted ones, allows the tokens of a row of `bitmask`, or one
-    token alone. None: all are allowed everywhere. A row never changes while its `bitmask` lives: it
-    is sent to the model's device once.
+    The leading positions are trusted: each allows the tokens of a row of `bitmask`, or one token
+    alone. If `bitmask` is None, all tokens are allowed everywhere. Rows of a `bitmask` never
+    change, so each is sent to the model's device once.
     """
 
-    guess: list[int]  # [L] what would be committed now; padding after its stop
+    guess: list[int]  # [L] the tokens to commit if the canvas ended now; padding after the stop
     bitmask: Int32[Tensor, "masks words"] | None
-    rows: list[int]  # [trusted] which row of `bitmask`; or ~token
+    rows: list[int]  # [trusted] a row of `bitmask`; or ~token
     suspect: int  # the first position predicted under a wrong left context; L: none
-    repaired: bool  # somewhere the model's own choice was refused
-    stop: int  # where the guess's stop token is; L: the guess goes on in the next canvas
-    scored: int  # positions whose mean entropy says whether the guess is settled
+    repaired: bool  # the model's own choice was refused at a position
+    stop: int  # the position of the guess's stop token; L: the text continues in the next canvas
+    scored: int  # leading positions whose mean entropy decides whether the guess is settled
     read: int = maxsize  # leading positions whose tokens are valid; others are the model's own
-    mass: float = 1.0  # the model's own share in what is allowed where it is first refused
-    choice: int = -1  # the last free choice in front of that position; -1: none to take back
+    mass: float = 1.0  # the model's probability of the allowed tokens at the first refusal
+    choice: int = -1  # the last free choice before the first refusal; -1: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed:
-    """What a step may not change about a canvas."""
+    """Restrictions of one step on a canvas."""
 
-    pinned: Sequence[int] = ()  # its leading tokens
+    pinned: Sequence[int] = ()  # the canvas's leading tokens
     banned: Mapping[int, Collection[int]] = field(default_factory=dict)  # tokens, by position
-    last: bool = False  # the whole guess may be committed: it is to be valid, and chosen well
+    last: bool = False  # the whole guess may be committed, so all of it must be valid
 
 
 NOTHING = Fixed()
@@ -77,17 +77,17 @@ NOTHING = Fixed()
 class Constraint(Protocol):
     """One request's constraint. Its state is the parse of all committed canvases."""
 
-    work: int  # units that one look may take; what a unit is, the constraint knows
+    work: int  # a limit for one `guide`, in the constraint's own units
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
-        """Read a step's scores. Leaves no trace.
+        """Return the guidance for a step's scores. Leaves the state as it is.
 
-        Raises `Unfinished` when its work is spent: with the same scores, asking again goes on.
+        Raises `Unfinished` if its work runs out: a second call with the same scores continues.
         """
         ...
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Move past the tokens of a finished canvas, its stop included, its padding not."""
+        """Move past the tokens of a finished canvas, with its stop and without its padding."""
         ...
 
     def rollback(self, count: int) -> None:
@@ -96,43 +96,46 @@ class Constraint(Protocol):
 
 
 Row = np.ndarray | int | None
-"""What one position may take: packed bits `[words]`; or ~token, that one alone; None: any token."""
+"""The tokens allowed at one position: packed bits `[words]`; ~token: one alone; None: any token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextTokens:
-    """What may follow a text, and what may follow each token of a draft behind it."""
+    """The tokens allowed after a text, and after each token of a draft that follows it."""
 
-    forced: list[int]  # tokens that come next whatever a model says; the draft is behind them
-    draft: list[int]  # as much of it as the grammar takes
-    rows: list[Row]  # [draft + 1] what may come in the place of each of its tokens, and behind it
+    forced: list[int]  # tokens that must come next, before the draft
+    draft: list[int]  # the part of the draft that the grammar allows
+    rows: list[Row]  # [draft + 1] allowed at each position of the draft, and after it
 
 
 @runtime_checkable
 class TokenConstraint(Protocol):
     """One request's constraint, left to right. Its state is the parse of all committed tokens."""
 
-    work: int  # units that one look may take; what a unit is, the constraint knows
+    work: int  # a limit for one `look`, in the constraint's own units
 
     @property
     def ended(self) -> bool:
-        """A stop token was committed: the text is complete."""
+        """Whether a stop token was committed: the text is complete."""
         ...
 
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
     ) -> NextTokens:
-        """What may come next, and behind each token of `draft` that may. Leaves no trace.
+        """Return the tokens allowed next, and after each allowed token of `draft`.
 
-        The next token is none of `refused`, unless nothing else may come. Where there is ample room
-        for a completion, rows may hold tokens that `fits` does not take; an `exact` look's first
-        row does not. Raises `Unfinished` when its work is spent: asking again goes on.
+        Leaves the state as it is. Tokens in `refused` are not allowed next, unless no other is.
+        While much of the budget is left, rows may hold tokens that `fits` does not take, except
+        the first row if `exact`. Raises `Unfinished` if its work runs out: a second call
+        continues.
         """
         ...
 
     def fits(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` the constraint takes, such that it can still be completed. Leaves no
-        trace."""
+        """Return the number of leading `tokens` after which the text can still be completed.
+
+        Leaves the state as it is.
+        """
         ...
 
     def commit(self, tokens: Sequence[int]) -> None: ...
@@ -143,7 +146,7 @@ class TokenConstraint(Protocol):
 
 
 class Free:
-    """No constraint: the guess is the model's own, up to the first stop token."""
+    """Free text: the guess is the model's own, up to the first stop token."""
 
     work = 0
 
@@ -158,14 +161,14 @@ class Free:
         )
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Nothing is remembered: every next canvas is as free as the last."""
+        """Do nothing: there is no state."""
 
     def rollback(self, count: int) -> None:
-        """Nothing was remembered."""
+        """Do nothing: there is no state."""
 
 
 class FreeTokens:
-    """No constraint, left to right: any token may come, up to `budget` of them or a stop token."""
+    """Free text, left to right: any tokens, up to a stop token or `budget` tokens."""
 
     work = 0
 

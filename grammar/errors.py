@@ -1,4 +1,4 @@
-"""What `grammar` raises on purpose."""
+"""The errors of `grammar`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +7,11 @@ from dlm.root_error import DlmError
 
 
 class GrammarError(DlmError):
-    """Base class of this package's errors: catch it to catch them all."""
+    """The base class of this package's errors."""
 
 
 class InvalidGrammarError(GrammarError, ValueError):
-    """A constraint that does not compile. The user's to fix: it says what, where, and why."""
+    """A constraint that does not compile, with its kind, the place, and the reason."""
 
     def __init__(self, kind: str, reason: str, where: str = ""):
         super().__init__(f"{kind}{f' at {where}' if where else ''}: {reason}")
@@ -22,7 +22,7 @@ class InvalidGrammarError(GrammarError, ValueError):
 
 
 class InvalidValueError(GrammarError, ValueError):
-    """A text that is no value of its schema."""
+    """A finished text that its schema or spec refuses."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class InvalidValueError(GrammarError, ValueError):
         path: Sequence[str | int] = (),
         span: tuple[int, int] | None = None,
     ):
-        """`path` leads to the part of the value that is wrong. `span` is where that part is, in an
-        answer of which tokens were read: its first token and its last; None: it is not known."""
+        """`path` leads to the wrong part of the value. `span` holds the first and the last token
+        of that part in the answer; None: unknown."""
         super().__init__(message)
         self.path, self.span = tuple(path), span
 
@@ -39,26 +39,26 @@ class InvalidValueError(GrammarError, ValueError):
         return type(self), (str(self), self.path, self.span)
 
 
-class Unfinished(GrammarError):  # noqa: N818  # no error: it asks for more time
-    """A look ran out of its work for this step; asking again goes on where it stopped."""
+class Unfinished(GrammarError):  # noqa: N818  # a request for more time, not an error
+    """The work allowed for this step ran out. A second call continues where it stopped."""
 
 
 class LimitError(GrammarError, ValueError):
-    """It takes more than its limit: of the processor, of memory."""
+    """A task takes more processor time or memory than its limit."""
 
 
 class CrashError(GrammarError):
-    """Work in a process of its own ended that process, or failed by no fault of the user's."""
+    """A worker process ended, or failed through no fault of the user."""
 
 
 class DeadEndError(GrammarError):
-    """The grammar goes on, but no token of the vocabulary does."""
+    """The text is not complete, but no token of the vocabulary can continue it."""
 
 
 class BudgetError(GrammarError, ValueError):
-    """The shortest text that the grammar accepts is too long; `needed` tokens would do.
+    """The shortest text that the grammar accepts exceeds the budget; `needed` tokens suffice.
 
-    Fewer may do where there is too much to look at: then it is the text of the fewest bytes.
+    If the search for fewer tokens was cut off, fewer may suffice.
     """
 
     def __init__(self, message: str, needed: int):

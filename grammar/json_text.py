@@ -1,9 +1,4 @@
-"""Which tokens of a vocabulary can end a key of a JSON object, or an item of an array.
-
-Knows no grammar.
-
-JSON data that a user gives, as text or as Python's own.
-"""
+"""JSON without a grammar: tokens that can end a key or an array's item, and users' JSON data."""
 
 import json
 import re
@@ -15,26 +10,25 @@ import numpy as np
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.masks.bits import packed
 
-_STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: ends an item, or is a number
+_STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: the end of an item, or digits
 
 
 class QuotedTokens:
-    """The tokens of a vocabulary that hold a double quote, by what they can say of a key, and those
-    that hold a comma or a backslash."""
+    """The tokens that hold a double quote, a comma or a backslash, by their effect on keys."""
 
     def __init__(self, pieces: Sequence[bytes]):
         self.pieces = {token: piece for token, piece in enumerate(pieces) if b'"' in piece}
         self.commas = {token for token, piece in enumerate(pieces) if b"," in piece}
         self.escapes = {token for token, piece in enumerate(pieces) if b"\\" in piece}
-        self.joining = {  # they can end a string and go on to the next key
+        self.joining = {  # tokens that can end a string and begin the next key
             t for t, piece in self.pieces.items() if t in self.commas or piece.count(b'"') > 1
         }
-        self.odd = [  # an escape may spell any key, and three quotes end one and hold another
+        self.odd = [  # an escape may spell any key; three quotes end one key and hold another
             t for t, piece in self.pieces.items() if b"\\u" in piece or piece.count(b'"') > 2
         ]
         self.escaping = self.escapes & self.pieces.keys()
-        self.ending: dict[bytes, list[int]] = {}  # by what comes before the first quote
-        self.whole: dict[bytes, list[int]] = {}  # by what two quotes enclose
+        self.ending: dict[bytes, list[int]] = {}  # by the bytes before the first quote
+        self.whole: dict[bytes, list[int]] = {}  # by the bytes between two quotes
         for token, piece in self.pieces.items():
             first, *enclosed, _ = piece.split(b'"')
             self.ending.setdefault(first, []).append(token)
@@ -42,7 +36,7 @@ class QuotedTokens:
                 self.whole.setdefault(each, []).append(token)
         opening = {t for t, piece in enumerate(pieces) if b"[" in piece and len(piece) > 1}
         structural = {t for t, piece in enumerate(pieces) if _STRUCTURE.search(piece)}
-        kinds = {  # the tokens that may end an item, by where they are read
+        kinds = {  # tokens that may end an item, by the position in the text
             "opening": opening,
             "joining": self.joining,
             "ending": self.pieces.keys() | self.escapes,
@@ -58,10 +52,10 @@ def _packed(tokens: Iterable[int], size: int) -> np.ndarray:
 
 
 def plain(kind: str, given: Any, where: str = "") -> Any:
-    """A copy of JSON data, or what JSON text says, with nothing in it that JSON has not; but a
-    number may be infinite, or none.
+    """Return a copy of JSON data, or the value of JSON text. Infinity and NaN are kept.
 
-    Raises `InvalidGrammarError` of this `kind`, at `where` and the place in the text.
+    Raises `InvalidGrammarError` of this `kind`, at `where` and the place in the text, if `given`
+    is not JSON.
     """
     try:
         read = json.loads(given if isinstance(given, str) else json.dumps(given))

@@ -1,7 +1,7 @@
-"""Results of functions whose arguments clients choose, remembered within one budget of bytes.
+"""A cache of functions' results within one budget of bytes, for arguments that clients choose.
 
-`functools.lru_cache` counts entries, and one automaton takes 200 bytes or 37 MiB. Arguments are
-counted with the result, since an entry keeps both.
+`functools.lru_cache` counts entries, but one automaton may take 200 bytes or 37 MiB. Arguments
+count, too, since an entry keeps them.
 """
 
 import gc
@@ -20,10 +20,10 @@ _ENTRY = 400  # bytes of an entry itself
 
 
 class SharedCache:
-    """Remembers results of several functions in about `most_bytes`; the least recently used go.
+    """A cache of several functions' results in about `most_bytes`, least recently used first out.
 
-    An entry of more than half of that is not kept. Safe for several threads; two that call a
-    function with the same new arguments both compute the result.
+    An entry of more than half of that is not kept. The cache is thread-safe, but two threads may
+    compute the same result.
     """
 
     def __init__(self, most_bytes: int):
@@ -32,7 +32,7 @@ class SharedCache:
         self._lock = Lock()
 
     def remembered(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function of hashable arguments whose results nobody changes."""
+        """Decorate a function of hashable arguments, whose results must not be changed."""
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,7 +49,6 @@ class SharedCache:
         return call
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._entries.clear()
             self.nbytes = 0
@@ -68,9 +67,9 @@ class SharedCache:
 
 
 def size_of(*things: Any) -> int:
-    """Return the bytes of objects and of all that they refer to but code and modules.
+    """Return the bytes of objects and of all that they refer to, without code and modules.
 
-    An object with an attribute `nbytes` says itself how many it takes.
+    For an object with an attribute `nbytes`, that is its size.
     """
     total, seen, work = 0, set[int](), [*things]
     while work:
@@ -87,4 +86,4 @@ def size_of(*things: Any) -> int:
     return total
 
 
-RESULTS = SharedCache(128 << 20)  # of this process, for all that clients make
+RESULTS = SharedCache(128 << 20)  # shared by the whole process

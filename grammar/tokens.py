@@ -1,9 +1,4 @@
-"""What of a vocabulary is needed to read one answer: it goes to another process quickly.
-
-Control tokens that a grammar has to know by their ids.
-
-How far two texts of tokens are the same.
-"""
+"""Control tokens that grammars name, and a slice of a vocabulary that reads one answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +18,7 @@ class Markers:
 
 @dataclass(frozen=True, slots=True)
 class CallMarkers:
-    """Control tokens that open and close a tool call, and quote a string within it."""
+    """The control tokens that open and close a tool call, and quote a string within it."""
 
     open: int
     close: int
@@ -32,7 +27,7 @@ class CallMarkers:
 
 @dataclass(frozen=True, slots=True)
 class VocabularySlice:
-    """Stands in for a `Vocabulary` where a `Spec` reads some tokens."""
+    """The part of a `Vocabulary` that a `Spec` needs to read an answer. It is quick to pickle."""
 
     pieces: dict[int, bytes]  # by token; b"" for control tokens
     control: frozenset[int]
@@ -45,12 +40,12 @@ class VocabularySlice:
         return cls(pieces, control, vocabulary.call)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What `tokens` say, without control tokens; U+FFFD stands for bytes that are no UTF-8."""
+        """Return the text of `tokens` without control tokens; U+FFFD replaces invalid UTF-8."""
         return b"".join(self.pieces[token] for token in tokens).decode("utf-8", "replace")
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many leading tokens are the same."""
+    """Return the number of equal leading tokens."""
     shorter = min(len(one), len(other))
     if one[:shorter] == other[:shorter]:
         return shorter

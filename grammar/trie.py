@@ -1,7 +1,7 @@
-"""The pieces of a vocabulary as a trie, in arrays: to walk it is to look up many tokens at once.
+"""A trie of a vocabulary's pieces, in arrays. One walk looks up many tokens at once.
 
-Nodes are numbered level by level, so that the children of a node stand side by side. Knows tokens
-as numbers, and no grammar.
+Nodes are numbered level by level, so the children of a node have consecutive numbers. The module
+knows tokens as numbers, and no grammar.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from jaxtyping import Int32, UInt8
 
 
 class Trie:
-    """Node 0 is the root, the empty text."""
+    """A trie of tokens by their bytes. Node 0 is the root, the empty text."""
 
     def __init__(self, pieces: Sequence[bytes]):
-        """`pieces[i]` are the bytes of token `i`; tokens without bytes are not in it."""
+        """`pieces[i]` holds the bytes of token `i`; tokens without bytes are left out."""
         tokens = np.array([i for i, piece in enumerate(pieces) if piece], dtype=np.int32)
         raw = np.array([pieces[i] for i in tokens] or [b""])
         sizes = np.array([len(pieces[i]) for i in tokens] or [0], dtype=np.int32)
@@ -24,9 +24,9 @@ class Trie:
         tokens, sizes = tokens[order[: len(tokens)]], sizes[order]
         table = raw[order].view(np.uint8).reshape(len(order), -1)
 
-        self.levels = [0, 1]  # where the nodes of each depth begin; the last one: where all end
+        self.levels = [0, 1]  # the first node of each depth, then the number of nodes
         values, parents = [np.zeros(1, np.uint8)], [np.zeros(1, np.int32)]
-        node_of = np.zeros(len(order), dtype=np.int32)  # by piece: its node on the last level
+        node_of = np.zeros(len(order), dtype=np.int32)  # by piece: its node at the current depth
         count = 1
         for depth in range(int(sizes.max())):
             rows = np.flatnonzero(sizes > depth)
@@ -45,8 +45,8 @@ class Trie:
         self.first: Int32[np.ndarray, " nodes"] = (1 + np.cumsum(children) - children).astype(
             np.int32
         )
-        behind = np.argsort(node_of[: len(tokens)], kind="stable")
-        self.tokens: Int32[np.ndarray, " tokens"] = tokens[behind]  # by node
+        by_node = np.argsort(node_of[: len(tokens)], kind="stable")
+        self.tokens: Int32[np.ndarray, " tokens"] = tokens[by_node]  # sorted by node
         held = np.bincount(node_of[: len(tokens)], minlength=count)
         self.token_first: Int32[np.ndarray, " nodes"] = (np.cumsum(held) - held).astype(np.int32)
         self.token_count: Int32[np.ndarray, " nodes"] = held.astype(np.int32)
@@ -56,7 +56,7 @@ class Trie:
 
     @cached_property
     def sizes(self) -> Int32[np.ndarray, " nodes"]:
-        """How many nodes each node has below it, itself included."""
+        """The number of nodes below each node, itself included."""
         sizes = np.ones(len(self), np.int32)
         for begin, end in zip(self.levels[-2:0:-1], self.levels[:1:-1], strict=True):
             np.add.at(sizes, self.parent[begin:end], sizes[begin:end])
@@ -64,7 +64,7 @@ class Trie:
 
     @cached_property
     def places(self) -> Int32[np.ndarray, " nodes"]:
-        """The place of each node where all below a node come right after it: preorder."""
+        """The place of each node in preorder, where all nodes below a node come right after it."""
         places = np.zeros(len(self), np.int32)
         for begin, end in pairwise(self.levels[1:]):
             sizes = self.sizes[begin:end]
@@ -75,17 +75,17 @@ class Trie:
         return places
 
     def __len__(self) -> int:
-        """Nodes."""
+        """Return the number of nodes."""
         return len(self.byte)
 
     def children_of(
         self, nodes: Int32[np.ndarray, " n"]
     ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
-        """All children of `nodes`, and for each which of `nodes` is its parent."""
+        """Return all children of `nodes`, and for each the index of its parent in `nodes`."""
         return ranges(self.first[nodes], self.children[nodes])
 
     def each_child(self, node: int) -> Iterator[tuple[int, int]]:
-        """The children of one node: what is quicker for a few nodes. Bytes and numbers."""
+        """Yield bytes and numbers of one node's children, which is quicker for a few nodes."""
         first = self._first[node]
         return zip(
             self._bytes[first : first + self._children[node]], range(first, len(self)), strict=False
@@ -95,7 +95,7 @@ class Trie:
         return self._children[node]
 
     def children_by(self, node: int, bytes_: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """The children of one node by some bytes."""
+        """Yield those children of one node whose byte is in `bytes_`."""
         first = self._first[node]
         end = first + self._children[node]
         for byte in bytes_:
@@ -104,7 +104,7 @@ class Trie:
                 yield byte, child
 
     def along(self, text: bytes, start: int = 0) -> Iterator[int]:
-        """The nodes that `text` leads to from `start` on, byte by byte."""
+        """Yield the nodes that spell `text[start:]`, byte by byte, up to its first unknown byte."""
         node = 0
         for place in range(start, len(text)):
             first = self._first[node]
@@ -116,7 +116,7 @@ class Trie:
     def tokens_at(
         self, nodes: Int32[np.ndarray, " n"]
     ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
-        """The tokens that end at `nodes`, and for each at which of them."""
+        """Return the tokens that end at `nodes`, and for each the index of its node."""
         held = np.flatnonzero(self.token_count[nodes]).astype(np.int32)
         places, owner = ranges(self.token_first[nodes[held]], self.token_count[nodes[held]])
         return self.tokens[places], held[owner]
@@ -125,7 +125,7 @@ class Trie:
 def ranges(
     first: Int32[np.ndarray, " n"], count: Int32[np.ndarray, " n"]
 ) -> tuple[Int32[np.ndarray, " m"], Int32[np.ndarray, " m"]]:
-    """The numbers `first[i] .. first[i] + count[i] - 1` for each `i`, and their `i`."""
+    """Return the numbers `first[i]` to `first[i] + count[i] - 1` for each `i`, and their `i`."""
     owner = np.repeat(np.arange(len(first), dtype=np.int32), count)
     begin = np.cumsum(count) - count
     return np.arange(len(owner), dtype=np.int32) + (first - begin).astype(np.int32)[owner], owner

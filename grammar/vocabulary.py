@@ -1,4 +1,4 @@
-"""A tokenizer as a grammar sees it: the bytes of every token, and which tokens are not text."""
+"""The bytes of a tokenizer's tokens, and its control tokens."""
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, lru_cache
@@ -16,16 +16,16 @@ from dlm.grammar.tokens import CallMarkers, Markers
 from dlm.grammar.trie import Trie
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
-CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, likewise
-_NEVER = 1 << 40  # tokens: there is no way
+CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, in the same
+_NEVER = 1 << 40  # tokens: no tokens spell the text
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
 
 
 class Vocabulary:
-    """The pieces of a tokenizer, by id.
+    """The pieces of a tokenizer, by token id.
 
-    A control token has no bytes here, although its name is plain ASCII: a grammar's alphabet is
-    text, and a JSON string must not be able to swallow `<turn|>`.
+    A control token has no bytes, although its name is ASCII: grammars match text, and a JSON
+    string must not contain `<turn|>`.
     """
 
     def __init__(
@@ -39,7 +39,10 @@ class Vocabulary:
         encode: Callable[[str], list[int]],
         call: CallMarkers | None = None,
     ):
-        """`pieces[i]` are the bytes of token `i`; `encode` maps text to canonical token ids."""
+        """`pieces[i]` holds the bytes of token `i`; `encode` maps text to canonical token ids.
+
+        Raises `GrammarError` if `pad` or a stop is not a token.
+        """
         for name, token in (("pad", pad), *(("stop", stop) for stop in stops)):
             if not 0 <= token < len(pieces):
                 raise GrammarError(f"{name} token {token} is outside of {len(pieces)} tokens")
@@ -58,12 +61,10 @@ class Vocabulary:
         pad: int,
         thought: tuple[str, str] | None = None,
     ) -> "Vocabulary":
-        """Of a Hugging Face tokenizer, for a model with `size` logits a position.
+        """Return the vocabulary of a Hugging Face tokenizer, for a model with `size` logits.
 
-        `thought` are the texts that open and close reasoning; by default Gemma 4's, if the
-        tokenizer has them.
-
-        Tokens behind the model's last one, which Gemma's tokenizer has for images, do not count.
+        `thought` holds the texts that open and close reasoning; None: Gemma 4's, if the tokenizer
+        has them. Tokens from `size` on are ignored: Gemma's tokenizer has some for images.
         """
         known = tokenizer.get_vocab()
         info = xgr.TokenizerInfo.from_huggingface(
@@ -72,7 +73,7 @@ class Vocabulary:
         special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
         def encode(text: str) -> list[int]:
-            if isinstance(tokenizer, PreTrainedTokenizerFast):  # without the wrapper, a tenth
+            if isinstance(tokenizer, PreTrainedTokenizerFast):  # takes a tenth of the time
                 return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
             return tokenizer.encode(text, add_special_tokens=False)
 
@@ -93,35 +94,35 @@ class Vocabulary:
         return len(self.pieces)
 
     def index(self) -> None:
-        """Make what else is made when it is first asked for: 1 s at 262,144 tokens."""
+        """Compute all cached properties now, which takes 1 s at 262,144 tokens."""
         _ = self.trie, self.quoted, self.spells_every_byte, self.longest, self._first_tokens
 
     @cached_property
     def text_words(self) -> np.ndarray:
-        """Every token that has bytes, as packed bits: `v % 32` of word `v // 32`."""
+        """The tokens that have bytes, as packed bits: bit `v % 32` of word `v // 32`."""
         return packed(np.array([bool(piece) for piece in self.pieces]))
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What `tokens` say, without control tokens; U+FFFD stands for bytes that are no UTF-8."""
+        """Return the text of `tokens` without control tokens; U+FFFD replaces invalid UTF-8."""
         return b"".join(self.pieces[token] for token in tokens).decode("utf-8", "replace")
 
     def fewest(self, text: Sequence[bytes | int]) -> list[int] | None:
-        """The fewest tokens that spell `text`: bytes, and control tokens by their ids.
+        """Return the fewest tokens that spell `text`: bytes, and control tokens by their ids.
 
-        None if a byte has no token.
+        None if the vocabulary can not spell it.
         """
         tokens: list[int] = []
         for kind, group in groupby(text, key=type):
             parts: list[Any] = list(group)
-            said = parts if kind is int else self._fewest(b"".join(parts))
-            if said is None:
+            found = parts if kind is int else self._fewest(b"".join(parts))
+            if found is None:
                 return None
-            tokens += said
+            tokens += found
         return tokens
 
     def _fewest(self, raw: bytes) -> list[int] | None:
         first, counts = self._first_tokens
-        best: list[tuple[int, int, int]] = [(0, 0, 0)]  # by length: tokens, where the last begins
+        best: list[tuple[int, int, int]] = [(0, 0, 0)]  # by end: tokens, start and node of the last
         best += [(_NEVER, 0, 0)] * len(raw)
         for start in range(len(raw)):
             count = best[start][0] + 1
@@ -140,45 +141,43 @@ class Vocabulary:
 
     @cached_property
     def _first_tokens(self) -> tuple[memoryview, memoryview]:
-        """By node of the trie: where its tokens begin, and how many they are."""
+        """The index of the first token, and the number of tokens, of each trie node."""
         return self.trie.token_first.data, self.trie.token_count.data
 
     def beginnings(self, text: bytes) -> list[int]:
-        """The tokens that `text` begins with."""
+        """Return the tokens that are beginnings of `text`."""
         nodes = np.fromiter(self.trie.along(text), np.int32)
         return self.trie.tokens_at(nodes)[0].tolist()
 
     @cached_property
     def spells_every_byte(self) -> bool:
-        """Each byte is a token by itself, so that a text takes no more tokens than bytes."""
+        """Whether each byte is a token, so that no text takes more tokens than bytes."""
         return all(bytes([byte]) in self._by_byte for byte in range(256))
 
     @cached_property
     def quoted(self) -> QuotedTokens:
-        """Every token that holds a double quote."""
         return QuotedTokens(self.pieces)
 
     @cached_property
     def trie(self) -> Trie:
-        """All text tokens by their bytes."""
         return Trie(self.pieces)
 
     @cached_property
     def longest(self) -> int:
-        """Bytes of the longest token."""
+        """The number of bytes of the longest token."""
         return max(map(len, self.pieces))
 
     @cached_property
     def _by_byte(self) -> dict[bytes, int]:
-        """The tokens of one byte."""
+        """The tokens of single bytes."""
         return {piece: token for token, piece in enumerate(self.pieces) if len(piece) == 1}
 
     def canonical(self, before: Sequence[int], text: str) -> list[int]:
-        """The tokens that certainly spell `text` after the tokens `before`, as the model would.
+        """Return the tokens of `text` after the tokens `before`, in the tokenizer's spelling.
 
-        The last piece of `text` is left out, since it may merge with what follows, and so is all
-        from a control token on: `text` is to be spelled, whatever it reads like. Empty where the
-        tokenizer would merge across the boundary behind `before`.
+        The last token is left out, since it may merge with the text after it. So are a control
+        token and all after it, since `text` is plain text. Empty if the tokenizer would merge
+        `text` with `before`.
         """
         return list(self._canonical(tuple(before[-_LOOK_BACK:]), text))
 

@@ -1,1 +1,1 @@
-"""A grammar over canvases: guide, compile, warm up."""
+"""Grammars over canvases: guide, compile, warm up."""

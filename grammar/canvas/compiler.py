@@ -1,4 +1,4 @@
-"""From what a user wrote to a compiled grammar. One compiler per vocabulary."""
+"""The compiler from specs to grammars, one for each vocabulary, with a cache of its results."""
 
 import pickle
 from collections import OrderedDict
@@ -17,15 +17,15 @@ from dlm.grammar.specs.spec import Spec
 from dlm.grammar.tokens import VocabularySlice
 from dlm.grammar.vocabulary import Vocabulary
 
-_REMEMBERED = 1024  # grammars and failures
-_LOOKED = 16  # uses after which all are measured again, since they grow; always from half full on
+_REMEMBERED = 1024  # grammars and failures in the cache
+_LOOKED = 16  # uses between two measurements of all grammars; at each use if the cache is half full
 
 
 class Compiler:
-    """Compiles constraints for one vocabulary, and remembers them.
+    """A compiler of specs for one vocabulary, with a cache of grammars.
 
-    Networks are made in processes of their own, which can be ended, whatever a client asks for;
-    what is remembered takes about `max_bytes` at most; what was used last stays.
+    Networks are built in other processes, which can be ended. The cache takes about `max_bytes`
+    at most, and drops the least recently used grammars.
     """
 
     def __init__(
@@ -35,8 +35,11 @@ class Compiler:
         seconds: float = 10.0,
         workers: Workers | None = None,
     ):
-        """A compile takes at most so many `seconds` of processor time. `workers` are those of
-        several compilers, by default its own: who made them closes them."""
+        """`seconds` limits the processor time of a compile.
+
+        `workers` may be shared by several compilers, and must be closed by the caller; None: the
+        compiler makes and closes its own.
+        """
         self.vocabulary, self._seconds, self._max_bytes = vocabulary, seconds, max_bytes
         vocabulary.index()
         self._terminals = Terminals(vocabulary.trie, len(vocabulary))
@@ -44,16 +47,15 @@ class Compiler:
         self._workers, self._shared = workers or Workers(), workers is not None
         self._lock = Lock()
         self._known: OrderedDict[Hashable, Task] = OrderedDict()
-        self._sizes: dict[Hashable, int] = {}  # bytes when they were last looked at
+        self._sizes: dict[Hashable, int] = {}  # bytes at the last measurement
         self._uses = 0
-        self._cold: dict[int, Warmup] = {}  # by the grammar's `id`; several threads change it
+        self._cold: dict[int, Warmup] = {}  # by the grammar's `id`; changed by several threads
 
     def submit(self, spec: Spec) -> Task:
-        """Compile in the background; the same spec is compiled once, and asked for once. Who does
-        not wait for it any more leaves it.
+        """Compile in the background. Equal specs share a task, which a caller may `leave`.
 
-        The future raises `InvalidGrammarError` where no grammar can express `spec`, and
-        `LimitError` where it takes too long.
+        The task raises `InvalidGrammarError` if no grammar can express `spec`, and `LimitError`
+        if the compile takes too long.
         """
         with self._lock:
             known = self._known.get(spec.key)
@@ -68,15 +70,17 @@ class Compiler:
             return self._used(spec.key)
 
     def compile(self, spec: Spec) -> Compiled:
-        """Compile here and now, however long it takes. Raises `InvalidGrammarError`."""
-        return self._made(spec.key, lambda: build(spec, self.vocabulary.call))
+        """Compile in this thread, without a limit of time. Raises `InvalidGrammarError`."""
+        return self._cached(spec.key, lambda: build(spec, self.vocabulary.call))
 
     def unpack(self, packed: bytes) -> Compiled:
-        """Make a grammar of what `Compiled.packed` returned in another process; equal bytes are one
-        grammar. They are unpickled: they must come from a process that is trusted."""
-        return self._made(sha256(packed).digest(), lambda: pickle.loads(packed))
+        """Return the grammar of `Compiled.packed` from another process. Equal bytes share one.
 
-    def _made(self, key: Hashable, make: Callable[[], tuple[Network, bool]]) -> Compiled:
+        The bytes are unpickled, so they must come from a trusted process.
+        """
+        return self._cached(sha256(packed).digest(), lambda: pickle.loads(packed))
+
+    def _cached(self, key: Hashable, make: Callable[[], tuple[Network, bool]]) -> Compiled:
         with self._lock:
             known = self._known.get(key)
             usable = known is not None and known.join() and not _crashed(known)
@@ -93,19 +97,21 @@ class Compiler:
         return future.result()
 
     def check(self, spec: Spec, tokens: Sequence[int], seconds: float) -> Task:
-        """What a finished answer means, in the background: as `Spec.read` says, or `LimitError`.
-        Whoever waits for it holds a slot: it does not wait for grammars."""
+        """Run `Spec.read` on a finished answer in the background. Raises `LimitError`, too.
+
+        It is urgent, since its request occupies a slot: it overtakes compiles.
+        """
         args = spec, list(tokens), VocabularySlice.of(self.vocabulary, tokens)
         label = "the result {} to check"
         return self._workers.submit(read, args, seconds=seconds, label=label, urgent=True)
 
     @property
     def cold(self) -> bool:
-        """Something is left to warm up."""
+        """Whether a grammar is left to warm up."""
         return any(not warmup.done for warmup in list(self._cold.values()))
 
     def warm_up(self, work: int) -> None:
-        """Spend about so many units of work on what was compiled: for when nobody waits."""
+        """Spend about `work` units on the warm-up of a grammar. Call it while no request waits."""
         for key, warmup in list(self._cold.items()):
             if not warmup.done:
                 warmup.go_on(work)
@@ -113,19 +119,19 @@ class Compiler:
             self._cold.pop(key, None)
 
     def close(self) -> None:
-        """End what is being compiled and checked."""
+        """End compiles and checks, unless the workers are shared."""
         if not self._shared:
             self._workers.close()
 
     def _finish(self, built: tuple[Network, bool]) -> Compiled:
-        """From a network to a grammar: short, since it holds up everybody else."""
+        """Return the grammar of a network. It is quick, since other threads wait meanwhile."""
         network, checked = built
         compiled = Compiled(network, self.vocabulary, self._terminals, checked)
         self._cold[id(compiled)] = Warmup(compiled)
         return compiled
 
     def _used(self, key: Hashable) -> Task:
-        """What is known; what was not used for the longest time is dropped, until the rest fits."""
+        """Return the task of `key`, after dropping the least recently used until the cache fits."""
         self._known.move_to_end(key)
         self._uses += 1
         near = 2 * sum(self._sizes.values()) > self._max_bytes
@@ -141,13 +147,13 @@ class Compiler:
         return self._known[key]
 
     def _forget(self, dropped: Task) -> None:
-        """It is freed with its last user, and is not warmed up for others."""
+        """Stop the warm-up of a dropped grammar. Its last request frees it."""
         if _size(dropped):
             self._cold.pop(id(dropped.result()), None)
 
 
 def _crashed(future: Task) -> bool:
-    """It says nothing about the grammar."""
+    """Whether the task ended without a result that depends on its grammar."""
     if not future.done():
         return False
     return future.cancelled() or isinstance(future.exception(), CrashError)

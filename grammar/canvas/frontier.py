@@ -1,18 +1,17 @@
-"""The frontier engine: any grammar, along the model's own text.
+"""The frontier: any grammar over canvases, following the model's own text from the left.
 
-A grammar is about the whole string, and a denoising step predicts its positions independently.
-From the left, the model's own choices are followed as long as the grammar takes them; each of
-these positions is masked by the state that it is reached in. At the first refusal the best allowed
-token is taken. Everything right of that was predicted under a wrong left context: it is suspect,
-stays unmasked, and is noised again. It is read up to the next refusal, to see whether the next pass
-says the same, and to its end in the last passes, where the whole guess may be committed.
+A grammar constrains the whole text, but a denoising step predicts its positions independently. The
+model's choices are followed from the left as long as the grammar allows them. Each of these
+positions is masked by the parser state before it. At the first refusal, the best allowed token is
+taken: the repair. All positions after it were predicted under a wrong left context. They are
+suspect, stay unmasked, and get new noise. They are read up to the next refusal, since the next pass
+may predict them again. In the last passes, where the whole guess may be committed, they are read
+to the end.
 
-No token is taken that leaves too few of the budget to complete the text: then the shortest
-completion is followed instead.
+If a token leaves too little of the budget to complete the text, the shortest completion is
+followed instead.
 
-One pass over a canvas: its guess and masks, and where the model's choices were refused.
-
-Free text whose reasoning has an end: nothing is constrained but where it closes.
+`Bounded` and `BoundedTokens` constrain nothing but the length of the reasoning before free text.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -45,21 +44,21 @@ from dlm.grammar.tokens import common_prefix
 
 @dataclass(slots=True)
 class CanvasPass:
-    """As far as it got."""
+    """One pass over a canvas so far: its guess, its masks, and the first refusal."""
 
     fixed: Fixed
-    wanted: list[int] = field(default_factory=list)  # what is pinned, then the model's choices
+    wanted: list[int] = field(default_factory=list)  # pinned tokens, then the model's choices
     guess: list[int] = field(default_factory=list)
-    masks: list[Mask] = field(default_factory=list)  # in front of the suspect position
-    forced: list[int] = field(default_factory=list)  # what the grammar leaves no choice about, next
-    forced_at: dict[int, list[int]] = field(default_factory=dict)  # what was forced where it was
-    completions: dict[int, list[int]] = field(default_factory=dict)  # those begun, by position
-    repair: int | None = None  # the first position where the model's choice was refused
-    suspect: int | None = None  # the first position behind the repair and what that dictates
+    masks: list[Mask] = field(default_factory=list)  # of the positions before `suspect`
+    forced: list[int] = field(default_factory=list)  # the forced tokens after the guess
+    forced_at: dict[int, list[int]] = field(default_factory=dict)  # `forced` at each such position
+    completions: dict[int, list[int]] = field(default_factory=dict)  # begun ones, by position
+    repair: int | None = None  # the first position at which the model's choice was refused
+    suspect: int | None = None  # the first position after the repair and its forced tokens
     mass: float = 1.0
 
     def guidance(self, ended: bool, pad: int, bitmask: Int32[Tensor, "masks words"]) -> Guidance:
-        """What it says of the canvas. `ended`: the guess's last token is its stop."""
+        """Return the guidance for the canvas. `ended`: the guess's last token is its stop."""
         L, read = len(self.wanted), len(self.guess)
         guess = self.guess if ended else self.guess + self.wanted[read:]
         suspect = L if self.suspect is None else self.suspect
@@ -77,7 +76,7 @@ class CanvasPass:
         )
 
     def sure_of(self, token: int) -> bool:
-        """The next one is pinned, or goes on with a completion: it is known to fit the budget."""
+        """Whether the next token is pinned, or continues a completion, which fits the budget."""
         position = len(self.guess)
         if position < len(self.fixed.pinned):
             return True
@@ -85,26 +84,26 @@ class CanvasPass:
 
     @property
     def agreed(self) -> int:
-        """Leading positions that hold the model's own choice."""
+        """The number of leading positions that hold the model's own choice."""
         return len(self.guess) if self.repair is None else self.repair
 
     @property
     def choice(self) -> int:
-        """The last position in front of the repair that was the model's to choose; -1: none."""
+        """The last position before the repair that was neither forced nor pinned; -1: none."""
         free = (p for p in range(self.agreed - 1, -1, -1) if p not in self.forced_at)
         last = -1 if self.repair is None else next(free, -1)
         return last if last >= len(self.fixed.pinned) else -1
 
 
-_CONTEXT = 20  # tokens that are remembered of the text so far, to spell what follows and for errors
+_CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
 _TRIED = 3  # candidates for a repair: the budget may be too small for the likeliest
 
 
 class Frontier:
     """One request's grammar over its canvases. `commit` and `rollback` move its state.
 
-    From step to step the guess repeats most of itself, and one request's text much of another's: a
-    pass resumes the last one where it departs from it, and runs where the states are known.
+    Most of a guess equals that of the previous step, so a pass resumes at the first difference.
+    Most masks are known from other requests, so `_run` reads them in one loop.
     """
 
     def __init__(
@@ -114,16 +113,16 @@ class Frontier:
         reasoning: Reasoning | None = None,
         work: int = maxsize,
     ):
-        """`budget` bounds all tokens, the stop among them. With `reasoning`, that may come first.
+        """`budget` bounds all tokens, the stop included. `reasoning` may come before the answer.
 
-        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is none,
-        and `Unfinished` where to know it takes more than `work`: trying again goes on.
+        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is no
+        text, and `Unfinished` if `work` runs out: a second try continues.
         """
         self._compiled, self._budget = compiled, budget
         self._vocabulary, self._masks = compiled.vocabulary, compiled.masks
         self._matcher = Matcher(compiled, reasoning)
-        self.work = work  # units that a look may take, each about 10 us, before it is `Unfinished`
-        self._said: list[int] = []  # all tokens committed
+        self.work = work  # units of about 10 us, for each `guide`
+        self._committed: list[int] = []
         self._begin_canvas()
         compiled.meter.begin(work)
         try:
@@ -135,7 +134,7 @@ class Frontier:
         self._masks.trim()
         here = self._resume(scores.argmax, fixed)
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
-            return self._guidance  # nothing new was said
+            return self._guidance  # nothing has changed
         self._last, self._guidance = CanvasPass(NOTHING), None
         self._compiled.meter.begin(self.work)
         try:
@@ -152,7 +151,7 @@ class Frontier:
         return self._guidance
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Raises `GrammarError`, and moves nothing, if the grammar does not take `tokens`."""
+        """Move past `tokens`. Raises `GrammarError`, and does not move, if they are not allowed."""
         try:
             taken = self._seek(tokens)
         except BaseException:
@@ -160,36 +159,36 @@ class Frontier:
             raise
         if taken < len(tokens):
             raise GrammarError(f"token {tokens[taken]} at position {taken} is not allowed there")
-        self._said += tokens
+        self._committed += tokens
         self._begin_canvas()
 
     def rollback(self, count: int) -> None:
         self._rewind()
         self._matcher.rollback(count)
-        del self._said[len(self._said) - count :]
+        del self._committed[len(self._committed) - count :]
         self._begin_canvas()
 
     def _begin_canvas(self) -> None:
         self._begin = self._matcher.position
-        self._ahead: list[int] = []  # tokens of the canvas that the matcher is behind
+        self._accepted: list[int] = []  # tokens of the canvas that the matcher has accepted
         self._last, self._age = CanvasPass(NOTHING), self._masks.age
         self._guidance: Guidance | None = None  # of the last pass
 
     def _rewind(self) -> None:
-        """Take the matcher back to where the canvas begins."""
+        """Move the matcher back to the canvas's beginning."""
         self._matcher.rollback(self._matcher.position - self._begin)
-        self._ahead = []
+        self._accepted = []
 
     def _seek(self, tokens: Sequence[int]) -> int:
-        """Take the matcher from where it is behind `tokens`; says how many of them it takes."""
-        kept = common_prefix(self._ahead, tokens)
-        self._matcher.rollback(len(self._ahead) - kept)
+        """Move the matcher to after `tokens` of the canvas. Returns the number it accepts."""
+        kept = common_prefix(self._accepted, tokens)
+        self._matcher.rollback(len(self._accepted) - kept)
         kept += self._matcher.accept_all(tokens[kept:])
-        self._ahead = list(tokens[:kept])
+        self._accepted = list(tokens[:kept])
         return kept
 
     def _resume(self, argmax: Sequence[int], fixed: Fixed) -> CanvasPass:
-        """The last pass, up to where the model's choice departs from it."""
+        """Return the last pass, cut off at the first difference to the model's new choices."""
         last, pinned = self._last, fixed.pinned
         wanted = [*pinned, *argmax[len(pinned) :]]
         same, keep = fixed == last.fixed, common_prefix(wanted, last.guess)
@@ -209,9 +208,9 @@ class Frontier:
         )
 
     def _follow(self, scores: Scores, here: CanvasPass) -> None:
-        """Extend the guess to the stop or the canvas's end, or to the second refusal.
+        """Extend the guess to the stop, the canvas's end, or the second refusal.
 
-        What the grammar dictates right behind a repair is certain all the same.
+        Forced tokens right after a repair are not suspect.
         """
         while True:
             self._run(here)
@@ -227,7 +226,7 @@ class Frontier:
                 return
 
     def _run(self, here: CanvasPass) -> None:
-        """Take the model's choices as far as masks are known: what `_advance` does, faster."""
+        """Follow the model's choices as long as masks are known: a fast path of `_advance`."""
         state, wanted, banned = self._matcher.state, here.wanted, here.fixed.banned
         trusted, forced, begin = here.suspect is None, here.forced, len(here.guess)
         if state is None or self._compiled.may_run_out or (trusted and here.repair is not None):
@@ -245,40 +244,40 @@ class Frontier:
             if rest >= left - position or (keys and not read):
                 break
             forced = forced or self._spelled(here.guess, self._compiled.parser.forced(state))
-            said = bool(forced) and forced[0] == token
+            is_forced = bool(forced) and forced[0] == token
             if trusted:
-                alone = said or position < len(here.fixed.pinned)
+                alone = is_forced or position < len(here.fixed.pinned)
                 mask = ~token if alone else self._compiled.known_mask(state, keys)
                 if mask is None:
                     break
                 here.masks.append(mask)
-            if said:
+            if is_forced:
                 here.forced_at[position] = forced
-            forced = forced[1:] if said else []
+            forced = forced[1:] if is_forced else []
             here.guess.append(token)
             trail.append((state, keys))
             state, keys = onward, read
         here.forced = forced
         self._matcher.follow(trail, state, keys)
-        self._ahead += here.guess[begin:]
+        self._accepted += here.guess[begin:]
 
     def _advance(self, scores: Scores, here: CanvasPass) -> None:
-        """Go on by one token."""
+        """Extend the guess by one token."""
         position, forced = len(here.guess), here.forced
         token, mask = self._take(scores, here)
         if here.suspect is None:
             here.masks.append(mask)
-        said, completion = forced[:1] == [token], here.completions.get(position, [])
-        if said:
+        is_forced, completion = forced[:1] == [token], here.completions.get(position, [])
+        if is_forced:
             here.forced_at[position] = forced
         if completion[:1] == [token]:
             here.completions[position + 1] = completion[1:]
-        here.forced = forced[1:] if said else []
+        here.forced = forced[1:] if is_forced else []
         here.guess.append(token)
-        self._ahead.append(token)
+        self._accepted.append(token)
 
     def _take(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
-        """Read the first token that the grammar takes and the budget can complete."""
+        """Accept the first proposal that the grammar allows and that fits the budget."""
         matcher, position = self._matcher, len(here.guess)
         refused = set(here.fixed.banned.get(position, ()))
         for token, mask in self._proposals(scores, here, refused):
@@ -287,17 +286,17 @@ class Frontier:
                     return token, mask
                 matcher.rollback(1)
             refused.add(token)
-        said = self._vocabulary.text(self._recent(here.guess))
-        raise DeadEndError(f"no token is allowed after {said!r}")
+        text = self._vocabulary.text(self._recent(here.guess))
+        raise DeadEndError(f"no token is allowed after {text!r}")
 
     def _left(self, position: int) -> int:
-        """What the budget leaves behind `position` for the text, its stop not counted."""
-        return self._budget - len(self._said) - position - 2
+        """Return the tokens that the budget leaves after `position`, the stop excluded."""
+        return self._budget - len(self._committed) - position - 2
 
     def _proposals(
         self, scores: Scores, here: CanvasPass, refused: Collection[int]
     ) -> Iterator[tuple[int, Mask]]:
-        """What the next token may be, with its mask: the model's own choice, else its stand-ins."""
+        """Yield candidates for the next token, with masks: the model's own choice comes first."""
         position, forced = len(here.guess), here.forced
         wanted = here.wanted[position]
         if position < len(here.fixed.pinned):
@@ -321,7 +320,7 @@ class Frontier:
         yield self._completing(scores, here)
 
     def _mask(self, here: CanvasPass, refused: Collection[int]) -> Mask:
-        """What the grammar allows, without what was refused; nobody asks behind what is suspect."""
+        """Return the allowed tokens without `refused`. Suspect positions need no mask: it is 0."""
         return self._allowed(refused) if here.suspect is None else 0
 
     def _allowed(self, refused: Collection[int]) -> Mask:
@@ -331,7 +330,7 @@ class Frontier:
         return scores.candidates(position, self._masks.words(mask), _TRIED)
 
     def _completing(self, scores: Scores, here: CanvasPass) -> tuple[int, Mask]:
-        """The next token of a shortest completion, or the stop behind it."""
+        """Return the next token of a shortest completion, or the stop after it."""
         position = len(here.guess)
         known, left = here.completions.get(position), self._left(position) + 1
         completion = known or self._matcher.completing(left)
@@ -344,22 +343,25 @@ class Frontier:
         return scores.best(position, self._masks.words(stops)), stops
 
     def _spelled(self, guess: list[int], text: str) -> list[int]:
-        """The tokens of what must come next, as the tokenizer writes them."""
+        """Return the tokens of a forced text after `guess`, in the tokenizer's spelling."""
         return self._vocabulary.canonical(self._recent(guess), text) if text else []
 
     def _recent(self, tokens: Sequence[int]) -> list[int]:
-        """The last of what was committed and of `tokens` behind it."""
-        return [*self._said[-_CONTEXT:], *tokens[-_CONTEXT:]][-_CONTEXT:]
+        """Return the last tokens of the text, where `tokens` come after the committed ones."""
+        return [*self._committed[-_CONTEXT:], *tokens[-_CONTEXT:]][-_CONTEXT:]
 
 
 class Bounded(Free):
-    """Once `reasoning.budget` tokens of reasoning are full, its closing marker is all that may
-    come. What was predicted behind it was meant to be reasoning, and is suspect."""
+    """Free text whose reasoning closes within `reasoning.budget` tokens.
+
+    At the end of that budget, the closing marker is forced. Positions after it are suspect, since
+    they were predicted as reasoning.
+    """
 
     def __init__(self, stops: Collection[int], reasoning: Reasoning, words: int):
         """`words` is the number of 32-bit words that a mask over the vocabulary takes."""
         super().__init__(stops)
-        self._reasoning, self._said = reasoning, list[int]()
+        self._reasoning, self._committed = reasoning, list[int]()
         self._any = torch.full((1, words), -1, dtype=torch.int32)
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
@@ -367,7 +369,7 @@ class Bounded(Free):
         L, pinned = len(free.guess), list(fixed.pinned)
         guess = pinned + free.guess[len(pinned) :]
         stop = next((i for i, token in enumerate(guess) if token in self._stops), L)
-        begin, marker = _closing(self._said, guess[:stop], self._reasoning)
+        begin, marker = _closing(self._committed, guess[:stop], self._reasoning)
         forced = marker[: L - begin] if begin <= stop else []
         end = max(len(pinned), begin + len(forced) if forced else 0)
         repaired = bool(forced) and guess[begin : begin + len(forced)] != forced
@@ -386,23 +388,23 @@ class Bounded(Free):
         )
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._said += tokens
+        self._committed += tokens
 
     def rollback(self, count: int) -> None:
-        del self._said[len(self._said) - count :]
+        del self._committed[len(self._committed) - count :]
 
 
 class BoundedTokens(FreeTokens):
-    """The same for text that is written left to right."""
+    """Free text, left to right, whose reasoning closes within `reasoning.budget` tokens."""
 
     def __init__(self, stops: Collection[int], budget: int, reasoning: Reasoning):
         super().__init__(stops, budget)
-        self._reasoning, self._said = reasoning, list[int]()
+        self._reasoning, self._committed = reasoning, list[int]()
 
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
     ) -> NextTokens:
-        begin, marker = _closing(self._said, list(draft), self._reasoning)
+        begin, marker = _closing(self._committed, list(draft), self._reasoning)
         if not marker or begin > len(draft):
             return super().look(draft)
         if begin == 0:
@@ -413,26 +415,28 @@ class BoundedTokens(FreeTokens):
 
     def commit(self, tokens: Sequence[int]) -> None:
         super().commit(tokens)
-        self._said += tokens
+        self._committed += tokens
 
     def rollback(self, count: int) -> None:
         super().rollback(count)
-        del self._said[len(self._said) - count :]
+        del self._committed[len(self._committed) - count :]
 
 
-def _closing(said: list[int], guess: list[int], reasoning: Reasoning) -> tuple[int, list[int]]:
-    """Where in `guess`, which comes behind `said`, reasoning must be closed, and what of the marker
-    is not said yet; no tokens where it closes by itself, or there is none."""
-    text, opens, closes = said + guess, reasoning.open, reasoning.close
-    opened = opens.find(text)
+def _closing(committed: list[int], guess: list[int], reasoning: Reasoning) -> tuple[int, list[int]]:
+    """Return the position in `guess` at which the closing marker is forced, and its tokens there.
+
+    No tokens if the reasoning closes by itself, or there is none. `guess` comes after `committed`.
+    """
+    tokens, opens, closes = committed + guess, reasoning.open, reasoning.close
+    opened = opens.find(tokens)
     if opened is None or (opens.size and opened[0]) or reasoning.budget is None:
         return 0, []
     end = opened[0] + reasoning.budget
-    closed = closes.find(text[opened[1] :])
+    closed = closes.find(tokens[opened[1] :])
     if closed is not None and opened[1] + closed[1] <= end:
         return 0, []
     marker = closes.rest(0)
-    begin = max(opened[1], end - len(marker)) - len(said)
-    if begin < -len(marker):  # it was not closed in time, which a marker of text may not allow
+    begin = max(opened[1], end - len(marker)) - len(committed)
+    if begin < -len(marker):  # it was not closed in time: a marker of text may not allow that
         return 0, []
     return max(0, begin), marker[max(0, -begin) :]

@@ -1,4 +1,4 @@
-"""What is done in a process of its own: grammars are made, finished answers are read."""
+"""The tasks of a worker process: build grammars, and read finished answers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 
 def build(spec: Spec, markers: CallMarkers | None) -> tuple[Network, bool]:
-    """The network of a spec, and whether it is wider than the spec: then answers are checked."""
+    """Return a spec's network, and whether finished answers need a check, since it is wider."""
     return Network(spec.rules(markers)), spec.checked
 
 
 def read(spec: Spec, tokens: Sequence[int], excerpt: VocabularySlice) -> Any:
-    """What a finished answer means; `InvalidValueError` if the spec refuses it after all."""
+    """Return a finished answer's value. Raises `InvalidValueError` if the spec refuses it."""
     return spec.read(tokens, excerpt)

@@ -1,13 +1,9 @@
-"""Fills a grammar's caches before its first request, a little at a time.
+"""Warm-up of a grammar's caches before its first request, in small steps.
 
-First its terminals are looked at. Then made-up texts are read, since states and masks are made as
-texts reach them: two that go through the grammar in the two styles that JSON is written in, and
-further ones that turn off from the first at one place each.
-
-Made-up texts of a grammar, as simple as it has them: what a warm-up reads.
-
-What a model will write differs from the simplest texts mostly within strings and numbers, where
-states repeat. Knows no masks.
+The terminals are explored first. Then simple texts of the grammar are read, since states and masks
+are built when a text reaches them: two texts through the whole grammar, in compact and in indented
+JSON, and more that differ from the first in one place each. A model's texts differ from these
+mostly within strings and numbers, where states repeat.
 """
 
 import heapq
@@ -27,79 +23,81 @@ from dlm.grammar.parse.earley import Parser, State
 from dlm.grammar.parse.state_masks import Exploration
 from dlm.grammar.vocabulary import Vocabulary
 
-_LOOK, _RANGE = 3, 2  # units for a look at a state, and for each range of bytes there
-_WAYS = 2  # that are found from a state: one to take, one to go back to
-_DEEP = 3  # objects within each other
-_LONGEST = 3072  # bytes of a text behind its last control token
+_LOOK, _RANGE = 3, 2  # units of work for a state, and for each range of bytes there
+_WAYS = 2  # continuations computed for a state: one to take, one to return to
+_DEEP = 3  # depth of nested objects
+_LONGEST = 3072  # bytes of a text after its last control token
 
-_ANY = {b"{", b"[", b'"', b"t", b"n", b"1"}  # how a value of any type begins
+_ANY = {b"{", b"[", b'"', b"t", b"n", b"1"}  # first bytes of a value of any type
 
-# What is written where there is a choice; escapes and other alphabets only where there is none.
+# Bytes in order of preference; escapes and other alphabets only if nothing else is allowed.
 _USUAL = b'a1"0,:[{.-]}' + bytes(byte for byte in range(33, 127) if byte != ord("\\"))
 
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
+    """The beginning of a text."""
+
     tokens: tuple[int, ...] = ()  # up to the last control token
-    said: bytes = b""  # behind it
+    text: bytes = b""  # after it
 
     def spelled(self, vocabulary: Vocabulary) -> list[int]:
-        return [*self.tokens, *vocabulary.encode(self.said.decode(errors="ignore"))]
+        return [*self.tokens, *vocabulary.encode(self.text.decode(errors="ignore"))]
 
 
 class WarmupTexts:
-    """Texts that each lead to states of their own, with at most so many `turns` off the first way.
+    """Texts that each reach new states, with at most `turns` deviations from the first text.
 
-    The first way takes, again and again, what is most usual of all that leads somewhere new. Where
-    nothing does, and no text may end, it goes back to the last state that has another way.
+    The first text takes the most usual continuation that leads to a new state. If there is none,
+    and the text may not end, it returns to the last state with another continuation.
     """
 
     def __init__(self, compiled: Compiled, indented: bool = False, turns: int = 0):
-        """`indented`: in the style of JSON that has a line for each value."""
+        """`indented`: the texts are JSON with a line for each value."""
         self._compiled, self._indented, self._turns = compiled, indented, turns
         self._seen: set[State] = set()
-        self._begun = count(1)  # numbers the texts: they go to their ends one by one
-        self._todo = [(0, 0, compiled.parser.start, TextPart())]  # turns, number, where it leads
-        self._missed: list[tuple[State, TextPart]] = []  # the second best ways of the text at hand
+        self._begun = count(1)  # numbers the texts, which are finished one by one
+        self._todo = [(0, 0, compiled.parser.start, TextPart())]  # turns, number, state, text
+        self._missed: list[tuple[State, TextPart]] = []  # second choices of the current text
 
     def __bool__(self) -> bool:
-        """There may be more of them."""
+        """Whether there may be more texts."""
         return bool(self._todo)
 
     def advance(self) -> TextPart | None:
-        """Look at one state more; the text up to there, if nothing new is behind it.
+        """Visit one more state. Returns the text up to it if no new state follows, else None.
 
-        What raises `Unfinished` has changed nothing, and is to be done again.
+        Raises `Unfinished`, with nothing changed: then call it again.
         """
         turned, number, state, text = self._todo[0]
         last, known = turned == self._turns, state in self._seen
-        fresh = [] if known else [*islice(self._fresh(state, text), _WAYS if last else None)]
+        new = [] if known else [*islice(self._fresh(state, text), _WAYS if last else None)]
         self._compiled.meter.add(_LOOK + _RANGE * _width(self._compiled.parser, state))
         heapq.heappop(self._todo)
         if known:
             return None
         self._seen.add(state)
-        found = None if fresh else text
+        finished = None if new else text
         if last:
-            self._missed += fresh[1:]
-            fresh = fresh[:1] or self._back(state)
-        for i, (at, longer) in enumerate(fresh):
+            self._missed += new[1:]
+            new = new[:1] or self._back(state)
+        for i, (at, longer) in enumerate(new):
             place = turned + bool(i), next(self._begun) if i else number
             heapq.heappush(self._todo, (*place, at, longer))
-        return found
+        return finished
 
     def _fresh(self, state: State, text: TextPart) -> Iterator[tuple[State, TextPart]]:
-        """The ways on that lead to states which are new, one to each."""
-        if len(text.said) >= _LONGEST:
+        """Yield continuations of `text` to new states, one for each."""
+        if len(text.text) >= _LONGEST:
             return
         met = {state}
-        for at, longer in _ways(self._compiled, state, text, self._indented):
+        for at, longer in _continuations(self._compiled, state, text, self._indented):
             if at is not None and at.cost is not None and at not in met and at not in self._seen:
                 met.add(at)
                 yield at, longer
 
     def _back(self, state: State) -> list[tuple[State, TextPart]]:
-        """The last way that was not taken, if it is new still, and no text may end at `state`."""
+        """Return the last second choice that is still new, if no text may end at `state`."""
         while self._missed and state.cost:
             at, text = self._missed.pop()
             if at not in self._seen:
@@ -109,41 +107,41 @@ class WarmupTexts:
 
 
 def _width(parser: Parser, state: State) -> int:
-    """Ranges of bytes that its threads tell apart: what a look at them costs."""
+    """Return the number of byte ranges of the state's threads, as a measure of work."""
     return sum(len(parser.scanners[thread.terminal].moves(thread.at)) for thread in state.threads)
 
 
-def _ways(
+def _continuations(
     compiled: Compiled, state: State, text: TextPart, indented: bool
 ) -> Iterator[tuple[State | None, TextPart]]:
-    """How `text` may go on at `state`, the usual first, and where that leads to."""
-    parser, said = compiled.parser, text.said
-    for byte in _bytes(parser, state, said):
-        spaced = _space(said, byte, indented) + byte
-        at = _behind(parser, state, spaced)
+    """Yield continuations of `text` at `state`, usual ones first, with the states after them."""
+    parser, written = compiled.parser, text.text
+    for byte in _bytes(parser, state, written):
+        spaced = _space(written, byte, indented) + byte
+        at = _after(parser, state, spaced)
         if at is None:
-            spaced, at = byte, _behind(parser, state, byte)
-        yield at, TextPart(text.tokens, said + spaced)
+            spaced, at = byte, _after(parser, state, byte)
+        yield at, TextPart(text.tokens, written + spaced)
     for space in (b" ", b"\n"):
-        if at := _behind(parser, state, space):
+        if at := _after(parser, state, space):
             for byte in _bytes(parser, at, space):
-                yield _behind(parser, at, byte), TextPart(text.tokens, said + space + byte)
+                yield _after(parser, at, byte), TextPart(text.tokens, written + space + byte)
     for token in sorted(parser.named(state)):
         tokens = (*text.spelled(compiled.vocabulary), token)
         yield parser.after(state, token, b""), TextPart(tokens)
 
 
-def _behind(parser: Parser, state: State | None, text: bytes) -> State | None:
+def _after(parser: Parser, state: State | None, text: bytes) -> State | None:
     for byte in text:
         state = state and parser.after_byte(state, byte)
     return state
 
 
-def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
-    """What may follow: a name before other text, but the end of a word before more of it.
+def _bytes(parser: Parser, state: State, text: bytes) -> list[bytes]:
+    """Return usual bytes that may follow `text`, sorted by preference.
 
-    Names come in the order in which the grammar says them. A value of any type is an object, and
-    far within, a string.
+    A name comes before other text, and the end of a word before more of it. Names are in the order
+    of the grammar. For a value of any type, an object comes first, or a string if nested deeply.
     """
     ranges = parser.ranges(state)
     usual = {byte for low, high in ranges if (byte := _first(low, high))}
@@ -152,10 +150,10 @@ def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
         for place, (low, high) in reversed([*enumerate(ranges)])
         if low == high and ((byte := bytes([low])).isalpha() or byte == b"_")
     }
-    deep = said.count(b"{") - said.count(b"}") >= _DEEP
+    deep = text.count(b"{") - text.count(b"}") >= _DEEP
     value = (b'"' if deep else b"{") if usual >= _ANY else None
-    digits = said[-1:].isdigit()  # an exponent may follow, which is unusual
-    word = len(said) > 1 and said[-2:].isalnum()
+    digits = text[-1:].isdigit()  # an exponent may follow, which is unusual
+    word = len(text) > 1 and text[-2:].isalnum()
 
     return sorted(
         usual,
@@ -171,38 +169,38 @@ def _bytes(parser: Parser, state: State, said: bytes) -> list[bytes]:
 
 @cache
 def _first(low: int, high: int) -> bytes:
-    """The most usual byte of a range; b"" if none of them is usual."""
+    """Return the most usual byte of a range; b"" if none of them is usual."""
     return next((bytes([byte]) for byte in _USUAL if low <= byte <= high), b"")
 
 
-def _space(said: bytes, byte: bytes, indented: bool) -> bytes:
-    """The white space that JSON has between `said` and `byte`."""
-    closes, opened = byte in (b"]", b"}"), said.endswith((b"[", b"{"))
-    if said.endswith(b":"):
+def _space(text: bytes, byte: bytes, indented: bool) -> bytes:
+    """Return the usual white space of JSON between `text` and `byte`."""
+    closes, opened = byte in (b"]", b"}"), text.endswith((b"[", b"{"))
+    if text.endswith(b":"):
         return b" "
     if not indented:
-        return b" " if said.endswith(b",") else b""
-    if closes == opened and not said.endswith(b","):
+        return b" " if text.endswith(b",") else b""
+    if closes == opened and not text.endswith(b","):
         return b""
-    depth = sum(map(said.count, b"[{")) - sum(map(said.count, b"]}")) - closes
+    depth = sum(map(text.count, b"[{")) - sum(map(text.count, b"]}")) - closes
     return b"\n" + b"  " * depth
 
 
-_MOST_WORK = 200_000  # units for all of it: 1 to 2 s
-_EXPLORING = 40_000  # units of it, at most, before texts are read
-_STATES, _MASKS = 6144, 512  # enough is known then
-_READ, _CANVAS = 1024, 16  # tokens of a text that are read, and at a time
-_KNOWN = 4  # symbols that are read for a unit of work where nothing is new
-_BUDGET = 1 << 30  # tokens: it refuses nothing
+_MOST_WORK = 200_000  # units of a whole warm-up: 1 to 2 s
+_EXPLORING = 40_000  # units spent on terminals at most, before texts are read
+_STATES, _MASKS = 6144, 512  # the warm-up is done if more of either are known
+_READ, _CANVAS = 1024, 16  # tokens read of a text, and at a time
+_KNOWN = 4  # known symbols read for a unit of work
+_BUDGET = 1 << 30  # tokens: large enough for any text
 
 
-class _Refused(Exception):  # noqa: N818  # it reports
-    """The grammar does not go on as a text does: a key of it is there already."""
+class _Refused(Exception):  # noqa: N818  # a signal, not an error
+    """The grammar refuses the rest of a text, for example a repeated key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The scores of a model that wants one text and knows no other."""
+    """Scores of a model that predicts one text, and no other."""
 
     argmax: list[int]
 
@@ -214,7 +212,7 @@ class _Wanted:
 
 
 class Warmup:
-    """Of one grammar. It changes nothing about what is allowed."""
+    """The warm-up of one grammar. It changes caches only."""
 
     def __init__(self, compiled: Compiled):
         self.compiled = compiled
@@ -231,11 +229,11 @@ class Warmup:
         self.done = False
 
     def go_on(self, work: int) -> None:
-        """Do so many units of work, if there is as much to do.
+        """Do `work` units of work, or as much as is left.
 
-        It takes more by the last piece at most, a state or a mask: a state of which the grammar has
-        very many readings is 10,000 units, most are 10; a mask is 50 and, where a terminal is met
-        for the first time, one for every 100 nodes of the trie behind 32 first bytes.
+        The last state or mask may exceed it. Most states are 10 units; a very ambiguous one is
+        10,000. A mask is 50, and more for a new terminal: one unit for every 100 trie nodes below
+        32 first bytes.
         """
         compiled, meter = self.compiled, self.compiled.meter
         begun, most = meter.spent, min(work, self._left)
@@ -246,9 +244,9 @@ class Warmup:
                 enough = len(compiled.parser) > _STATES or compiled.masks.count > _MASKS
                 self.done = enough or not (self._texts or self._reading)
         except Unfinished:
-            pass  # what is begun goes on when there is more work to spend
+            pass  # the next call continues
         except GrammarError:
-            self.done = True  # whoever asks for a text of this grammar will be told
+            self.done = True  # a request for this grammar will raise it again
         finally:
             meter.begin()
         self._left -= meter.spent - begun
@@ -256,11 +254,11 @@ class Warmup:
 
     @cached_property
     def _exploration(self) -> Exploration:
-        """Begun in a step that has time for it: it looks at all edges of the grammar."""
+        """The exploration of terminals. It visits all edges, so `go_on` creates it, as work."""
         return self.compiled.exploration()
 
     def _advance(self, work: int) -> None:
-        """A small part of it. What raises `Unfinished` has changed nothing but what is learnt."""
+        """Do a small part of the work. If it raises `Unfinished`, only caches have changed."""
         if self._exploration and self._explored < _EXPLORING:
             begun = self.compiled.meter.spent
             try:
@@ -282,13 +280,13 @@ class Warmup:
 
 
 class _Reading:
-    """Of one text: byte by byte, since a model's tokens may end anywhere, then as it is spelled."""
+    """The reading of one text: byte by byte, since tokens may end anywhere, then by its tokens."""
 
     def __init__(self, compiled: Compiled, text: TextPart):
         self._compiled, self._state = compiled, compiled.parser.start
-        self._symbols = deque([*text.tokens, *(bytes([byte]) for byte in text.said)])
+        self._symbols = deque([*text.tokens, *(bytes([byte]) for byte in text.text)])
         self._tokens = deque(text.spelled(compiled.vocabulary)[:_READ])
-        self._frontier: Frontier | None = None  # its making is work, too
+        self._frontier: Frontier | None = None  # made later, since that is work
         compiled.meter.add(len(self._symbols) // _KNOWN)
 
     @property
@@ -302,7 +300,7 @@ class _Reading:
             self._guide(work)
 
     def _read(self, symbol: int | bytes) -> None:
-        """A token, or a byte and the mask behind it."""
+        """Read a token; or read a byte and compute the mask after it."""
         compiled, parser = self._compiled, self._compiled.parser
         if isinstance(symbol, int):
             state = compiled.after(self._state, symbol)
@@ -317,7 +315,7 @@ class _Reading:
             self._state = state
 
     def _guide(self, work: int) -> None:
-        """A few tokens, as a canvas."""
+        """Read a few tokens as a canvas."""
         canvas = [*islice(self._tokens, _CANVAS)]
         frontier = self._frontier = self._frontier or Frontier(self._compiled, _BUDGET)
         frontier.work = work

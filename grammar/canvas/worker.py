@@ -1,7 +1,7 @@
-"""A process that works for another, one task after the other, each within limits of its own.
+"""The worker process: it runs tasks of another process, one by one, each within its own limits.
 
-It starts fast: what it runs is imported when the first task comes, and by then once for all. Tasks
-run in a child, which a task may end: another takes its place, forked from here with all imported.
+The process imports the modules of the first task, then forks a child that runs the tasks. If a
+task ends the child, a new child is forked, with the modules already imported.
 """
 
 import os
@@ -18,53 +18,53 @@ from typing import Any
 
 from dlm.grammar.errors import CrashError, GrammarError, LimitError
 
-SECONDS = struct.Struct("<d")  # in front of a task
+SECONDS = struct.Struct("<d")  # the prefix of a task
 MOST_BYTES = 1 << 30  # of memory
-MOST_REPLY = 8 << 20  # bytes of a result: who reads them can do nothing else in that time
+MOST_REPLY = 8 << 20  # bytes of a result: reading it blocks the other process
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class UnreadableError(Exception):
-    """This process cannot import what a task is made of."""
+    """A task that this process can not import."""
 
 
-class Died(Exception):  # noqa: N818  # it reports
-    """The child that ran a task ended."""
+class Died(Exception):  # noqa: N818  # a report, not an error
+    """The child process that ran a task has ended."""
 
     def __init__(self, code: int):
-        """`code` is its exit code, or minus the number of the signal that ended it."""
+        """`code` is the exit code, or minus the number of the signal that ended the child."""
         super().__init__(code)
         self.code = code
 
 
 def main(descriptor: int, modules: list[str]) -> None:
-    """Serve whoever holds the other end of a socket, until it is closed."""
+    """Serve the process at the other end of a socket until it closes the socket."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for module in modules:
-        with suppress(Exception):  # the task will say so
+        with suppress(Exception):  # the task will raise it again
             import_module(module)
-    with Connection(descriptor) as asking:
+    with Connection(descriptor) as parent:
         while True:
             sys.stderr.flush()
             child = os.fork()
             if not child:
-                _serve(asking)
+                _serve(parent)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             if code == _DONE:
                 return
-            asking.send(Died(code))
+            parent.send(Died(code))
 
 
-_DONE = 77  # the exit code where there is nobody to work for
+_DONE = 77  # the exit code after the socket was closed
 
 
-def _serve(asking: Connection) -> None:
-    """Run tasks; never returns."""
+def _serve(parent: Connection) -> None:
+    """Run tasks until the socket is closed. Never returns."""
     while True:
         try:
-            message = asking.recv_bytes()
+            message = parent.recv_bytes()
         except (EOFError, OSError):
             os._exit(_DONE)
         (seconds,) = SECONDS.unpack_from(message)
@@ -72,7 +72,7 @@ def _serve(asking: Connection) -> None:
         reply = _reply(memoryview(message)[SECONDS.size :])
         signal.setitimer(signal.ITIMER_PROF, 0)
         try:
-            asking.send_bytes(reply)
+            parent.send_bytes(reply)
         except OSError:
             os._exit(_DONE)
 
@@ -97,5 +97,5 @@ def _reply(message: memoryview) -> bytes:
         problem = CrashError(f"{type(error).__name__}: {str(error)[:500]}")
     try:
         return pickle.dumps(problem)
-    except Exception as error:  # a GrammarError of somebody else's
+    except Exception as error:  # a GrammarError of another package that can not be pickled
         return pickle.dumps(CrashError(f"{type(problem).__name__}, {type(error).__name__}"))

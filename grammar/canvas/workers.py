@@ -1,7 +1,7 @@
-"""Work for other processes: whatever it takes, this one goes on.
+"""Tasks in other processes, which can be ended without harm to this one.
 
-A task of a class that only this process knows, such as one of a script, runs in this process,
-without limits, and a warning says so. What comes over HTTP makes no such task.
+If only this process can load a task, such as one of a class in a script, it runs here, without
+limits and with a warning. Requests over HTTP make no such tasks.
 """
 
 import logging
@@ -27,11 +27,11 @@ from typing import Any
 from dlm.grammar.canvas.worker import SECONDS, Died, UnreadableError
 from dlm.grammar.errors import CrashError, LimitError
 
-_QUICK = 0.3  # seconds of the processor's time that every task gets at first
-_PATIENCE = 10.0  # by the clock, times as long: a task that sleeps is given up too
-_START = 30.0  # seconds by the clock in which a process can start
-_HEAD_START = 10.0  # seconds by the clock that what is urgent has before what is not
-_PARTING = 1.0  # seconds to wait for a thread that is in the middle of something
+_QUICK = 0.3  # seconds of processor time for a task in the quick lane
+_PATIENCE = 10.0  # limit by the clock, as a multiple of processor time: for tasks that sleep
+_START = 30.0  # seconds by the clock for a process to start
+_HEAD_START = 10.0  # seconds by the clock by which urgent tasks precede others
+_PARTING = 1.0  # seconds to wait for a busy thread at close
 
 _MAIN = "import sys; sys.path[:] = {}; from dlm.grammar.canvas.worker import main; main({}, {})"
 
@@ -41,7 +41,7 @@ Then = Callable[[Any], Any]
 
 
 class Process:
-    """A worker process, started when there is something to do, and again where it was killed."""
+    """A worker process, started with its first task, and restarted after it was killed."""
 
     def __init__(self):
         self._lock = Lock()
@@ -49,21 +49,21 @@ class Process:
         self._closed = False
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], seconds: float) -> Any:
-        """What `function` returns or raises there, within so many `seconds` of processor time.
+        """Return what `function` returns there, or raise what it raises.
 
-        Raises `TimeoutError` where they are over, `UnreadableError` for a task that cannot be sent
-        and `CrashError` where the process ends.
+        Raises `TimeoutError` after `seconds` of processor time, `UnreadableError` if the task can
+        not be pickled or loaded there, and `CrashError` if the process ends.
         """
         try:
             task = pickle.dumps((function, args))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UnreadableError(str(error)) from error
-        asked = self._start(args)
+        connection = self._start(args)
         try:
-            asked.send_bytes(SECONDS.pack(seconds) + task)
-            if not asked.poll(_START + _PATIENCE * seconds):
+            connection.send_bytes(SECONDS.pack(seconds) + task)
+            if not connection.poll(_START + _PATIENCE * seconds):
                 raise TimeoutError
-            reply = asked.recv_bytes()
+            reply = connection.recv_bytes()
         except (EOFError, OSError) as error:
             self._kill()
             if isinstance(error, TimeoutError):
@@ -82,7 +82,7 @@ class Process:
         return reply[0]
 
     def close(self) -> None:
-        """Kill it, whatever it does; it starts no more."""
+        """Kill the process, for good."""
         with self._lock:
             self._closed = True
         self._kill()
@@ -92,18 +92,18 @@ class Process:
             if self._closed:
                 raise CrashError("the compiler is closed")
             if self._running is None:
-                asked, asking = Pipe()
+                ours, theirs = Pipe()
                 modules = sorted({type(arg).__module__ for arg in args})
-                code = _MAIN.format(sys.path, asking.fileno(), modules)
-                with asking:
+                code = _MAIN.format(sys.path, theirs.fileno(), modules)
+                with theirs:
                     process = subprocess.Popen(
                         [sys.executable, "-c", code],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
-                        pass_fds=[asking.fileno()],
-                        start_new_session=True,  # Ctrl-C is for its parent
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,  # Ctrl-C must reach the parent only
                     )
-                self._running = process, asked
+                self._running = process, ours
             return self._running[1]
 
     def _kill(self) -> None:
@@ -116,14 +116,14 @@ class Process:
 
 
 class Task(Future[Any]):
-    """What several may wait for. Where nobody does when its turn comes, it is never done."""
+    """A future that several callers may wait for. It is not run if no caller waits any more."""
 
     def __init__(self):
         super().__init__()
         self._waiting, self._given_up, self._change = 1, False, Lock()
 
     def join(self) -> bool:
-        """Wait for it too; False: it is never done."""
+        """Add a waiting caller. Returns False if the task will never be done."""
         with self._change:
             if self.done():
                 return not self.cancelled()
@@ -131,15 +131,15 @@ class Task(Future[Any]):
             return not self._given_up
 
     def leave(self) -> None:
-        """One of those who wait does so no more."""
+        """Remove a waiting caller. Cancels the task if it was the last one."""
         with self._change:
             if not self.done() and self._waiting:
                 self._waiting -= 1
             if not self._waiting:
-                self.cancel()  # unless it has begun
+                self.cancel()  # has no effect on a task that has begun
 
     def give_up(self) -> bool:
-        """At its turn: whether it is not worth it, and nobody may join any more."""
+        """Whether no caller waits. Then no caller can join any more."""
         with self._change:
             self._given_up = not self._waiting
         return self._given_up
@@ -156,9 +156,9 @@ class _Job:
     warned: set[str]  # labels of the tasks that run here
 
     def run(self, process: Process, seconds: float) -> bool:
-        """False: it takes longer than so many `seconds`, and has more of them.
+        """Set the future's result. Returns False if `seconds` do not suffice, but more are allowed.
 
-        So does what no other process can load: it runs here, where nothing else waits for it long.
+        A task that no other process can load runs here, and only if `seconds` are all it may take.
         """
         try:
             try:
@@ -172,9 +172,9 @@ class _Job:
         except TimeoutError:
             if seconds < self.seconds:
                 return False
-            said = self.label.format(f"takes over {self.seconds:g} s")
-            self.future.set_exception(LimitError(said))
-        except BaseException as error:  # the future's to raise
+            message = self.label.format(f"takes over {self.seconds:g} s")
+            self.future.set_exception(LimitError(message))
+        except BaseException as error:
             self.future.set_exception(error)
         return True
 
@@ -191,11 +191,11 @@ class _Job:
 
 
 ProcessWork = Callable[[Process], None]
-Jobs = PriorityQueue[tuple[float, int, ProcessWork | None]]  # time, number, work; None: no more
+Jobs = PriorityQueue[tuple[float, int, ProcessWork | None]]  # time, number, work; None: the end
 
 
 class _Lane:
-    """One process and what waits for it: first come, first served, with a head start for some."""
+    """One process with a queue: first come, first served, with a head start for urgent tasks."""
 
     def __init__(self):
         self._jobs: Jobs = PriorityQueue()
@@ -214,13 +214,13 @@ class _Lane:
                     self._thread = Thread(target=_serve, args=work, daemon=True)
                     self._thread.start()
                 return
-        job(self._process)  # it fails at once
+        job(self._process)  # fails at once: the process is closed
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._jobs.put((inf, next(self._numbers), None))
-        self._process.close()  # what waits fails at once
+        self._process.close()  # waiting tasks fail at once
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(_PARTING)
 
@@ -232,10 +232,10 @@ def _serve(jobs: Jobs, process: Process) -> None:
 
 
 class Workers:
-    """Two lanes: every task gets a moment in the quick one, and those that take longer go to the
-    slow one. So nobody waits long for what is quick, whoever else asks for what is not.
+    """Two lanes of tasks, so that short tasks do not wait for long ones.
 
-    Their processes start with the first task, and end with this object, or with the program.
+    Every task begins in the quick lane. If it takes too long there, it moves to the slow lane. The
+    processes start with the first task, and end with this object or with the program.
     """
 
     def __init__(self):
@@ -253,19 +253,19 @@ class Workers:
         then: Then = lambda value: value,
         urgent: bool = False,
     ) -> Task:
-        """`then` of what `function` returns, within so many `seconds` of processor time. What is
-        `urgent` overtakes what is not, if that has not waited for long.
+        """Run `function` in another process, and `then` on its result in a thread of this one.
 
-        `function` and `args` are what another process can import; if it cannot, they run here, in a
-        thread, without limits, which is logged once for each `label`. `then` runs here, too. The
-        future raises what they raise, `LimitError` where the time or the memory is over, its text
-        put into `label`, and `CrashError` where the process came to an end.
+        `seconds` limits the processor time. An `urgent` task overtakes others that have not waited
+        for long. If the other process can not import `function` or `args`, they run here, in a
+        thread, without limits: that is logged once for each `label`. The task raises what the
+        functions raise, `LimitError` if time or memory runs out, with its text put into `label`,
+        and `CrashError` if the process ends.
         """
         job = _Job(function, args, seconds, label, then, Task(), self._warned)
 
         def slow(process: Process) -> None:
             if job.future.give_up():
-                job.future.set_exception(CrashError("nobody waits for it any more"))
+                job.future.set_exception(CrashError("no request waits for it any more"))
             else:
                 job.run(process, seconds)
 
@@ -278,7 +278,7 @@ class Workers:
         return job.future
 
     def close(self) -> None:
-        """End the processes; what has not come back fails with `CrashError`."""
+        """End the processes. Unfinished tasks fail with `CrashError`."""
         self._end()
 
 

@@ -1,1 +1,1 @@
-"""What a user may ask the output to be."""
+"""The kinds of constraints that a user may choose."""

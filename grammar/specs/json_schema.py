@@ -1,7 +1,4 @@
-"""What a user may ask the output to be: a value of a JSON schema.
-
-What a user may ask the output to be: any JSON object. Knows JSON only through `JsonSchema`.
-"""
+"""Constraints to JSON: a value of a schema, or any object."""
 
 import hashlib
 import json
@@ -30,36 +27,36 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "whitespace": STYLES,
 }
 _WRAPPING = {"name", "description", "strict", "schema"}
-_WRITTEN = "_rules"  # where rules wait in the spec until somebody asks for them
-_AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
-_EFFORT_AT_ONCE = 15_000  # steps of automata, likewise: 50 ms
+_WRITTEN = "_rules"  # the attribute that holds the rules until they are taken
+_AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
+_EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
 
 
 @dataclass(frozen=True)
 class JsonSchema(Spec):
     """A JSON value that a schema accepts.
 
-    `schema` is a parsed schema, its JSON text, or a pydantic model; or one in the wrapping that
-    OpenAI's API has for it: `{"name": ..., "schema": ...}`, or that within `json_schema`.
-    Properties come in the schema's order. With `additional_properties` "closed" there are only
-    those that the schema names, unless it speaks of others; with "schema" there are others wherever
-    the specification allows them, and properties may also come in orders in which people write
-    them (docs/conformance.md).
+    `schema` is a parsed schema, its JSON text, or a pydantic model. It may have OpenAI's wrapping:
+    `{"name": ..., "schema": ...}`, or that within `json_schema`. `registry` maps URIs to the other
+    documents that a `$ref` may lead to.
 
-    `whitespace` says what stands between the JSON's own tokens: "compact" nothing at all; "pretty"
-    what `json.dumps(value, indent=2)` writes, but for the depth of a line, which is the model's
-    own; "any" up to `max_whitespace` blanks, and then at most one line break, so that no line is
-    ever empty. The next line is indented by at most twice as many blanks, or by that many levels of
-    four.
+    `additional_properties` "closed": an object has only the properties that the schema names,
+    unless a keyword allows others. Properties come in the schema's order. "schema": an object has
+    other properties wherever the specification allows them, and further orders of properties are
+    allowed (docs/conformance.md).
 
-    Where the rules of a grammar cannot say a keyword, it is
-    refused, or left to the check of the finished value (`unenforced`). What several schemas of an
-    `anyOf` evaluate together counts for `unevaluated*` up to five of them; of six or more, what one
-    evaluates does.
+    `whitespace` is the space between JSON tokens. "compact": none. "pretty": as
+    `json.dumps(value, indent=2)` writes it, with a free depth of each line. "any": up to
+    `max_whitespace` blanks, then at most one line break, so no line is empty; the next line is
+    indented by at most twice as many blanks, or by `max_whitespace` levels of four.
 
-    A keyword implies the type that it is about, and formats are enforced; without `implied_types`
-    the schema is read to the letter: a number fits `{"maxLength": 3}`, and a format says nothing,
-    unless `formats` are asked for. `registry` has the other documents that a `$ref` may lead to.
+    `unenforced`: a keyword that rules can not express is refused ("refuse"), or left to a check of
+    the finished value ("check"). For `unevaluated*`, the properties evaluated by several schemas
+    of an `anyOf` are combined for up to five schemas. For six or more, only those of one count.
+
+    `implied_types`: a keyword implies its type, and formats are enforced. Without it, the schema is
+    read to the letter: a number fits `{"maxLength": 3}`, and formats are enforced only with
+    `formats`.
 
     Raises `InvalidGrammarError`, here or in `rules`.
     """
@@ -81,8 +78,8 @@ class JsonSchema(Spec):
             raise InvalidGrammarError(self.kind, reason)
         for option, known in _OPTIONS.items():
             if (given := getattr(self, option)) not in known:
-                ways = " or ".join(map(repr, known))
-                raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {ways}")
+                right = " or ".join(map(repr, known))
+                raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {right}")
         with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
             vars(self)[_WRITTEN] = self._write(_AT_ONCE)
 
@@ -101,7 +98,7 @@ class JsonSchema(Spec):
 
     @cached_property
     def _documents(self) -> dict[str, Any]:
-        """The registry's, as plain JSON data."""
+        """The registry's documents, as plain JSON data."""
         given = {} if self.registry is None else self.registry
         if not isinstance(given, Mapping) or not all(isinstance(uri, str) for uri in given):
             reason = f"a registry has documents by their URIs, not {given!r:.40}"
@@ -110,12 +107,12 @@ class JsonSchema(Spec):
 
     @property
     def checked(self) -> bool:
-        """Also where an object may hold a key twice."""
+        """Whether finished values are checked, since the rules allow more than the schema."""
         return self.unenforced == "check" and self._inexact
 
     @cached_property
     def _inexact(self) -> bool:
-        """Whether its rules allow more than the schema does."""
+        """Whether the rules allow more than the schema does."""
         rules = vars(self)[_WRITTEN] = self._write(MOST_WORK)
         return bool(rules.inexact)
 
@@ -146,7 +143,7 @@ class JsonSchema(Spec):
         return self.implied_types if self.formats is None else self.formats
 
     def rules(self, markers: CallMarkers | None = None) -> Rules:
-        # Written once for whoever asks first, who may change them.
+        # The caller may change the rules, so they are written anew for each call after the first.
         return vars(self).pop(_WRITTEN, None) or self._write(MOST_WORK)
 
     def _write(self, most_work: int) -> Rules:
@@ -170,9 +167,10 @@ class JsonSchema(Spec):
         return rules
 
     def value(self, text: str) -> Any:
-        """What `text` says as JSON; `InvalidValueError` if it is none, or the schema refuses it.
+        """Return the JSON value of `text`.
 
-        None where Python cannot hold it: an integer of 4,301 digits, a thousand nested arrays.
+        None if Python can not hold it: an integer of 4,301 digits, a thousand nested arrays. Raises
+        `InvalidValueError` if the text is not JSON, or if the schema refuses it.
         """
         value = None
         try:
@@ -184,7 +182,7 @@ class JsonSchema(Spec):
         return value
 
     def instance(self, value: Any, text: str) -> Any:
-        """An instance of the pydantic model, where one was given; else the data."""
+        """Return an instance of the pydantic model if one was given, else `value`."""
         if value is None or not isinstance(self.schema, type):
             return value
         try:
@@ -195,8 +193,7 @@ class JsonSchema(Spec):
 
 
 def _unwrapped(schema: Any) -> Any:
-    """The schema within OpenAI's wrapping of one, which has no keyword of JSON Schema but `type`
-    and `description`."""
+    """Return the schema within OpenAI's wrapping, or `schema` itself if it is not wrapped."""
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") == "json_schema":
@@ -209,7 +206,10 @@ def _unwrapped(schema: Any) -> Any:
 
 @dataclass(frozen=True)
 class JsonObject(Spec):
-    """A JSON object with any members. `max_whitespace` and `whitespace` are as in `JsonSchema`."""
+    """A JSON object with any members.
+
+    `max_whitespace` and `whitespace` mean the same as in `JsonSchema`.
+    """
 
     max_whitespace: int = 8  # blanks
     whitespace: Whitespace = "any"
@@ -217,7 +217,7 @@ class JsonObject(Spec):
     kind = "JSON object"
 
     def __post_init__(self) -> None:
-        self._schema  # noqa: B018  # it checks max_whitespace
+        self._schema  # noqa: B018  # checks the options
 
     @cached_property
     def _schema(self) -> JsonSchema:

@@ -1,4 +1,4 @@
-"""What every kind of constraint has in common, before it meets a vocabulary."""
+"""The base class of all constraints that a user may choose, independent of a vocabulary."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -12,34 +12,36 @@ if TYPE_CHECKING:
 
 
 class Spec(ABC):
-    """What a user may ask the output to be. Frozen, and checked when it is made."""
+    """A constraint that a user may choose. Frozen, and validated by its constructor."""
 
-    kind: ClassVar[str]  # as errors name it
+    kind: ClassVar[str]  # the name in error messages
 
     @property
     @abstractmethod
     def key(self) -> Hashable:
-        """Equal for specs that mean the same rules, and only for those."""
+        """A key that is equal for specs with equal rules, and only for those."""
 
     @property
     @abstractmethod
     def source(self) -> Any:
-        """What the user wrote: text, or JSON data; None if there was nothing to write."""
+        """The text or JSON data that the user wrote; None if the spec takes none."""
 
     @property
     def calls(self) -> bool:
-        """The control tokens of tool calls are part of its alphabet."""
+        """Whether the rules use the control tokens of tool calls."""
         return False
 
     @property
     def checked(self) -> bool:
-        """Its rules may be wider than what it means: `value` decides."""
+        """Whether finished answers need a check by `value`, since the rules may allow more."""
         return False
 
     @property
     def opens_free(self) -> bool:
-        """The answer may begin with any text, up to its first tool call: `value` never refuses that
-        text, and a request may say what ends it."""
+        """Whether the answer may begin with any text, up to its first tool call.
+
+        `value` never refuses that text, and stop strings of a request apply to it.
+        """
         return False
 
     @property
@@ -49,20 +51,22 @@ class Spec(ABC):
 
     @abstractmethod
     def rules(self, markers: CallMarkers | None) -> Rules:
-        """What it means as rules; `markers` are the vocabulary's, for specs with `calls`.
+        """Return the rules. `markers` are the vocabulary's, needed by specs with `calls`.
 
-        Raises `InvalidGrammarError` for what cannot be expressed, or takes too much work.
+        Raises `InvalidGrammarError` if rules can not express the spec, or take too much work.
         """
 
     @abstractmethod
     def value(self, text: str) -> Any:
-        """What a finished `text` means; `InvalidValueError` if the spec refuses it after all."""
+        """Return the value of a finished `text`. Raises `InvalidValueError` if it is refused."""
 
     def instance(self, value: Any, text: str) -> Any:
-        """What the caller gets for the `value` of a finished `text`; `InvalidValueError` where a
-        class of the caller's refuses it."""
+        """Return the object that the user gets for a finished `text` and its `value`.
+
+        Raises `InvalidValueError` if the user's class refuses the value.
+        """
         return value
 
     def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Any:
-        """What a finished answer means; `InvalidValueError` if the spec refuses it after all."""
+        """Return the value of finished `tokens`. Raises `InvalidValueError` if it is refused."""
         return self.value(vocabulary.text(tokens))

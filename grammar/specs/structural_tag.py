@@ -1,8 +1,7 @@
-"""What a user may ask a text to be: free text and tags, in xgrammar's structural tag form.
+"""Constraints to free text and tags, in xgrammar's structural tag form.
 
-The form of structural tags, as xgrammar documents it: what a format may hold.
-
-Knows nothing of what a format means, nor of what stands in its schemas, regexes and grammars.
+First the form of a tag is checked, field by field, as xgrammar documents it. Then its formats
+become rules.
 """
 
 import json
@@ -36,9 +35,9 @@ from dlm.grammar.tokens import CallMarkers
 
 KIND = "structural tag"
 
-_MOST_NESTED = 64  # formats within formats
+_MOST_NESTED = 64  # depth of formats within formats
 _BY_TOKEN = ("token", "exclude_token", "any_tokens", "token_triggered_tags", "token_dispatch")
-_NESTING = ("cohere_xml", "minimax_m3_xml")  # styles whose values are elements themselves
+_NESTING = ("cohere_xml", "minimax_m3_xml")  # styles whose values may be nested elements
 
 Path = tuple[str | int, ...]
 FieldCheck = Callable[[Any, Path], None]
@@ -49,7 +48,7 @@ def fail(reason: str, path: Path) -> NoReturn:
 
 
 def check_tag(tag: dict[str, Any]) -> None:
-    """Raises `InvalidGrammarError` with a JSON pointer."""
+    """Raises `InvalidGrammarError`, with a JSON pointer, if the form of `tag` is wrong."""
     if tag.get("type") != KIND.replace(" ", "_"):
         fail('its type is "structural_tag"', ("type",))
     _fields(tag, {"type": _text, "format": _format}, (), ())
@@ -82,12 +81,12 @@ def _format(form: Any, path: Path, kind: str | None = None) -> None:
     _fields(form, {"type": _text, **known}, ("type", *optional), path)
 
 
-def _is(what: str, *types: type, least: int | None = None) -> FieldCheck:
+def _is(description: str, *types: type, least: int | None = None) -> FieldCheck:
     def check(value: Any, path: Path) -> None:
         number = isinstance(value, int) and not isinstance(value, bool)
         right = number if int in types else isinstance(value, types)
         if not right or (least is not None and value < least):
-            fail(f"it takes {what}, not {value!r:.40}", path)
+            fail(f"it takes {description}, not {value!r:.40}", path)
 
     return check
 
@@ -112,7 +111,7 @@ def _word(value: Any, path: Path) -> None:
 
 
 def _border(value: Any, path: Path) -> None:
-    """Text; some say which token."""
+    """Check the begin or an end of a tag: text, not token ids."""
     if isinstance(value, dict):
         fail("token names token ids: name text", path)
     _text(value, path)
@@ -142,10 +141,10 @@ def _style(value: Any, path: Path) -> None:
         fail(f"{value!r:.40} is no style: it takes json, {', '.join(STYLES)}", path)
 
 
-def _nothing(what: str, *allowed: Any) -> FieldCheck:
+def _only(reason: str, *allowed: Any) -> FieldCheck:
     def check(value: Any, path: Path) -> None:
         if not any(value is one or value == one for one in allowed):
-            fail(what, path)
+            fail(reason, path)
 
     return check
 
@@ -155,13 +154,12 @@ _count, _schema = _is("a number from 0 on", int, least=0), _is("a schema", dict,
 _words, _formats, _tags = _listed(_word), _listed(_format, 1), _listed(_tag, 1)
 _inner: dict[str, FieldCheck] = {"content": _format}
 _often: dict[str, FieldCheck] = {"at_least_one": _flag, "stop_after_first": _flag}
-_ordered = _nothing("any order is not supported: properties come in the schema's order", False)
-_unfiltered = _nothing("what its strings exclude is not supported: use a pattern", [])
-_uncounted = _nothing("tokens cannot be counted: use max_chars", None, 0)
+_ordered = _only("any order is not supported: properties come in the schema's order", False)
+_unfiltered = _only("what its strings exclude is not supported: use a pattern", [])
+_uncounted = _only("tokens cannot be counted: use max_chars", None, 0)
 
-_FORMATS: dict[
-    str, tuple[dict[str, FieldCheck], tuple[str, ...]]
-] = {  # and which fields are optional
+# The fields of each format, and the names of those that are optional.
+_FORMATS: dict[str, tuple[dict[str, FieldCheck], tuple[str, ...]]] = {
     "const_string": ({"value": _text}, ()),
     "json_schema": (
         {
@@ -199,20 +197,20 @@ _FORMATS: dict[
 }
 
 
-_WHITESPACE = 8  # characters between the JSON's own tokens, as in JsonSchema
+_WHITESPACE = 8  # blanks between JSON tokens, as in `JsonSchema`
 
 
 @dataclass(frozen=True)
 class StructuralTag(Spec):
     """A text that a structural tag describes.
 
-    `tag` is `{"type": "structural_tag", "format": ...}`, or the older form with `structures` and
-    `triggers`, or the JSON text of either. A JSON schema in it is enforced to the letter, in every
-    style, or refused, and bounds its whitespace unless it says how; but where it leaves the keys of
-    an object free, one may come twice. Refused by name is what speaks of tokens, since the alphabet
-    is text, and `any_order`.
+    `tag` is `{"type": "structural_tag", "format": ...}`, the older form with `structures` and
+    `triggers`, or the JSON text of either. Its JSON schemas are enforced to the letter in every
+    style, or refused. Their white space is limited to 8 blanks, unless `max_whitespace_cnt` is
+    given. Where a schema leaves the keys of an object free, a key may come twice. Fields about
+    tokens are refused, since grammars match text, and so is `any_order`.
 
-    Raises `InvalidGrammarError` for what is no such tag; for what stands in it, in `rules`.
+    Raises `InvalidGrammarError` for a wrong form; for schemas, regexes and grammars, in `rules`.
     """
 
     tag: Mapping[str, Any] | str
@@ -250,7 +248,7 @@ class StructuralTag(Spec):
 
 
 def _modern(tag: dict[str, Any]) -> dict[str, Any]:
-    """The older form as the current one."""
+    """Return a tag of the older form in the current form."""
     if unknown := sorted(set(tag) - {"type", "structures", "triggers"}):
         fail(f"{unknown[0]!r:.40} is unknown beside structures", ())
     structures = tag["structures"]
@@ -268,7 +266,10 @@ def _modern(tag: dict[str, Any]) -> dict[str, Any]:
 
 
 class _TagReader:
-    """Formats as nodes; `ends` are those of the tag around, which free text in it may not hold."""
+    """A converter of formats to nodes.
+
+    `ends` are the ends of the enclosing tag, which free text within it may not hold.
+    """
 
     def __init__(self) -> None:
         self.rules = Rules()
@@ -330,7 +331,7 @@ class _TagReader:
         ]
 
     def _inner(self, tag: dict[str, Any], path: Path) -> Node:
-        """A tag's content and its end."""
+        """Return the node of a tag's content and its end."""
         ends = tag["end"] if isinstance(tag["end"], list) else [tag["end"]]
         content = self.format(tag["content"], (*path, "content"), ends)
         return concatenation(content, alternation(*map(Literal, ends)))

@@ -1,9 +1,4 @@
-"""What a user may ask a text to be: a sentence of a context-free grammar.
-
-What a user may ask a text to be: one of some words.
-
-What a user may ask a text to be: a match of a regex.
-"""
+"""Constraints to a context-free grammar, to a choice of texts, and to a regex."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -25,9 +20,9 @@ from dlm.grammar.tokens import CallMarkers
 
 @dataclass(frozen=True)
 class Grammar(Spec):
-    """A sentence of the grammar that `text` says: EBNF, from `root`, or Lark, from `start`.
+    """A text of a grammar, whose rules are `text`: EBNF, from `root`, or Lark, from `start`.
 
-    `dlm.grammar.rules.ebnf` and `dlm.grammar.rules.lark` tell of the dialects.
+    `dlm.grammar.rules.ebnf` and `dlm.grammar.rules.lark` describe the dialects.
     """
 
     text: str
@@ -62,7 +57,7 @@ def _schema(schema: Any, rules: Rules) -> Node:
     return write(schema, dialect=Dialect(), rules=rules).node
 
 
-_MOST_CHARACTERS = 4_194_304  # of all options together
+_MOST_CHARACTERS = 4_194_304  # in all options together
 
 
 @dataclass(frozen=True)
@@ -121,9 +116,10 @@ def _is_text(option: str) -> bool:
 
 @dataclass(frozen=True)
 class Regex(Spec):
-    """A text that `pattern` matches from its beginning to its end, as ECMAScript has it.
+    """A text that `pattern` matches from beginning to end, in ECMAScript's syntax.
 
-    Regular: no back-reference. Raises `InvalidGrammarError` for what is no such pattern.
+    Raises `InvalidGrammarError` for an invalid pattern, and for one that is not regular, such as
+    one with a back-reference.
     """
 
     pattern: str

@@ -1,6 +1,7 @@
-"""What a user may ask the output to be: text or calls of tools.
+"""Constraints to text or calls of tools.
 
-The arguments of one tool as rules: exact, or wider than their schema, and then to be checked.
+The rules of a tool's arguments are exact, or allow more than the schema. In the second case, the
+finished arguments are checked.
 """
 
 import json
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
 _KIND = "tools"
 _NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
-_HOLDS = frozenset(  # keywords that say what an object holds, unless they are empty
+_HOLDS = frozenset(  # keywords that describe an object's properties, unless they are empty
     """properties patternProperties propertyNames required dependentRequired dependentSchemas
     dependencies minProperties allOf anyOf oneOf not if $ref $dynamicRef $recursiveRef enum
     const""".split()
 )
-_OPENS = ("additionalProperties", "unevaluatedProperties")  # empty, they allow every property
+_OPENS = ("additionalProperties", "unevaluatedProperties")  # as empty schemas, they allow all
 _MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _TOO_HARD = RecursionError, TooLargeError, TooManyError
 
@@ -49,14 +50,14 @@ class Arguments:
     """The rules of a tool's arguments."""
 
     node: Node
-    exact: bool  # the rules allow nothing that the schema refuses
+    exact: bool  # whether the rules allow nothing that the schema refuses
 
 
 def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """The schema that a tool's `parameters` mean, with OpenAPI's `nullable` as types.
+    """Return the schema of a tool's `parameters`, with OpenAPI's `nullable` as types.
 
-    Where they do not say what an object holds, the tool takes no arguments. Raises `RecursionError`
-    for parameters that are nested too deep.
+    If they do not describe an object's properties, the tool takes no arguments. Raises
+    `RecursionError` if they are nested too deeply.
     """
     if parameters is None:
         return _NONE
@@ -82,9 +83,10 @@ def write_arguments(
 ) -> Arguments:
     """Add the rules of a tool's arguments to `rules`.
 
-    What they cannot enforce is left to a check of the finished arguments, unless the tool is
-    `strict`. `where` is the schema's JSON pointer. Raises `InvalidGrammarError`, which names the
-    tool, and `TooMuchWorkError` where `most_work` is less than a schema may take.
+    Keywords that the rules can not enforce are left to a check of the finished arguments, unless
+    the tool is `strict`. `where` is the schema's JSON pointer. Raises `InvalidGrammarError` with
+    the tool's name, and `TooMuchWorkError` if the schema takes more than `most_work` and that is
+    less than the limit for a schema.
     """
     before = len(rules.nodes)
     write_as = partial(
@@ -120,7 +122,7 @@ def write_arguments(
 
 
 def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
-    """What a strict tool is refused with whose rules would be too wide."""
+    """Return the error for a strict tool whose rules would allow too much."""
     (first, reason), *others = places
     *_, above, last = ("", "", *first.removeprefix(where).split("/"))
     named = "the schema there" if last == "" or above in _MAPS else f"the keyword {last}"
@@ -135,7 +137,7 @@ def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> Inv
 
 
 def _is_pattern(where: str) -> bool:
-    """Whether a place in a schema is a regex; not all of them are automata."""
+    """Whether a place in a schema is a regex, which may not be expressible by an automaton."""
     *_, above, last = ("", "", *where.split("/"))
     return last == "pattern" or above == "patternProperties"
 
@@ -143,8 +145,8 @@ def _is_pattern(where: str) -> bool:
 _NATIVE = "gemma4"
 _CHOICES = ("auto", "required")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_ANY_MARKERS = CallMarkers(0, 1, 2)  # where the rules' tokens are of no concern
-_AT_ONCE = 2_000  # steps of work when it is made; the rest is left to `rules`
+_ANY_MARKERS = CallMarkers(0, 1, 2)  # for rules that are only checked
+_AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
 
 
 @dataclass(frozen=True)
@@ -152,25 +154,25 @@ class Tools(Spec):
     """Text, calls of `tools`, or text and then calls.
 
     `tools` are in OpenAI's form; each function needs a name. A tool takes no arguments if its
-    `parameters` are left out, or say nothing of what an object holds. With `choice` "required"
-    there is a call, and no text before it; with `named` exactly one, of that tool. Without
-    `parallel` there is one call at most. An answer without calls is what `content` says; beside
-    calls there is no text then.
+    `parameters` are left out, or do not describe an object's properties. If `choice` is
+    "required", there is a call, and no text before it. If `named` is given, there is exactly one
+    call, of that tool. Without `parallel`, there is at most one call. If `content` is given, the
+    answer is either text of that spec, or calls without text.
 
-    Schemas are those of `JsonSchema`, in every form, and OpenAPI's `nullable`. What rules cannot
-    say is left to the check of the finished arguments, which are written again if it refuses them;
-    where that check cannot tell, they stand. A tool whose `strict` is true is refused instead. So
-    are names that the form cannot write.
+    Schemas may use all keywords of `JsonSchema`, and OpenAPI's `nullable`. Keywords that rules can
+    not express are left to a check of the finished arguments. If the check refuses them, they are
+    generated again; if it can not decide, they are returned. A tool with `strict` is refused
+    instead, and so are names that the form can not express.
 
-    Raises `InvalidGrammarError`, its `where` a JSON pointer, here or in `rules`.
+    Raises `InvalidGrammarError`, with a JSON pointer as `where`, here or in `rules`.
     """
 
     tools: Sequence[Any]
     choice: str = "auto"  # or "required"
-    named: str | None = None  # a tool's name; `choice` then says nothing
+    named: str | None = None  # a tool's name; `choice` is ignored then
     parallel: bool = True
     format: str = _NATIVE  # or one of markup.MARKUPS
-    content: Spec | None = None  # None: any text; Gemma's own form alone takes another
+    content: Spec | None = None  # None: any text; only Gemma's own form takes a spec
 
     kind = "tools"
 
@@ -188,7 +190,7 @@ class Tools(Spec):
         if not self.parameters:
             raise self._error("there are no tools", "/tools")
         for name in self._offered:
-            with suppress(TooMuchWorkError):  # it is for `rules` to say
+            with suppress(TooMuchWorkError):  # `rules` tries again with more work
                 self._call(name, _ANY_MARKERS, Rules(), _AT_ONCE // len(self._offered))
 
     def _error(self, reason: str, where: str) -> InvalidGrammarError:
@@ -231,7 +233,7 @@ class Tools(Spec):
 
     @cached_property
     def _strict(self) -> frozenset[str]:
-        """Names of the tools whose rules are exact, or refused."""
+        """The names of strict tools."""
         return frozenset(f["name"] for f in self._functions if f.get("strict") is True)
 
     @property
@@ -244,7 +246,7 @@ class Tools(Spec):
 
     @property
     def checked(self) -> bool:
-        """Text that is JSON may hold a key twice, which nobody watches beside calls."""
+        """Whether finished answers are checked, also since JSON text may hold a key twice."""
         content = self._content
         inner = None if content is None or content.checked else content.rules(None)
         wide = content is not None and (inner is None or inner.free_keys or bool(inner.distinct))
@@ -252,8 +254,7 @@ class Tools(Spec):
 
     @cached_property
     def _exact(self) -> bool:
-        """The rules allow no arguments that a schema refuses. `rules` stores it, as it writes all
-        schemas; this is for whoever asks before."""
+        """Whether the rules allow no arguments that a schema refuses. `rules` sets it."""
         self.rules(_ANY_MARKERS)
         return vars(self)["_exact"]
 
@@ -263,7 +264,7 @@ class Tools(Spec):
 
     @property
     def _content(self) -> Spec | None:
-        """What is in the place of free text, if that may be there."""
+        """The spec in place of free text; None if there is no text, or any text."""
         return self.content if self.choice == "auto" and self.named is None else None
 
     @property
@@ -316,8 +317,10 @@ class Tools(Spec):
     def _call(
         self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
     ) -> tuple[Node, bool]:
-        """The rules of a tool's calls, in a markup those of what is after its opening; and whether
-        they are exact."""
+        """Return the rules of a tool's calls, and whether they are exact.
+
+        In a markup, they begin after its opening.
+        """
         native = markers if self.calls else None
         written = write_arguments(
             self.parameters[name],
@@ -334,16 +337,16 @@ class Tools(Spec):
         return MARKUPS[self.format].write(name, written.node), written.exact
 
     def value(self, text: str) -> Answer:
-        """As `read`, for a text: in Gemma 4's own form, it has no calls."""
+        """Return the answer of a text, as `read` does. In Gemma 4's own form, it has no calls."""
         if self.calls:
             return self._checked(Answer(text or None, ()))
         return self._checked(MARKUPS[self.format].read(text, self._accepts))
 
     def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Answer:
-        """The text and the calls of any answer, made under this constraint or not.
+        """Return the text and the calls of any answer, constrained or not.
 
-        Raises `InvalidValueError` for a malformed call, one of an unknown tool or with arguments
-        that its schema refuses, and where `choice`, `named` or `parallel` are not met.
+        Raises `InvalidValueError` for a malformed call, an unknown tool, or arguments that the
+        schema refuses, and if `choice`, `named` or `parallel` are violated.
         """
         if self.calls:
             answer = read_calls(tokens, vocabulary)
@@ -354,7 +357,7 @@ class Tools(Spec):
         return self.value(vocabulary.text(tokens))
 
     def _accepts(self, name: str, argument: str, value: Any) -> bool:
-        """Whether a tool takes that value of an argument."""
+        """Whether a tool's schema accepts that value of an argument."""
         try:
             check({argument: value}, self.parameters.get(name, {}), about=argument)
         except (InvalidValueError, UncheckableError):
@@ -366,8 +369,10 @@ class Tools(Spec):
         answer: Answer,
         span: Callable[[int, Sequence[str | int]], tuple[int, int] | None] | None = None,
     ) -> Answer:
-        """The answer, if its calls are as they have to be. `span` finds the tokens of a part of a
-        call's arguments."""
+        """Return `answer` if its calls are valid, else raise `InvalidValueError`.
+
+        `span` finds the tokens of a part of a call's arguments; None: they are not known.
+        """
         for number, call in enumerate(answer.tool_calls):
             if call.name not in self.parameters or self.named not in (None, call.name):
                 raise InvalidValueError(f"a call of {call.name!r:.80}, which is not offered")
@@ -376,7 +381,7 @@ class Tools(Spec):
             except InvalidValueError as error:
                 found = span(number, error.path) if span else None
                 if found and not isinstance(_at(call.arguments, error.path), dict | list):
-                    found = found[1], found[1]  # it ends otherwise
+                    found = found[1], found[1]  # only the value's end has to change
                 raise InvalidValueError(f"call of {call.name}: {error}", span=found) from error
             except UncheckableError:
                 pass  # the rules were exact, or the tool is not strict
@@ -388,7 +393,7 @@ class Tools(Spec):
 
 
 def _at(value: Any, path: Sequence[str | int]) -> Any:
-    """The part of a JSON value that a path leads to."""
+    """Return the part of a JSON value that a path leads to."""
     for step in path:
         value = value[step]
     return value

@@ -57,7 +57,7 @@ def test_a_grammar_that_is_given_up_as_it_is_asked_for_again_is_compiled_anew(vo
     class GivenUp(Task):
         def join(self) -> bool:
             joined = super().join()
-            self.set_exception(CrashError("nobody waits for it any more"))
+            self.set_exception(CrashError("no request waits for it any more"))
             return joined and self.done()
 
     compiler, spec = Compiler(vocabulary), Choice(["given", "up"])

@@ -167,7 +167,7 @@ def test_what_all_have_left_is_not_done_in_the_slow_lane_either(workers):
     assert sooner.result(PATIENCE) == 8  # the others are in the slow lane now
     left.leave()
     assert long.result(PATIENCE) == "done"
-    with pytest.raises(CrashError, match="nobody waits"):
+    with pytest.raises(CrashError, match="no request waits"):
         left.result(PATIENCE)
 
 
@@ -181,7 +181,7 @@ def test_what_has_been_left_may_be_waited_for_again_until_its_turn():
     task.leave()
     assert task.give_up()
     assert not task.join()
-    task.set_exception(CrashError("nobody waits for it any more"))
+    task.set_exception(CrashError("no request waits for it any more"))
 
 
 @pytest.mark.parametrize(
