@@ -1,1 +1,1 @@
-"""Sets of tokens."""
+"""Sets of tokens, and walks over a vocabulary's trie."""

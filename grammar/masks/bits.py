@@ -1,9 +1,8 @@
-"""Sets of tokens as packed bits, one set a row: what a grammar and a mask kernel agree on.
+"""Sets of tokens as packed bits, the format that grammars and mask kernels share.
 
-The sets of tokens that a grammar allows here and there, each kept once.
-
-Positions of a canvas share most of them: inside a string all allow the same. So a position names a
-row of one table, or the one token that it allows. Knows no grammar and no position.
+`GrammarMasks` is a grammar's table of such sets, each kept once. Positions of a canvas share most
+sets: inside a string, all allow the same tokens. So a position's mask is a row of the table, or one
+token. The module knows no grammar and no position.
 """
 
 from collections.abc import Collection, Hashable
@@ -16,20 +15,20 @@ from torch import Tensor
 
 
 def packed(tokens: np.ndarray) -> np.ndarray:
-    """A set by its members, a bool for each token."""
+    """Return the packed bits of a set, given as a bool for each token."""
     bits = np.zeros(-(-len(tokens) // 32) * 32, dtype=bool)
     bits[: len(tokens)] = tokens
     return np.packbits(bits, bitorder="little").view(np.uint32)
 
 
 def unpacked(words: np.ndarray) -> np.ndarray:
-    """A byte for each bit."""
+    """Return a byte for each bit."""
     return np.unpackbits(words.view(np.uint8), bitorder="little")
 
 
 def tokens_in(words: np.ndarray) -> np.ndarray:
-    """The numbers of the bits that are set."""
-    return np.flatnonzero(unpacked(words).view(np.bool_))  # of bytes it takes ten times as long
+    """Return the numbers of the bits that are set."""
+    return np.flatnonzero(unpacked(words).view(np.bool_))  # ten times as fast as for bytes
 
 
 def add(words: np.ndarray, token: int) -> None:
@@ -43,7 +42,7 @@ def remove(words: np.ndarray, token: int) -> None:
 class Bits:
     """Rows of allowed tokens in xgrammar's packed form: bit `v % 32` of word `v // 32`.
 
-    They are not initialised: a row takes no memory before it is written.
+    They are not initialised, so a row takes no memory before it is written.
     """
 
     def __init__(self, rows: int, vocab_size: int):
@@ -58,22 +57,21 @@ class Bits:
         remove(self.rows[row], token)
 
 
-Mask = int  # a row of the table; or ~token, where that is all that is allowed
+Mask = int  # a row of the table; or ~token, if only that token is allowed
 
-# before a table is begun anew; it has room for more, since a look is not cut short
-_ROWS, _KNOWN = 1024, 1 << 16
+_ROWS, _KNOWN = 1024, 1 << 16  # rows and keys, beyond which `trim` clears the table
 
 
 class GrammarMasks:
-    """A table that grows. A row that is written stays as it is until `trim`."""
+    """A growing table of masks. A row does not change until `trim`."""
 
     def __init__(self, vocab_size: int):
         self._vocab_size = vocab_size
         self._bits = Bits(2 * _ROWS, vocab_size)
-        self.count = 0  # rows that are written
-        self.known: dict[Hashable, Mask] = {}  # by what was asked for
+        self.count = 0  # rows in use
+        self.known: dict[Hashable, Mask] = {}  # by the caller's keys
         self._rows: dict[int, Mask] = {}  # by the hash of their words
-        self.age = 0  # counts how often it was emptied
+        self.age = 0  # number of times that the table was cleared
 
     @property
     def table(self) -> Int32[Tensor, "rows words"]:
@@ -84,23 +82,22 @@ class GrammarMasks:
         return self._bits.rows[: self.count].nbytes
 
     def trim(self) -> None:
-        """Between two looks: forget all rows if they, or their names, have become too many."""
+        """Clear the table if it has too many rows or keys. Call it between two passes."""
         if self.count > _ROWS or len(self.known) > _KNOWN:
             self.clear()
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._bits, self.count = Bits(2 * _ROWS, self._vocab_size), 0
         self.known.clear()
         self._rows.clear()
         self.age += 1
 
     def words(self, mask: Mask) -> np.ndarray:
-        """The allowed tokens, as packed bits."""
+        """Return the allowed tokens as packed bits."""
         return self._bits.rows[self.changed(None, [~mask]) if mask < 0 else mask]
 
     def kept(self, key: Hashable, words: np.ndarray) -> Mask:
-        """The row of `words`, known by `key` from now on."""
+        """Return the row of `words`, and store it under `key`."""
         if key not in self.known:
             hashed = hash(words.tobytes())
             row = self._rows.get(hashed)
@@ -113,7 +110,7 @@ class GrammarMasks:
     def changed(
         self, mask: Mask | None, more: Collection[int] = (), fewer: Collection[int] = ()
     ) -> Mask:
-        """The row `mask`, or one of no tokens, with the tokens `more` and without `fewer`."""
+        """Return the row `mask` with the tokens `more`, without `fewer`; None: the empty row."""
         if mask is not None and not more and not fewer:
             return mask
         key = mask, frozenset(more), frozenset(fewer)
@@ -128,7 +125,7 @@ class GrammarMasks:
         return self.known[key]
 
     def _new(self) -> Mask:
-        """A row to write to."""
+        """Return the number of an unused row."""
         if self.count == len(self._bits.rows):
             more = Bits(2 * self.count, self._vocab_size)
             more.rows[: self.count] = self._bits.rows

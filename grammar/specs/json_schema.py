@@ -48,7 +48,7 @@ class JsonSchema(Spec):
     `whitespace` is the space between JSON tokens. "compact": none. "pretty": as
     `json.dumps(value, indent=2)` writes it, with a free depth of each line. "any": up to
     `max_whitespace` blanks, then at most one line break, so no line is empty; the next line is
-    indented by at most twice as many blanks, or by `max_whitespace` levels of four.
+    indented by at most twice as many blanks, or by `max_whitespace` levels of four blanks.
 
     `unenforced`: a keyword that rules can not express is refused ("refuse"), or left to a check of
     the finished value ("check"). For `unevaluated*`, the properties evaluated by several schemas
