@@ -35,10 +35,8 @@ class Compiler:
         seconds: float = 10.0,
         workers: Workers | None = None,
     ):
-        """`seconds` limits the processor time of a compile.
-
-        `workers` may be shared by several compilers, and must be closed by the caller; None: the
-        compiler makes and closes its own.
+        """`seconds` limits the processor time of a compile. `workers` may be shared by several
+        compilers, and their owner closes them; None: the compiler makes and closes its own.
         """
         self.vocabulary, self._seconds, self._max_bytes = vocabulary, seconds, max_bytes
         vocabulary.index()

@@ -102,8 +102,7 @@ _TRIED = 3  # candidates for a repair: the budget may be too small for the likel
 class Frontier:
     """One request's grammar over its canvases. `commit` and `rollback` move its state.
 
-    Most of a guess equals that of the previous step, so a pass resumes at the first difference.
-    Most masks are known from other requests, so `_run` reads them in one loop.
+    A pass resumes the previous one at the first difference, since guesses change little.
     """
 
     def __init__(

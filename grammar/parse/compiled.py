@@ -77,10 +77,7 @@ class Compiled:
 
     @cached_property
     def packed(self) -> bytes:
-        """The pickled grammar without its caches, for `Compiler.unpack` in another process.
-
-        The other process must have the same vocabulary. Unpacking is much faster than compiling.
-        """
+        """The pickled grammar without its caches, for `Compiler.unpack` in another process."""
         return pickle.dumps((self._network, self.checked))
 
     def after(self, state: State, token: int) -> State | None:
@@ -213,10 +210,7 @@ class Compiled:
         return None if self._counted(state.cost) else False
 
     def least(self, state: State) -> int:
-        """Return the fewest tokens known to complete the text.
-
-        Exact for the text of the fewest bytes; another text of fewer tokens may exist.
-        """
+        """Return the fewest tokens known to complete the text; fewer may be possible."""
         by_bytes = self.remainders.tokens(state)
         other = self._by_fewest_tokens.get(state) if by_bytes else None
         return by_bytes if other is None else min(by_bytes, len(other))

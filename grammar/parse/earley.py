@@ -3,7 +3,7 @@
 A state is a set of threads. A thread reads one terminal, and knows the network state after it.
 Graph-structured stacks hold the callers that wait for a rule to end. States and stack nodes are
 shared: texts that lead to the same situation lead to the same object. Each state knows the
-shortest way to the end of the text.
+shortest text to the end.
 
 The parser reads bytes. It knows no vocabulary, only the ids of control tokens that rules name.
 """
@@ -28,7 +28,7 @@ class StackNode:
         self.waiting: list[Item] = []  # states to resume in, with their own stack nodes
         self.ends = ends  # the root's node: the text ends with it
         self.cost: int | None = 0 if ends else None  # bytes to the text's end; None: unreachable
-        self.best: Item | None = None  # the caller on the shortest way to the end
+        self.best: Item | None = None  # the caller on the shortest path to the end
         self.order = 0  # a hash of the callers, equal in every run
 
     def wait_for(self, waiting: "Iterable[Item]") -> None:

@@ -57,12 +57,9 @@ class LeftToRight:
     def look(
         self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
     ) -> NextTokens:
-        """Return the tokens allowed next, and after each allowed token of `draft`.
+        """Return the tokens allowed next, as `TokenConstraint.look` describes.
 
-        Tokens in `refused` are not allowed next, unless no other is. While much of the budget is
-        left, rows are not checked against it, except the first row if `exact`. Leaves the state
-        as it is. Raises `Unfinished` if its work runs out (a second call continues), and
-        `DeadEndError` if no token is allowed.
+        Raises `Unfinished` if its work runs out, and `DeadEndError` if no token is allowed.
         """
         self._compiled.masks.trim()
         self._compiled.meter.begin(self.work)

@@ -91,9 +91,9 @@ class Completions:
     def completing(
         self, state: State, keys: Keys | None, tokens: int
     ) -> tuple[list[int] | None, bool]:
-        """Return a completion of at most `tokens` tokens, or its beginning, and whether it is all.
+        """Return a completion of at most `tokens` tokens, or None, and whether it is whole.
 
-        None instead if there is none. A beginning is returned if the bytes bound the tokens.
+        Only its beginning is returned if the bytes bound the tokens.
         """
         compiled = self._compiled
         most = state.cost or 0
@@ -224,10 +224,7 @@ class Matcher:
     def follow(
         self, trail: Sequence[tuple[State, Keys | None]], end: State, keys: Keys | None
     ) -> None:
-        """Move past tokens of the answer, with known states.
-
-        `trail` holds the state and keys before each token. `end` and `keys` are those after all.
-        """
+        """Move past tokens of the answer, given state and keys before each and after all."""
         for state, before in trail:
             self._trail.append((_Phase.ANSWER, state, 0, self._thought, before, self._promised))
             self._promised = None
@@ -254,13 +251,11 @@ class Matcher:
         return masks.changed(self._compiled.mask(self._state), more=[opens])
 
     def allowed(self, budget: int | None = None) -> np.ndarray:
-        """Return a copy of the mask as packed bits `[words]`: token `v` is bit `v % 32` of word
-        `v // 32`.
+        """Return a copy of the mask as packed bits: token `v` is bit `v % 32` of word `v // 32`.
 
-        With a `budget`, only tokens after which the text can still be completed and stopped
-        within `budget` tokens, the token included. Near the end of the budget, tokens of longer
-        completions may be missing, but never that of the shortest. Raises `BudgetError` if no
-        token is left.
+        With a `budget`, only tokens after which the text can be completed and stopped within
+        `budget` tokens, the token included. Near its end, tokens of longer completions may be
+        missing, but never that of the shortest. Raises `BudgetError` if no token is left.
         """
         words = self._compiled.masks.words(self.mask())
         if budget is None or self.ended or (mask := self._tight(budget)) is None:

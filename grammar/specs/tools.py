@@ -317,10 +317,7 @@ class Tools(Spec):
     def _call(
         self, name: str, markers: CallMarkers | None, rules: Rules, most_work: int
     ) -> tuple[Node, bool]:
-        """Return the rules of a tool's calls, and whether they are exact.
-
-        In a markup, they begin after its opening.
-        """
+        """Return a tool's call (in a markup, without its opening), and whether it is exact."""
         native = markers if self.calls else None
         written = write_arguments(
             self.parameters[name],
