@@ -90,5 +90,5 @@ def test_where_there_is_too_much_to_look_at_the_fewest_bytes_count(
         {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     )
     compiled = Compiler(vocabulary).compile(spec)
-    monkeypatch.setattr("dlm.grammar.parse.remainders._LOOKS", 10)
+    monkeypatch.setattr("dlm.grammar.parse.remainders._MOST_BYTES", 10)
     assert needed_for(compiled) == 1 + len(vocabulary.fewest([b'{"a":""}']))
