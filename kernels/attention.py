@@ -1,27 +1,27 @@
 """Attention over a paged cache, for all segments of a packed pass at once.
 
-A pass packs the tokens of many requests into one axis. A causal segment (a prompt, a part of one, a
-committed canvas) has its keys and values in the cache already, written before anyone attends, and
-each of its tokens sees those up to itself. A canvas that is being denoised sees what its request
-has cached and, both ways, itself; its own keys and values are neither cached nor rounded. In a
-layer with a window, a token at position p sees cached ones from p - window + 1 on, and all of a
-canvas sees what its first token does. `attention_reference` says the same in a few lines.
+A pass packs the tokens of many requests into one axis. The keys and values of a causal segment (a
+prompt, a part of one, a committed canvas) are in the cache before attention starts, and each of its
+tokens sees those up to itself. A canvas that is being denoised sees the cached tokens of its
+request and its own tokens in both directions; its own keys and values are neither cached nor
+rounded. In a layer with a window, a token at position p sees cached ones from p - window + 1 on,
+and all tokens of a canvas see what its first one sees. `attention_reference` defines this in a few
+lines.
 
 The kernel: rows of a tile are the queries of all heads that share a key head, so that keys are read
-once for all of them; values of wide heads are split between programs, so that a tile fits into the
-101,376 bytes of shared memory of SM 12.0; where there are few tiles, keys are split too, and a
-second kernel merges the parts, always in the same order. fp8 pages are converted in registers.
-Nothing is read back from the device. With fp8 pages queries are rounded to fp16, which is one
-instruction away from e4m3, and whose range those of normed heads do not leave.
+once for all of them. Values of wide heads are split between programs, so that a tile fits the
+101,376 bytes of shared memory of SM 12.0. If there are few tiles, keys are split too, and a second
+kernel merges the parts, always in the same order. fp8 pages are converted in registers. Nothing is
+read back from the device. With fp8 pages queries are rounded to fp16, which is one instruction away
+from e4m3, and whose range queries of normed heads do not exceed.
+
+The plain torch version goes segment by segment in fp32, on any device. A query's result depends on
+its request alone, bit for bit. Canvases are simply computed one by one. Causal segments are
+computed in blocks of queries that begin at multiples of `_BLOCK` positions, each over the same span
+of keys: a query is computed from tensors of the same shape however its request was cut into
+segments. Missing keys are zero and masked.
 
 Shapes: `N` tokens of `H` heads of `D` numbers, `h` heads of keys and values, pages of `p` tokens.
-
-The attention of attention.py segment by segment, in plain torch and fp32: for CPUs, or anywhere.
-
-A query's result depends on its request alone, bit for bit. For a canvas, that takes no more than
-to look at each segment by itself. Causal segments are computed in blocks of queries that begin at
-multiples of `_BLOCK` positions, each over the same span of keys: a query is computed from tensors
-of the same shape however its request was cut into segments. What is not there is zero and unseen.
 """
 
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ def attend(
     segment: Segment,
     window: int | None,
 ) -> Float32[Tensor, "n H D"]:
-    """The queries of one segment; `own_k` and `own_v` are seen if it is a canvas."""
+    """Return attention for the queries of one segment; a canvas also sees `own_k` and `own_v`."""
     position, end = segment.position, segment.position + segment.tokens
     if not segment.causal:
         first = 0 if window is None else max(0, position - window + 1)
@@ -65,7 +65,7 @@ def attend(
 
 
 class Cached:
-    """The pages of one request, in fp32."""
+    """Pages of one request, in fp32."""
 
     def __init__(self, pages: Pages, table: Int32[Tensor, " w"], first: int):
         """`table` are the request's pages from number `first` on."""
@@ -73,8 +73,8 @@ class Cached:
         self._table, self._first, self._page = table, first, pages.keys.shape[1]
 
     def span(self, first: int, last: int, end: int) -> tuple[Tensor, Tensor]:
-        """Keys and values `[last - first, h, D]` of positions `first` to `last - 1`; zero from
-        `end` on, and in front of the pages that are held."""
+        """Return keys and values `[last - first, h, D]` of positions `first` to `last - 1`; zeros
+        from `end` on, and before the first page that is held."""
         low = max(first // self._page, self._first)
         high = max(low, -(-min(last, end) // self._page))
         pages = self._table[low - self._first : high - self._first]
@@ -93,7 +93,7 @@ class Cached:
 def causal_mask(
     past: int, length: int, window: int | None, device: torch.device
 ) -> Bool[Tensor, "{length} {past+length}"]:
-    """Who may see whom, for `length` tokens after `past` others."""
+    """Return which keys each of `length` tokens sees, after `past` others."""
     query = torch.arange(past, past + length, device=device)[:, None]
     key = torch.arange(past + length, device=device)
     seen = key <= query
@@ -101,14 +101,16 @@ def causal_mask(
 
 
 def _numbers(pool: Tensor, pages: Tensor) -> Float32[Tensor, "n h D"]:
-    """Of some pages, token after token. Bytes are picked: not all of torch can pick fp8."""
+    """Return the numbers of pages, token after token. Bytes are gathered, since not every device's
+    torch gathers fp8."""
     picked = pool.view(torch.uint8).index_select(0, pages).flatten(0, 1)
     return picked.view(torch.float8_e4m3fn if pool.dtype == torch.uint8 else pool.dtype).float()
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
-    """Queries [n, H, D], keys and values [T, h, D], who sees whom [n, T]. The queries of all heads
-    that share a key head are rows of one matrix, so that no key is repeated."""
+    """Return attention of queries [n, H, D] to keys and values [T, h, D]; `seen` [n, T] is the
+    mask. Queries of all heads that share a key head are rows of one matrix, so that no key is
+    repeated."""
     n, H, D = q.shape
     group = H // k.shape[1]
     rows = q.view(n, -1, group, D).transpose(0, 1).flatten(1, 2)  # [h, n * group, D]
@@ -119,7 +121,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tens
 
 
 # By head dim and bytes of a cached number: rows of a tile (queries times the heads of a group),
-# cached keys and keys of the canvas at a time, numbers of a value that a program sums up.
+# cached keys and keys of the canvas at a time, numbers of a value per program.
 TILES: dict[tuple[int, int], dict[str, int]] = {
     key: {"BLOCK_M": 64, "BLOCK_N": 64, "DV": min(key[0], 256), "num_stages": 2, **tile}
     for key, tile in {
@@ -142,19 +144,19 @@ LARGE_TILES = TILES | {
     (512, 2): {**TILES[512, 2], "BLOCK_M": 128},
 }
 _LARGE = (9, 10)  # majors of those SMs
-_PROGRAMS = 160  # as the 132 to 188 multiprocessors of the GPUs that this is meant for run at once
-_KEYS = 256  # the least a program is started for where keys are split
-_SPLITS = 16  # at the most
-_EVERYTHING = 1 << 30  # a window that no request is as long as
+_PROGRAMS = 160  # programs that run at once on the 132 to 188 multiprocessors of the intended GPUs
+_KEYS = 256  # least keys for a program when keys are split
+_SPLITS = 16  # maximum
+_EVERYTHING = 1 << 30  # a window longer than any request
 
 
 class Launch(NamedTuple):
-    """What the host decides of a launch, beside shapes. All else is read on the device: what was
-    launched for one paging serves any other for which these are the same."""
+    """Launch parameters that the host decides, beside shapes. All else is read on the device: a
+    captured launch serves any paging with the same parameters."""
 
     tiles: int
     splits: int  # of keys
-    covered: int  # rows of the packed axis that are anyone's; those behind them are padding
+    covered: int  # rows of the packed axis that belong to segments; later ones are padding
 
 
 def attention_reference(
@@ -165,7 +167,7 @@ def attention_reference(
     paging: Paging,
     window: int | None = None,
 ) -> Float[Tensor, "N H D"]:
-    """What `attention` means, in fp64: softmax(q k) v over all that a token sees."""
+    """Define `attention` in fp64: softmax(q k) v over all that a token sees."""
     out = torch.zeros_like(q, dtype=torch.float64)
     shared, p = q.shape[1] // k.shape[1], pages.keys.shape[1]
     for segment, table in zip(paging.segments, paging.table.tolist(), strict=True):
@@ -197,15 +199,16 @@ def attention(
     window: int | None = None,
     by_kernel: bool | None = None,
 ) -> Float[Tensor, "N H D"]:
-    """`attention_reference` in q's type: by the kernels on GPUs, but for fp32, else in plain torch.
-    Rows behind those of all segments are padding, and zero in the result.
+    """Compute `attention_reference` in q's type: by kernels on GPUs, except for fp32, otherwise in
+    torch.
 
-    `append_` has stored what `paging` lists: of `k` and `v` only canvases are read. The kernels
-    take head dims of `TILES`, and pages of q's type or e4m3.
+    Rows after those of all segments are padding, and zero in the result. `append_` must have stored
+    what `paging` lists; only the canvases of `k` and `v` are read. The kernels take head dims of
+    `TILES`, and pages of q's type or e4m3.
 
-    `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
-    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
-    shapes and types that do not fit; what is in tensors is not checked.
+    `by_kernel` overrides the choice: a kernel runs on the CPU if it is interpreted, which takes
+    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
+    shapes and types that do not fit; the values of tensors are not checked.
     """
     _check(q, k, v, pages, paging, window)
     half = q.dtype in (torch.bfloat16, torch.float16)
@@ -226,8 +229,8 @@ def attention(
 
 
 def tile_of(device: torch.device, D: int, size: int) -> dict[str, int]:
-    """Return the tile that a device takes for heads of D numbers, cached ones of `size` bytes."""
-    there = device.type == "cuda" and torch.cuda.is_available()  # not while a pass is traced
+    """Return a device's tile for heads of D numbers, with cached numbers of `size` bytes."""
+    there = device.type == "cuda" and torch.cuda.is_available()  # false while a pass is traced
     large = there and torch.cuda.get_device_capability(device)[0] in _LARGE
     return (LARGE_TILES if large else TILES)[D, size]
 
@@ -244,7 +247,8 @@ def launch_of(
 
 
 def _splits(programs: int, keys: int) -> int:
-    """Into how many parts keys are split: a power of 2, as each number is compiled for."""
+    """Return the number of parts that keys are split into, a power of 2: each number is
+    compiled."""
     wanted = min(-(-_PROGRAMS // programs), keys // _KEYS, _SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)
 
@@ -318,7 +322,7 @@ def _attention(
     splits: int,
     covered: int,
 ) -> Tensor:
-    """One operator, so that tracers see through it what they cannot see in a launch."""
+    """Launch as one operator, since tracers cannot see into a launch."""
     (N, H, D), h = q.shape, k.shape[1]
     tile = tile_of(q.device, D, keys.dtype.itemsize)
     if keys.dtype == torch.float8_e4m3fn and not _knows_fp8(q.device):
@@ -356,7 +360,7 @@ def _knows_fp8(device: torch.device) -> bool:
 
 @triton.jit
 def _tile(numbers_ptr, count, G: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The segment of the program's tile, and the tile's number in it."""
+    """Return the segment of the program's tile, and the tile's number in it."""
     index, tile = tl.arange(0, SEGMENTS), tl.program_id(0)
     tokens = tl.load(numbers_ptr + count + index, mask=index < count, other=0)
     tiles = (tokens * G + BLOCK_M - 1) // BLOCK_M
@@ -368,7 +372,7 @@ def _tile(numbers_ptr, count, G: tl.constexpr, SEGMENTS: tl.constexpr, BLOCK_M: 
 
 @triton.jit
 def _attended(acc, top, total, scores, v):
-    """One more block of keys: softmax in base 2, as far as it has been seen."""
+    """Add a block of keys: softmax in base 2, over the keys so far."""
     new = tl.maximum(top, tl.max(scores, 1))
     shift = tl.where(new == float("-inf"), 0.0, new)  # a row may see nothing of a block
     p = tl.exp2(scores - shift[:, None])
@@ -404,8 +408,8 @@ def _attention_kernel(
     BLOCK_N: tl.constexpr,
     OWN_N: tl.constexpr,
 ):
-    """Numbers of the segment are loaded again where they are needed late: a tile takes all but a
-    few registers, and what is kept over a loop spills."""
+    """Compute attention for one tile. The segment's numbers are loaded again where they are needed
+    late: a tile uses nearly all registers, and values kept over a loop would spill."""
     found = _tile(numbers_ptr, count, G, SEGMENTS, BLOCK_M)
     segment, tile = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     at = numbers_ptr + segment
@@ -417,10 +421,10 @@ def _attention_kernel(
     head = kv_head * G + m % G
     d, dv = tl.arange(0, D), half * DV + tl.arange(0, DV)
 
-    # Cached positions from `start` to `end - 1`, then the canvas's own, in blocks; and our share.
+    # Blocks of cached positions `start` to `end - 1`, then the canvas's own; and our share.
     tokens_up_to_here = tl.minimum(tokens, (tile * BLOCK_M + BLOCK_M - 1) // G + 1)
     end = tl.where(causal, position + tokens_up_to_here, position)
-    oldest = tl.where(causal, position + m // G, position) - window + 1  # that each row sees
+    oldest = tl.where(causal, position + m // G, position) - window + 1  # oldest for each row
     span = tl.where(causal, window, window - 1)
     start = tl.maximum(0, tl.where(causal, position + tile * BLOCK_M // G, position) - window + 1)
     first = start // BLOCK_N
@@ -456,7 +460,7 @@ def _attention_kernel(
     q = tl.load(
         q_ptr + (q_row * D)[:, None] + d[None, :], mask=(m // G < tokens)[:, None], other=0.0
     )
-    if keys_ptr.dtype.element_ty.primitive_bitwidth == 8:  # of which fp16 is one instruction away
+    if keys_ptr.dtype.element_ty.primitive_bitwidth == 8:  # e4m3 is one instruction away from fp16
         q = q.to(tl.float16)
     for block in range(first + begin, first + tl.minimum(stop, cached)):
         n = block * BLOCK_N + tl.arange(0, BLOCK_N)

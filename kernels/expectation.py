@@ -1,12 +1,11 @@
 """Expectations of a table's rows under the distributions that a vocabulary pass has found.
 
-Most rows give nearly all of their mass to a few tokens: for these, the few are gathered and summed.
-For flat rows the vocabulary is walked in pieces: probabilities are made again from the logits and
-the log-sum-exp, and multiplied with a piece of the table. Nothing of the size of the logits is
-made.
+Most rows give nearly all of their mass to a few tokens, which are gathered and summed. For flat
+rows the vocabulary is processed in pieces: probabilities are computed again from the logits and the
+log-sum-exp, and multiplied by a piece of the table. No tensor as large as the logits is created.
 
 The result of a row is the same, bit for bit, whatever rows are beside it (CPU, fp32): pieces and
-blocks have fixed sizes, and products are padded to numbers of rows that round alike.
+blocks have fixed sizes, and products are padded to row counts that round alike.
 
 Shapes: `n` distributions over `V` tokens, `s` of them listed, with `t` tokens in all, and `f` flat;
 `N` rows of logits; a table of `D` columns.
@@ -23,13 +22,13 @@ from dlm.kernels.nvfp4 import ROWS
 from dlm.kernels.vocab_rows import RowMasks, forbid_, heated, mask_words
 
 _CPU_PIECE = 1 << 6, 1 << 12  # rows and tokens at a time: 1 MiB of fp32
-_GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB; of fewer rows, as many more tokens
-_LEAST = -80.0  # nats: torch's exp is slow where it underflows, and nothing of this size counts
+_GPU_PIECE = 1 << 10, 1 << 14  # 64 MiB; with fewer rows, more tokens
+_LEAST = -80.0  # nats: torch's exp is slow when it underflows; smaller terms are negligible
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """Distributions that are a few tokens each, one behind another."""
+    """Distributions over a few tokens each, one after another."""
 
     rows: Int64[Tensor, " s"]  # which of the n
     offsets: Int32[Tensor, " s"]  # where the tokens of each begin
@@ -39,7 +38,7 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class Flat:
-    """Distributions that are all of `logits`."""
+    """Distributions over the whole vocabulary, from `logits`."""
 
     rows: Int64[Tensor, " f"]  # which of the n, and of `logits`
     logits: Float[Tensor, "N V"]
@@ -51,18 +50,18 @@ class Flat:
 
 @dataclass(frozen=True, kw_only=True)
 class Distributions:
-    """`n` distributions of tokens. One that is neither listed nor flat is nothing at all."""
+    """`n` distributions of tokens. One that is neither listed nor flat is empty."""
 
     n: int
     listed: Listed
     flat: Flat
 
     def expected(self, table: Float[Tensor, "V D"]) -> Float[Tensor, "n D"]:
-        """The mean of the table's rows under each distribution, in the table's dtype.
+        """Return the mean of the table's rows under each distribution, in the table's dtype.
 
         Probabilities are rounded to that dtype, and so is each piece's product; pieces are added in
-        fp32. What a list leaves out is left out of the mean, which is not scaled up: it is off by
-        that mass times the longest row of the table at most.
+        fp32. Mass that a list leaves out is left out of the mean, which is not rescaled: its error
+        is at most that mass times the longest row of the table.
         """
         listed, out = self.listed, table.new_zeros(self.n, table.shape[1])
         if len(listed.rows):
@@ -86,7 +85,7 @@ class Distributions:
 def _walked(
     flat: Flat, some: slice, table: Float[Tensor, "V D"], size: int
 ) -> Float32[Tensor, "m D"]:
-    """The means of some flat rows, by `size` tokens at a time."""
+    """Return the means of flat rows, by `size` tokens at a time."""
     rows, (V, D) = flat.rows[some], table.shape
     more = -len(rows) % ROWS
     out = torch.zeros(len(rows) + more, D, device=table.device)
@@ -98,7 +97,7 @@ def _walked(
 
 
 def _probabilities(flat: Flat, some: slice, piece: slice) -> Float32[Tensor, "m tokens"]:
-    """Of a piece of the vocabulary, in some flat rows; 2e-35 where there is nothing."""
+    """Return probabilities of a piece of the vocabulary in some flat rows; 2e-35 instead of 0."""
     x = flat.logits[flat.rows[some], piece].float()
     if flat.masks:
         bitmask, rows = flat.masks

@@ -1,13 +1,13 @@
-"""Mixture of experts: gated MLPs, each run on the tokens that chose it.
+"""Mixture of experts: gated MLPs, each run on the tokens routed to it.
 
-Two grouped products, gate and up in one with GELU between them, then down. Slots, one for each
-token's choice of an expert, are sorted by expert on the device; a program finds its expert and
-rows from where each expert's slots begin, so no number is waited for and empty experts cost
-programs that end at once. Each slot's result is written to a place of its own and a token's are
+There are two grouped products: gate and up in one with GELU between them, then down. A slot is one
+token's choice of an expert. Slots are sorted by expert on the device, and a program finds its
+expert and rows from where each expert's slots begin: the host waits for nothing, and programs of
+empty experts end at once. Each slot's result is written to its own place and a token's results are
 added in the order of its choices: the same input gives the same output.
 
 Weights are bf16 or fp16, or NVFP4 decoded in registers (W4A16): in tiles for the kernels, see
-`tiles.py`, and as files have them for torch. How experts are chosen is not known here.
+`tiles.py`, and as in files for torch. This module does not know how experts are chosen.
 
 Shapes: `N` tokens of `H` numbers, `k` experts each of `E`; experts of `I` numbers inside; `S` = N k
 slots. H and I are multiples of 64.
@@ -42,10 +42,10 @@ from dlm.kernels.tiles import (
 
 Stack = Tensor | NVFP4 | Tiles
 """Matrices [E, R, C] of all experts. An NVFP4 has `packed` [E, R, C / 2], `scale` [E, R, C / 16]
-and `scale_2` [E, parts]: gate and up, the two parts of one matrix, have one each. Tiles hold the
-same in the order of kernels."""
+and `scale_2` [E, parts], one each for gate and up, the two parts of one matrix. Tiles hold the same
+in the order for kernels."""
 
-# BLOCK_N slots by BLOCK_M rows of weights, by whether these are of four bits; the first that holds
+# BLOCK_N slots by BLOCK_M rows of weights, by whether these have four bits; the first that holds
 # twice an average expert's slots, or the last. Measured on an H100.
 GATE_UP_TILES: dict[bool, tuple[dict[str, Any], ...]] = {
     True: (
@@ -68,10 +68,10 @@ DOWN_TILES: dict[bool, tuple[dict[str, Any], ...]] = {
 
 
 class Route(NamedTuple):
-    """Slot s is choice s % k of token s // k."""
+    """Slots sorted by expert; slot s is choice s % k of token s // k."""
 
     order: Int64[Tensor, " S"]  # slots by expert; those of one expert in the order of tokens
-    starts: Int64[Tensor, " E+1"]  # where each expert's begin in `order`, and where the last end
+    starts: Int64[Tensor, " E+1"]  # where each expert's begin in `order`, and the end of the last
 
 
 def moe_reference(
@@ -81,8 +81,8 @@ def moe_reference(
     gate_up: Stack,
     down: Stack,
 ) -> Float[Tensor, "N H"]:
-    """Define `moe`: fp32, but what is between the products and each choice's result are rounded as
-    `x` is."""
+    """Define `moe` in fp32; values between the products and each choice's result are rounded as `x`
+    is."""
     y = x.new_zeros(*expert.shape, x.shape[1])
     for e in expert.unique().tolist():
         token, choice = (expert == e).nonzero(as_tuple=True)
@@ -94,7 +94,7 @@ def moe_reference(
 
 
 def matrix(stack: Stack, e: int) -> Float[Tensor, "R C"]:
-    """Return expert e's matrix, in the stack's own type; of NVFP4, its numbers in fp32."""
+    """Return expert e's matrix in the stack's own type; for NVFP4 in fp32."""
     if isinstance(stack, Tensor):
         return stack[e]
     if isinstance(stack, Tiles):
@@ -107,7 +107,7 @@ def matrix(stack: Stack, e: int) -> Float[Tensor, "R C"]:
 
 
 def route(expert: Int64[Tensor, "N k"], experts: int) -> Route:
-    """Slots sorted by expert. No number of it is waited for."""
+    """Sort slots by expert, without waiting for the device."""
     chosen, order = expert.flatten().sort(stable=True)
     return Route(order, torch.searchsorted(chosen, torch.arange(experts + 1, device=expert.device)))
 
@@ -120,13 +120,13 @@ def moe(
     down: Stack,
     by_kernel: bool | None = None,
 ) -> Float[Tensor, "N H"]:
-    """`moe_reference`, by the kernels on GPUs: the sum over a token's choices of
-    weight * down(gelu_tanh(gate x) * up x), where `gate_up` is gate's `I` rows, then up's.
+    """Compute `moe_reference`, by kernels on GPUs: the sum over a token's choices of weight *
+    down(gelu_tanh(gate x) * up x).
 
-    `expert` is 0 to E - 1, which is not checked: it would take a wait for the device. `by_kernel`
-    overrules the device: a kernel runs on the CPU if it is interpreted, for which
-    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
-    shapes, types and devices that do not fit.
+    The rows of `gate_up` are the `I` of gate, then those of up. `expert` is 0 to E - 1, which is
+    not checked: that would wait for the device. `by_kernel` overrides the device: a kernel runs on
+    the CPU if it is interpreted, which takes `TRITON_INTERPRET=1` in the environment before this
+    file is imported. Raises `ValueError` for shapes, types and devices that do not fit.
     """
     _check(x, weight, expert, gate_up, down)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
@@ -149,10 +149,8 @@ def choices(
     gate_up: Stack,
     down: Stack,
 ) -> Float[Tensor, "N k H"]:
-    """Return what each choice adds to `moe`, by the kernels, for arguments that `moe` takes.
-
-    NVFP4 is in tiles. For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked.
-    """
+    """Return each choice's summand in `moe`, by kernels, for valid arguments of `moe`. NVFP4 is in
+    tiles. For a `gate_up` in tiles, `x` is `ordered`. Nothing is checked."""
     return _choices(x, weight, *route, _tensors(gate_up), _tensors(down))
 
 
@@ -165,7 +163,7 @@ def _choices(
     gate_up: list[Tensor],
     down: list[Tensor],
 ) -> Tensor:
-    """One operator, so that tracers see through it what they cannot see in a launch."""
+    """Launch as one operator, since tracers cannot see into a launch."""
     (N, k), H, S, device = weight.shape, x.shape[1], weight.numel(), x.device
     E, inner = len(starts) - 1, _rows(gate_up) // 2
     h = torch.empty(S, inner, dtype=x.dtype, device=device)
@@ -197,22 +195,20 @@ def _(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
 
 
 def gate_up_tiles(sm: int, four_bit: bool) -> Sequence[dict[str, Any]]:
-    """Return the tiles of gate and up that a major of SMs takes."""
+    """Return the tile sizes of gate and up for a major version of SMs."""
     return fitting(GATE_UP_TILES[four_bit], sm, four_bit)
 
 
 def down_tiles(sm: int, four_bit: bool) -> Sequence[dict[str, Any]]:
-    """Return the tiles of down that a major of SMs takes."""
+    """Return the tile sizes of down for a major version of SMs."""
     return fitting(DOWN_TILES[four_bit], sm, four_bit)
 
 
 def tiling(
     candidates: Sequence[dict[str, Any]], slots: int, experts: int
 ) -> tuple[dict[str, Any], int]:
-    """Return the tile for `slots`, and how many tiles there are at the most.
-
-    An expert of twice the mean takes one tile: for each, its weights are decoded.
-    """
+    """Return the tile for `slots`, and the maximum number of tiles. An expert of twice the mean
+    takes one tile, since its weights are decoded for each."""
     fits = (each for each in candidates if each["BLOCK_N"] * experts >= 2 * slots)
     tile = next(fits, candidates[-1])
     return tile, -(-slots // tile["BLOCK_N"]) + min(experts, slots)
@@ -227,7 +223,7 @@ def _rows(stack: list[Tensor]) -> int:
 
 
 def _pointers(stack: list[Tensor], sm: int) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
-    """Return weights, scales and tensor scales, and whether the latter two are any."""
+    """Return weights, scales and tensor scales, and whether there are scales."""
     if len(stack) == 1:
         return (stack[0], stack[0], stack[0]), False
     words, scale, scale_2 = stack
@@ -285,8 +281,8 @@ def _shape(stack: Stack, parts: int, dtype: torch.dtype) -> list[int] | None:
 
 @triton.jit
 def _tile(starts_ptr, experts, EXPERTS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The program's tile: its expert, or `experts` if there is none; its slots, and where those of
-    the expert end; its rows of weights."""
+    """Return the program's tile: its expert, or `experts` if there is none; its slots and the end
+    of the expert's slots; its rows of weights."""
     index, tile = tl.arange(0, EXPERTS), tl.program_id(1)
     start = tl.load(starts_ptr + index, mask=index < experts, other=0).to(tl.int32)
     end = tl.load(starts_ptr + index + 1, mask=index < experts, other=0).to(tl.int32)
@@ -326,7 +322,7 @@ def _gate_up_kernel(
     found = _tile(starts_ptr, experts, EXPERTS, BLOCK_N, BLOCK_M)
     expert, n, end, m = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     if expert < experts:
-        token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # past the end, the last again
+        token = tl.load(order_ptr + tl.minimum(n, end - 1)) // k  # after the end, the last one
         row = tl.minimum(m, inner - 1)
         if ORDERED:
             row = column(row)

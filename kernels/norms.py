@@ -1,17 +1,13 @@
-"""Norms of a layer and the sums around them: two launches a layer, one program a row.
+"""Norms of a layer and the sums around them: two launches per layer, one program per row.
 
-The first adds what attention returned to the residual and norms the sum for the dense MLP, for the
+The first adds the result of attention to the residual and norms the sum for the dense MLP, for the
 experts and for the router. The second adds both MLPs' results and norms the sum for the next layer.
+A third kernel is the activation of a gated MLP: GELU of the gate, by tanh, times up.
 
 Numbers are fp32 inside. They are rounded to the type of `x` wherever plain torch stores a tensor:
-after each norm, sum and product. No row reads another one.
+after each norm, sum and product, and after the GELU. Rows do not depend on each other.
 
 Shapes: `N` rows of `H` numbers, any `H`; `k` experts for each row.
-
-Activation of a gated MLP in one launch: GELU of the gate, by tanh, times up.
-
-Numbers are fp32 inside. The GELU is rounded to the type of `gate` before it is multiplied, as plain
-torch rounds it.
 """
 
 from collections.abc import Sequence
@@ -28,16 +24,16 @@ from dlm.kernels.tiles import ordered, place
 
 
 class AttentionGains(NamedTuple):
-    """Factors [H] of the norms after attention, of any float type."""
+    """Gains [H] of the norms after attention, of any float type."""
 
     attended: Tensor
     dense: Tensor
     routed: Tensor
-    router: Tensor  # the router's scale; `H ** -0.5` comes on top
+    router: Tensor  # the router's scale, to be multiplied by `H ** -0.5`
 
 
 class FeedForward(NamedTuple):
-    """The residual after attention, and the inputs of what comes next: each [N, H] as `x`."""
+    """Residual after attention, and the inputs of the next modules: each [N, H] as `x`."""
 
     residual: Tensor
     dense: Tensor
@@ -46,23 +42,24 @@ class FeedForward(NamedTuple):
 
 
 class LayerGains(NamedTuple):
-    """Factors [H] of the norms that end a layer, of any float type."""
+    """Gains [H] of the norms that end a layer, of any float type."""
 
     dense: Tensor
     routed: Tensor
-    both: Tensor  # the norm of the sum of the two
-    next: Tensor  # the norm that the next layer, or the model, begins with
+    both: Tensor  # for the sum of the two
+    next: Tensor  # for the next layer's or the model's norm
 
 
 class LayerOutput(NamedTuple):
-    """A layer's result and the norm of it that is read next: each [N, H] as the residual."""
+    """Result of a layer and its norm for the next one: each [N, H] as the residual."""
 
     residual: Tensor
     normed: Tensor
 
 
 def options(H: int) -> dict[str, Any]:
-    """Constants of a program that holds a row of `H` numbers: 16 a thread, up to 8 warps."""
+    """Return the constants of a program that holds a row of `H` numbers: 16 per thread, up to 8
+    warps."""
     block = 1 << (H - 1).bit_length()
     return {"H": H, "BLOCK": block, "num_warps": min(8, max(1, block // 512))}
 
@@ -70,7 +67,7 @@ def options(H: int) -> dict[str, Any]:
 def add_attention_reference(
     x: Float[Tensor, "N H"], attended: Float[Tensor, "N H"], gains: AttentionGains, eps: float
 ) -> FeedForward:
-    """Definition of `add_attention` in plain torch."""
+    """Define `add_attention` in plain torch."""
     x = x + normed(attended, gains.attended, eps)
     router = normed(x, None, eps) * gains.router.type_as(x) * x.shape[1] ** -0.5
     return FeedForward(x, normed(x, gains.dense, eps), normed(x, gains.routed, eps), router)
@@ -84,11 +81,11 @@ def add_attention(
     by_kernel: bool | None = None,
     order: bool = False,
 ) -> FeedForward:
-    """Add the norm of `attended` to the residual `x`; norm the sum three times.
+    """Add the norm of `attended` to the residual `x`, and norm the sum three times.
 
-    With `order`, the experts' input is `ordered`, as their weights are in tiles. `by_kernel`
-    overrules the device: a kernel runs on the CPU if it is interpreted, for which
-    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
+    With `order`, the experts' input is `ordered`, as their weights in tiles are. `by_kernel`
+    overrides the device: a kernel runs on the CPU if it is interpreted, which takes
+    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
     shapes, types and devices that do not fit.
     """
     _check_rows(x, {"attended": attended}, gains)
@@ -106,7 +103,7 @@ def end_layer_reference(
     scalar: Float[Tensor, "N 1"],
     eps: float,
 ) -> LayerOutput:
-    """Definition of `end_layer` in plain torch."""
+    """Define `end_layer` in plain torch."""
     if routed.ndim == 3:
         routed = routed.sum(1, dtype=torch.float32).type_as(x)
     both = normed(dense, gains.dense, eps) + normed(routed, gains.routed, eps)
@@ -123,9 +120,9 @@ def end_layer(
     eps: float,
     by_kernel: bool | None = None,
 ) -> LayerOutput:
-    """Add the normed sum of both MLPs' normed results to `x`, times `scalar`; norm it once more.
+    """Add the normed sum of both MLPs' normed results to `x`, times `scalar`, and norm it again.
 
-    `routed` is the experts' sum; or each choice's own result, [N, k, H], which is added up here in
+    `routed` is the experts' sum; or each choice's own result, [N, k, H], which is summed here in
     fp32, in the order of choices. Both are of the type of `x`. `by_kernel` is as in
     `add_attention`. Raises `ValueError` for shapes, types and devices that do not fit.
     """
@@ -153,7 +150,7 @@ def end_layer(
 
 
 def normed(x: Tensor, gain: Tensor | None, eps: float) -> Tensor:
-    """Return the root-mean-square norm of `x` over its last axis, in fp32 within, in its type."""
+    """Return the root-mean-square norm of `x` over its last axis, computed in fp32, in its type."""
     gain = None if gain is None else gain.float()
     return F.rms_norm(x.float(), x.shape[-1:], gain, eps).type_as(x)
 
@@ -219,13 +216,13 @@ def contiguous_like(x: Tensor) -> Tensor:
 
 @triton.jit
 def rounded(x, dtype: tl.constexpr):
-    """fp32 as it is after a tensor of `dtype` stored it."""
+    """Return fp32 numbers rounded as if a tensor of `dtype` had stored them."""
     return x.to(dtype).to(tl.float32)
 
 
 @triton.jit
 def _inverse(x, H: tl.constexpr, eps):
-    """One over the root of the mean square of a row of `H` numbers, zeros after them."""
+    """Return the inverse root mean square of a row of `H` numbers, with zeros after them."""
     return tl.rsqrt(tl.sum(x * x, 0) / H + eps)
 
 
@@ -242,8 +239,8 @@ def _add_attention_kernel(
     routed_ptr,
     router_ptr,
     eps,
-    factor,  # of the router's input
-    ORDER: tl.constexpr,  # the experts' input
+    factor,  # factor of the router's input
+    ORDER: tl.constexpr,  # whether the experts' input is `ordered`
     H: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -282,7 +279,7 @@ def _end_layer_kernel(
     normed_ptr,  # [N, H] as x
     eps,
     H: tl.constexpr,
-    CHOICES: tl.constexpr,  # or 0
+    CHOICES: tl.constexpr,  # number of choices, or 0
     BLOCK: tl.constexpr,
 ):
     dtype = x_ptr.dtype.element_ty
@@ -321,7 +318,7 @@ BLOCK = 1024  # numbers of a row for a program; 8 a thread
 def gated_gelu_reference(
     gate: Float[Tensor, "N M"], up: Float[Tensor, "N M"]
 ) -> Float[Tensor, "N M"]:
-    """Definition of `gated_gelu` in plain torch."""
+    """Define `gated_gelu` in plain torch."""
     return F.gelu(gate, approximate="tanh") * up
 
 
@@ -330,10 +327,10 @@ def gated_gelu(
 ) -> Float[Tensor, "N M"]:
     """Multiply GELU(gate) by up; both may be halves of one product's rows.
 
-    Rows are adjacent and may lie apart; the result is contiguous. `by_kernel` overrules the device:
-    a kernel runs on the CPU if it is interpreted, for which `TRITON_INTERPRET=1` is in the
-    environment before this file is imported. Raises `ValueError` for shapes, types and devices that
-    do not fit.
+    Numbers of a row are adjacent, rows may have gaps; the result is contiguous. `by_kernel`
+    overrides the device: a kernel runs on the CPU if it is interpreted, which takes
+    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
+    shapes, types and devices that do not fit.
     """
     if gate.ndim != 2 or gate.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"gate is [N, M] of bf16 or fp16, got {[*gate.shape]} of {gate.dtype}")
@@ -369,10 +366,10 @@ def _(gate: Tensor, up: Tensor) -> Tensor:
 
 @triton.jit
 def gelu_tanh(x):
-    """Compute GELU by tanh, x * (1 + tanh(z)) / 2 = x * sigmoid(2 z) with
-    z = sqrt(2 / pi) (x + c x^3), in fp32."""
+    """Compute GELU by tanh in fp32: x * (1 + tanh(z)) / 2 = x * sigmoid(2 z) with z = sqrt(2 / pi)
+    (x + c x^3)."""
     z2 = 1.5957691216057308 * x * (1 + 0.044715 * x * x)
-    return x * tl.sigmoid(tl.maximum(z2, -80.0))  # e^80 is no infinity
+    return x * tl.sigmoid(tl.maximum(z2, -80.0))  # e^80 is finite
 
 
 @triton.jit

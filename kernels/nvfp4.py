@@ -3,17 +3,14 @@
 A number is e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign) times the e4m3 scale of its block of 16
 along K, times the fp32 scale of its tensor: the layout of NVIDIA's ModelOpt checkpoints, with
 scales in rows, not swizzled. In W4A4, activations are quantised as the weights are, and
-block-scaled tensor cores multiply them, on SM 10.0 and 12.0. Where activations stay bf16 or fp16,
-`w4a16.py` multiplies.
-
-Nothing is known here of layers, experts or file formats.
+block-scaled tensor cores multiply them, on SM 10.0 and 12.0. For activations that stay bf16 or fp16
+see `w4a16.py`. This module knows no layers, experts or file formats.
 
 Shapes: weights `[M, K]`, activations `[N, K]`, K a multiple of 16, for products of 64.
 
-How many rows a matrix product must have, so that a row's result does not depend on how many.
-
-With fewer, or with a number that is no multiple of it, libraries may take another path and add in
-another order: what else is in a batch would show in a row's last bits.
+`ROWS` is the number of rows that a matrix product must have, or a multiple of it, so that a row's
+result does not depend on their number. Otherwise libraries may take another path and add in another
+order, and the last bits of a row would depend on the rest of its batch.
 """
 
 from typing import Any, NamedTuple
@@ -25,13 +22,13 @@ from jaxtyping import Float, Float32, UInt8
 from torch import Tensor
 
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_MOST = 6.0  # of e2m1
+_MOST = 6.0  # largest e2m1
 _MOST_SCALE, _LEAST_SCALE = 448.0, 2.0**-9  # of e4m3
-_NATIVE = (10, 12)  # majors of the SMs whose tensor cores take block scales of 16
+_NATIVE = (10, 12)  # major versions of SMs whose tensor cores take block scales of 16
 
 
 class NVFP4(NamedTuple):
-    """A matrix [M, K] as ModelOpt stores it: `weight`, `weight_scale` and `weight_scale_2`."""
+    """Matrix [M, K] as ModelOpt stores it: `weight`, `weight_scale` and `weight_scale_2`."""
 
     packed: UInt8[Tensor, "M half_K"]  # columns 2j in the lower four bits of byte j, 2j + 1 above
     scale: Tensor  # [M, K / 16] float8_e4m3fn, never negative
@@ -39,10 +36,8 @@ class NVFP4(NamedTuple):
 
 
 def quantize_reference(x: Float[Tensor, "M K"], scale_2: Tensor | None = None) -> NVFP4:
-    """The nearest NVFP4 matrix, ties to even: bit for bit that of ModelOpt's `NVFP4QTensor`.
-
-    Without `scale_2`, it is that of `tensor_scale`. A block of zeros has the scale 1.
-    """
+    """Return the nearest NVFP4 matrix, ties to even, equal to that of ModelOpt's `NVFP4QTensor` bit
+    for bit. The default of `scale_2` is `tensor_scale`. A block of zeros has the scale 1."""
     x = x.float()
     if scale_2 is None:
         scale_2 = tensor_scale(x)
@@ -53,20 +48,20 @@ def quantize_reference(x: Float[Tensor, "M K"], scale_2: Tensor | None = None) -
     blocks = blocks / (scale.float() * scale_2)[..., None]
     size, code = blocks.abs(), (blocks < 0).to(torch.uint8) << 3
     for middle, up in ((0.25, 0), (0.75, 1), (1.25, 0), (1.75, 1), (2.5, 0), (3.5, 1), (5.0, 0)):
-        code += size >= middle if up else size > middle  # the even one is above or below
+        code += size >= middle if up else size > middle  # ties go to the even one
     code = code.flatten(-2)
     return NVFP4(code[..., 1::2] << 4 | code[..., ::2], scale, scale_2)
 
 
 def tensor_scale(x: Float[Tensor, "*shape"]) -> Float32[Tensor, ""]:
-    """The `scale_2` under which blocks that hold the largest number of all get the largest scale,
-    448. For zeros alone it is 1, where ModelOpt's makes NaNs."""
+    """Return the `scale_2` that gives blocks with the largest number the largest scale, 448. It is
+    1 for zeros alone, where ModelOpt's makes NaNs."""
     highest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
     return (highest / (_MOST * _MOST_SCALE)).where(highest > 0, torch.ones_like(highest))
 
 
 def dequantize(w: NVFP4, dtype: torch.dtype = torch.float32) -> Float[Tensor, "M K"]:
-    """The numbers that `w` stands for."""
+    """Return the numbers that `w` represents."""
     values = torch.tensor([*_VALUES, *(-value for value in _VALUES)], device=w.packed.device)
     codes = torch.stack([w.packed & 15, w.packed >> 4], -1).flatten(-2)
     scale = w.scale.float() * w.scale_2
@@ -75,18 +70,19 @@ def dequantize(w: NVFP4, dtype: torch.dtype = torch.float32) -> Float[Tensor, "M
 
 
 def matmul_reference(x: Float[Tensor, "N K"], w: NVFP4) -> Float[Tensor, "N M"]:
-    """`x @ w.T` in fp32, rounded to the type of `x`."""
+    """Return `x @ w.T`, computed in fp32 and rounded to the type of `x`."""
     return (x.float() @ dequantize(w).T).to(x.dtype)
 
 
 def quantize(
     x: Float[Tensor, "M K"], scale_2: Tensor | None = None, by_kernel: bool | None = None
 ) -> NVFP4:
-    """`quantize_reference`; by a kernel if `scale_2` is given and the GPU has e4m3 (SM 8.9 on).
+    """Compute `quantize_reference`, by a kernel if `scale_2` is given and the GPU has e4m3 (SM 8.9
+    on).
 
-    `by_kernel` overrules that: a kernel runs on the CPU if it is interpreted, for which
-    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` if
-    `x` is no matrix of floats, or its rows are not whole blocks of 16.
+    `by_kernel` overrides that: a kernel runs on the CPU if it is interpreted, which takes
+    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` if `x`
+    is no matrix of floats, or its rows are not whole blocks of 16.
     """
     if x.ndim != 2 or not x.is_floating_point() or x.shape[1] % 16:
         raise ValueError(f"x is [M, K] of floats, K % 16 == 0, got {[*x.shape]} of {x.dtype}")
@@ -110,11 +106,9 @@ def quantize(
 def matmul_w4a4(
     x: Float[Tensor, "N K"], w: NVFP4, input_scale: Tensor, by_kernel: bool | None = None
 ) -> Float[Tensor, "N M"]:
-    """`matmul_reference` of `x` quantised with `input_scale`, the fp32 scale of activations.
-
-    The kernel is for SM 10.0 and 12.0. `by_kernel` as in `quantize`. Raises `ValueError` for what
-    does not fit, and for a GPU of another kind.
-    """
+    """Compute `matmul_reference` of `x` quantised with `input_scale`, the fp32 scale of
+    activations. The kernel is for SM 10.0 and 12.0. `by_kernel` is as in `quantize`. Raises
+    `ValueError` for arguments that do not fit, and for another GPU."""
     check(x, w)
     if _capability(x)[0] not in (0, *_NATIVE):
         raise ValueError(
@@ -148,7 +142,7 @@ def _capability(x: Tensor) -> tuple[int, int]:
 
 
 def check_activations(x: Tensor) -> None:
-    """Raise `ValueError` unless `x` is what products take."""
+    """Raise `ValueError` unless `x` are activations for products."""
     if x.ndim != 2 or x.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"x is [N, K] of bf16 or fp16, got {[*x.shape]} of {x.dtype}")
     if x.shape[1] % 64:
@@ -158,7 +152,7 @@ def check_activations(x: Tensor) -> None:
 
 
 def check(x: Tensor, w: NVFP4) -> None:
-    """Raise `ValueError` unless `x` and `w` are what products take, and fit."""
+    """Raise `ValueError` unless `x` and `w` are valid for products, and fit each other."""
     check_activations(x)
     types = w.packed.dtype, w.scale.dtype, w.scale_2.dtype
     if types != (torch.uint8, torch.float8_e4m3fn, torch.float32):
@@ -190,7 +184,7 @@ def _quantize_kernel(
     at = block[:, None] * 16 + tl.arange(0, 16)[None, :]
     x = tl.load(x_ptr + at, mask=real[:, None], other=0.0).to(tl.float32)
     scale_2 = tl.load(scale_2_ptr)
-    # Division rounds to nearest here, as it does in torch: `/` may be a unit in the last place off.
+    # This division rounds to nearest, as in torch: `/` may be a unit in the last place off.
     scale = tl.div_rn(tl.max(tl.abs(x), 1), tl.zeros([BLOCKS], tl.float32) + 6.0 * scale_2)
     scale = tl.where(scale == 0, 1.0, tl.minimum(tl.maximum(scale, 0.001953125), 448.0))
     scale = scale.to(tl.float8e4nv)
@@ -208,16 +202,14 @@ def _quantize_kernel(
 
 @triton.jit
 def e4m3(byte):
-    """The fp16 numbers of e4m3 without sign, in int32: exponents have biases of 7 and of 15.
-
-    For GPUs before SM 8.9, which have no such type.
-    """
+    """Return the fp16 numbers of e4m3 without sign, in int32: exponents have biases of 7 and of 15.
+    For GPUs before SM 8.9, which have no such type."""
     return ((byte & 0x7F) << 7).to(tl.uint16).to(tl.float16, bitcast=True) * 256.0
 
 
 @triton.jit
 def scales(words, ROWS: tl.constexpr, GROUP: tl.constexpr):
-    """e4m3 [ROWS, 4 * GROUP] of int32 [ROWS, GROUP]: as bytes, they would be loaded one by one."""
+    """Return e4m3 [ROWS, 4 * GROUP] of int32 [ROWS, GROUP]: bytes would be loaded one by one."""
     byte = (words[:, :, None] >> (tl.arange(0, 4)[None, None, :] * 8)) & 0xFF
     byte = tl.reshape(byte, [ROWS, 4 * GROUP]).to(tl.uint8)
     return byte.to(tl.float8e4nv, bitcast=True)

@@ -1,10 +1,10 @@
-"""Compile kernels for GPUs that need not be there; Triton brings its own ptxas.
+"""Compilation of kernels for GPUs that need not be present; Triton brings its own ptxas.
 
-A kernel imported under TRITON_INTERPRET can only be interpreted, so this is a process of its own:
-`findings` starts it. A case is a kernel, as in `file.function`, a signature and an SM's number. A
-signature is that of `triton.tools.compile`: a type for each parameter, with ":16" behind it if the
-pointer or number is a multiple of 16, a value for each constexpr, None for a pointer that may be
-left out; then options (num_warps=8).
+A kernel imported under TRITON_INTERPRET can only be interpreted, so `findings` starts a process of
+its own. A case is a kernel, as in `file.function`, a signature and an SM's number. A signature is
+that of `triton.tools.compile`: a type for each parameter, with ":16" after it if the pointer or
+number is a multiple of 16, a value for each constexpr, None for a pointer that is left out; then
+options (num_warps=8).
 """
 
 import ast
@@ -31,7 +31,8 @@ OfflineCase = tuple[str, str, int]
 
 
 def findings(cases: Sequence[OfflineCase]) -> list[dict[str, Any]]:
-    """What `compile_kernel` says of each case; or its `error`, in words. All cores take part."""
+    """Return the result of `compile_kernel` for each case, or its `error` as text. All cores take
+    part."""
     count = os.cpu_count() or 1
     with ThreadPoolExecutor(count) as pool:
         parts = [*pool.map(_in_a_process, (cases[i::count] for i in range(count)))]
@@ -39,7 +40,7 @@ def findings(cases: Sequence[OfflineCase]) -> list[dict[str, Any]]:
 
 
 def _in_a_process(cases: Sequence[OfflineCase]) -> list[dict[str, Any]]:
-    """By a process of its own."""
+    """Run cases in a process of its own."""
     output = subprocess.run(
         [sys.executable, "-m", __name__],
         env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
@@ -53,7 +54,8 @@ def _in_a_process(cases: Sequence[OfflineCase]) -> list[dict[str, Any]]:
 
 def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
     """Return the PTX target, bytes of shared memory, registers, spilled bytes, matrix instructions,
-    and how many instructions the longest innermost loop has, or a kernel without any (`loop`)."""
+    and the number of instructions in the longest innermost loop, or in a kernel without loops
+    (`loop`)."""
     file, function = name.split(".")
     kernel = getattr(importlib.import_module(f"dlm.kernels.{file}"), function)
     words = signature.split()
@@ -88,14 +90,11 @@ def compile_kernel(name: str, signature: str, sm: int) -> dict[str, Any]:
 
 
 def longest_loop(assembly: str) -> int:
-    """Return how many instructions the longest innermost loop of a kernel's SASS has; of a kernel
-    without loops, how many there are up to its end.
-
-    A loop is what lies between a label and a branch back to it. It is an innermost one if no other
-    lies in it, but for those that wait.
-    """
+    """Return the number of instructions in the longest innermost loop of a kernel's SASS; without
+    loops, up to its end. A loop is the code between a label and a branch back to it. It is
+    innermost if it contains no other loop, except those that wait."""
     labels: dict[str, int] = {}
-    loops: list[tuple[int, int]] = []  # the first instruction, and the one behind the last
+    loops: list[tuple[int, int]] = []  # first instruction, and the one after the last
     count = last = 0
     for line in assembly.splitlines():
         if label := re.match(r"\s*(\.L_x_\d+):", line):
@@ -115,13 +114,14 @@ def longest_loop(assembly: str) -> int:
 
 
 def _resources(cubin: str) -> dict[str, int]:
-    """Return what ptxas counted of a cubin's one kernel: REG, STACK, LOCAL and more."""
+    """Return the resources of a cubin's one kernel that ptxas counted: REG, STACK, LOCAL and
+    more."""
     text = _tool("cuobjdump", "--dump-resource-usage", cubin)
     return {key: int(value) for key, value in re.findall(r"\b([A-Z]+):(\d+)", text)}
 
 
 def _tool(name: str, *arguments: str) -> str:
-    """Run one of the tools that Triton brings; return what it printed."""
+    """Run a tool that Triton brings, and return its output."""
     command = [str(_TOOLS / name), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -129,7 +129,7 @@ def _tool(name: str, *arguments: str) -> str:
 def _finding(case: OfflineCase) -> dict[str, Any]:
     try:
         return compile_kernel(*case)
-    except Exception as error:  # one kernel's failure must not hide the others' findings
+    except Exception as error:  # one kernel's failure must not hide other results
         return {"error": f"{type(error).__name__}: {error}"}
 
 

@@ -1,13 +1,13 @@
-"""A cache in pages: where the tokens of a pass are stored, and how they get there.
+"""Paged cache: the places of a pass's tokens, and the copies to them.
 
-All requests share one pool of pages of `p` tokens, and a table says which pages are whose. Pages
-are of the activations' type or e4m3, whose numbers times a scale are the keys or values; what is
-stored as e4m3 saturates at 448. Who may use which page is not known here.
+All requests share one pool of pages of `p` tokens, and a table maps requests to pages. Pages are of
+the activations' type or e4m3; their numbers times a scale are the keys or values. Numbers stored as
+e4m3 saturate at 448. This module does not know which request may use which page.
 
-fp8 is written as the bytes that it is, and on GPUs before SM 8.9 read so: Triton has no such type
-there.
+fp8 is written as bytes, and also read as bytes on GPUs before SM 8.9, where Triton has no such
+type.
 
-Copies from the host to a device: one for all of some tensors, which nobody waits for.
+`sent` copies several tensors from the host to a device in one copy, without waiting.
 """
 
 from collections.abc import Iterable
@@ -24,27 +24,27 @@ _LARGEST = torch.finfo(_E4M3).max
 
 
 class Segment(NamedTuple):
-    """Adjacent tokens of one request in a pass: some to be cached, or a canvas being denoised."""
+    """Adjacent tokens of one request in a pass: some to be cached, or a canvas."""
 
-    row: int  # of its first token in the packed axis
+    row: int  # index of its first token in the packed axis
     tokens: int
-    position: int  # of its first token in the request; a canvas's is the number of cached tokens
-    causal: bool  # cached, and each token sees those up to itself; or a canvas
-    page: int  # of the request, which its row of the table begins with
+    position: int  # position of its first token; for a canvas the number of cached tokens
+    causal: bool  # true: to be cached, each token sees those up to itself; false: a canvas
+    page: int  # of the request, with which its row of the table begins
 
 
 class Paging(NamedTuple):
-    """Where the tokens of a pass are stored, for layers that keep the same tokens."""
+    """Places of the tokens of a pass, for layers that keep the same tokens."""
 
     segments: tuple[Segment, ...]
-    numbers: Int32[Tensor, "5 S"]  # the same on the device: a row for each of their fields
+    numbers: Int32[Tensor, "5 S"]  # the segments on the device: a row for each of their fields
     table: Int32[Tensor, "S w"]  # pages of the pool, by segment and page of the request
-    rows: Int64[Tensor, " n"]  # of all tokens to be cached, in the packed axis
-    places: Int64[Tensor, " n"]  # and where in the pool each belongs: page * p + offset
+    rows: Int64[Tensor, " n"]  # tokens to be cached, in the packed axis
+    places: Int64[Tensor, " n"]  # places of these in the pool: page * p + offset
 
 
 class Pages(NamedTuple):
-    """The pool of one layer. What is stored, times a scale, is a key or a value."""
+    """Pool of one layer. A stored number times a scale is a key or a value."""
 
     keys: (
         Tensor  # [pages, p, h, D] of the activations' type, or of e4m3; for kernels, also its bytes
@@ -61,10 +61,10 @@ def append_(
     paging: Paging,
     by_kernel: bool | None = None,
 ) -> None:
-    """Store the keys and values of `paging.rows`, over their scales, rounded to nearest even.
+    """Store the keys and values of `paging.rows`, divided by their scales, rounded to nearest even.
 
-    `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
-    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
+    `by_kernel` overrides the device: a kernel runs on the CPU if it is interpreted, which takes
+    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
     shapes and types that do not fit.
     """
     check_pages(pages, k, v)
@@ -74,14 +74,14 @@ def append_(
     for pool, scale, x in ((pages.keys, pages.k_scale, k), (pages.values, pages.v_scale, v)):
         stored = x[paging.rows].float() / scale
         if pool.dtype == _E4M3:
-            stored = stored.clamp(-_LARGEST, _LARGEST)  # which not every version of torch does
+            stored = stored.clamp(-_LARGEST, _LARGEST)  # not every version of torch saturates
         pool.flatten(0, 1).view(torch.uint8)[paging.places] = stored.to(pool.dtype).view(
             torch.uint8
         )
 
 
 def check_pages(pages: Pages, k: Tensor, v: Tensor) -> None:
-    """Raises `ValueError` unless pages, and new keys and values, fit each other."""
+    """Raise `ValueError` unless pages, and new keys and values, fit each other."""
     if k.ndim != 3 or k.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"k is [N, h, D] of fp32, bf16 or fp16, got {[*k.shape]} of {k.dtype}")
     if v.shape != k.shape or v.dtype != k.dtype:
@@ -134,7 +134,7 @@ def _(*_: Any) -> None:
 
 @triton.jit
 def e4m3_bytes(x):
-    """fp32 as e4m3: to nearest even, saturating; a NaN stays one."""
+    """Return fp32 as e4m3: to nearest even, saturating; a NaN stays NaN."""
     size = tl.minimum(tl.abs(tl.where(x == x, x, 0.0)), 448.0)
     bits = size.to(tl.uint32, bitcast=True)
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
@@ -146,11 +146,11 @@ def e4m3_bytes(x):
 
 @triton.jit
 def decoded(x, dtype: tl.constexpr):
-    """Numbers of a page, in `dtype`: as they are, or of e4m3, or of its bytes. Exact, but that the
-    bytes of a NaN become 480."""
+    """Return numbers of a page in `dtype`; they may be stored as e4m3 or its bytes. This is exact,
+    except that the bytes of a NaN become 480."""
     if x.dtype == tl.uint8:
         bits = ((x & 0x7F).to(tl.uint16) << 7) | ((x & 0x80).to(tl.uint16) << 8)
-        y = (bits.to(tl.float16, bitcast=True) * 256.0).to(dtype)  # the exponent's bias is 8 less
+        y = (bits.to(tl.float16, bitcast=True) * 256.0).to(dtype)  # the bias is 8 less
     else:
         y = x.to(dtype)
     return y
@@ -190,22 +190,19 @@ def _append_row(
     tl.store(pages_ptr + place * SIZE + index, stored, mask=index < SIZE)
 
 
-_ALIGNED = 16  # bytes: kernels are compiled anew for tensors that begin elsewhere
+_ALIGNED = 16  # bytes: kernels are compiled again for tensors with another alignment
 
 
 def sent(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
-    """Return tensors of the host on `device`, where they are parts of one piece of memory.
-
-    To a GPU it is copied from pinned memory: the host would otherwise wait for all that the device
-    has to do.
-    """
+    """Return copies of host tensors on `device`, as parts of one allocation. They are copied to a
+    GPU from pinned memory: the host would otherwise wait for all earlier work of the device."""
     tensors = list(tensors)
     sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors]
-    pinned = device.type == "cuda" and torch.cuda.is_available()  # not while a pass is traced
+    pinned = device.type == "cuda" and torch.cuda.is_available()  # false while a pass is traced
     joined = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu", pin_memory=pinned)
     memory, begin = joined.numpy(), 0
     for tensor, size in zip(tensors, sizes, strict=True):
-        if tensor.numel():  # of an empty one from numpy, strides may be 0
+        if tensor.numel():  # an empty one from numpy may have strides of 0
             flat = tensor.contiguous().flatten().view(torch.uint8)
             memory[begin : begin + tensor.nbytes] = flat.numpy()
         begin += size

@@ -1,7 +1,7 @@
-"""Queries, keys and values between projections and attention: norms and rotation in one launch.
+"""Norms and rotation of queries, keys and values before attention, in one launch.
 
-A program takes one row's `HEADS` heads of queries, of keys or of values. Numbers are fp32 inside
-and rounded to the type of `q` wherever plain torch stores a tensor.
+A program takes `HEADS` heads of queries, keys or values of one row. Numbers are fp32 inside, and
+rounded to the type of `q` wherever plain torch stores a tensor.
 
 Shapes: `N` rows, `Hq` heads of queries, `h` of keys and of values, of `D` numbers each, `D` even.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dlm.kernels.norms import contiguous_like, normed, rounded
 
-HEADS = 4  # of a program; one a warp
+HEADS = 4  # per program, one per warp
 
 HeadTensors = tuple[Float[Tensor, "N Hq D"], Float[Tensor, "N h D"], Float[Tensor, "N h D"]]
 
@@ -31,7 +31,7 @@ def norm_and_rotate_reference(
     sin: Float32[Tensor, "N 1 D"],
     eps: float,
 ) -> HeadTensors:
-    """Definition of `norm_and_rotate` in plain torch."""
+    """Define `norm_and_rotate` in plain torch."""
     q, k = normed(q, q_gain, eps), normed(k, k_gain, eps)
     return rotated(q, cos, sin), rotated(k, cos, sin), normed(v, None, eps)
 
@@ -47,12 +47,12 @@ def norm_and_rotate(
     eps: float,
     by_kernel: bool | None = None,
 ) -> HeadTensors:
-    """Norm each head of `q`, `k` and `v`; turn those of `q` and `k` by their row's angles.
+    """Norm each head of `q`, `k` and `v`; rotate those of `q` and `k` by their row's angles.
 
-    `x * cos + cat(-right, left) * sin`, where left and right are the halves of a head. `v` may be
-    `k` itself. A row's heads are adjacent, rows may lie apart; results are contiguous. `by_kernel`
-    overrules the device: a kernel runs on the CPU if it is interpreted, for which
-    `TRITON_INTERPRET=1` is in the environment before this file is imported. Raises `ValueError` for
+    Rotation is `x * cos + cat(-right, left) * sin`, with the halves left and right of a head. `v`
+    may be `k` itself. A row's heads are adjacent, rows may have gaps; results are contiguous.
+    `by_kernel` overrides the device: a kernel runs on the CPU if it is interpreted, which takes
+    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
     shapes, types and devices that do not fit.
     """
     _check(q, k, v, q_gain, k_gain, cos, sin)
@@ -64,7 +64,7 @@ def norm_and_rotate(
 def rotated(
     x: Float[Tensor, "*N H D"], cos: Float32[Tensor, "*N 1 D"], sin: Float32[Tensor, "*N 1 D"]
 ) -> Float[Tensor, "*N H D"]:
-    """Turn heads by the angles of their rows, in the type of `x`."""
+    """Rotate heads by the angles of their rows, in the type of `x`."""
     left, right = x.chunk(2, dim=-1)
     return x * cos.type_as(x) + torch.cat((-right, left), dim=-1) * sin.type_as(x)
 
@@ -185,11 +185,11 @@ def _heads(
     D: tl.constexpr,
     HALF: tl.constexpr,
     HEADS: tl.constexpr,
-    TURNED: tl.constexpr,  # and with a gain; or normed alone
+    TURNED: tl.constexpr,  # whether they are also rotated and have a gain
 ):
     dtype = y_ptr.dtype.element_ty
     head = part * HEADS + tl.arange(0, HEADS)[:, None]
-    # All is loaded as [HEADS, HALF], gains and angles too: each thread has what it multiplies.
+    # Everything is loaded as [HEADS, HALF], also gains and angles, so threads need no exchange.
     i = tl.broadcast_to(tl.arange(0, HALF)[None, :], [HEADS, HALF])
     inside = i < D // 2
     at, there = head * D + i, inside & (head < COUNT)

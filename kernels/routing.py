@@ -1,9 +1,9 @@
 """Routing of tokens to experts: the choice in one launch, the sort of choices in another.
 
-The first turns a router's logits into the `k` best experts of each token and their weights, one
-program a token. The second sorts all choices by expert, one program an expert: it counts the
-choices of smaller experts, which is where its own begin, and walks over all choices again, in
-order, to write its own. That reads S numbers twice for each expert, from the L2 cache.
+The first turns a router's logits into the `k` best experts of each token and their weights, with
+one program per token. The second sorts all choices by expert, with one program per expert: it
+counts the choices of smaller experts, which is where its own begin, then goes over all choices
+again, in order, to write its own. That reads S numbers twice for each expert, from the L2 cache.
 
 Shapes: `N` tokens, `E` experts, `k` choices each; `S` = N k slots, slot s is choice s % k of token
 s // k.
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from dlm.kernels.moe import Route, route
 
-BLOCK = 2048  # slots that a program of the sort reads at a time; 8 a thread
+BLOCK = 2048  # slots that a program of the sort reads at a time; 8 per thread
 
 
 class ExpertChoice(NamedTuple):
-    """The experts of each token, the best first."""
+    """Experts of each token, the best first."""
 
     weight: Float32[Tensor, "N k"]
     expert: Int64[Tensor, "N k"]
@@ -32,9 +32,9 @@ class ExpertChoice(NamedTuple):
 def choose_reference(
     logits: Float[Tensor, "N E"], scale: Float[Tensor, " E"], k: int
 ) -> ExpertChoice:
-    """Definition of `choose` in plain torch."""
+    """Define `choose` in plain torch."""
     p = logits.softmax(dim=-1, dtype=torch.float32)
-    # A stable sort: of equal logits, the lower expert comes first.
+    # A stable sort: with equal logits, the lower expert comes first.
     expert = logits.sort(dim=-1, descending=True, stable=True).indices[:, :k]
     weight = p.gather(-1, expert)
     return ExpertChoice(weight / weight.sum(dim=-1, keepdim=True) * scale.float()[expert], expert)
@@ -46,11 +46,11 @@ def choose(
     k: int,
     by_kernel: bool | None = None,
 ) -> ExpertChoice:
-    """Choose the `k` experts of each token whose logits are highest; of equal ones, the lower.
+    """Choose the `k` experts of each token with the highest logits; of equal ones, the lower.
 
     Weights are softmax over all experts in fp32, renormalised over the chosen, times each expert's
-    `scale`. A NaN counts as the highest logit. `by_kernel` overrules the device: a kernel runs on
-    the CPU if it is interpreted, for which `TRITON_INTERPRET=1` is in the environment before this
+    `scale`. A NaN counts as the highest logit. `by_kernel` overrides the device: a kernel runs on
+    the CPU if it is interpreted, which takes `TRITON_INTERPRET=1` in the environment before this
     file is imported. Raises `ValueError` for shapes, types and devices that do not fit.
     """
     if logits.ndim != 2 or logits.dtype not in (torch.bfloat16, torch.float16):
@@ -71,11 +71,9 @@ def choose(
 
 
 def sort_slots(expert: Int64[Tensor, "N k"], experts: int, by_kernel: bool | None = None) -> Route:
-    """Sort slots by expert: the same, number for number, as `moe.route`.
-
-    Experts are 0 to `experts` - 1, which is not checked. `by_kernel` is as in `choose`. Raises
-    `ValueError` for another shape or type.
-    """
+    """Sort slots by expert, with exactly the result of `moe.route`. Experts are 0 to `experts` - 1,
+    which is not checked. `by_kernel` is as in `choose`. Raises `ValueError` for another shape or
+    type."""
     if expert.ndim != 2 or expert.dtype != torch.int64 or experts < 1:
         raise ValueError(
             f"expert is [N, k] of int64, of 1 expert or more, got {[*expert.shape]} of "
@@ -141,14 +139,14 @@ def _choose_kernel(
     BLOCK: tl.constexpr,  # E or more
     K: tl.constexpr,  # k or more
 ):
-    """A logit's 16 bits become a number that is as large among others as the logit is. With
-    BLOCK - 1 minus its expert below them, the largest is the next choice, whoever is equal."""
+    """Choose by integers that have the order of the logits: 16 bits of a logit, then BLOCK - 1
+    minus its expert. The largest is the next choice, even among equal logits."""
     least = -2147483648
     row, e, choice = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK), tl.arange(0, K)
     x = tl.load(logits_ptr + row * E + e, mask=e < E, other=0.0)
     x = tl.where(x.to(tl.float32) == 0.0, tl.zeros_like(x), x)  # -0 is equal to 0
     bits = x.to(tl.int16, bitcast=True).to(tl.int32)
-    size = bits ^ ((bits >> 15) & 0x7FFF)  # of negative ones, the larger the bits the smaller
+    size = bits ^ ((bits >> 15) & 0x7FFF)  # negative numbers with larger bits are smaller
     size = tl.where(x.to(tl.float32) != x.to(tl.float32), 0x7FFF, size)
     left = tl.where(e < E, size * 65536 + (65535 - e), least)
     found = tl.full([K], least, tl.int32)

@@ -1,13 +1,13 @@
-"""Every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
+"""List of every kernel in every configuration that a launcher uses, for `offline.py` to compile."""
 
 from dlm.kernels import attention, moe, norms, rotary, routing, tiles, vocab
 from dlm.kernels.nvfp4 import W4A4_TILES
 from dlm.kernels.offline import OfflineCase
 from dlm.kernels.w4a16 import W4A16_TILES
 
-SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes a block may use, by SM
+SHARED = {80: 166_912, 90: 232_448, 100: 232_448, 120: 101_376}  # bytes that a block may use, by SM
 # Bytes of registers that a kernel may spill, by name and SM. An H100 was fastest with tiles of
-# attention that keep a whole row of 256 values of 128 queries, which no other tile has room for.
+# attention that hold a whole row of 256 values of 128 queries; no other tile has room for that.
 SPILLS = {("attention._attention_kernel", sm): 1024 for sm in (90, 100)}
 TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a", 120: "sm_120a"}
 
@@ -52,31 +52,31 @@ SORT = "*i64:16 *i64:16 *i64:16 i32:16 i32:16 {} num_warps=8"
 
 
 def tile(options: dict[str, int]) -> str:
-    """A launcher's, as the end of a signature."""
+    """Return a launcher's options as the end of a signature."""
     return "{BLOCK_N} {BLOCK_M} num_warps={num_warps} num_stages={num_stages}".format(**options)
 
 
 def stack(four_bit: bool, sm: int) -> str:
-    """Return the types of weights, scales and tensor scales, as an SM takes them."""
+    """Return the types of weights, scales and tensor scales on an SM."""
     if not four_bit:
         return "*bf16:16 *bf16:16 *bf16:16"
     return f"*i16:16 {'*u8' if tiles.BY_SM[sm // 10]['WEIGHTS_FIRST'] else '*i32'}:16 *fp32:16"
 
 
 def layout(four_bit: bool, sm: int) -> str:
-    """Return SPLIT and WEIGHTS_FIRST as an SM has them."""
+    """Return SPLIT and WEIGHTS_FIRST on an SM."""
     return "{SPLIT} {WEIGHTS_FIRST}".format(**tiles.layout(sm // 10, four_bit))
 
 
 def read(signature: str) -> tuple[list[str], int]:
-    """Return a signature's types and constants, and how many warps a program has."""
+    """Return a signature's types and constants, and a program's number of warps."""
     values = [word for word in signature.split() if "=" not in word]
     return values, int(signature.partition("num_warps=")[2].split()[0])
 
 
 def numbers_a_lane(name: str, signature: str) -> float | None:
-    """Return how many weights of four bits a lane decodes, or how many logits it reads, in an
-    iteration of a kernel's loop; None for kernels of which it does not tell much."""
+    """Return the number of four-bit weights decoded, or of logits read, per lane in an iteration of
+    a kernel's loop; None for kernels for which this matters little."""
     values, warps = read(signature)
     if name == "vocab._chunk_kernel":
         return int(values[-1]) / (32 * warps)
@@ -86,7 +86,7 @@ def numbers_a_lane(name: str, signature: str) -> float | None:
     return matrices * 64 * int(values[-1]) / (32 * warps)
 
 
-# Signatures as offline.py reads them; GPUs, and what instruction there must be.
+# Signatures in the form of offline.py; SMs; the matrix instruction that the kernel must contain.
 KERNELS: list[tuple[str, str, dict[int, str]]] = [
     *(
         (f"vocab.{kernel}", signature.format(logits, where, cap), dict.fromkeys(sms, ""))
@@ -140,10 +140,10 @@ KERNELS: list[tuple[str, str, dict[int, str]]] = [
 ]
 for sizes, able in ((attention.TILES, (80, 120)), (attention.LARGE_TILES, (100, 90))):
     for (D, size), options in sizes.items():
-        for sm in able if D > 128 else able[-1:]:  # the wide ones are what takes all of an SM
+        for sm in able if D > 128 else able[-1:]:  # only wide ones use all of an SM
             kind = ("*u8" if sm == 80 else "*fp8e4nv") if size == 1 else "*bf16"
             both = ((1, "*bf16"), (4, "*fp32"))
-            for splits, out in both if D > 128 else both[size - 1 : size]:  # one does of small ones
+            for splits, out in both if D > 128 else both[size - 1 : size]:  # one is enough
                 shape = f"{8 if D == 512 else 2} {D}"
                 signature = ATTENTION.format(kind, out, shape, options, splits)
                 needed = {sm: "mma" if D > 128 or sm in (80, 120) else ""}
@@ -153,7 +153,7 @@ KERNELS += [
     ("paging._append_kernel", APPEND.format("*bf16", "*u8"), dict.fromkeys(SHARED, "")),
     ("paging._append_kernel", APPEND.format("*bf16", "*bf16"), {120: ""}),
 ]
-for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # the launches around a layer's products
+for x, sms in (("*bf16", SHARED), ("*fp16", [90])):  # launches around a layer's products
     everywhere = dict.fromkeys(sms, "")
     warps = norms.options(2816)["num_warps"]
     KERNELS += [

@@ -1,27 +1,26 @@
-"""NVFP4 stacks in the order in which tensor cores take them, and how kernels decode them.
+"""NVFP4 stacks in the order for tensor cores, and products with them.
 
-A checkpoint has rows. A product that reads them takes 32 bytes of each of 64 rows at a time, from
-as many places, and then moves numbers between lanes. In tiles, what a product reads at a time is
-adjacent, and each lane of a warp finds the codes and the one scale of its own numbers, so that
-nothing passes through shared memory but what was copied there.
+A checkpoint has rows. A product that reads rows takes 32 bytes of each of 64 rows at a time, from
+as many places, and then moves numbers between lanes. In tiles, the numbers that a product reads at
+a time are adjacent, and each lane of a warp reads the codes and the one scale of its own numbers,
+so that shared memory holds only copied tiles.
 
 A tile is 64 rows of a group of 64 columns. Column c = 16 b + 4 p + 2 i + l of a group is code p of
-word e = 8 i + 2 b + l of its row: a lane holds words 2 b, 2 b + 1, 2 b + 8 and 2 b + 9, which are
-all of block b. Activations are ordered alike, column c at 16 p + e (`ordered`): where the columns
-of a group are is the same to a product, as long as both have them in one order.
+word e = 8 i + 2 b + l of its row: a lane holds words 2 b, 2 b + 1, 2 b + 8 and 2 b + 9, all of
+block b. Activations are ordered alike, column c at 16 p + e (`ordered`): the order of a group's
+columns does not matter to a product, as long as both operands have the same.
 
-A word of 16 bits holds four codes, whose bits are where a shift and a mask make bf16 numbers of
-them. The sign and the three others of a code, at bit 15 and at bits 8 to 6 of a bf16, are its
-number times 2^-126, subnormal ones included; a scale is given times 2^117, so that both stay in the
-range of a bf16. What is decoded is therefore 2^-9 times the number; it is exact.
+A word of 16 bits holds four codes, with bits where a shift and a mask turn them into bf16 numbers.
+The sign and the three other bits of a code, at bit 15 and at bits 8 to 6 of a bf16, are its number
+times 2^-126, including subnormal ones; a scale is multiplied by 2^117, so that both stay in the
+range of a bf16. A decoded number is therefore 2^-9 times the true one, exactly.
+
+Products of a block of weights with activations are the parts of the kernels for matrices and
+experts. Weights are floats, or NVFP4 in tiles that is decoded in registers. A loop goes over groups
+of 64 columns: `weights` and `activations` point to the first, `added` adds the product of one. The
+layout of a product depends on the GPU (`BY_SM`).
 
 Shapes: stacks `[E, R, C]`, R and C multiples of 64, of G = C / 64 groups.
-
-Products of a block of weights with activations, of which kernels for matrices and experts are
-made. Weights are floats, or NVFP4 in tiles (`tiles.py`) and decoded in registers.
-
-A loop goes over groups of 64 columns: `weights` and `activations` point to the first, `added` adds
-the product of one. How a product is laid out depends on the GPU (`BY_SM`).
 """
 
 from collections.abc import Sequence
@@ -38,25 +37,23 @@ from triton import knobs
 from dlm.kernels.nvfp4 import NVFP4, e4m3
 
 UNIT = 2.0**-9
-"""Factor of the numbers that kernels decode: results are divided by it."""
+"""Factor of the decoded numbers: results are divided by it."""
 
-# Where the bits of codes 0 to 3 of a word are: sign first, then the three of e2m1 from the highest.
+# Places of the bits of codes 0 to 3 of a word: sign first, then the three of e2m1 from the highest.
 _BITS = ((15, 8, 7, 6), (12, 5, 4, 3), (9, 2, 1, 0), (14, 13, 11, 10))
 
 
 class Tiles(NamedTuple):
-    """A stack [E, R, C] of NVFP4 in tiles."""
+    """Stack [E, R, C] of NVFP4 in tiles."""
 
     words: Int16[Tensor, "E R/64 G 64 16"]
-    scale: UInt8[Tensor, "E R/64 G 64 4"]  # bytes of e4m3: of each row, one for each block
+    scale: UInt8[Tensor, "E R/64 G 64 4"]  # bytes of e4m3: one for each block of each row
     scale_2: Float32[Tensor, "E parts"]
 
 
 def tiled(stack: NVFP4) -> Tiles:
     """Return a stack `[E, R, C]` in tiles. Raises `ValueError` if R or C is no multiple of 64.
-
-    An expert at a time: what it takes on the way is of one expert, not of a stack.
-    """
+    Experts are converted one at a time, to save memory."""
     E, R, C = *stack.packed.shape[:2], 2 * stack.packed.shape[2]
     if R % 64 or C % 64:
         raise ValueError(f"tiles are 64 rows of 64 columns, got experts of {R} x {C}")
@@ -73,15 +70,15 @@ def tiled(stack: NVFP4) -> Tiles:
 
 
 def tiled_matrix(w: NVFP4) -> Tiles:
-    """Return a matrix `[R, C]` as a stack of one in tiles, with rows of zeros up to a multiple of
-    64. Raises `ValueError` if C is no multiple of 64."""
+    """Return a matrix `[R, C]` as a stack of one in tiles, with zero rows up to a multiple of 64.
+    Raises `ValueError` if C is no multiple of 64."""
     missing = (0, 0, 0, -len(w.packed) % 64)
     packed, scale = F.pad(w.packed, missing), F.pad(w.scale.view(torch.uint8), missing)
     return tiled(NVFP4(packed[None], scale.view(torch.float8_e4m3fn)[None], w.scale_2.view(1, 1)))
 
 
 def untiled(tiles: Tiles) -> NVFP4:
-    """Return the stack that `tiled` was given."""
+    """Invert `tiled`."""
     words, scale, scale_2 = tiles
     E, r, G = words.shape[:3]
     codes = torch.stack([_code(words, p) for p in range(4)], -1)  # [..., 64, 16 words, 4]
@@ -96,7 +93,7 @@ def untiled(tiles: Tiles) -> NVFP4:
 
 
 def ordered(x: Float[Tensor, "N C"]) -> Float[Tensor, "N C"]:
-    """Order columns as those of tiles are. One copy."""
+    """Return a copy with columns in the order of tiles."""
     return x.unflatten(1, (-1, 4, 4, 2, 2)).permute(0, 1, 3, 4, 2, 5).reshape(x.shape)
 
 
@@ -117,14 +114,14 @@ def _code(words: Int16[Tensor, "*words"], p: int) -> UInt8[Tensor, "*words"]:
 
 @triton.jit
 def column(place):
-    """Return which columns of their groups are at some places of ordered ones."""
+    """Return the columns of a group that are at some places of ordered ones."""
     p, e = place % 64 // 16, place % 16
     return place // 64 * 64 + e % 8 // 2 * 16 + p * 4 + e // 8 * 2 + e % 2
 
 
 @triton.jit
 def place(column):
-    """Return where columns are in ordered ones."""
+    """Return the places of columns in ordered ones."""
     b, p, i = column % 64 // 16, column % 16 // 4, column % 4 // 2
     return column // 64 * 64 + p * 16 + i * 8 + b * 2 + column % 2
 
@@ -150,10 +147,8 @@ _TIMES = tl.constexpr("{ .reg .b32 n; mov.b32 n, 0x80008000; fma.rn.bf16x2 $0, $
 
 @triton.jit
 def codes(words, ASSEMBLY: tl.constexpr):
-    """Return four bf16 `[M, 16]` of int16 `[M, 16]`: codes 0 to 3, times 2^-126.
-
-    With `ASSEMBLY` two words at a time. The interpreter has none; both are equal bit for bit.
-    """
+    """Return four bf16 `[M, 16]` of int16 `[M, 16]`: codes 0 to 3, times 2^-126. `ASSEMBLY` does
+    two words at a time. The interpreter cannot; both are equal bit for bit."""
     if ASSEMBLY:
         a, b, c, d = tl.inline_asm_elementwise(
             _CODES,  # pyright: ignore[reportArgumentType]
@@ -175,7 +170,7 @@ def codes(words, ASSEMBLY: tl.constexpr):
 
 @triton.jit
 def times(a, b, ASSEMBLY: tl.constexpr):
-    """Return the product of two bf16, two at a time with `ASSEMBLY`."""
+    """Return the product of two bf16 tensors, two numbers at a time with `ASSEMBLY`."""
     if ASSEMBLY:
         y = tl.inline_asm_elementwise(
             _TIMES,  # pyright: ignore[reportArgumentType]
@@ -192,10 +187,8 @@ def times(a, b, ASSEMBLY: tl.constexpr):
 
 @triton.jit
 def decoded_words(words, scale, M: tl.constexpr, ASSEMBLY: tl.constexpr):
-    """Return codes 0 to 3 of each word, bf16 `[M, 16]` each, times `UNIT`.
-
-    `words` is int16 `[M, 16]`, `scale` the bytes of e4m3 `[M, 4]` of the blocks of each row.
-    """
+    """Return codes 0 to 3 of each word, bf16 `[M, 16]` each, times `UNIT`. `words` is int16 `[M,
+    16]`; `scale` `[M, 4]` has the bytes of e4m3 of the blocks of each row."""
     s = (e4m3(scale.to(tl.int32)).to(tl.float32) * 1.661534994731145e35).to(tl.bfloat16)  # 2^117
     s = tl.reshape(tl.broadcast_to(s[:, None, :, None], [M, 2, 4, 2]), [M, 16])
     a, b, c, d = codes(words, ASSEMBLY)
@@ -209,15 +202,15 @@ def decoded_words(words, scale, M: tl.constexpr, ASSEMBLY: tl.constexpr):
 
 @triton.jit
 def joined(a, b, c, d, M: tl.constexpr):
-    """Return `[M, 64]`, all that `a` has and then what `b`, `c` and `d` have, of `[M, 16]` each."""
+    """Return `[M, 64]`: the columns of `a`, then those of `b`, `c` and `d`, `[M, 16]` each."""
     x = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [M, 16, 4])
     return tl.reshape(tl.trans(x, 0, 2, 1), [M, 64])
 
 
-# By the major of the SM: how a product is laid out so that what is decoded stays where it is. On
+# By major version of the SM: layout of a product, so that decoded numbers stay where they are. On
 # SM 9.0 a warp group multiplies registers by shared memory, 64 columns at a time. Before it and on
-# SM 12.0 a warp's instruction takes 16. So it does on SM 10.0 for weights as the second operand,
-# of at most `MOST_ROWS` rows of activations: all else there passes through shared memory.
+# SM 12.0 a warp's instruction takes 16, also on SM 10.0 for weights as the second operand,
+# with up to `MOST_ROWS` rows of activations: all else there goes through shared memory.
 BY_SM: dict[int, dict[str, bool]] = {
     8: {"SPLIT": True, "WEIGHTS_FIRST": True},
     9: {"SPLIT": False, "WEIGHTS_FIRST": True},
@@ -228,15 +221,13 @@ MOST_ROWS = {10: 32}
 
 
 def major(device: torch.device) -> int:
-    """Return the major number of a GPU's SM; of one that the interpreter stands for, 9."""
+    """Return the major version of a GPU's SM; 9 for the interpreter."""
     return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
 
 
 def layout(sm: int, four_bit: bool = True) -> dict[str, Any]:
-    """Return the constants of a product for a major of SMs.
-
-    Weights that are not decoded, `four_bit` false, are never split: nothing is gained by it.
-    """
+    """Return the constants of a product on a major version of SMs. Weights that are not decoded,
+    with `four_bit` false, are never split: that gains nothing."""
     chosen = BY_SM.get(sm, BY_SM[9])
     split = four_bit and chosen["SPLIT"]
     return {**chosen, "SPLIT": split, "ASSEMBLY": not knobs.runtime.interpret}
@@ -245,14 +236,15 @@ def layout(sm: int, four_bit: bool = True) -> dict[str, Any]:
 def fitting(
     tiles: Sequence[dict[str, Any]], sm: int, four_bit: bool = True
 ) -> Sequence[dict[str, Any]]:
-    """Return the tiles of BLOCK_N rows of activations that a major of SMs takes."""
+    """Return the tile sizes with BLOCK_N rows of activations that a major version of SMs
+    supports."""
     if not four_bit or sm not in MOST_ROWS:
         return tiles
     return [tile for tile in tiles if tile["BLOCK_N"] <= MOST_ROWS[sm]]
 
 
 def scales(scale: Tensor, sm: int) -> Tensor:
-    """Return the scales of tiles as `weights` takes them: bytes, or words of four."""
+    """Return the scales of tiles in the form for `weights`: bytes, or words of four."""
     return scale if layout(sm)["WEIGHTS_FIRST"] else scale.view(torch.int32)
 
 
@@ -260,8 +252,9 @@ def scales(scale: Tensor, sm: int) -> Tensor:
 def weights(w_ptr, scale_ptr, row, groups, FOUR_BIT: tl.constexpr, WEIGHTS_FIRST: tl.constexpr):
     """Return pointers to the first group of columns of some rows, and to its scales.
 
-    A row's four scales are bytes if weights come first, else one int32: Triton lays operands out by
-    the smallest type that is loaded, and the order of bytes costs a second operand moves.
+    A row's four scales are bytes if weights are the first operand, otherwise one int32: Triton
+    chooses the layout of operands by the smallest loaded type, and the order of bytes would cost a
+    second operand moves.
     """
     if FOUR_BIT:
         at = row // 64 * (groups * 64) + row % 64  # of 16 words and four scales each
@@ -278,7 +271,7 @@ def weights(w_ptr, scale_ptr, row, groups, FOUR_BIT: tl.constexpr, WEIGHTS_FIRST
 
 @triton.jit
 def activations(x_ptr, SPLIT: tl.constexpr):
-    """Load a group of 64 columns at once, four times the same, or its quarters."""
+    """Load a group of 64 columns: either whole, four times, or its quarters."""
     a = tl.load(x_ptr)
     b, c, d = a, a, a
     if SPLIT:
@@ -320,7 +313,7 @@ def added(
 
 @triton.jit
 def zeros(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WEIGHTS_FIRST: tl.constexpr):
-    """Return what `added` begins with."""
+    """Return the initial accumulator of `added`."""
     if WEIGHTS_FIRST:
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     else:

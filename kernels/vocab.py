@@ -1,16 +1,17 @@
-"""The vocabulary pass: all that a sampler asks of a step's logits, for one read of them.
+"""Vocabulary pass: all values that a sampler needs of a step's logits, with one read of them.
 
-Per row: log-sum-exp, entropy, argmax, one draw, and the tokens above a probability, with the mass
-of all others. The logits are capped, heated and masked on the way, and no second `[n, V]` tensor
-is written. Of each unit of some hundred tokens a maximum and two sums are kept: one kernel reduces
-chunks of units, another merges the units of a row. Most rows give most units next to nothing: only
-units that hold something to report are read again, and none if more hold something than fit.
+Per row these are log-sum-exp, entropy, argmax, one draw, and the tokens above a probability, with
+the mass of all others. Softcap, temperature and masks are applied during the read, and no second
+`[n, V]` tensor is written. For each unit of some hundred tokens a maximum and two sums are kept:
+one kernel reduces chunks of units, another merges the units of a row. In most rows few units have a
+notable mass: only units with tokens to report are read again, and none if there are too many of
+them.
 
-Nothing is known here of grammars, canvases or random generators: masks, temperatures and one
+This module does not know grammars, canvases or random generators: masks, temperatures and one
 number per row to draw by are arguments.
 
-Shapes: `N` rows of `V` logits, of which `n` are looked at; `M` masks of `W` words, W * 32 >= V;
-`K` candidates at most.
+Shapes: `N` rows of `V` logits, of which `n` are read; `M` masks of `W` words, W * 32 >= V; at most
+`K` candidates.
 """
 
 from contextlib import nullcontext
@@ -33,9 +34,9 @@ from dlm.kernels.vocab_rows import (
 
 _UNIT = 1 << 9  # tokens: 262,144 are 512 units, which one block merges
 _CHUNK, _CHUNK_WARPS = 1 << 12, 4  # tokens that a block reduces to units
-_MERGE_WARPS = 8  # each reads 256 tokens at once: eight a thread, which it stores without moving
+_MERGE_WARPS = 8  # each reads 256 tokens at once: eight per thread, stored without moves
 _CPU_BLOCK = 1 << 18  # logits at a time: two fp32 buffers of 1 MiB
-_GPU_BLOCK = 1 << 24  # without a kernel: of 64 MiB
+_GPU_BLOCK = 1 << 24  # without a kernel: buffers of 64 MiB
 _LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -50,7 +51,7 @@ def vocab_pass_reference(
     threshold: float = 1e-4,
     k: int = 256,
 ) -> VocabPass:
-    """What `vocab_pass` means: in fp64, with as many copies as it takes."""
+    """Define `vocab_pass` in fp64, with any number of copies."""
     logits = logits if rows is None else logits[rows]
     n, V = logits.shape
     token = torch.arange(V, device=logits.device)
@@ -95,24 +96,24 @@ def vocab_pass(
     k: int = 256,
     by_kernel: bool | None = None,
 ) -> VocabPass:
-    """`vocab_pass_reference` in fp32: two kernel launches, or plain torch for tensors on the CPU.
+    """Compute `vocab_pass_reference` in fp32: by two kernel launches, or by plain torch on the CPU.
 
     A logit l counts as x = softcap * tanh(l / softcap) * inverse_temperature, or without a softcap
-    as l * inverse_temperature. Both keep the order, so the argmax is that of the logits, even where
+    as l * inverse_temperature. Both keep the order, so the argmax is that of the logits, even if
     two of them round to one x. A token is allowed if its logit is not -inf and `masks` allows it.
-    `inverse_temperature` is above 0 and finite. With `rows`, those rows of `logits` are looked at,
-    and everything else has a number for each of them.
+    `inverse_temperature` is above 0 and finite. With `rows`, only those rows of `logits` are read,
+    and every other argument has an entry for each of them.
 
     `uniform`, in [0, 1), is all the randomness: the same numbers give the same draws. CPU, kernel
     and reference round their sums differently, so where the mass up to a token equals `uniform` to
     some 1e-6, they may draw neighbours. A forbidden token is never drawn.
 
-    A logit of NaN or +inf that is allowed makes lse, entropy and tail of its row NaN, and the rest
-    arbitrary. Raises `ValueError` for shapes, dtypes, devices and masks that do not fit; what is in
-    tensors on a GPU is not checked, which would take a wait for it.
+    An allowed logit of NaN or +inf makes lse, entropy and tail of its row NaN, and the rest
+    arbitrary. Raises `ValueError` for shapes, dtypes, devices and masks that do not fit; the values
+    of tensors on a GPU are not checked, since that would wait for it.
 
-    `by_kernel` overrules the device: a kernel runs on the CPU if it is interpreted, for which
-    `TRITON_INTERPRET=1` is in the environment before this file is imported.
+    `by_kernel` overrides the device: a kernel runs on the CPU if it is interpreted, which takes
+    `TRITON_INTERPRET=1` in the environment before this file is imported.
     """
     given = _Given(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
     _check(given)
@@ -123,7 +124,7 @@ def vocab_pass(
 
 
 class _Given(NamedTuple):
-    """The arguments of `vocab_pass`."""
+    """Arguments of `vocab_pass`."""
 
     logits: Tensor
     inverse_temperature: Tensor
@@ -136,7 +137,7 @@ class _Given(NamedTuple):
 
 
 def _in_blocks(given: _Given) -> VocabPass:
-    """In plain torch, a few rows at a time."""
+    """Run the pass in plain torch, a few rows at a time."""
     logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k = given
     n, V = len(inverse_temperature), logits.shape[1]
     size = _CPU_BLOCK if logits.device.type == "cpu" else _GPU_BLOCK
@@ -181,7 +182,7 @@ def _launch(given: _Given) -> VocabPass:
 
 
 def fit(warps: int) -> int:
-    """Return how many units `warps` read at once."""
+    """Return the number of units that `warps` read at once."""
     return max(1, warps * 256 // _UNIT)
 
 
@@ -199,10 +200,11 @@ def _check(given: _Given) -> None:
 def allowed_logits(
     logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row, group,
 ):  # fmt: skip
-    """Load groups of eight tokens, in fp32: -inf where one is forbidden, or past the vocabulary.
+    """Load groups of eight tokens in fp32: -inf for tokens that are forbidden or beyond the
+    vocabulary.
 
-    Returns logits and tokens, in the shape of `group` with an 8 behind it. A group is what a thread
-    reads at once, and its mask is a byte. `rows_ptr`, or both bitmask and `masks_ptr`, may be None.
+    Returns logits and tokens, in the shape of `group` with a last axis of 8. A thread reads a group
+    at once, and its mask is a byte. `rows_ptr`, or both bitmask and `masks_ptr`, may be None.
     """
     at = tl.arange(0, 8)
     token = tl.expand_dims(group, -1) * 8 + at
@@ -223,7 +225,7 @@ def allowed_logits(
 
 @triton.jit
 def heated_logits(logit, inverse_temperature, CAP: tl.constexpr):
-    """-inf stays -inf, for which CAP has another answer."""
+    """Apply softcap and temperature to logits; -inf stays -inf, which CAP alone would not keep."""
     x = logit
     if CAP > 0:
         x = tl.where(logit == float("-inf"), logit, CAP * (2 * tl.sigmoid(logit * (2 / CAP)) - 1))
@@ -232,11 +234,9 @@ def heated_logits(logit, inverse_temperature, CAP: tl.constexpr):
 
 @triton.jit
 def _shares(logit, CAP: tl.constexpr):
-    """Compute r = 1 / (1 + e^(2 y)) of y = logit / CAP, in which tanh y is 1 - 2 r.
-
-    Four of a group share one division, as the units of a GPU that divide and take powers are what
-    this would wait for. Of the power, 2^30 is enough: four of those have a product.
-    """
+    """Compute r = 1 / (1 + e^(2 y)) of y = logit / CAP, in which tanh y is 1 - 2 r. Four of a group
+    share one division, since the GPU's units for division and powers are the bottleneck. The power
+    is limited to 2^30, so that four have a finite product."""
     power = tl.exp2(logit * (2 * _LOG2E / CAP))
     base = 1 + tl.minimum(power, 1073741824.0, propagate_nan=tl.PropagateNan.ALL)
     a, b = tl.split(tl.reshape(base, base.shape[:-1] + [4, 2]))  # noqa: RUF005
@@ -247,34 +247,34 @@ def _shares(logit, CAP: tl.constexpr):
     return tl.reshape(tl.join(two * b, two * a), base.shape)
 
 
-@triton.jit(do_not_specialize=["bitmask_stride"])  # it changes: one program for all
+@triton.jit(do_not_specialize=["bitmask_stride"])  # its value changes: compile once
 def _chunk_kernel(
     logits_ptr,  # [N, vocab] any float
     logits_stride,  # elements from row to row
     bitmask_ptr,  # [masks, words] int32, or None
     bitmask_stride,
-    rows_ptr,  # [n] int64: which row of the logits; None: the same
-    masks_ptr,  # [n] int64: which row of the bitmask, or -1; None with the bitmask
+    rows_ptr,  # [n] int64: row of the logits; None: the same
+    masks_ptr,  # [n] int64: row of the bitmask, or -1; None with the bitmask
     inverse_ptr,  # [n] fp32: 1 / temperature
     parts_ptr,  # [3, n, units] fp32: top logit, sum of e = exp(x - x_top), sum of e * (x - x_top)
     vocab,
     units,
     CAP: tl.constexpr,
-    UNIT: tl.constexpr,  # a multiple of 256, which a warp reads at once: it needs no other
+    UNIT: tl.constexpr,  # a multiple of 256, so that a warp reads whole units
     CHUNK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     unit = tl.program_id(1) * (CHUNK // UNIT) + tl.arange(0, CHUNK // UNIT)
     group = (tl.arange(0, UNIT // 256) * 32)[:, None, None] + tl.arange(0, 32)[None, None, :]
     group += (unit * (UNIT // 8))[None, :, None]
-    inverse = tl.load(inverse_ptr + row)  # long before it is needed
+    inverse = tl.load(inverse_ptr + row)  # loaded long before its use
     logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
         group,
     )  # fmt: skip
     top = tl.max(tl.max(tl.max(logit, 3), 0), 1)
     some = tl.where(top == float("-inf"), 0.0, top)
-    if CAP > 0:  # exponents to the base 2
+    if CAP > 0:  # exponents to base 2
         heat = inverse * (2 * CAP * _LOG2E)
         power = tl.exp2(some * (2 * _LOG2E / CAP))
         lowest = heat / (1 + tl.minimum(power, 1073741824.0))
@@ -288,17 +288,17 @@ def _chunk_kernel(
     sums = tl.sum(tl.sum(tl.sum(e, 3), 0), 1)
     sums_x = tl.sum(tl.sum(tl.sum(e * x, 3), 0), 1) * (1 / _LOG2E)
     of = (tl.arange(0, 2)[:, None] + 2 * tl.arange(0, 2)[None, :])[None, :, :]
-    values = tl.join(tl.join(top, sums), tl.join(sums_x, sums_x))  # one store waits less than three
+    values = tl.join(tl.join(top, sums), tl.join(sums_x, sums_x))  # one store is faster than three
     at = row * units + unit[:, None, None] + of * (tl.num_programs(0).to(tl.int64) * units)
     tl.store(parts_ptr + at, values, mask=(unit < units)[:, None, None] & (of < 3))
 
 
 @triton.jit
 def _first_beyond(aim, e, token, vocab):
-    """Find the first token up to which there is more mass than `aim`, in groups that have some."""
+    """Find the first token up to which there is more mass than `aim`, in groups with any mass."""
     by_group = tl.sum(e, 1)
     so_far = (tl.cumsum(by_group, 0) - by_group)[:, None] + tl.cumsum(e, 1)
-    passed = (so_far > aim) & (e > 0)  # a sum of other terms may exceed it a token early
+    passed = (so_far > aim) & (e > 0)  # sums in another order may exceed it a token early
     first = tl.min(tl.min(tl.where(passed, token, vocab), 1), 0)
     last = tl.max(tl.max(tl.where(e > 0, token, -1), 1), 0)
     return tl.where(first < vocab, first, last)
@@ -310,10 +310,8 @@ def _listed(
     units_ptr, to_read, inverse, shift, total, threshold, ids_ptr, listed_ptr, k,
     CAP: tl.constexpr, UNIT: tl.constexpr, FIT: tl.constexpr,
 ):  # fmt: skip
-    """List the tokens above the threshold of `to_read` units, until they are more than k.
-
-    Returns how many there are, and the probability of the others.
-    """
+    """List the tokens above the threshold in `to_read` units, until there are more than k. Returns
+    their number, and the probability of the others."""
     start = logits_ptr
     if rows_ptr is not None:
         start += tl.load(rows_ptr + row) * logits_stride
@@ -337,7 +335,7 @@ def _listed(
         bits = tl.sum(above.to(tl.int32) << tl.arange(0, 8), 1)
         counts = tl.sum(above.to(tl.int32), 1)
         place = count + tl.cumsum(counts, 0) - counts
-        for i in tl.static_range(8):  # few are above: to load them again is less than to move all
+        for i in tl.static_range(8):  # few are above: loading them again is faster than moving all
             one = (bits >> i & 1) != 0
             fits = one & (place < k)
             token = group * 8 + i
@@ -365,7 +363,7 @@ def _merge_kernel(
     ints_ptr,  # [3, n] int64: argmax, draw, count
     ids_ptr,  # [n, k] int32
     listed_ptr,  # [n, k] fp32
-    to_read_ptr,  # [n, k] int32, for this kernel alone: units that hold something to list
+    to_read_ptr,  # [n, k] int32, scratch: units with tokens to list
     n,
     vocab,
     threshold,
@@ -374,7 +372,7 @@ def _merge_kernel(
     CAP: tl.constexpr,
     UNIT: tl.constexpr,
     UNITS: tl.constexpr,
-    FIT: tl.constexpr,  # units that are read at once
+    FIT: tl.constexpr,  # units read at once
 ):
     row = tl.program_id(0).to(tl.int64)
     part = tl.num_programs(0).to(tl.int64) * units
@@ -397,7 +395,7 @@ def _merge_kernel(
 
     highest = tl.min(tl.where(tops == top, index, UNITS - 1), 0)
     aim = uniform * total
-    some = mass > 1e-30  # less might be none once its tokens are told apart
+    some = mass > 1e-30  # less might vanish when its tokens are separated
     passed = (tl.cumsum(mass, 0) > aim) & some
     first = tl.min(tl.where(passed, index, UNITS), 0)
     last = tl.max(tl.where(some, index, 0), 0)
@@ -421,10 +419,10 @@ def _merge_kernel(
     cold = tl.sum(tl.where(hot, 0.0, mass), 0) / total
     so_far = tl.cumsum(hot.to(tl.int32), 0)
     to_read = tl.sum(hot.to(tl.int32), 0)
-    many = to_read > k  # each of them has one
+    many = to_read > k  # each of them has at least one
     to_read = tl.where(many, 0, to_read)
     tl.store(to_read_ptr + row * k + so_far - 1, index, mask=hot & (so_far <= to_read))
-    tl.debug_barrier()  # other threads of the block read what was stored
+    tl.debug_barrier()  # other threads of the block read the stored values
     count, tail = _listed(
         logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
         to_read_ptr + row * k, to_read, inverse, shift, total, threshold, ids_ptr + row * k,

@@ -1,12 +1,12 @@
 """Masks that leave only the likeliest tokens of each row: top-k, top-p and min-p.
 
-The result is a bitmask, so that everything that reads logits under a mask (the vocabulary pass,
-expectations) sees the distribution that is left, and needs to know nothing of how it was cut. The
-least logit that stays is found exactly, by a search over the bits of fp32 numbers: flat rows, in
-which a hundred thousand tokens stay, are no special case.
+The result is a bitmask, so that all functions that read logits under a mask (the vocabulary pass,
+expectations) see the remaining distribution, and need not know about cuts. The least logit that
+stays is found exactly, by a search over the bits of fp32 numbers; this also works for flat rows, in
+which a hundred thousand tokens stay.
 
-A token stays or goes by its logit alone, so that equal logits share their fate. Three conditions,
-in the order in which vLLM applies them; a token stays if it meets all that are set:
+A token stays or goes by its logit alone, so equal logits stay or go together. There are three
+conditions, in the order of vLLM; a token stays if it meets all that are set:
 
 * min-p: its probability is at least `min_p` times the likeliest token's.
 * top-k: fewer than `top_k` tokens have a higher logit.
@@ -43,7 +43,7 @@ _LOW_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}  # unused 
 
 
 class Cuts(NamedTuple):
-    """What to leave of each of n rows. 0, 1.0 and 0.0 leave a row as it is."""
+    """Cuts of n rows. 0, 1.0 and 0.0 leave a row as it is."""
 
     top_k: Int32[Tensor, " n"]  # tokens; 0: any number
     top_p: Float32[Tensor, " n"]  # probability, above 0
@@ -59,7 +59,7 @@ def cut_masks_reference(
     *,
     softcap: float | None = None,
 ) -> RowMasks:
-    """Reference for `cut_masks`: in fp64, a row at a time."""
+    """Define `cut_masks` in fp64, a row at a time."""
     logits = logits if rows is None else logits[rows]
     (n, V), token = logits.shape, torch.arange(logits.shape[1], device=logits.device)
     keep = ~logits.isneginf()
@@ -95,9 +95,9 @@ def cut_masks(
     softcap: float | None = None,
     by_kernel: bool | None = None,
 ) -> RowMasks:
-    """Return a mask for each row: what `masks` allows, without what `cuts` takes away.
+    """Return a mask for each row: the tokens that `masks` allows and `cuts` leaves.
 
-    A logit counts as in `vocab_pass`, and so do `rows` and `by_kernel`. The cut is made among the
+    A logit counts as in `vocab_pass`, and so do `rows` and `by_kernel`. The cut is applied to the
     tokens that `masks` allows. A row in which an allowed logit is NaN or +inf is not cut.
 
     Sums are in fp32 (kernel) or fp64 (torch): where the probability above a token equals `top_p` to
@@ -146,7 +146,8 @@ def _in_blocks(
 def _least(
     row: Float32[Tensor, " V"], inverse_temperature: Tensor, cut: Cuts, softcap: float | None
 ) -> Tensor:
-    """Return the least logit that stays in a row; -inf where all do. `cut` is of the row alone."""
+    """Return the least logit that stays in a row; -inf if all do. `cut` is that of the row
+    alone."""
     least = row.new_tensor(-torch.inf)
     k, p, share = int(cut.top_k), float(cut.top_p), float(cut.min_p)
     some = 0 < k < len(row) or p < 1 or share > 0
@@ -175,7 +176,7 @@ def _least(
 
 
 def _packed(keep: Tensor) -> Int32[Tensor, "n W"]:
-    """Pack bits into words, the first token's lowest."""
+    """Pack bits into words, the first token in the lowest bit."""
     n, V = keep.shape
     W = -(-V // 32)
     bits = torch.zeros(n, W * 32, dtype=torch.uint8, device=keep.device)
@@ -199,7 +200,7 @@ def _launch(
         bitmask, stride, chosen = masks.bitmask, masks.bitmask.stride(0), masks.rows
     words = torch.empty(n, -(-V // 32), dtype=torch.int32, device=device)
     constants: dict[str, Any] = {"CAP": softcap or 0.0, "CHUNK": _CHUNK, "num_warps": 8}
-    constants["maxnreg"] = 128  # told of no limit, ptxas makes one of 64, which is too few
+    constants["maxnreg"] = 128  # without a limit, ptxas chooses 64, which is too few
     constants["LOW_BITS"] = _LOW_BITS[logits.dtype]
     if n:
         with torch.cuda.device_of(logits):
@@ -213,7 +214,7 @@ def _launch(
 @triton.jit
 def _keys(logit, LOW_BITS: tl.constexpr):
     """Return integers in the order of the logits, equal for both zeros. The lowest `LOW_BITS` bits,
-    which are the same in all logits of their dtype, are dropped."""
+    which are the same for all logits of their dtype, are dropped."""
     bits = tl.where(logit == 0, 0.0, logit).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> LOW_BITS
 
@@ -239,8 +240,8 @@ def _mass(
     logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row, chunks,
     key, floor, shift, inverse, CAP: tl.constexpr, LOW_BITS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sum e^(x - shift) over the tokens whose keys are higher than `key` and x - shift `floor` or
-    more. Sums are made in one order, so that a higher key never has a larger one."""
+    """Sum e^(x - shift) over the tokens whose keys are higher than `key` and x - shift at least
+    `floor`. The order of summation is fixed, so that a higher key never has a larger sum."""
     masses = tl.zeros([CHUNK // 8, 8], tl.float32)
     for chunk in range(chunks):
         logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
@@ -258,8 +259,8 @@ def _cut_kernel(
     logits_stride,  # elements from row to row
     bitmask_ptr,  # [masks, words] int32, or None
     bitmask_stride,
-    rows_ptr,  # [n] int64: which row of the logits; None: the same
-    masks_ptr,  # [n] int64: which row of the bitmask, or -1; None with the bitmask
+    rows_ptr,  # [n] int64: row of the logits; None: the same
+    masks_ptr,  # [n] int64: row of the bitmask, or -1; None with the bitmask
     inverse_ptr,  # [n] fp32: 1 / temperature
     top_k_ptr,  # [n] int32
     top_p_ptr,  # [n] fp32
@@ -278,7 +279,7 @@ def _cut_kernel(
     k, p, share = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
 
     tops = tl.full([CHUNK // 8, 8], float("-inf"), tl.float32)
-    strange = tl.zeros([CHUNK // 8, 8], tl.int32)  # NaN, which no comparison finds, and +inf
+    strange = tl.zeros([CHUNK // 8, 8], tl.int32)  # NaN, which comparisons miss, and +inf
     if (k > 0) | (p < 1) | (share > 0):
         for chunk in range(chunks):
             logit, _ = allowed_logits(  # pyright: ignore[reportGeneralTypeIssues]
@@ -294,7 +295,7 @@ def _cut_kernel(
     floor = tl.log(tl.where(share > 0, share, 1.0))  # of x - shift
     floor = tl.where(share > 0, floor, float("-inf"))
     highest = _keys(some, LOW_BITS).to(tl.int64)
-    least = tl.zeros_like(highest) + ((-0x7F800001) >> LOW_BITS)  # of those that stay: -inf's key
+    least = tl.zeros_like(highest) + ((-0x7F800001) >> LOW_BITS)  # the key of -inf
 
     if cut & (k > 0):
         end = highest + 1  # fewer than k tokens have this key or a higher one
@@ -308,8 +309,8 @@ def _cut_kernel(
             end = tl.where(count >= k, end, middle)
 
     if cut & (p < 1):
-        before = least - 1  # the tokens with higher keys than this have p of the mass or more
-        least = highest  # those with higher keys than this have less
+        before = least - 1  # tokens with higher keys have p of the mass or more
+        least = highest  # tokens with higher keys have less
         aim = p * _mass(
             logits_ptr, logits_stride, bitmask_ptr, bitmask_stride, rows_ptr, masks_ptr, vocab, row,
             chunks, before, floor, shift, inverse, CAP, LOW_BITS, CHUNK,

@@ -1,14 +1,12 @@
-"""What the vocabulary pass is given and gives, row by row; and what a logit counts as.
+"""Arguments and results of the vocabulary pass, row by row, and the pass in plain torch for CPUs.
 
-Shapes: `n` rows of `V` logits, `M` masks of `W` words, W * 32 >= V; `K` candidates at most.
+The torch pass is arranged as the kernels are: chunks are reduced first, and only those with tokens
+to report are read again. A vocabulary has about as many chunks as a chunk has tokens, so that
+neither step takes long. It uses operations that torch is fast at on a CPU: softmax takes a tenth of
+the time of exp where e^x underflows, and multiplying or adding bits takes a tenth of the time of
+boolean masks.
 
-The vocabulary pass of vocab.py over a few rows, in plain torch, for CPUs.
-
-Arranged as the kernels are: chunks are reduced first, and only those that hold something to report
-are looked into. A vocabulary has about as many chunks as a chunk has tokens, so that neither takes
-long. What the results mean, `VocabPass` says. Written for what torch is fast at on a CPU: its
-softmax takes a tenth of its exp where e^x underflows, and bits that are multiplied or added in take
-a tenth of masks of bools.
+Shapes: `n` rows of `V` logits, `M` masks of `W` words, W * 32 >= V; at most `K` candidates.
 """
 
 from typing import NamedTuple
@@ -17,41 +15,39 @@ import torch
 from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
-_HUGE = 3e38  # added to any logit but -inf, it is more than a softcap
-_LEAST = -80.0  # torch's exp is slow where it underflows, and 1 + e^-80 is 1
+_HUGE = 3e38  # added to any logit but -inf, it exceeds a softcap
+_LEAST = -80.0  # torch's exp is slow when it underflows, and 1 + e^-80 is 1
 
 
 class RowMasks(NamedTuple):
-    """Which tokens each of n rows may take.
-
-    Bit `v % 32` of word `v // 32` says whether token v is allowed, as in xgrammar's masks; bits
-    behind the vocabulary mean nothing.
-    """
+    """Masks of n rows. Bit `v % 32` of word `v // 32` says whether token v is allowed, as in
+    xgrammar's masks; bits after the vocabulary are ignored."""
 
     bitmask: Int32[Tensor, "M W"]
-    rows: Int64[Tensor, " n"]  # which row of `bitmask` counts; -1: any token is allowed
+    rows: Int64[Tensor, " n"]  # row of `bitmask`; -1: any token is allowed
 
 
 class VocabPass(NamedTuple):
-    """Of a row that may take no token: lse -inf, argmax and draw -1, no `ids`, and all else 0."""
+    """Results of the vocabulary pass. A row without allowed tokens has lse -inf, argmax and draw
+    -1, no `ids`, and 0 elsewhere."""
 
     lse: Float[Tensor, " n"]  # log of the sum of e^x over allowed tokens; x is a heated logit
     entropy: Float[Tensor, " n"]  # nats
-    argmax: Int64[Tensor, " n"]  # of the allowed logits; of equals, the lowest token
+    argmax: Int64[Tensor, " n"]  # likeliest allowed token; of equals, the lowest
     draw: Int64[Tensor, " n"]  # the first token up to which there is more mass than `uniform`
     above: Int64[Tensor, " n"]  # tokens of probability `threshold` or more; K + 1: more than K
     tail: Float[Tensor, " n"]  # probability of all others; 1 if `above` is K + 1
-    ids: Int32[Tensor, "n K"]  # those above, ascending, then -1; arbitrary if they are K + 1
-    logits: Float[Tensor, "n K"]  # theirs, as they were given; then 0
+    ids: Int32[Tensor, "n K"]  # these tokens, ascending, then -1; arbitrary if there are K + 1
+    logits: Float[Tensor, "n K"]  # their logits as passed, then 0
 
     def packed(self) -> Int32[Tensor, "n 6+2*K"]:
-        """All of it as one tensor, fp32 numbers by their bits; `unpacked` reads it."""
+        """Return all fields as one tensor, fp32 numbers by their bits; `unpacked` reads it."""
         columns = (x.view(torch.int32) if x.is_floating_point() else x.int() for x in self)
         return torch.cat([x if x.ndim == 2 else x[:, None] for x in columns], dim=1)
 
     @classmethod
     def unpacked(cls, packed: Int32[Tensor, "n 6+2*K"]) -> "VocabPass":
-        """Views of `packed`, but for what is int64."""
+        """Return the fields of `packed`, as views except for int64."""
         k, floats = (packed.shape[1] - 6) // 2, packed.view(torch.float32)
         lse, entropy, tail = floats[:, 0], floats[:, 1], floats[:, 5]
         argmax, draw, above = packed[:, 2:5].long().unbind(1)
@@ -60,7 +56,8 @@ class VocabPass(NamedTuple):
 
     @classmethod
     def certain(cls, tokens: Int64[Tensor, " n"], k: int) -> "VocabPass":
-        """Return that of rows that allow one token each; their lse is that of a logit of 0."""
+        """Return the results of rows that allow one token each; their lse is that of a logit of
+        0."""
         n, device = len(tokens), tokens.device
         ids = torch.full((n, k), -1, dtype=torch.int32, device=device)
         ids[:, 0] = tokens
@@ -75,18 +72,16 @@ def heated(
     inverse_temperature: Float32[Tensor, " n"],
     softcap: float | None,
 ) -> Float32[Tensor, "n m"]:
-    """What logits count as: softcap * tanh(logits / softcap) * inverse_temperature; -inf stays.
-
-    The tanh is 1 - 2 / (e^2x + 1). On a CPU torch's takes twice as long, and its sigmoid rounds the
-    last numbers of a tensor otherwise than the rest: what a row is must not depend on others.
-    """
+    """Return softcap * tanh(logits / softcap) * inverse_temperature; -inf stays. The tanh is 1 - 2
+    / (e^2x + 1). On a CPU torch's tanh takes twice as long, and its sigmoid rounds the last numbers
+    of a tensor differently: the result of a row must not depend on other rows."""
     x, heat = logits.float(), inverse_temperature[:, None]
     if softcap is None:
         return x * heat
     capped = x.mul(2 / softcap).clamp_(min=_LEAST).exp_().add_(1).reciprocal_()
     capped.mul_(-2 * softcap).add_(softcap)
     if x.device.type != "cpu" or (x.numel() and x.amin(-1).isneginf().any()):
-        capped = torch.minimum(capped, x + _HUGE)  # -inf stays; costs more than a look
+        capped = torch.minimum(capped, x + _HUGE)  # -inf stays; this costs more than a check
     return capped.mul_(heat)
 
 
@@ -97,7 +92,7 @@ def check_source(
     rows: Tensor | None,
     softcap: float | None,
 ) -> int:
-    """Return how many rows these arguments name. Raises `ValueError` where they do not fit."""
+    """Return how many rows these arguments have. Raises `ValueError` if they do not fit."""
     if logits.ndim != 2 or not logits.is_floating_point() or logits.dtype.itemsize > 4:
         raise ValueError(
             f"logits are [n, V] of fp32, bf16 or fp16, got {[*logits.shape]} of {logits.dtype}"
@@ -147,18 +142,18 @@ def check_numbers(
 
 
 def _check_range(name: str, numbers: Tensor, first: int, end: int) -> None:
-    """On the CPU, where a look costs nothing."""
+    """Check a range on the CPU, where reading values costs nothing."""
     if numbers.device.type == "cpu" and len(numbers):
         low, high = numbers.min().item(), numbers.max().item()
         if low < first or high >= end:
             raise ValueError(f"{name} are {first} to {end - 1}, got {low} to {high}")
 
 
-_FINITE = 3e38  # nats: 0 times it is 0
+_FINITE = 3e38  # nats: 0 times this is 0
 
 
 def mask_words(bitmask: Int32[Tensor, "M W"], rows: Int64[Tensor, " n"]) -> Int32[Tensor, "n W"]:
-    """The mask of each row, in full."""
+    """Return the mask of each row, in full."""
     if not len(bitmask):
         return bitmask.new_full((len(rows), bitmask.shape[1]), -1)
     return torch.where(rows[:, None] < 0, -1, bitmask[rows.clamp(min=0)])
@@ -173,7 +168,7 @@ def pass_rows(
     threshold: float,
     k: int,
 ) -> tuple[Tensor, ...]:
-    """The fields of `VocabPass`, in their order. Makes a few fp32 copies of `logits`."""
+    """Return the fields of `VocabPass`, in their order. Makes a few fp32 copies of `logits`."""
     (n, V), row = logits.shape, torch.arange(len(logits))
     chunk = 1 << (max(1, V - 1).bit_length() + 1) // 2
     x = torch.empty(n, max(1, -(-V // chunk)) * chunk)
@@ -203,7 +198,8 @@ def pass_rows(
 
 
 def forbid_(x: Float32[Tensor, "n V"], words: Int32[Tensor, "n W"]) -> None:
-    """Write -inf where the bit of a token is 0: bit by bit, so that even a NaN turns into it."""
+    """Write -inf where the bit of a token is 0, by bit operations, so that even a NaN becomes
+    -inf."""
     bit = torch.arange(8, device=x.device)
     keep = -(torch.arange(256, device=x.device)[:, None] >> bit & 1).int()  # of 8 bits, 8 words
     keep = keep.index_select(0, words.contiguous().view(torch.uint8).int().flatten())
@@ -214,14 +210,14 @@ def forbid_(x: Float32[Tensor, "n V"], words: Int32[Tensor, "n W"]) -> None:
 
 
 def _argmax(x: Float32[Tensor, "n C chunk"]) -> tuple[Tensor, Tensor]:
-    """The first of the highest, and whether all are -inf."""
+    """Return the first of the highest, and whether all are -inf."""
     top, chunk = x.amax(-1).max(-1)
     at = x[torch.arange(len(x)), chunk].argmax(-1)
     return chunk * x.shape[-1] + at, top.isneginf()
 
 
 def _draw(p: Float32[Tensor, "n C chunk"], chunk_mass: Tensor, uniform: Tensor) -> Tensor:
-    """By inverse transform: first the chunk, then the token in it."""
+    """Draw by inverse transform: first the chunk, then the token in it."""
     row, mass = torch.arange(len(p)), chunk_mass.cumsum(-1)
     aim = uniform * mass[:, -1]
     chunk = _first(mass > aim[:, None], chunk_mass > 0)
@@ -233,10 +229,11 @@ def _draw(p: Float32[Tensor, "n C chunk"], chunk_mass: Tensor, uniform: Tensor) 
 def _candidates(
     p: Float32[Tensor, "n C chunk"], chunk_mass: Tensor, logits: Tensor, threshold: float, k: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """How many there are; the mass of all others; and, unless they are over k, ids and logits."""
+    """Return the number of candidates, the mass of all others, and ids and logits unless there are
+    over k."""
     n = len(p)
     hot = p.amax(-1) >= threshold
-    few = hot.sum(-1) <= k  # to look into each chunk of a flat row would take longer than all else
+    few = hot.sum(-1) <= k  # reading each chunk of a flat row would take too long
     row, chunk = (hot & few[:, None]).nonzero(as_tuple=True)
     here = p[row, chunk]
     above = here >= threshold
@@ -256,7 +253,7 @@ def _candidates(
 
 
 def _first(reached: Tensor, possible: Tensor) -> Tensor:
-    """Where a row is first True in both; the last that is possible if rounding left no such."""
+    """Return where a row is first True in both; the last possible one if rounding left none."""
     reached = reached & possible
     last = possible.shape[-1] - 1 - possible.flip(-1).int().argmax(-1)
     return reached.int().argmax(-1).where(reached.any(-1), last)

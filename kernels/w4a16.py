@@ -1,9 +1,9 @@
-"""Products of bf16 or fp16 activations with matrices in NVFP4 (W4A16): weights are decoded in
-registers, exactly, as 4 + 2 significant bits fit both types. For any GPU from SM 8.0.
+"""Products of bf16 or fp16 activations with matrices in NVFP4 (W4A16), on GPUs from SM 8.0 on.
 
-The kernel takes a matrix in tiles (`tiles.py`) and activations whose columns are `ordered` alike.
-To order them is a launch of its own: where the kernel gathered them, it took 6 to 8 instructions a
-weight, not 4 to 5, as pairs of columns are the most that is adjacent in both orders.
+Weights are decoded in registers, exactly: their 4 + 2 significant bits fit both types. The kernel
+takes a matrix in tiles (`tiles.py`) and activations whose columns are `ordered` alike. Ordering
+them is a launch of its own: when the kernel gathered them, it took 6 to 8 instructions per weight,
+not 4 to 5, since at most pairs of columns are adjacent in both orders.
 
 Shapes: weights `[M, K]`, activations `[N, K]`, K a multiple of 64. Tiles have a multiple of 64
 rows, of which the first M count.
@@ -32,9 +32,9 @@ from dlm.kernels.tiles import (
     zeros,
 )
 
-# BLOCK_N rows of activations by BLOCK_M of weights for a program, by the major of the SM, from the
-# largest. UNROLL groups of 64 columns make an iteration: with few weights a lane, what else is in
-# it counts.
+# BLOCK_N rows of activations by BLOCK_M of weights per program, by major version of the SM, from
+# the largest. UNROLL groups of 64 columns make an iteration: with few weights per lane, the other
+# instructions in it matter.
 _WIDE: tuple[dict[str, Any], ...] = (
     {"BLOCK_N": 64, "BLOCK_M": 128, "UNROLL": 1, "num_warps": 4, "num_stages": 3},
     {"BLOCK_N": 32, "BLOCK_M": 128, "UNROLL": 1, "num_warps": 4, "num_stages": 4},
@@ -60,11 +60,11 @@ def matmul_w4a16(
     by_kernel: bool | None = None,
     rows: int | None = None,
 ) -> Float[Tensor, "N M"]:
-    """`matmul_reference`, summed in fp32 in another order; the kernel on GPUs.
+    """Compute `matmul_reference`, summed in fp32 in another order; by the kernel on GPUs.
 
-    `x` is bf16 or fp16, its rows adjacent but perhaps apart. The kernel takes the tiles that
-    `tiled_matrix` makes of `w`; `rows` are then those of `w`, by default all of the tiles.
-    `by_kernel` is as in `quantize`. Raises `ValueError` for what does not fit.
+    `x` is bf16 or fp16; its rows may have gaps between them. The kernel takes the tiles that
+    `tiled_matrix` makes of `w`; `rows` are then the rows of `w`, by default all of the tiles.
+    `by_kernel` is as in `quantize`. Raises `ValueError` for arguments that do not fit.
     """
     if isinstance(w, Tiles):
         M = _check_tiles(x, w, rows)
@@ -89,9 +89,7 @@ def matmul_w4a16(
 
 def tile_for(N: int, M: int, sm: int, processors: int) -> dict[str, Any]:
     """Return the largest tile with programs for two thirds of the GPU's processors, or the last.
-
-    Rows of activations fill more than half of it.
-    """
+    Rows of activations fill more than half of it."""
     tiles = W4A16_TILES.get(sm, _WIDE)
     for tile in tiles:
         programs = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"])
@@ -112,7 +110,7 @@ def _matrix(w: Tiles, M: int) -> NVFP4:
 
 
 def _check_tiles(x: Tensor, w: Tiles, rows: int | None) -> int:
-    """Return how many rows of weights there are."""
+    """Return the number of rows of weights."""
     check_activations(x)
     K, R = x.shape[1], w.words.shape[1] if w.words.ndim == 5 else 0
     kinds = [([*each.shape], each.dtype) for each in w]
@@ -151,7 +149,7 @@ def _w4a16_kernel(
 ):
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    row = tl.minimum(m, M - 1).to(tl.int64)  # past the end, the last again: no masks
+    row = tl.minimum(m, M - 1).to(tl.int64)  # after the end, the last one, without masks
     first = weights(w_ptr, scale_ptr, row, groups, True, WEIGHTS_FIRST)
     w_at, scale_at = first  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     column = tl.arange(0, 16 if SPLIT else 64)
