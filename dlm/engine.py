@@ -1,4 +1,4 @@
-"""The engine: a fixed number of slots, and one step that takes all of them a pass further."""
+"""Engine: a fixed number of slots, and a step that advances all of them by one pass."""
 
 from collections import abc
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ BUILT_IN = Path(checkpoint.__file__).parent / "tiny"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """How much an engine has to do."""
+    """Load of an engine."""
 
     running: int  # requests, and questions of decisions
     waiting: int  # requests, and decisions
@@ -53,16 +53,16 @@ class Occupancy:
 
 
 class Engine:
-    """Serves requests on one model.
+    """Engine that serves requests on one model.
 
-    `add` admits a request or a decision, `step` runs one pass of the model for all that are running
-    and tells what happened; they join and leave between passes, each at its own pace. What comes of
-    a request depends on the request alone, never on what runs beside it.
+    `add` admits a request or a decision. `step` runs one pass of the model for all running requests
+    and returns their events; requests join and leave between passes. The result of a request
+    depends on the request alone, never on what runs beside it.
 
     One thread at a time calls `step`, `generate`, `decide` and `close`. Any thread may at any time
-    call `add`, its halves `prepare` and `start`, `cancel` and `compile`, and read `busy`, `cold`
-    and `occupancy`. None of these waits for a step; what is asked for while one is under way counts
-    from the next on. `chat` and `vocabulary` are for any thread too.
+    call `add`, its halves `prepare` and `start`, `cancel` and `compile`, read `busy`, `cold` and
+    `occupancy`, and use `chat` and `vocabulary`. None of these waits for a step; what they change
+    during a step takes effect after it.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Engine:
         cache: Cache | None = None,
         decoding: Decoding | None = None,
     ):
-        """`policy` limits what requests may ask for. `thought` are the texts that open and close
-        reasoning; by default Gemma 4's, if the tokenizer has them. `workers` are the processes that
-        compile, by default the engine's own. `cache` has room for `slots` requests; by default it
-        grows as they do. `decoding` is how the model writes, by default in canvases: `Diffusion()`.
-        Raises `DlmError` for a model that cannot write so."""
+        """`policy` limits requests. `thought` are the texts that open and close reasoning; by
+        default those of Gemma 4, if the tokenizer has them. `workers` are the processes that
+        compile, by default the engine's own. `cache` has memory for `slots` requests; by default it
+        grows. `decoding` is how the model writes, by default in canvases: `Diffusion()`. Raises
+        `DlmError` for a model that cannot write in that way."""
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
         self.decoding: Decoding = decoding or Diffusion()
@@ -96,7 +96,7 @@ class Engine:
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots) if cache is None else cache
         vocabulary = self.backends.get("vocabulary")
-        self._parts = parts = EngineContext(
+        self._context = context = EngineContext(
             model=model,
             cache=self._cache,
             config=self.config,
@@ -105,17 +105,19 @@ class Engine:
             compiler=self._compiler,
             by_kernel=None if vocabulary is None else vocabulary == "triton",
         )
-        self._decoder = decoder = self.decoding.decoder(parts)
+        self._decoder = decoder = self.decoding.decoder(context)
         self._slots = slots
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
-        self._pipeline = self.decoding.passes(parts)
-        self._events: list[Event] = []  # that no step has told of yet
+        self._pipeline = self.decoding.passes(context)
+        self._events: list[Event] = []  # not returned by a step yet
         chatting, capacity = (model, chat, self.policy, self.vocabulary), self._cache.capacity
         self._decider = Decider(*chatting, capacity, decoder.decides)
-        room = partial(self.decoding.room, model)
-        self._admission = Admission(*chatting, self._compiler, room, capacity, self._decider)
-        self._changes = CommandQueue()  # of who waits and who runs
-        self._routes = EventRoutes(self._changes, self._step)
+        answer_capacity = partial(self.decoding.answer_capacity, model)
+        self._admission = Admission(
+            *chatting, self._compiler, answer_capacity, capacity, self._decider
+        )
+        self._commands = CommandQueue()  # changes of the scheduler
+        self._routes = EventRoutes(self._commands, self._step)
         self._closed = False
 
     @classmethod
@@ -134,21 +136,21 @@ class Engine:
         cache_tokens: int | None = None,
         decoding: Decoding | None = None,
     ) -> "Engine":
-        """The engine for a DiffusionGemma directory in Hugging Face layout; None: the built-in one.
+        """Load a DiffusionGemma directory in Hugging Face layout; None: the built-in model.
 
-        By default on the GPU in bf16 if there is one, else, and for the built-in one, which is
-        small, on the CPU in fp32. `kernels` asks for Triton's or for plain torch, "auto" for
-        Triton's wherever they run; `backends` tells what was chosen. Passes that encode nothing are
-        CUDA graphs where kernels compute them and the cache does not grow; with `graphs="off"` none
-        is. `activation_bits=4` quantises activations of linear layers in NVFP4 too, on GPUs that
-        multiply four bits. Keys and values are stored as `kv` says, one of `KV_TYPES`, or "auto":
-        as they are computed. The cache has memory for `cache_tokens` of all requests together, by
-        default what is left of a GPU's, and further requests wait; on a CPU it grows by default.
-        `decoding` is how the model writes.
+        The default device is a GPU with bf16 if there is one, otherwise the CPU with fp32; the
+        small built-in model runs on the CPU. `kernels` is "triton", "torch" or "auto": Triton
+        wherever it runs; `backends` has the choice. Passes that encode nothing are CUDA graphs if
+        kernels compute them and the cache does not grow; `graphs="off"` disables that.
+        `activation_bits=4` quantises activations of NVFP4 layers too, on GPUs that multiply four
+        bits. `kv` is the type of stored keys and values, one of `KV_TYPES`, or "auto": as computed.
+        `cache_tokens` limits the cache, for all requests together, and further requests wait; by
+        default it takes what is left of a GPU's memory, and grows on a CPU. `decoding` is how the
+        model writes.
 
-        Raises `CheckpointError` or `DlmError` for a directory that is none, `DlmError` for a device
-        and `BackendError` for kernels that cannot be had, `ModelError` for slots that a GPU has no
-        memory for.
+        Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
+        device, `BackendError` for kernels that cannot run, `ModelError` if a GPU lacks memory for
+        the slots.
         """
         if directory is None:
             directory, device = BUILT_IN, device or "cpu"
@@ -164,53 +166,51 @@ class Engine:
 
     @property
     def backends(self) -> abc.Mapping[str, str]:
-        """Who computes what: "triton" or "torch" by operation; "graphs" are "captured", or "eager"
-        and why. Models that are no Gemma may not say."""
+        """Backend of each operation, "triton" or "torch"; "graphs" are "captured", or "eager" and
+        why. Empty for models other than Gemma that have no such attribute."""
         backends, graphs = getattr(self.model, "backends", {}), getattr(self.model, "graphs", None)
-        return {**backends, **({} if graphs is None else {"graphs": graphs.told})}
+        return {**backends, **({} if graphs is None else {"graphs": graphs.status})}
 
     @property
     def busy(self) -> bool:
-        """Some request that was started has not ended."""
-        return bool(self._changes or self._scheduler or self._events or self._routes)
+        """Whether a started request has not ended."""
+        return bool(self._commands or self._scheduler or self._events or self._routes)
 
     @property
     def cold(self) -> bool:
-        """Some grammar is yet to be warmed up: steps go on with it while there is nothing else."""
+        """Whether a grammar is not warmed up yet: steps do that while there is nothing else to
+        do."""
         return self._compiler.cold
 
     @property
     def occupancy(self) -> Occupancy:
-        """What is going on; by the time that it is read it may be less or more."""
+        """Current load; it may have changed by the time it is read."""
         usage = self._cache.usage
         return Occupancy(
             running=len(self._scheduler.running), waiting=self._scheduler.waiting, cache=usage
         )
 
     def compile(self, spec: Spec) -> Task:
-        """Compile in the background, ahead of the requests that use `spec`: a future of a
-        `Compiled`.
-
-        Raises `RequestError` for what the policy refuses; the future raises `InvalidGrammarError`
-        where the grammar cannot be expressed.
-        """
+        """Compile in the background, before the requests that use `spec`; returns a future of a
+        `Compiled`. Raises `RequestError` if the policy refuses the spec; the future raises
+        `InvalidGrammarError` if the grammar cannot be expressed."""
         return self._admission.compile(spec)
 
     def add(self, request: Request | Decision) -> int:
-        """Admit a request, or a decision; its number is in every event about it.
+        """Admit a request or a decision; returns its number, which is in every event about it.
 
-        Raises `RequestError` for one that cannot be served, before any work is done for it. What
-        only compiling its grammar shows ends it later, as `Failed` with a `RequestError`: the
-        request waits for its compiler, nobody else does. `generate` waits, and raises.
+        Raises `RequestError` if it cannot be served, before any work is done for it. An error that
+        only compiling its grammar shows ends it later, as `Failed` with a `RequestError`: no other
+        request waits for the compiler. `generate` waits, and raises.
         """
         prepared = self.prepare(request)
         self.start(prepared)
         return prepared.number
 
     def prepare(self, request: Request | Decision, like: Prepared | None = None) -> Prepared:
-        """The first half of `add`, which may take long: the request is checked, its prompt is
-        tokenized and its grammar compiles. It has a number, and nobody runs it yet. The prompt of a
-        request that was prepared before is not tokenized again if this one is `like` it."""
+        """Do the first half of `add`, which may take long: check the request, tokenize its prompt,
+        compile its grammar. It has a number then, and does not run yet. If it has the same prompt
+        as `like`, which was prepared before, that is not tokenized again."""
         if self._closed:
             raise DlmError("the engine is closed: it admits no more requests")
         if not isinstance(request, Request | Decision):
@@ -219,44 +219,40 @@ class Engine:
         return self._admission.admit(request, like)
 
     def start(self, prepared: Prepared, client: str = "") -> None:
-        """The other half of `add`, which takes no time: the request waits for its turn.
-
-        Slots, and passes over canvases, are shared among clients; `client` is the name of the one
-        that asks. The requests of one client are served in the order in which they were started.
-        """
+        """Do the second half of `add`, which takes no time: queue the request. Slots, and passes
+        over canvases, are shared among clients; `client` is the name of this one. Its requests are
+        served in the order in which they were started."""
         for sequence in prepared.sequences:
             sequence.started = perf_counter()
         add = self._scheduler.add
-        self._changes.post(partial(add, prepared.sequences, prepared.compiling, client))
+        self._commands.post(partial(add, prepared.sequences, prepared.compiling, client))
 
     def reserve(self, slots: int) -> None:
-        """Keep `slots` slots, 0 by default, for clients that have none, so that a new client never
-        waits for others' requests to end. Raises `DlmError` if that leaves no slot to others."""
+        """Keep `slots` slots, 0 by default, for clients that have none: a new client then never
+        waits for the requests of others to end. Raises `DlmError` if no slot is left to others."""
         if not 0 <= slots < self._slots:
             raise DlmError(f"reserved is {slots}: it takes 0 to {self._slots - 1} of the slots")
-        self._changes.post(partial(self._scheduler.reserve, slots))
+        self._commands.post(partial(self._scheduler.reserve, slots))
 
     def cancel(self, number: int) -> None:
-        """Drop a request, waiting or running; one that has ended is left as it is. A step that is
-        under way may still tell of it. A stream of it raises `DlmError`."""
+        """Drop a request, waiting or running; nothing happens if it has ended. A step under way may
+        still return events of it. A stream of it raises `DlmError`."""
         self._routes.cancel(number)
-        self._changes.post(partial(self._cancel, number))
+        self._commands.post(partial(self._cancel, number))
 
     def _cancel(self, number: int) -> None:
         for slot in self._scheduler.cancel(number):
             self._leave(slot)
 
     def step(self) -> list[Event]:
-        """One pass for all that run, or for half of their canvases where they are many: then tells
-        of the other half. What fails in one request ends that one alone."""
+        """Run one pass for all running requests and return the events. An error in one request ends
+        only that one."""
         return self._routes.step()
 
     def stream(self, request: Request) -> Iterator[StreamEvent]:
-        """Run one request and yield its events: `Draft`, `Committed`, and `Finished` last.
-
-        Other requests run beside it, and their events wait for their streams or for `step`. Closing
-        the iterator early cancels the request. Raises what `add` raises, and the error of `Failed`.
-        """
+        """Run one request and yield its events: `Draft`, `Committed`, and `Finished` last. Other
+        requests run beside it; their events wait for their streams or for `step`. Closing the
+        iterator early cancels the request. Raises what `add` raises, and the error of `Failed`."""
         return streamed(self, self._routes, request)
 
     def _step(self) -> list[Event]:
@@ -264,11 +260,11 @@ class Engine:
             self._fail(failed)
         running = self._scheduler.running
         for slot in list(running):
-            self._alone(slot, self._decoder.prepare)
+            self._isolate(slot, self._decoder.prepare)
         if self.decoding.shares_passes:
             self._scheduler.share()
         for slot, outcome in self._pipeline.step(running):
-            self._alone(slot, self._decoder.advance, outcome)
+            self._isolate(slot, self._decoder.advance, outcome)
         if self._pipeline.idle and not self._events:
             self._compiler.warm_up(self.policy.step_work)
             self._scheduler.nap()
@@ -280,8 +276,9 @@ class Engine:
     @overload
     def generate(self, requests: abc.Sequence[Request]) -> list[Result]: ...
     def generate(self, requests: Request | abc.Sequence[Request]) -> Result | list[Result]:
-        """Run requests to their ends, together. One that cannot be served is refused with
-        `RequestError` before any of them starts; one that fails raises after all have ended."""
+        """Run requests together until all have ended, and return their results. A request that
+        cannot be served is refused with `RequestError` before any of them starts; the error of one
+        that fails is raised after all have ended."""
         if isinstance(requests, Request):
             return self.generate([requests])[0]
         if isinstance(requests, str) or not isinstance(requests, abc.Sequence):
@@ -299,24 +296,23 @@ class Engine:
     ) -> list[QuestionAnswer]:
         """Answer typed questions about a request's input, with probabilities.
 
-        A question without instructions is what the input itself asks. Each is answered from one
-        pass over a canvas, as a `Decision` is that is added; or, `by` "causal", from the
-        probabilities of the model as it encodes, left to right. Questions may be the protocol's
-        JSON. Raises `RequestError` before any work is done for what cannot be asked, `DlmError`
-        while requests run.
+        A question without instructions is asked by the input itself. Each is answered from one pass
+        over a canvas, as an added `Decision` is; or, with `by="causal"`, from the encoder's
+        probabilities, left to right. Questions may be the protocol's JSON. Raises `RequestError`
+        for an invalid question before any work is done, and `DlmError` while requests run.
         """
         if by not in get_args(By):
             raise RequestError(f"by is {by!r}: it takes {' or '.join(get_args(By))}")
         decision = Decision(request=request, questions=questions)
         if by == "canvas":
             return self._run([decision], "decide")[0].answers
-        with self._changes.move():
+        with self._commands.move():
             if self.busy:
                 raise DlmError("decide would take the slots of requests that are running")
             return self._decider.by_causal(decision, self._cache, self._slots)
 
     def _run(self, requests: abc.Sequence[Request | Decision], who: str) -> list[Any]:
-        """`Finished` or `Decided` of each, in their order. Raises what the first failed with."""
+        """Return `Finished` or `Decided` of each request, in order. Raises the first error."""
         if self.busy:
             raise DlmError(f"{who} would swallow the events of requests that were added before")
         numbers, ends = list[int](), dict[int, End]()
@@ -335,7 +331,8 @@ class Engine:
         return [ends[number] for number in numbers]
 
     def _add_all(self, requests: abc.Sequence[Request | Decision], numbers: list[int]) -> None:
-        """Admit all of them, with their grammars compiled; `numbers` are theirs, one by one."""
+        """Admit all requests and compile their grammars; their numbers are appended to
+        `numbers`."""
         at, prepared = 0, None
         try:
             for at, request in enumerate(requests):  # noqa: B007
@@ -350,24 +347,24 @@ class Engine:
             raise type(error)(f"request {at}: {error}") from error
 
     def close(self) -> None:
-        """End the processes that compile; requests that wait for one fail, and none is admitted."""
+        """End the compiler processes: requests that wait for one fail, and no more are admitted."""
         self._closed = True
         self._compiler.close()
 
     def _constrain(self, sequence: Sequence, compiled: Compiled | None) -> None:
         """Give a request that is about to run its constraint; a question has none."""
-        if sequence.asked is not None:
+        if sequence.question is not None:
             return
         request, reasoning = sequence.request, None
         if request.thinking and self._reasoning is not None:
             reasoning = replace(self._reasoning, budget=request.thinking_budget)
-        self.decoding.constrain(sequence, compiled, reasoning, self._parts)
+        self.decoding.constrain(sequence, compiled, reasoning, self._context)
         sequence.checked = compiled is not None and compiled.checked
 
-    def _alone(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:
-        """Do the `work` of one request. Whatever it raises ends that request, and no other."""
+    def _isolate(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:
+        """Do the `work` of one request; an exception ends that request, and no other."""
         sequence = self._scheduler.running.get(slot)
-        if sequence is None:  # another question of its decision has failed
+        if sequence is None:  # another question of its decision failed
             return
         try:
             for event in work(slot, sequence, *args):
@@ -385,6 +382,6 @@ class Engine:
 
     def _leave(self, slot: int) -> None:
         self._cache.release(slot)
-        left = self._scheduler.leave(slot)
-        if left.checking is not None:
-            left.checking.leave()
+        ended = self._scheduler.leave(slot)
+        if ended.checking is not None:
+            ended.checking.leave()

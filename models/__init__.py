@@ -1,9 +1,9 @@
 """DiffusionGemma: layers, KV cache, checkpoint loader. Knows no grammar and no sampling.
 
-Names are imported when they are first asked for: errors need no torch, which takes seconds.
+Names are imported at their first use: errors need no torch, which takes seconds to import.
 """
 
-# ruff: noqa: F401  # type checkers read the imports, Python the table
+# ruff: noqa: F401  # the imports are for type checkers, the table for Python
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

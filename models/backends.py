@@ -1,6 +1,6 @@
-"""Who computes what: a Triton kernel or plain torch, decided once, when a model is loaded.
+"""Choice of a Triton kernel or plain torch for each operation, made once, when a model is loaded.
 
-What is asked for and cannot run is refused; nothing falls back without saying so.
+A backend that is requested and cannot run is refused; there is no silent fallback.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,18 +19,18 @@ Kernels = Literal["auto", "triton", "torch"]
 
 _OLDEST_SM = (8, 0)
 _OLDEST_TRITON = (3, 6)
-_FOUR_BIT_SMS = ((10, 0), (12, 0))  # whose tensor cores multiply NVFP4, by Triton from 3.6 on
+_FOUR_BIT_SMS = ((10, 0), (12, 0))  # their tensor cores multiply NVFP4, with Triton from 3.6 on
 _GROUP = 64  # numbers of a row that kernels decode at a time
 _HEAD_DIMS = {D for D, _ in attention.TILES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Where a model runs, and what its user wants. Raises `BackendError` for what cannot be."""
+    """Device of a model and the requested backends. Raises `BackendError` for invalid requests."""
 
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # it cannot change
     dtype: torch.dtype = torch.float32  # of activations and of weights that are not quantised
-    kernels: Kernels = "auto"  # on GPUs, kernels where nothing keeps them from running
+    kernels: Kernels = "auto"  # "auto": on GPUs, wherever they can run
     activation_bits: int = 16  # or 4: quantised for products with NVFP4 matrices (not in experts)
 
     def __post_init__(self) -> None:
@@ -42,15 +42,15 @@ class Dispatch:
     def backends(
         self, rows: Mapping[str, Collection[int]], head_dims: Collection[int]
     ) -> dict[str, Backend]:
-        """Who computes each operation. Of products, `rows` has the lengths of their weights' rows;
-        `head_dims` are those of attention."""
+        """Return the backend of each operation. `rows` are the row lengths of the weights in each
+        kind of product; `head_dims` are those of attention."""
         obstacles = {name: self._obstacle(sizes) for name, sizes in rows.items()}
         obstacles["attention"] = self._attention_obstacle(head_dims)
         obstacles["layers"] = self._any_obstacle()
         obstacles["vocabulary"] = device_obstacle(self.device)
         found = [f"{name}: {why}" for name, why in obstacles.items() if why is not None]
         if self.kernels == "triton" and found:
-            raise BackendError(f"kernels='triton' cannot be had here: {'; '.join(found)}")
+            raise BackendError(f"kernels='triton' cannot run here: {'; '.join(found)}")
         kernels = self.kernels == "triton" or (self.kernels == "auto" and self.device.type != "cpu")
         chosen: dict[str, Backend] = {
             name: "triton" if kernels and why is None else "torch"
@@ -61,7 +61,7 @@ class Dispatch:
         return chosen
 
     def _obstacle(self, sizes: Collection[int]) -> str | None:
-        """What keeps products with rows of these sizes from kernels, if anything does."""
+        """Return why kernels cannot compute products with rows of these sizes; None if they can."""
         odd = [size for size in sizes if size % _GROUP]
         if (why := self._any_obstacle()) is None and odd:
             return f"rows of {odd[0]} numbers are no multiple of {_GROUP}"
@@ -74,7 +74,7 @@ class Dispatch:
         return why
 
     def _any_obstacle(self) -> str | None:
-        """What keeps everything from kernels."""
+        """Return why no kernel can run; None if kernels can."""
         if (why := device_obstacle(self.device)) is not None:
             return why
         if self.dtype not in (torch.bfloat16, torch.float16):
@@ -86,14 +86,15 @@ class Dispatch:
             return
         sm = torch.cuda.get_device_capability(self.device)
         if sm not in _FOUR_BIT_SMS:
-            able = " and ".join(map(_dotted, _FOUR_BIT_SMS))
+            capable = " and ".join(map(_dotted, _FOUR_BIT_SMS))
             raise BackendError(
-                f"activation_bits=4 takes a GPU of SM {able}, this one is of SM {_dotted(sm)}"
+                f"activation_bits=4 takes a GPU of SM {capable}, this one is of SM {_dotted(sm)}"
             )
 
 
 def device_obstacle(device: torch.device) -> str | None:
-    """What keeps `device` from running any of the kernels. A CPU runs them if interpreted."""
+    """Return why `device` runs no kernel; None if it does. A CPU runs them if Triton interprets
+    them."""
     version = tuple(int(part) for part in triton.__version__.split(".")[:2])
     if version < _OLDEST_TRITON:
         return f"Triton is {triton.__version__}, older than {_dotted(_OLDEST_TRITON)}"
@@ -106,7 +107,7 @@ def device_obstacle(device: torch.device) -> str | None:
 
 
 def padded(size: int) -> int:
-    """The fewest numbers, `size` or more, that are whole groups of a kernel."""
+    """Return the smallest multiple of a kernel's group that is `size` or more."""
     return -(-size // _GROUP) * _GROUP
 
 

@@ -1,7 +1,7 @@
-"""Keys and values of committed tokens, in pages, of all slots and layers.
+"""Paged cache of the keys and values of committed tokens, for all slots and layers.
 
-Layers of one kind keep the same tokens, in a pool of pages of their own: full layers all of them,
-sliding layers their window and one canvas more, so that `rewind` can take a canvas back. Slots
+Layers of one kind keep the same tokens, in a page pool of their own. Full layers keep all tokens;
+sliding layers keep their window and one canvas more, so that `rewind` can take a canvas back. Slots
 whose prompts begin alike share the pages of that beginning (`prefix.py`).
 """
 
@@ -32,11 +32,11 @@ class _Slot:
 
 
 class KVCache:
-    """A pass is planned, run and committed: `plan`, `attend` in each layer, `advance`. Slots move
-    by `attach`, `advance`, `rewind` and `release` alone.
+    """Cache of all slots, changed only by `attach`, `advance`, `rewind` and `release`.
 
-    With a capacity, memory is allocated at once, and each slot reserves what it may come to hold,
-    as if it shared nothing: a page is always there when it is needed.
+    A pass is planned, run and committed: `plan`, `attend` in each layer, `advance`. With a
+    capacity, memory is allocated at once, and each slot reserves its maximum as if it shared
+    nothing: a page is always available when it is needed.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         capacity: int | None = None,  # tokens of all slots together; None: the cache grows
-        segment: int | None = None,  # tokens that a pass encodes of a slot at the most
+        segment: int | None = None,  # maximum number of tokens that a pass encodes in a slot
         page: int = PAGE,
         backend: Backend = "torch",  # of attention
     ):
         self._config, self._page, self._segment, self._device = config, page, segment, device
         kinds: dict[LayerType, list[LayerConfig]] = {}
-        self._layers: list[tuple[LayerType, int]] = []  # kind of each, and its place among those
+        self._layers: list[tuple[LayerType, int]] = []  # kind of each, and its index among those
         for layer in config.layers:
             same = kinds.setdefault(layer.kind, [])
             self._layers.append((layer.kind, len(same)))
@@ -66,33 +66,33 @@ class KVCache:
             forget = partial(self._index.forget, kind)
             self._pools[kind] = PagePool(layers, page, dtype, device, pages, forget)
         self._capacity, self._kernels = capacity, backend == "triton"
-        self._bytes = dtype.itemsize  # of a stored number
+        self._bytes = dtype.itemsize  # bytes of a stored number
         self._slots = [_Slot({kind: Held() for kind in kinds}) for _ in range(slots)]
         self._one = torch.ones((), device=device)
-        self._planned: tuple[object, Pass] | None = None  # the last plan, and what it is made of
+        self._planned: tuple[object, Pass] | None = None  # the last plan, and its inputs
 
     @property
     def capacity(self) -> int | None:
-        """Tokens of all slots together; None: it grows."""
+        """Number of tokens of all slots together; None: it grows."""
         return self._capacity
 
     @property
     def usage(self) -> float:
-        """The share of its memory that requests hold, of the kind of layers that has least left.
-        What is only known, and would be given up, does not count."""
+        """Share of its memory that requests hold, for the kind of layers with the least left. Idle
+        pages, which would be given up, do not count."""
         return max(pool.held / max(1, len(pool)) for pool in self._pools.values())
 
     @property
     def pages(self) -> dict[str, int]:
-        """Those that memory is allocated for, by kind of layer."""
+        """Number of allocated pages, by kind of layer."""
         return {kind: len(pool) for kind, pool in self._pools.items()}
 
     def length(self, slot: int) -> int:
-        """Tokens committed in `slot`."""
+        """Return the number of tokens committed in `slot`."""
         return len(self._slots[slot].tokens)
 
     def fits(self, tokens: int) -> bool:
-        """Whether a slot without a reservation could be given one of `tokens`."""
+        """Whether a slot without a reservation could reserve `tokens`."""
         return all(
             pool.capacity is None
             or self._reserved(kind) + self._need(kind, tokens) <= pool.capacity
@@ -100,18 +100,16 @@ class KVCache:
         )
 
     def reserve(self, slot: int, tokens: int) -> None:
-        """Make sure that `slot` can come to hold `tokens`, until it is released.
-
-        Raises `CacheFullError` if that is not so.
-        """
+        """Reserve memory for `tokens` in `slot` until it is released. Raises `CacheFullError` if
+        there is not enough."""
         self._reserve({slot: tokens})
 
     def attach(self, slot: int, tokens: Sequence[int]) -> int | None:
-        """Begin the prompt `tokens` in an empty slot; returns how many of them are there already.
+        """Begin the prompt `tokens` in an empty slot; returns how many of them are cached already.
 
-        One is left to be encoded at least. Returns None, and does nothing, while another slot is
-        about to encode a canvas or more of the same beginning: after the next pass it is there.
-        Raises `CacheFullError` where nothing was reserved and there is no memory for the prompt.
+        At least one token is left to be encoded. Returns None, and does nothing, while another slot
+        is about to encode a canvas or more of the same beginning: it is cached after the next pass.
+        Raises `CacheFullError` if nothing was reserved and there is no memory for the prompt.
         """
         mine = self._slots[slot]
         if mine.tokens:
@@ -120,7 +118,7 @@ class KVCache:
         found = len(nodes) * self._page
         for other in self._slots:
             if len(other.tokens) < len(other.prompt) and (
-                _common(other.prompt, tokens) >= found + self._config.canvas_length
+                _common_prefix(other.prompt, tokens) >= found + self._config.canvas_length
             ):
                 return None
         self._reserve({slot: len(tokens)}, extend=True)
@@ -131,11 +129,9 @@ class KVCache:
     def plan(
         self, encode: Mapping[int, Sequence[int]], canvases: Sequence[int], length: int
     ) -> Pass:
-        """A pass that encodes `encode[slot]` behind what slots hold, and denoises a canvas of
-        `length` positions behind each slot of `canvases`.
-
-        Raises `CacheFullError` before anything is taken if the cache is too small.
-        """
+        """Plan a pass that encodes `encode[slot]` after the cached tokens of slots, and denoises a
+        canvas of `length` positions after each slot of `canvases`. Raises `CacheFullError` before
+        any change if the cache is too small."""
         rows = [(slot, list(tokens)) for slot, tokens in encode.items() if len(tokens)]
         most = max((len(tokens) for _, tokens in rows), default=0)
         if self._segment is not None and most > self._segment:
@@ -153,7 +149,7 @@ class KVCache:
         laid_out = partial(lay_out, rows, stretches, held, self._page, self._device)
         if rows:
             return laid_out()
-        # Canvases are denoised again and again after the same tokens: then the plan is there.
+        # Canvases are denoised repeatedly after the same tokens: the plan is reused
         pages = [(one.first, bytes(one.pages)) for kind in held.values() for one in kind]
         if self._planned is None or self._planned[0] != (stretches, pages):
             self._planned = (stretches, pages), laid_out()
@@ -169,10 +165,8 @@ class KVCache:
         k_scale: Float32[Tensor, ""] | None = None,
         v_scale: Float32[Tensor, ""] | None = None,
     ) -> Float[Tensor, "N H D"]:
-        """Store the keys and values of what is encoded, and attend to all that each token sees.
-
-        What is stored, times its scale, is the key or value; None: 1.
-        """
+        """Store the keys and values of encoded tokens, and attend to all that each token sees. A
+        stored number times its scale is the key or value; None: 1."""
         kind, index = self._layers[layer]
         scales = (self._one if scale is None else scale for scale in (k_scale, v_scale))
         pages, paging = Pages(*self._pools[kind].layer(index), *scales), plan.paging[kind]
@@ -181,7 +175,7 @@ class KVCache:
         return attention(q, k, v, pages, paging, self._windows[kind], self._kernels)
 
     def launches(self, plan: Pass) -> list[Launch]:
-        """What the host decides of how kernels attend, by sort of layer."""
+        """Return the launch parameters of attention kernels, for each distinct shape of layers."""
         H, size = self._config.heads, self._bytes
         return [
             launch_of(
@@ -197,7 +191,7 @@ class KVCache:
         ]
 
     def advance(self, plan: Pass) -> None:
-        """Commit what a pass encoded."""
+        """Commit the tokens that a pass encoded."""
         for slot, tokens in plan.encode:
             mine = self._slots[slot]
             new = len(mine.tokens) < len(mine.prompt)
@@ -208,22 +202,19 @@ class KVCache:
                 window = self._windows[kind]
                 if window is not None:
                     kept = len(mine.tokens) - (window - 1) - self._config.canvas_length
-                    self._give_back(kind, held, max(0, kept) // self._page)
+                    self._release_before(kind, held, max(0, kept) // self._page)
 
     def rewind(self, slot: int, length: int) -> int:
-        """Forget all but the first `length` tokens of `slot`, or more, where sliding layers no
-        longer hold what is in front of that; returns how many are left.
-
-        What is behind them is to be encoded again. Behind the prompt, a canvas back from where the
-        slot was furthest is always possible.
-        """
+        """Keep the first `length` tokens of `slot`; returns how many are kept. Fewer are kept if
+        sliding layers no longer hold the tokens before that. The others have to be encoded again.
+        After the prompt, a canvas back from the furthest position is always possible."""
         mine = self._slots[slot]
         if not 0 <= length <= len(mine.tokens):
             raise ValueError(f"cannot rewind to {length}: {len(mine.tokens)} tokens are cached")
         if self._holds(mine, length):
             del mine.tokens[length:]
             for kind, held in mine.held.items():
-                self._cut(kind, held, -(-length // self._page))
+                self._release_from(kind, held, -(-length // self._page))
             return length
         nodes = self._index.find(mine.tokens[:length])
         self._drop(mine)
@@ -231,7 +222,7 @@ class KVCache:
         return len(mine.tokens)
 
     def release(self, slot: int) -> None:
-        """Empty a slot and end its reservation. What it held may be shared until it is needed."""
+        """Empty a slot and end its reservation. Its pages may be shared until they are needed."""
         mine = self._slots[slot]
         self._remember(mine, len(mine.tokens))
         self._drop(mine)
@@ -246,7 +237,7 @@ class KVCache:
         return sum(slot.held[kind].reserved for slot in self._slots)
 
     def _reserve(self, tokens: Mapping[int, int], extend: bool = False) -> None:
-        """Reserve for all slots that `tokens` has numbers for, or none."""
+        """Reserve for all slots in `tokens`, or for none."""
         wanted: dict[tuple[LayerType, int], int] = {}
         for kind, pool in self._pools.items():
             for slot, number in tokens.items():
@@ -268,8 +259,8 @@ class KVCache:
             self._slots[slot].held[kind].reserved = number
 
     def _holds(self, mine: _Slot, length: int) -> bool:
-        """Whether a slot can go on from `length` with the pages that it has, none of them known to
-        others beyond that."""
+        """Whether a slot can continue from `length` with its pages, and shares none of them beyond
+        that."""
         at = length // self._page
         for kind, held in mine.held.items():
             window = self._windows[kind]
@@ -291,7 +282,7 @@ class KVCache:
                 self._pools[kind].hold(page)
 
     def _remember(self, mine: _Slot, length: int) -> None:
-        """Let others share the full pages of the first `length` tokens."""
+        """Index the full pages of the first `length` tokens, so that other slots can share them."""
         node = self._index.root
         for i in range(length // self._page):
             pages = {
@@ -301,15 +292,15 @@ class KVCache:
             }
             node = self._index.add(node, mine.tokens[i * self._page :][: self._page], pages)
 
-    def _give_back(self, kind: LayerType, held: Held, first: int) -> None:
-        """Release the pages in front of `first`."""
+    def _release_before(self, kind: LayerType, held: Held, first: int) -> None:
+        """Release the pages before `first`."""
         gone = max(0, first - held.first)
         for page in held.pages[:gone]:
             self._pools[kind].release(page, idle=(kind, page) in self._index)
         held.first, held.pages = held.first + gone, held.pages[gone:]
 
-    def _cut(self, kind: LayerType, held: Held, end: int) -> None:
-        """Release the pages from `end` on, the last first: of idle ones it is the first to go."""
+    def _release_from(self, kind: LayerType, held: Held, end: int) -> None:
+        """Release the pages from `end` on, the last one first: it is then reused first."""
         while held.pages and held.end > end:
             page = held.pages.pop()
             self._pools[kind].release(page, idle=(kind, page) in self._index)
@@ -317,12 +308,12 @@ class KVCache:
     def _drop(self, mine: _Slot) -> None:
         mine.tokens = []
         for kind, held in mine.held.items():
-            self._cut(kind, held, 0)
+            self._release_from(kind, held, 0)
             held.first = 0
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many leading tokens are the same."""
     for i, (one, other) in enumerate(zip(a, b, strict=False)):
         if one != other:
             return i

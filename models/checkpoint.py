@@ -1,7 +1,7 @@
-"""DiffusionGemma directories in Hugging Face layout: read strictly, write exactly.
+"""DiffusionGemma directories in Hugging Face layout: read strictly, written exactly.
 
 A directory holds `config.json` and `model.safetensors`, or shards listed by
-`model.safetensors.index.json`. What the tensors in them fill, `layout.py` says.
+`model.safetensors.index.json`. `layout.py` maps their tensors to the model.
 """
 
 import json
@@ -37,11 +37,11 @@ _SHOWN = 8  # names listed in an error before "and N more"
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a file says of a tensor before its numbers."""
+    """Header of a tensor in a file."""
 
     path: Path
     shape: tuple[int, ...]
-    dtype: torch.dtype | str  # a name, if it is none that weights may have
+    dtype: torch.dtype | str  # a name, if no weight may have this type
 
 
 def load(
@@ -51,15 +51,14 @@ def load(
     kernels: Kernels = "auto",
     activation_bits: int = 16,
 ) -> DiffusionGemma:
-    """The model of `directory` on `device`, ready to run: floats in `dtype`, NVFP4 as it is.
+    """Load the model of `directory` on `device`: floats in `dtype`, NVFP4 as it is.
 
-    `kernels` says what runs it, which `model.backends` then tells. `activation_bits` is 16, or 4
-    to quantise activations too where they meet NVFP4 matrices, but for those of experts. Beside the
-    model itself, one tensor of a file at a time is in memory.
+    `kernels` are the requested backends; `model.backends` has the choice. `activation_bits` is 16,
+    or 4 to quantise activations of NVFP4 matrices too, except in experts. Beside the model, one
+    tensor of a file at a time is in memory.
 
-    Raises, before any weight is read, `CheckpointError` unless every text tensor on disk finds its
-    place, in the right shape and type, and no place is left; `BackendError` for kernels that cannot
-    be had.
+    Before any weight is read, raises `CheckpointError` unless tensors on disk and in the text stack
+    match in name, shape and type, and `BackendError` for kernels that cannot run.
     """
     dispatch = Dispatch(
         device=torch.device(device), dtype=dtype, kernels=kernels, activation_bits=activation_bits
@@ -70,14 +69,15 @@ def load(
 
 
 def config_of(directory: str | Path) -> ModelConfig:
-    """The config of `directory`, whose tensors fit it; `CheckpointError` if they do not."""
+    """Return the config of `directory`. Raises `CheckpointError` if its tensors do not fit it."""
     return _matched(Path(directory), Dispatch(kernels="torch"))[0].config
 
 
 def _matched(
     directory: Path, dispatch: Dispatch
 ) -> tuple[DiffusionGemma, dict[str, _Header], dict[str, Place]]:
-    """A model without data, the tensors of `directory`, and their places in the model: a match."""
+    """Return a model without data, the tensors of `directory`, and their matching places in the
+    model."""
     settings, older = read_json(directory / "config.json"), directory / "hf_quant_config.json"
     config = ModelConfig.from_hf(settings)
     form = format_of(settings, read_json(older) if older.exists() else None)
@@ -98,10 +98,8 @@ def save(
     config: Mapping[str, Any],
     extra: Mapping[str, Tensor],
 ) -> None:
-    """Write `config.json` and `model.safetensors`, with `extra` tensors (a vision tower) beside.
-
-    Raises `CheckpointError` for a model whose weights are not those of a float file.
-    """
+    """Write `config.json` and `model.safetensors`, with `extra` tensors (a vision tower). Raises
+    `CheckpointError` for a model with other weights than those of a float file."""
     with torch.device("meta"):
         plain = DiffusionGemma(model.config).state_dict()
     ours = model.state_dict()
@@ -115,7 +113,7 @@ def save(
 
 
 def tensors(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a directory and its name, one at a time."""
+    """Yield every tensor of a directory and its name, one at a time."""
     for path in _shards(Path(directory)):
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
@@ -123,7 +121,7 @@ def tensors(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of a model directory, or `CheckpointError`."""
+    """Return the JSON object in a file of a model directory. Raises `CheckpointError`."""
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
@@ -150,7 +148,7 @@ def _shards(directory: Path) -> list[Path]:
 
 
 def _headers(directory: Path) -> tuple[dict[str, _Header], list[str]]:
-    """Of all tensors of `directory` by name; and what is wrong with their names."""
+    """Return the headers of all tensors by name, and the problems with their names."""
     found: dict[str, _Header] = {}
     problems = []
     for path in _shards(directory):
@@ -166,7 +164,7 @@ def _headers(directory: Path) -> tuple[dict[str, _Header], list[str]]:
 
 
 def _misfits(headers: Mapping[str, _Header], wanted: Mapping[str, Place]) -> list[str]:
-    """What is not as it should be: tensors too many, too few, of another shape or type."""
+    """Return the problems: missing and unknown tensors, wrong shapes and types."""
     problems = [
         f"{name} is missing, expected in shape {[*place.shape]}"
         for name, place in wanted.items()
@@ -193,7 +191,7 @@ def _fill(
     wanted: Mapping[str, Place],
     dispatch: Dispatch,
 ) -> None:
-    """Give `model`, which is without data, its weights."""
+    """Load the weights into `model`, which has no data yet."""
     filled = blank(model, wanted, dispatch)
     parts: dict[Path, list[tuple[str, Place, Tensor]]] = {}
     for name, place in wanted.items():
@@ -215,8 +213,8 @@ def _put(name: str, tensor: Tensor, place: Place, part: Tensor) -> None:
     if place.divisor:
         tensor = 1 / tensor
     if place.shape == () and not tensor.isfinite().all():
-        of = "one over it" if place.divisor else "it"
-        raise CheckpointError(f"{name} cannot be a scale: {of} is {tensor.item()}")
+        value_name = "one over it" if place.divisor else "it"
+        raise CheckpointError(f"{name} cannot be a scale: {value_name} is {tensor.item()}")
     part.copy_(tensor.view(part.shape))
 
 

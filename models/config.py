@@ -1,7 +1,7 @@
 """Shapes of a DiffusionGemma checkpoint, read from a Hugging Face `config.json`.
 
-transformers' own config class reads the file, so whatever that takes is taken, with its defaults.
-Values that transformers takes and this implementation does not compute are refused by name.
+transformers' own config class reads the file, with its defaults. Values that this implementation
+does not compute are refused by name.
 """
 
 import copy
@@ -56,16 +56,16 @@ class ModelConfig:
     max_positions: int
 
     def window_of(self, kind: LayerType) -> int | None:
-        """Tokens that a layer sees, the current one included; None: all of them."""
+        """Return how many tokens a layer sees, including the current one; None: all of them."""
         return self.window if kind == "sliding_attention" else None
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
         """Read the parsed `config.json` of a DiffusionGemma directory as transformers does.
 
-        The fields of the text stack are in `text_config`, or beside `model_type` in a file that
-        has none. Raises `CheckpointError` for another architecture, a missing field, a value that
-        transformers does not take, and a variant that this implementation does not compute.
+        The fields of the text stack are in `text_config`, or at the top level of a file without it.
+        Raises `CheckpointError` for another architecture, a missing field, a value that
+        transformers refuses, and a variant that this implementation does not compute.
         """
         text, canvas_length = _read(config), config.get("canvas_length", 256)
         _check(text)
@@ -98,16 +98,16 @@ class ModelConfig:
 
 def _read(config: Mapping[str, Any]) -> Any:
     """Return the text stack's `DiffusionGemmaTextConfig`: its fields as transformers reads them."""
-    fields = copy.deepcopy(_text_fields(config))  # transformers writes into what it is given
+    fields = copy.deepcopy(_text_fields(config))  # transformers modifies its arguments
     if (rope_scaling := fields.pop("rope_scaling", None)) is not None:
-        fields["rope_parameters"] = rope_scaling  # its older name, which wins in transformers
+        fields["rope_parameters"] = rope_scaling  # the older name has precedence there
     # Importing these takes a second, and most users of shapes read no file.
     from huggingface_hub.errors import StrictDataclassError
     from transformers import DiffusionGemmaTextConfig
 
     try:
         text = DiffusionGemmaTextConfig(**fields)
-        text.standardize_rope_params()  # as its rotary embedding does before it reads them
+        text.standardize_rope_params()  # as the rotary embedding of transformers does
     except (StrictDataclassError, LookupError, ValueError, TypeError, AttributeError) as error:
         reason = " ".join(str(error.args[0] if error.args else error).split())
         raise CheckpointError(f"config.json: transformers refuses text_config: {reason}") from error
@@ -140,11 +140,11 @@ _POSITIVE = (
     "rms_norm_eps",
     "final_logit_softcapping",
 )
-_BY_LAYER = {"head_dim", "num_key_value_heads"}  # what may differ between kinds of layers
+_BY_LAYER = {"head_dim", "num_key_value_heads"}  # fields that may differ between kinds of layers
 
 
 def _check(text: Any) -> None:
-    """Raise `CheckpointError` for a field without a value and for what is not computed here."""
+    """Raise `CheckpointError` for a missing field and for a variant that is not computed here."""
     if text.use_bidirectional_attention == "all":
         raise CheckpointError(
             "config.json: use_bidirectional_attention is 'all', a bidirectional encoder: "
@@ -183,7 +183,7 @@ def _is_number(value: Any, kind: Any = int | float) -> bool:
 
 
 def _layer(text: Any, kind: LayerType) -> LayerConfig:
-    """Return the geometry of the layers of `kind`, which have to be alike."""
+    """Return the geometry of the layers of `kind`, all of which must have the same."""
     try:
         own = text.per_layer_config[kind]
     except ValueError as error:

@@ -4,16 +4,16 @@ from dlm.root_error import DlmError
 
 
 class ModelError(DlmError):
-    """Base class of this package's errors: catch it to catch them all."""
+    """Base class of this package's errors."""
 
 
 class CheckpointError(ModelError):
-    """A model directory that cannot be used: what is wrong, where, and what would be right."""
+    """Model directory that cannot be used."""
 
 
 class BackendError(ModelError):
-    """Kernels were asked for that cannot run here: which, and what is in the way."""
+    """Requested kernels that cannot run here."""
 
 
 class CacheFullError(ModelError):
-    """The cache has too few pages for what is asked of it."""
+    """Cache without enough pages for a request."""

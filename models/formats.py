@@ -1,7 +1,7 @@
-"""Checkpoints with weights in NVFP4: whose they are, and what their tensors are called.
+"""Formats of checkpoints with NVFP4 weights: their producers, and the names of their tensors.
 
-Which layers are quantised is read off the names of tensors, not off a config's list of exceptions:
-such lists name modules of whatever program wrote them.
+Names of tensors show which layers are quantised. A config's list of exceptions is not used: it
+names modules of the program that wrote it.
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from dlm.models.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """Names of an NVFP4 matrix's tensors, behind the name of their layer."""
+    """Names of an NVFP4 matrix's tensors, after the name of their layer."""
 
-    packed: str  # two numbers a byte
+    packed: str  # two numbers per byte
     scale: str  # of blocks of 16
     scale_2: str  # of the tensor
-    input_scale: str  # of activations, where they are quantised too
-    divisors: bool  # scale_2 and input_scale are written as one over what they mean
-    k_scale: str  # of an fp8 cache, behind the name of the attention
+    input_scale: str  # of activations, if they are quantised too
+    divisors: bool  # whether the file has the inverses of scale_2 and input_scale
+    k_scale: str  # of an fp8 cache, after the name of the attention
     v_scale: str
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Names that no float matrix has: any of them says that a layer is quantised."""
+        """Names that only quantised layers have."""
         names = (self.packed, self.scale, self.scale_2, self.input_scale)
         return tuple(name for name in names if name != "weight")
 
@@ -52,31 +52,32 @@ _ALGORITHMS = ("NVFP4", "W4A16_NVFP4")  # of ModelOpt: with scales for activatio
 _PACKING = "nvfp4-pack-quantized"  # of compressed-tensors
 
 
-def format_of(config: Mapping[str, Any], older: Mapping[str, Any] | None = None) -> Format | None:
-    """The format that a `config.json` speaks of, or None: its weights are floats.
-
-    `older` is an `hf_quant_config.json`, in which ModelOpt says the same where `config.json` says
-    nothing. Raises `CheckpointError` for a quantisation of another kind.
-    """
-    told = config.get("quantization_config")
-    if told is None and older is not None:
-        told = {"quant_method": "modelopt", **_mapping(older.get("quantization"), "quantization")}
-    if told is None:
+def format_of(config: Mapping[str, Any], legacy: Mapping[str, Any] | None = None) -> Format | None:
+    """Return the format that a `config.json` declares; None if its weights are floats. `legacy` is
+    an `hf_quant_config.json`, in which ModelOpt declares the format if `config.json` does not.
+    Raises `CheckpointError` for another quantisation."""
+    settings = config.get("quantization_config")
+    if settings is None and legacy is not None:
+        settings = {
+            "quant_method": "modelopt",
+            **_mapping(legacy.get("quantization"), "quantization"),
+        }
+    if settings is None:
         return None
-    told = _mapping(told, "quantization_config")
-    groups = _mapping(told.get("config_groups") or {}, "config_groups")
+    settings = _mapping(settings, "quantization_config")
+    groups = _mapping(settings.get("config_groups") or {}, "config_groups")
     weights = [_mapping(_mapping(g, n).get("weights") or {}, n) for n, g in groups.items()]
-    for size in [each.get("group_size") for each in (told, *weights)]:
+    for size in [each.get("group_size") for each in (settings, *weights)]:
         if size not in (16, None):
             raise _unknown(f"group_size {size!r}")
-    match told.get("quant_method"):
+    match settings.get("quant_method"):
         case "modelopt":
-            if told.get("quant_algo") not in _ALGORITHMS:
-                raise _unknown(f"quant_algo {told.get('quant_algo')!r}")
+            if settings.get("quant_algo") not in _ALGORITHMS:
+                raise _unknown(f"quant_algo {settings.get('quant_algo')!r}")
             return MODELOPT
         case "compressed-tensors":
-            packings = [each.get("format") or told.get("format") for each in groups.values()]
-            if other := [p for p in packings or [told.get("format")] if p != _PACKING]:
+            packings = [each.get("format") or settings.get("format") for each in groups.values()]
+            if other := [p for p in packings or [settings.get("format")] if p != _PACKING]:
                 raise _unknown(f"format {other[0]!r}")
             return COMPRESSED_TENSORS
         case method:

@@ -1,10 +1,8 @@
-"""The pieces of a DiffusionGemma layer. They see no cache and no mask: attention is passed in.
+"""Modules of a DiffusionGemma layer. They know no cache and no mask: attention is passed in.
 
 Tensors are `[..., hidden]`: the model packs the tokens of all slots into one axis, training keeps
-batch and length apart, and nothing here can tell the difference.
-
-`forward` is plain torch but for the experts. `by_kernels` computes the same, to within rounding, of
-`[N, hidden]` alone: Triton kernels take all that is between matrix products.
+batch and length apart. `forward` is plain torch except for the experts. `by_kernels` computes the
+same, up to rounding, for `[N, hidden]` only: Triton kernels do everything between matrix products.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +34,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm in fp32 (arXiv:1910.07467), with a gain or without."""
+    """Root-mean-square norm in fp32 (arXiv:1910.07467), with or without a gain."""
 
     def __init__(self, dim: int, eps: float, gain: bool = True):
         super().__init__()
@@ -45,22 +43,22 @@ class RMSNorm(nn.Module):
 
     @property
     def gain(self) -> Tensor:
-        """The weight of a norm that has one."""
+        """Weight of a norm that has one."""
         return self.get_parameter("weight")
 
     def forward(self, x: Tensor) -> Tensor:
         gain = self.weight
-        if x.is_cuda and (gain is None or gain.dtype == x.dtype):  # one kernel, in fp32 within
+        if x.is_cuda and (gain is None or gain.dtype == x.dtype):  # one fp32 kernel
             return F.rms_norm(x, self.dim, gain, self.eps)
         return normed(x, gain, self.eps)
 
 
 def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[..., 1, head_dim]` in fp32 for `positions [...]`."""
+    """Return cosines and sines `[..., 1, head_dim]` in fp32 for `positions [...]`."""
     pairs = head_dim // 2
     exponent = torch.arange(pairs, device=positions.device) * (2 / head_dim)
     turns = torch.arange(pairs, device=positions.device) < int(rotary.fraction * pairs)
-    frequency = torch.where(turns, 1.0 / rotary.theta**exponent, 0.0)  # theta**-x rounds apart
+    frequency = torch.where(turns, 1.0 / rotary.theta**exponent, 0.0)  # not theta**-x: it rounds
     frequency /= rotary.factor
     angle = positions[..., None, None].float() * frequency
     angle = torch.cat((angle, angle), dim=-1)
@@ -68,8 +66,8 @@ def rotary_angles(rotary: Rotary, head_dim: int, positions: Tensor) -> tuple[Ten
 
 
 def adjacent(layers: Sequence[nn.Module]) -> Tensor | None:
-    """Weights of linear layers as one matrix, a view; None unless each one's numbers begin where
-    the previous one's end."""
+    """Return the weights of linear layers as one matrix, a view; None unless they are adjacent in
+    memory."""
     if not all(isinstance(layer, nn.Linear) for layer in layers):
         return None
     weights = [layer.get_parameter("weight") for layer in layers]
@@ -90,7 +88,8 @@ def adjacent(layers: Sequence[nn.Module]) -> Tensor | None:
 
 
 def products(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-    """Results of linear layers on the same `x`: of one product if their weights are adjacent."""
+    """Return the results of linear layers on the same `x`: by one product if weights are
+    adjacent."""
     weight = adjacent(layers)
     if weight is None:
         return tuple(layer(x) for layer in layers)
@@ -99,10 +98,8 @@ def products(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
 
 
 class Attention(nn.Module):
-    """Projections and norms around attention whose scale is 1: queries and keys are normed.
-
-    A full layer has no value projection: its values are the keys before norm and rotation.
-    """
+    """Projections and norms around attention whose scale is 1, since queries and keys are normed. A
+    full layer has no value projection: its values are the keys before norm and rotation."""
 
     def __init__(self, config: ModelConfig, layer: LayerConfig):
         super().__init__()
@@ -116,7 +113,7 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(D, config.eps)
         self.k_norm = RMSNorm(D, config.eps)
         self.v_norm = RMSNorm(D, config.eps, gain=False)
-        # What numbers of an fp8 cache are multiplied by. A file has them only beside such a cache.
+        # Factors for numbers of an fp8 cache; a file has them only for such a cache.
         self.k_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
         self.v_scale = nn.Buffer(torch.ones((), dtype=torch.float32), persistent=False)
 
@@ -161,7 +158,7 @@ class GatedMLP(nn.Module):
 
 
 class Router(nn.Module):
-    """Chooses experts: softmax over all of them in fp32, top k, renormalised, scaled."""
+    """Router to experts: softmax over all of them in fp32, top k, renormalised, scaled."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -172,23 +169,21 @@ class Router(nn.Module):
         self.per_expert_scale = nn.Parameter(torch.ones(config.experts))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens `[N, hidden]` -> weights (fp32) and expert ids, both `[N, k]`."""
+        """Return weights (fp32) and expert ids, both `[N, k]`, for tokens `[N, hidden]`."""
         scores = self.proj(self.norm(x) * self.scale * self.scale.numel() ** -0.5)
         weight, expert = scores.softmax(dim=-1, dtype=torch.float32).topk(self.k, dim=-1)
         weight = weight / weight.sum(dim=-1, keepdim=True)
         return weight * self.per_expert_scale[expert], expert
 
     def by_kernels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same for `x` that is normed and scaled already."""
+        """Return the same for an `x` that is normed and scaled already."""
         return choose(self.proj(x), self.per_expert_scale, self.k, by_kernel=True)
 
 
 class Experts(nn.Module):
-    """Gated MLPs, each run on the tokens that chose it.
-
-    Gate and up of an expert are one matrix, gate's rows first. Those in NVFP4 are decoded, without
-    a kernel, one expert at a time, and multiplied in fp32.
-    """
+    """Gated MLPs, each run on the tokens routed to it. Gate and up of an expert are one matrix,
+    gate's rows first. Without a kernel, NVFP4 experts are decoded one at a time and multiplied in
+    fp32."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -199,7 +194,7 @@ class Experts(nn.Module):
         self.backend: Backend = "torch"
 
     def forward(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
-        """Tokens `[N, hidden]`, weights and expert ids `[N, k]` -> `[N, hidden]`."""
+        """Return `[N, hidden]` for tokens `[N, hidden]` and weights and expert ids `[N, k]`."""
         gate_up, down = self._stacks()
         if self.backend == "triton":
             return moe(x, weight, expert, gate_up, down, by_kernel=True)
@@ -221,9 +216,8 @@ class Experts(nn.Module):
         return out
 
     def by_kernels(self, x: Tensor, weight: Tensor, expert: Tensor) -> Tensor:
-        """Return the same; if kernels run the experts, each choice's own, `[N, k, hidden]`.
-
-        `x` is `ordered` if `order_of_tiles`."""
+        """Return the same; if kernels run the experts, the result of each choice, `[N, k, hidden]`.
+        `x` must be `ordered` if `order_of_tiles`."""
         if self.backend != "triton":
             return self(x, weight, expert)
         route = sort_slots(expert, self.experts, by_kernel=True)
@@ -243,10 +237,8 @@ class Experts(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then a dense MLP and routed experts side by side on the same residual.
-
-    `scalar` multiplies the result: the encoder and the decoder share every weight but this one.
-    """
+    """Layer of attention, then a dense MLP and routed experts in parallel on the same residual.
+    `scalar` multiplies the result: encoder and decoder share all weights but this one."""
 
     def __init__(self, config: ModelConfig, layer: LayerConfig):
         super().__init__()
@@ -286,8 +278,8 @@ class Layer(nn.Module):
         scalar: Tensor,
         following: RMSNorm,
     ) -> LayerOutput:
-        """`forward`, and the norm of its result by `following`; `normed` is that of `x` by
-        `input_layernorm`. Both are `[N, hidden]`."""
+        """Return the result of `forward`, and its norm by `following`. `normed` is the norm of `x`
+        by `input_layernorm`; both are `[N, hidden]`."""
         eps = following.eps
         attended = self.self_attn.by_kernels(normed, cos, sin, attend)
         gains = AttentionGains(
@@ -310,7 +302,7 @@ class Layer(nn.Module):
 
 
 class SelfConditioning(GatedMLP):
-    """Self-conditioning: adds what the previous step expects, a soft embedding, to the canvas."""
+    """Self-conditioning: adds the previous step's soft embedding to the canvas."""
 
     def __init__(self, config: ModelConfig):
         super().__init__(config.hidden_size, config.intermediate_size)
@@ -320,5 +312,5 @@ class SelfConditioning(GatedMLP):
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, canvas: Tensor, soft_embedding: Tensor
     ) -> Tensor:
-        """Both `[..., L, hidden]`; at a canvas's first step the soft embedding is zero."""
+        """Both are `[..., L, hidden]`; at a canvas's first step the soft embedding is zero."""
         return self.post_norm(canvas + super().forward(self.pre_norm(soft_embedding)))

@@ -1,8 +1,8 @@
-"""Which tensor of a file fills what of a model: names, shapes, types, and several in one.
+"""Map from the tensors of a file to the parameters of a model: names, shapes, types, and parts.
 
 Files store experts one by one where the model holds a stack, and gate and up apart where it holds
 one matrix. The text stack lies under `model.decoder.`; the encoder shares its weights and adds one
-scalar a layer. A vision tower may be present and is not read.
+scalar per layer. A vision tower may be present and is not read.
 """
 
 import re
@@ -28,7 +28,7 @@ _VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
 
 
 def parameter_name(tensor: str) -> str | None:
-    """Our name of a tensor on disk; None for one that the text stack does not need."""
+    """Return the model's name of a tensor on disk; None if the text stack does not need it."""
     if tensor.startswith(_VISION):
         return None
     if scalar := _ENCODER_SCALAR.fullmatch(tensor):
@@ -37,7 +37,7 @@ def parameter_name(tensor: str) -> str | None:
 
 
 def tensor_name(parameter: str) -> str:
-    """The inverse of `parameter_name`."""
+    """Invert `parameter_name`."""
     if scalar := re.fullmatch(r"layers\.(\d+)\.encoder_scalar", parameter):
         return f"model.encoder.language_model.layers.{scalar[1]}.layer_scalar"
     return _DECODER + parameter
@@ -45,25 +45,25 @@ def tensor_name(parameter: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What of a model a tensor of a file fills."""
+    """Place of a file's tensor in a model."""
 
-    parameter: str | None  # or buffer, by its name in the model; None: nothing reads the tensor
-    shape: tuple[int, ...]  # of the tensor; () is one number, which some write as [1]
+    parameter: str | None  # or buffer, by name; None: the tensor is not read
+    shape: tuple[int, ...]  # of the tensor; () is a number, which some files store as [1]
     stored: torch.dtype | None = None  # type of the tensor; None: any float
-    held: torch.dtype | None = None  # type in the model; None: that which it is loaded in
-    part: Callable[[Tensor], Tensor] = lambda whole: whole  # the view of it that is filled
-    divisor: bool = False  # the file has one over the number
-    default: float | None = None  # where a file lacks it; None: no file may lack it
+    held: torch.dtype | None = None  # type in the model; None: the type that it is loaded in
+    part: Callable[[Tensor], Tensor] = lambda whole: whole  # returns the view that is filled
+    divisor: bool = False  # whether the file has the inverse
+    default: float | None = None  # value if a file lacks it; None: no file may lack it
 
 
 def adapt(
     model: DiffusionGemma, names: Collection[str], form: Format | None, dispatch: Dispatch
 ) -> None:
-    """Make `model`, whose weights are floats without data, hold what a file with `names` has, and
-    run as `dispatch` says.
+    """Adapt `model`, whose weights are floats without data, to a file with tensors `names`, and to
+    run as `dispatch` requests.
 
-    A layer is in NVFP4 if a tensor has its name and one of the format's marks. Experts that kernels
-    run get an inner size of whole groups: zeros there change no result.
+    A layer is in NVFP4 if a tensor has its name and one of the format's marks. The inner size of
+    experts that kernels run is padded to whole groups: zeros there change no result.
     """
     marks = form.marks if form else ()
     quantised = {name.rpartition(".")[0] for name in names if name.rpartition(".")[2] in marks}
@@ -84,17 +84,17 @@ def adapt(
         if isinstance(module, Experts):
             module.backend = model.backends["experts"]
             prefix = f"{_DECODER}{name}."
-            of = {path.rpartition(".")[2] for path in quantised if path.startswith(prefix)}
-            _restack(module, model.config, of)
+            projections = {path.rpartition(".")[2] for path in quantised if path.startswith(prefix)}
+            _restack(module, model.config, projections)
 
 
 def _restack(experts: Experts, config: ModelConfig, quantised: Collection[str]) -> None:
-    """Give experts the stacks that they will hold; `quantised` names projections in NVFP4."""
+    """Give experts the right stacks; `quantised` names the projections in NVFP4."""
     E, H, inner = config.experts, config.hidden_size, config.expert_size
     if experts.backend == "triton":
         inner = padded(inner)
     gate_up = "gate_proj" in quantised or "up_proj" in quantised
-    del experts.gate_up_proj, experts.down_proj  # torch lets no module take a parameter's name
+    del experts.gate_up_proj, experts.down_proj  # torch allows no module under a parameter's name
     experts.gate_up_proj = _stack(gate_up, E, 2 * inner, H, parts=2)
     experts.down_proj = _stack("down_proj" in quantised, E, H, inner, parts=1)
 
@@ -106,7 +106,7 @@ def _stack(four_bit: bool, *shape: int, parts: int) -> nn.Parameter | NVFP4Weigh
 
 
 def places(model: DiffusionGemma, form: Format | None) -> dict[str, Place]:
-    """By the name of a tensor, its place: all that a file of `form` holds of the text stack."""
+    """Return the places of all tensors of the text stack in a file of `form`, by tensor name."""
     found: dict[str, Place] = {}
     for name, module in model.named_modules():
         path = _DECODER + name
@@ -115,7 +115,7 @@ def places(model: DiffusionGemma, form: Format | None) -> dict[str, Place]:
         elif isinstance(module, NVFP4Linear) and form:
             found |= _linear(path, name, module, form)
         elif isinstance(module, Attention):
-            scales = form or MODELOPT  # an fp8 cache may have its scales beside float weights
+            scales = form or MODELOPT  # scales of an fp8 cache may occur with float weights
             for ours, theirs in (("k_scale", scales.k_scale), ("v_scale", scales.v_scale)):
                 found[f"{path}.{theirs}"] = Place(
                     parameter=f"{name}.{ours}", shape=(), held=torch.float32, default=1.0
@@ -130,11 +130,9 @@ def places(model: DiffusionGemma, form: Format | None) -> dict[str, Place]:
 def blank(
     model: DiffusionGemma, wanted: Mapping[str, Place], dispatch: Dispatch
 ) -> dict[str, Tensor]:
-    """Zeros for all that `wanted` fills of a model without data, by the names that it has there.
-
-    Where kernels run layers, the matrices of linear layers that read the same input are adjacent:
-    one product computes them all.
-    """
+    """Return zeros for all that `wanted` fills in a model without data, by name in the model. If
+    kernels run layers, the matrices of linear layers with the same input are adjacent: one product
+    computes them all."""
     shapes = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     held = {
         place.parameter: place.held or dispatch.dtype
@@ -156,7 +154,7 @@ def blank(
 
 
 def side_by_side(model: DiffusionGemma) -> list[list[str]]:
-    """Names of the matrices of each group of linear layers that read the same input."""
+    """Return the names of the matrices in each group of linear layers that read the same input."""
     return [
         [f"{name}.{each}.weight" for each in module.side_by_side]
         for name, module in model.named_modules()
@@ -165,15 +163,14 @@ def side_by_side(model: DiffusionGemma) -> list[list[str]]:
 
 
 def give(model: DiffusionGemma, tensors: dict[str, Tensor]) -> DiffusionGemma:
-    """Let a model without data hold `tensors`, which are all of its own; ready to run.
-
-    `tensors` is empty afterwards."""
+    """Put `tensors` into a model without data, and make it ready to run. `tensors` is empty
+    afterwards."""
     kept = model.state_dict().keys()
     model.load_state_dict({name: tensors[name] for name in kept}, assign=True)
-    for name in tensors.keys() - kept:  # buffers that no file of ours has
+    for name in tensors.keys() - kept:  # buffers that are not saved
         module, _, buffer = name.rpartition(".")
         setattr(model.get_submodule(module), buffer, tensors[name])
-    tensors.clear()  # a stack in tiles takes the memory of the one before it
+    tensors.clear()  # tiling a stack needs the memory of the previous one
     for module in model.modules():
         if isinstance(module, Experts) and module.backend == "triton":
             for stack in (module.gate_up_proj, module.down_proj):
@@ -201,7 +198,8 @@ def _linear(path: str, name: str, module: NVFP4Linear, form: Format) -> dict[str
 def _experts(
     path: str, name: str, module: Experts, config: ModelConfig, form: Format | None
 ) -> dict[str, Place]:
-    """Places of both stacks: of one tensor each, or of a few for each expert and projection."""
+    """Return the places of both stacks: one tensor each, or several for each expert and
+    projection."""
     found: dict[str, Place] = {}
     H, inner = config.hidden_size, config.expert_size
     unread = Place(parameter=None, shape=(), stored=torch.float32, default=torch.nan)
@@ -211,7 +209,7 @@ def _experts(
     ):
         parameter, parts = f"{name}.{stack}", len(projections)
         if form is None or not isinstance(getattr(module, stack), NVFP4Weight):
-            part = partial(_real, parts=parts, R=R, C=C)
+            part = partial(_unpadded_stack, parts=parts, R=R, C=C)
             shape = (config.experts, parts * R, C)
             found[f"{path}.{stack}"] = Place(parameter=parameter, shape=shape, part=part)
             continue
@@ -220,7 +218,7 @@ def _experts(
             block = partial(_block, e=e, index=index, parts=parts, R=R)
             number = partial(_number, e=e, index=index)
             found |= _nvfp4(one, parameter, (R, C), form, block, number)
-            found[f"{one}.{form.input_scale}"] = unread  # they leave activations as they are
+            found[f"{one}.{form.input_scale}"] = unread  # activations of experts are not quantised
     return found
 
 
@@ -232,8 +230,8 @@ def _nvfp4(
     block: Callable[..., Tensor],
     number: Callable[[Tensor], Tensor],
 ) -> dict[str, Place]:
-    """Places of the three tensors of a matrix of `shape`. `block` and `number` are where it lies in
-    what the model holds, of blocks' numbers and of tensors' scales."""
+    """Return the places of the three tensors of a matrix of `shape`. `block` and `number` return
+    its parts of the model's blocks and of its tensor scales."""
     R, C = shape
     packed, scale = (R, C // 2), (R, C // 16)
     u8, e4m3, fp32 = torch.uint8, torch.float8_e4m3fn, torch.float32
@@ -267,13 +265,13 @@ def _whole(parameter: Tensor, C: int | None = None) -> Tensor:
     return parameter
 
 
-def _real(stack: Tensor, parts: int, R: int, C: int) -> Tensor:
-    """A stack without what kernels want added to it: `[E, parts, R, C]`."""
+def _unpadded_stack(stack: Tensor, parts: int, R: int, C: int) -> Tensor:
+    """Return a stack without the padding for kernels: `[E, parts, R, C]`."""
     return stack.unflatten(1, (parts, -1))[:, :, :R, :C]
 
 
 def _block(stack: Tensor, e: int, index: int, parts: int, R: int, C: int) -> Tensor:
-    """One projection of one expert, without what kernels want added to it: `[R, C]`."""
+    """Return one projection of one expert without the padding for kernels: `[R, C]`."""
     return stack[e].unflatten(0, (parts, -1))[index, :R, :C]
 
 

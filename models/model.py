@@ -1,7 +1,7 @@
-"""DiffusionGemma's text stack: one set of weights, run causally to encode and both ways to denoise.
+"""DiffusionGemma's text stack: one set of weights, causal to encode and bidirectional to denoise.
 
 A pass packs segments into one axis: tokens to encode and canvases to denoise, of several slots and
-of any lengths. Attention alone looks at segments one by one, and only the layers' scalars tell
+of any lengths. Only attention distinguishes segments, and only the layers' scalars distinguish
 encoding from denoising. The reference is transformers' `DiffusionGemmaForBlockDiffusion`.
 """
 
@@ -25,7 +25,7 @@ from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
 from dlm.models.passes import Pass
 
-_OPERATIONS = "experts", "attention", "layers", "vocabulary"  # that kernels may compute
+_OPERATIONS = "experts", "attention", "layers", "vocabulary"  # operations that kernels may compute
 
 
 class DiffusionGemma(nn.Module):
@@ -70,17 +70,18 @@ class DiffusionGemma(nn.Module):
         capacity: int | None = None,
         segment: int | None = None,
     ) -> KVCache:
-        """`dtype` of what is stored, by default the model's; for the rest see `KVCache`."""
+        """Return a cache that stores `dtype`, by default the model's; for the rest see
+        `KVCache`."""
         rest = self.device, capacity, segment
         backend = self.backends["attention"]
         return KVCache(self.config, slots, dtype or self.dtype, *rest, backend=backend)
 
     def use_graphs(self, cache: KVCache, wanted: Graphs = "auto") -> None:
-        """Replay passes over `cache` from CUDA graphs where that can be; `graphs.told` says."""
+        """Replay passes over `cache` from CUDA graphs if possible; `graphs.status` says whether."""
         self.graphs = pass_graphs(cache, wanted, self.backends, self.device)
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]:
-        """The soft embedding of a canvas's first step: nothing."""
+        """Return the soft embedding of a canvas's first step: zeros."""
         shape = self.canvas_length, self.config.hidden_size
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
@@ -88,11 +89,9 @@ class DiffusionGemma(nn.Module):
     def encode(
         self, tokens: Sequence[Sequence[int]], cache: KVCache, slots: Sequence[int]
     ) -> Float[Tensor, "total hidden"]:
-        """Append `tokens[i]` to slot `slots[i]`; returns the normed states of all, packed.
-
-        Causal over all that the slot has committed. The states of the last tokens, through
-        `logits`, predict the next token: the same weights are an autoregressive model.
-        """
+        """Append `tokens[i]` to slot `slots[i]`; returns the normed states of all, packed. Each
+        token sees what its slot has committed before it. `logits` of the last states predict the
+        next tokens: the same weights are an autoregressive model."""
         none = torch.empty(0, self.config.hidden_size, dtype=self.dtype, device=self.device)
         return self._run(dict(zip(slots, tokens, strict=True)), none, (), cache)
 
@@ -100,8 +99,9 @@ class DiffusionGemma(nn.Module):
     def predict(
         self, tokens: Mapping[int, Sequence[int]], last: Mapping[int, int], cache: KVCache
     ) -> Float[Tensor, "n V"]:
-        """Append `tokens[slot]` to each slot. Returns the logits, before the softcap, of what comes
-        behind each of the last `last[slot]` of them, slot by slot in the order of `last`."""
+        """Append `tokens[slot]` to each slot and predict. Returns the logits, before the softcap,
+        of the next token after each of the last `last[slot]` tokens, slot by slot in the order of
+        `last`."""
         states = self.encode(list(tokens.values()), cache, list(tokens))
         return self._next_logits(states, tokens, last)
 
@@ -114,11 +114,12 @@ class DiffusionGemma(nn.Module):
         slots: Sequence[int],
         encode: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> Float[Tensor, "B L V"]:
-        """Logits of one pass over the canvases of `slots`; it also appends `encode[slot]` to slots.
+        """Return the logits of one pass over the canvases of `slots`, which also appends
+        `encode[slot]`.
 
         `soft_embedding` is that of the previous step's logits, zeros at the first step. Each
-        position sees its whole canvas and what its slot has committed, the tokens that this pass
-        appends included. A canvas leaves nothing in the cache.
+        position sees its whole canvas and all that its slot has committed, including the tokens
+        appended by this pass. A canvas leaves nothing in the cache.
         """
         B, L = canvas.shape
         x = self.self_conditioning(self.embed(canvas), soft_embedding).flatten(0, 1)
@@ -134,7 +135,7 @@ class DiffusionGemma(nn.Module):
         soft_embedding: Float[Tensor, "B L hidden"],
         cache: KVCache,
     ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "B L V"]]:
-        """`predict`, and in the same pass `denoise` for a canvas behind each slot of `last`."""
+        """Run `predict`, and in the same pass `denoise` a canvas after each slot of `last`."""
         B, L = canvas.shape
         x = self.self_conditioning(self.embed(canvas), soft_embedding).flatten(0, 1)
         states = self._run(tokens, x, list(last), cache)
@@ -142,25 +143,23 @@ class DiffusionGemma(nn.Module):
         return self._next_logits(states, tokens, last), canvases
 
     def embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch hidden"]:
-        """Embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
+        """Return embeddings of token ids, scaled by sqrt(hidden) rounded to the dtype."""
         return self._scaled(self.embed_tokens(tokens))
 
     def expected_embedding(self, distributions: Distributions) -> Float[Tensor, "n hidden"]:
-        """The embeddings expected under distributions of tokens.
-
-        They are what is carried between steps, instead of `[L, V]` of probabilities a slot.
-        """
+        """Return the embeddings expected under distributions of tokens. These are carried between
+        steps instead of `[L, V]` probabilities per slot."""
         return self._scaled(distributions.expected(self.embed_tokens.weight))
 
     def soft_embedding(
         self, probabilities: Float[Tensor, "*batch V"]
     ) -> Float[Tensor, "*batch hidden"]:
-        """The same of probabilities that are there already."""
+        """Return the embeddings expected under given probabilities."""
         weight = self.embed_tokens.weight
         return self._scaled(probabilities.type_as(weight) @ weight)
 
     def logits(self, states: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch V"]:
-        """Logits of normed states, before the softcap."""
+        """Return logits of normed states, before the softcap."""
         return F.linear(states, self.embed_tokens.weight)
 
     def softcapped(self, logits: Float[Tensor, "*batch V"]) -> Float32[Tensor, "*batch V"]:
@@ -174,7 +173,7 @@ class DiffusionGemma(nn.Module):
         attends: Sequence[Attend],
         scalars: Sequence[Tensor],
     ) -> Float[Tensor, "*batch hidden"]:
-        """All layers and the last norm; one attention and one scalar a layer."""
+        """Run all layers and the last norm, with one attention and one scalar per layer."""
         kinds: dict[LayerType, int] = {c.kind: c.head_dim for c in self.config.layers}
         angles = {
             kind: rotary_angles(self.config.rotary[kind], head_dim, positions)
@@ -203,10 +202,10 @@ class DiffusionGemma(nn.Module):
         slots: Sequence[int],
         cache: KVCache,
     ) -> Float[Tensor, "total hidden"]:
-        """States of the tokens to encode, then of the canvases of `slots`."""
+        """Return the states of the tokens to encode, then those of the canvases of `slots`."""
         plan = cache.plan(encode, slots, len(canvases) // max(1, len(slots)))
         run = partial(self._states, cache=cache)
-        if self.graphs is not None and self.graphs.take(plan, cache):
+        if self.graphs is not None and self.graphs.accepts(plan, cache):
             return self.graphs.states(run, canvases, plan)
         new = torch.tensor([t for tokens in encode.values() for t in tokens], dtype=torch.long)
         states = run(torch.cat((self.embed(new.to(self.device)), canvases)), plan)
@@ -216,8 +215,8 @@ class DiffusionGemma(nn.Module):
     def _states(
         self, x: Float[Tensor, "total hidden"], plan: Pass, cache: KVCache
     ) -> Float[Tensor, "total hidden"]:
-        """Those of the tokens of `plan`, whose embeddings are `x`. Kernels wait for nothing here,
-        and nothing comes from the host: it can be captured."""
+        """Return the states of the tokens of `plan`, whose embeddings are `x`. Kernels wait for
+        nothing here, and nothing comes from the host, so it can be captured."""
         encoded, padding = sum(len(tokens) for _, tokens in plan.encode), -len(x) % ROWS
         positions = F.pad(plan.positions, (0, padding))
         causal = torch.arange(len(positions), device=self.device)[:, None] < encoded
@@ -235,18 +234,16 @@ class DiffusionGemma(nn.Module):
         tokens: Mapping[int, Sequence[int]],
         last: Mapping[int, int],
     ) -> Float[Tensor, "n V"]:
-        """Those behind the last `last[slot]` tokens of slots, of `states` in the order of `tokens`.
-
-        As in a pass, rows are padded: how one is rounded does not depend on how many there are.
-        """
+        """Return the logits after the last `last[slot]` tokens of slots; `states` are in the order
+        of `tokens`. Rows are padded as in a pass: rounding must not depend on their number."""
         ends = dict(zip(tokens, accumulate(map(len, tokens.values())), strict=True))
         rows = [at for slot, n in last.items() for at in range(ends[slot] - n, ends[slot])]
         padded = F.pad(states[rows], (0, 0, 0, -len(rows) % ROWS))
         return self.logits(padded)[: len(rows)]
 
     def scalars(self, encoded: Bool[Tensor, "n 1"]) -> list[Float[Tensor, "n 1"]]:
-        """What each layer's output is multiplied by, for tokens that are `encoded` and for those of
-        canvases: all that sets encoder and decoder apart."""
+        """Return the factor of each layer's output, for `encoded` tokens and for those of canvases:
+        the only difference between encoder and decoder."""
         encoder, decoder = (
             torch.stack([layer.get_buffer(name) for layer in self.layers])[:, None]
             for name in ("encoder_scalar", "layer_scalar")
@@ -255,8 +252,8 @@ class DiffusionGemma(nn.Module):
 
 
 def _embedding(V: int, hidden: int) -> nn.Embedding:
-    """Without weights on the meta device, where to draw them would import torch's compiler, which
-    takes two seconds."""
+    """Return an embedding with random weights. Drawing them on the meta device would import torch's
+    compiler, which takes two seconds."""
     weight = torch.empty(V, hidden)
     if not weight.is_meta:
         nn.init.normal_(weight)

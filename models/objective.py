@@ -1,10 +1,10 @@
-"""The training objective: uniform-state diffusion on canvases, next token on what they answer.
+"""Training objective: uniform-state diffusion on canvases, next-token prediction on answers.
 
-One pass over each sample's clean tokens (the encoder's part, causal), then passes over noisy
-canvases (the decoder's part), which see the keys and values of the tokens before them.
-A canvas of random tokens is all noise: there is no mask token (arXiv:2107.03006, the uniform case).
-They are scored as decoding finds them, too: a step or more after the noise, with the model's own
-mistakes in them and what it expected then (step-unrolled denoising, arXiv:2112.06749).
+One causal pass over each sample's clean tokens (the encoder's part) is followed by passes over
+noisy canvases (the decoder's part), which see the keys and values of the tokens before them. A
+canvas of random tokens is all noise: there is no mask token (arXiv:2107.03006, the uniform case).
+Canvases are also scored as they are during decoding: one or more steps after the noise, with the
+model's own mistakes and soft embeddings (step-unrolled denoising, arXiv:2112.06749).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,55 +21,57 @@ from dlm.models.layers import Attend
 from dlm.models.model import DiffusionGemma
 
 Memory = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer
-# Runs the layers of a model over `[B, N, hidden]`; arguments and results are those of `plainly`.
+# Runs a model's layers over `[B, N, hidden]`; arguments and results are those of `plainly`.
 Layers = Callable[..., tuple[Tensor, Memory]]
-# What a decoder makes of logits `[B, K, L, V]`: the next canvases, and what it expects of them as
-# probabilities.
+# Maps logits `[B, K, L, V]` to the next canvases and the probabilities of their soft
+# embeddings.
 Step = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
-LEAST_NOISE = 0.02  # share of a canvas that is corrupted at the least, on average
+LEAST_NOISE = 0.02  # least share of a canvas that is corrupted, on average
 RISING = 0.7  # share of canvases whose noise rises from left to right
-UNSURE = 0.5  # nats; what a place counts for at the most where noise is to begin
-ANYWHERE = 0.02  # nats; and at the least
-PLAUSIBLE = 0.6  # share of corrupted tokens at the most that are no random ones
-NEAR = 6  # places that tell most about the next one
-FLOOR = 0.25  # nats; what a place counts for at the most is the inverse of it
-SLOPE = 12  # positions over which it rises at the most
+UNSURE = 0.5  # nats; highest weight of a position as the beginning of noise
+ANYWHERE = 0.02  # nats; lowest weight
+PLAUSIBLE = 0.6  # highest share of corrupted tokens that are not random
+NEAR = 6  # number of positions to the left that matter most
+FLOOR = 0.25  # nats; the highest weight of a position is the inverse
+SLOPE = 12  # most positions over which noise rises
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """`B` samples of up to `T` clean tokens, each with `K` canvases of `L` positions."""
+    """Batch of `B` samples of up to `T` clean tokens, each with `K` canvases of `L` positions."""
 
     tokens: Int[Tensor, "B T"]  # clean prompt and answer, padded at the end
-    lengths: Int[Tensor, " B"]  # clean tokens of each
+    lengths: Int[Tensor, " B"]  # number of clean tokens of each
     answers: Int[Tensor, " B"]  # where each answer starts
-    canvases: Int[Tensor, "B K L"]  # what each canvas should become
-    starts: Int[Tensor, "B K"]  # position of each canvas's first token, which sees those before it
-    given: Bool[Tensor, "B T"]  # tokens of answers that a grammar says, and nobody has to know
-    weights: Float[Tensor, " B"]  # what each counts for in the loss, 1 on average
+    canvases: Int[Tensor, "B K L"]  # targets of the canvases
+    starts: Int[Tensor, "B K"]  # position of each canvas's first token
+    given: Bool[Tensor, "B T"]  # tokens of answers that a grammar forces, which need not be learned
+    weights: Float[Tensor, " B"]  # weights in the loss, 1 on average
 
     @property
     def answered(self) -> Bool[Tensor, "B T"]:
-        """Which tokens are of an answer, and not given."""
+        """Whether each token belongs to an answer and is not given."""
         column = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         within = (column >= self.answers[:, None]) & (column < self.lengths[:, None])
         return within & ~self.given
 
     @property
     def columns(self) -> Int[Tensor, "B K L"]:
-        """The position of each place of the canvases."""
+        """Position of each token of the canvases."""
         L = self.canvases.shape[2]
         return self.starts[..., None] + torch.arange(L, device=self.starts.device)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "TrainingBatch":
-        """All of its tensors changed alike: some of the samples, say, or on another device."""
+        """Return a batch with all tensors changed alike: to select samples or move them to a
+        device."""
         return TrainingBatch(**{name: change(tensor) for name, tensor in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """`total` is what to descend; the others are mean cross-entropies in nats a token."""
+    """Loss of a batch: `total` is to be minimised; the others are mean cross-entropies in nats per
+    token."""
 
     total: Float[Tensor, ""]
     diffusion: Float[Tensor, ""]
@@ -84,19 +86,18 @@ def plainly(
     scalars: Sequence[Float[Tensor, "N 1"]],
     memory: Memory | None = None,
 ) -> tuple[Float[Tensor, "B N hidden"], Memory]:
-    """Normed states by the model's own layers, under masks, and their keys and values.
-
-    Tokens see those of `memory` and, behind them, each other: `spans[window]` are the two ranges
-    that each token sees: first, end, first, end."""
-    said: list[tuple[Tensor, Tensor]] = []
+    """Return normed states by the model's own layers, under masks, and their keys and values.
+    Tokens see those of `memory` and, after them, each other: `spans[window]` has two ranges that
+    each token sees: first, end, first, end."""
+    stored: list[tuple[Tensor, Tensor]] = []
     before = memory or [None] * len(model.config.layers)
     keys = x.shape[1] + (0 if memory is None else memory[0][0].shape[1])
     masks = {window: _seen(each, keys) for window, each in spans.items()}
     attends = [
-        _masked_attention(masks[model.config.window_of(layer.kind)], of, said)
+        _masked_attention(masks[model.config.window_of(layer.kind)], of, stored)
         for layer, of in zip(model.config.layers, before, strict=True)
     ]
-    return model.run_layers(x, positions, attends, scalars), said
+    return model.run_layers(x, positions, attends, scalars), stored
 
 
 def loss(
@@ -107,8 +108,8 @@ def loss(
     rng: torch.Generator,
     layers: Layers = plainly,
 ) -> Loss:
-    """Corrupt every canvas at its own random rates, score the model's view of it, and so again
-    after each of `steps` steps of denoising. No gradient passes through a step."""
+    """Return the loss of a batch. Every canvas is corrupted at its own random rates and scored, and
+    scored again after each of `steps` steps of denoising. No gradient passes through a step."""
     B, K, L = batch.canvases.shape
     device = batch.canvases.device
     layout = _Layout(model, batch, layers)
@@ -118,26 +119,26 @@ def loss(
     rate = noise_rates(at_canvases(causal.detach(), batch), rng)
     noise = noise_tokens(model.vocab_size, batch, rng)
     corrupt = torch.rand(B, K, L, generator=rng, device=device) < rate
-    noisy = told(torch.where(corrupt, noise, batch.canvases), batch.canvases, given)
-    belief = torch.zeros(B, K, L, model.config.hidden_size, device=device)
+    noisy = reveal_given(torch.where(corrupt, noise, batch.canvases), batch.canvases, given)
+    soft_embedding = torch.zeros(B, K, L, model.config.hidden_size, device=device)
     wanted = batch.canvases.flatten()
     entropies: list[Tensor] = []
-    kinds: list[Tensor] = []
+    place_kinds: list[Tensor] = []
 
-    for again in range(steps + 1):
-        states = layout.denoised(noisy, belief, memory)
+    for repetition in range(steps + 1):
+        states = layout.denoised(noisy, soft_embedding, memory)
         logits = model.softcapped(model.logits(states))
         entropies.append(F.cross_entropy(logits.flatten(0, -2), wanted, reduction="none"))
-        kinds.append(clutter(noisy != batch.canvases).flatten())
-        if again < steps:
+        place_kinds.append(clutter(noisy != batch.canvases).flatten())
+        if repetition < steps:
             with torch.no_grad():
                 after, probabilities = step(logits, rng)
-                noisy = told(after, batch.canvases, given)
-                belief = model.soft_embedding(probabilities)
+                noisy = reveal_given(after, batch.canvases, given)
+                soft_embedding = model.soft_embedding(probabilities)
 
     diffusion = torch.cat(entropies)
     weights = repeat(batch.weights[:, None, None] * ~given, "b k l -> (s b k l)", s=steps + 1)
-    total = balanced(diffusion, torch.cat(kinds), weights)
+    total = balanced(diffusion, torch.cat(place_kinds), weights)
     causal, weights = causal[answered], batch.weights[answered.nonzero()[:, 0]]
     total = total + balanced(causal, torch.zeros_like(weights, dtype=torch.long), weights)
     return Loss(total=total, diffusion=diffusion.mean(), next_token=causal.mean())
@@ -147,14 +148,14 @@ def loss(
 def unsure(
     model: DiffusionGemma, batch: TrainingBatch, layers: Layers = plainly
 ) -> Float[Tensor, "B T"]:
-    """Cross-entropy in nats of each token of the answers, by those before it; 0 elsewhere."""
+    """Return the cross-entropy in nats of each answer token given those before it; 0 elsewhere."""
     return _next_tokens(model, batch, _Layout(model, batch, layers).encoded()[0])
 
 
 def _next_tokens(
     model: DiffusionGemma, batch: TrainingBatch, states: Float[Tensor, "B T hidden"]
 ) -> Float[Tensor, "B T"]:
-    """What `unsure` is, of `states` and differentiable."""
+    """Return the same from `states`, differentiably."""
     answered = batch.answered
     logits = model.softcapped(model.logits(states[:, :-1][answered[:, 1:]]))
     entropies = F.cross_entropy(logits, batch.tokens[answered], reduction="none")
@@ -162,51 +163,54 @@ def _next_tokens(
     return nothing.masked_scatter(answered, entropies)
 
 
-def told(
+def reveal_given(
     noisy: Int[Tensor, "B K L"], canvases: Int[Tensor, "B K L"], given: Bool[Tensor, "B K L"]
 ) -> Int[Tensor, "B K L"]:
-    """Noisy canvases, and in them the given tokens that a grammar says by now: those behind nothing
-    that is wrong. Where the others begin is not known before."""
-    behind = (given | (noisy == canvases)).cumprod(-1).bool()
-    return torch.where(given & behind, canvases, noisy)
+    """Return noisy canvases with those given tokens that a grammar forces already. These come after
+    no wrong token: where later ones begin is not known yet."""
+    known_before = (given | (noisy == canvases)).cumprod(-1).bool()
+    return torch.where(given & known_before, canvases, noisy)
 
 
 def clutter(corrupt: Bool[Tensor, "B K L"]) -> Int[Tensor, "B K L"]:
-    """How little the places before each one say: the corrupted ones among the `NEAR` to its left,
-    and behind all those of places that are corrupted themselves, those of places that are not."""
+    """Return a kind of each position: how many of the `NEAR` positions to its left are corrupted.
+    Kinds of positions that are not corrupted themselves come after those of corrupted ones."""
     before = F.pad(corrupt.cumsum(-1), (NEAR, 0))
     near = before[..., NEAR:] - before[..., :-NEAR]  # itself included
     return torch.where(corrupt, near - 1, near + NEAR)
 
 
 def balanced(
-    entropies: Float[Tensor, " n"], kinds: Int[Tensor, " n"], weights: Float[Tensor, " n"]
+    entropies: Float[Tensor, " n"], place_kinds: Int[Tensor, " n"], weights: Float[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy by weights, and each kind of place by the inverse of its own mean: places
-    that nothing can be known about would drown what can be learned at the others."""
-    counts = kinds.bincount(minlength=2 * NEAR)
-    sums = torch.zeros_like(counts, dtype=entropies.dtype).index_add(0, kinds, entropies.detach())
+    """Return the weighted mean cross-entropy, with each kind of position scaled by the inverse of
+    its mean. Otherwise positions about which nothing can be known would drown the others."""
+    counts = place_kinds.bincount(minlength=2 * NEAR)
+    sums = torch.zeros_like(counts, dtype=entropies.dtype).index_add(
+        0, place_kinds, entropies.detach()
+    )
     scales = 1 / (sums / counts.clamp(min=1) + FLOOR)
-    return (entropies * scales[kinds] * weights).mean()
+    return (entropies * scales[place_kinds] * weights).mean()
 
 
 def at_canvases(
     values: Float[Tensor, "B T"] | Bool[Tensor, "B T"], batch: TrainingBatch
 ) -> Float[Tensor, "B K L"] | Bool[Tensor, "B K L"]:
-    """Those of the tokens that each place of the canvases should become; 0 behind the last."""
+    """Return the values of the tokens that canvas positions should become; 0 after the last
+    token."""
     B, K, L = batch.canvases.shape
     padded = F.pad(values, (0, L))
     return padded.gather(1, batch.columns.flatten(1)).view(B, K, L)
 
 
 def noise_rates(unsure: Float[Tensor, "B K L"], rng: torch.Generator) -> Float[Tensor, "B K L"]:
-    """How likely each position is to be corrupted.
+    """Return the probability that each position is corrupted.
 
-    Some canvases have one rate for all positions. The others are as decoding finds them, where what
-    is known grows from the left: little noise up to some position, all noise behind it, and a rise
-    of up to `SLOPE` positions between. Noise begins the more often at a place the more it is
-    `unsure`, the cross-entropy in nats of the next token, what is on its left being known: there is
-    little to be learned at others.
+    Some canvases have one rate for all positions. The others are like canvases during decoding,
+    which become known from the left: little noise up to some position, all noise after it, and a
+    rise over up to `SLOPE` positions between. Noise begins more often at positions that are
+    `unsure`, the cross-entropy in nats of the next token given those to its left: there is little
+    to learn at others.
     """
     B, K, L = unsure.shape
     device = unsure.device
@@ -222,34 +226,34 @@ def noise_rates(unsure: Float[Tensor, "B K L"], rng: torch.Generator) -> Float[T
 def noise_tokens(
     vocab_size: int, batch: TrainingBatch, rng: torch.Generator
 ) -> Int[Tensor, "B K L"]:
-    """What takes the place of corrupted tokens: any token, or one that a decoder could err with.
-
-    Up to `PLAUSIBLE` of a canvas's are tokens of what comes before it, or its own a place or two
-    aside, as they are where two answers were mixed or a length was misjudged.
-    """
+    """Return replacements for corrupted tokens: random tokens, or plausible mistakes of a decoder.
+    Up to `PLAUSIBLE` of a canvas's are earlier tokens of the text, or the canvas's own shifted by a
+    position or two, as if two answers were mixed or a length was misjudged."""
     B, K, L = batch.canvases.shape
     device = batch.canvases.device
-    anything = torch.randint(vocab_size, (B, K, L), generator=rng, device=device)
+    random_tokens = torch.randint(vocab_size, (B, K, L), generator=rng, device=device)
     pick, which, share = torch.rand(3, B, K, L, generator=rng, device=device)
     earlier = (pick * batch.starts[..., None]).long()
-    said = batch.tokens.gather(1, earlier.flatten(1)).view(B, K, L)
-    aside = torch.randint(1, 3, (B, K, 1), generator=rng, device=device)
-    aside = torch.where(pick[..., :1] < 0.5, -aside, aside) + torch.arange(L, device=device)
-    moved = batch.canvases.gather(2, aside.clamp(0, L - 1))
+    stored = batch.tokens.gather(1, earlier.flatten(1)).view(B, K, L)
+    offset = torch.randint(1, 3, (B, K, 1), generator=rng, device=device)
+    offset = torch.where(pick[..., :1] < 0.5, -offset, offset) + torch.arange(L, device=device)
+    shifted = batch.canvases.gather(2, offset.clamp(0, L - 1))
     share = share[..., :1] * PLAUSIBLE
-    return torch.where(which < share, torch.where(which < share * 0.6, said, moved), anything)
+    return torch.where(
+        which < share, torch.where(which < share * 0.6, stored, shifted), random_tokens
+    )
 
 
 class _Layout:
-    """Where the tokens of a batch and its canvases lie, and who sees whom: behind `T` tokens come
-    `K` canvases of `L` positions."""
+    """Layout of a batch: `T` tokens, then `K` canvases of `L` positions, and which of them see
+    which."""
 
     def __init__(self, model: DiffusionGemma, batch: TrainingBatch, layers: Layers = plainly):
         self._model, self._batch, self._layers = model, batch, layers
         self._windows = {model.config.window_of(layer.kind) for layer in model.config.layers}
 
     def encoded(self) -> tuple[Float[Tensor, "B T hidden"], Memory]:
-        """Normed states of the clean tokens, and what canvases see of them."""
+        """Return normed states of the clean tokens, and the keys and values for canvases."""
         tokens = self._batch.tokens
         column = torch.arange(tokens.shape[1], device=tokens.device)
         scalars = self._model.scalars(torch.ones_like(column, dtype=torch.bool)[:, None])
@@ -259,39 +263,43 @@ class _Layout:
 
     @cached_property
     def _of_canvases(self) -> dict[int | None, Int32[Tensor, "B N 4"]]:
-        """For every pass over canvases the same; where only tokens are encoded, none."""
+        """Ranges that canvases see, the same in every pass."""
         return {window: self._around_canvases(window) for window in self._windows}
 
     def denoised(
-        self, noisy: Int[Tensor, "B K L"], belief: Float[Tensor, "B K L hidden"], memory: Memory
+        self,
+        noisy: Int[Tensor, "B K L"],
+        soft_embedding: Float[Tensor, "B K L hidden"],
+        memory: Memory,
     ) -> Float[Tensor, "B K L hidden"]:
-        """Normed states of the canvases."""
+        """Return normed states of the canvases."""
         K, L = noisy.shape[1:]
         positions = rearrange(self._batch.columns, "b k l -> b (k l)")
         scalars = self._model.scalars(torch.zeros(K * L, 1, dtype=torch.bool, device=noisy.device))
-        x = self._model.self_conditioning(self._model.embed(noisy), belief)
+        x = self._model.self_conditioning(self._model.embed(noisy), soft_embedding)
         x = rearrange(x, "b k l h -> b (k l) h")
         states, _ = self._layers(self._model, x, positions, self._of_canvases, scalars, memory)
         return rearrange(states, "b (k l) h -> b k l h", k=K)
 
     def _before_tokens(self, window: int | None) -> Int32[Tensor, "B T 4"]:
-        """Those up to itself, for each clean token."""
+        """Return the ranges that clean tokens see: those up to themselves."""
         B, T = self._batch.tokens.shape
         column = torch.arange(T, device=self._batch.tokens.device)
-        spans = torch.stack((_behind(column, window), column + 1, column * 0, column * 0), -1)
+        spans = torch.stack((_first_seen(column, window), column + 1, column * 0, column * 0), -1)
         return spans.expand(B, T, 4).int().contiguous()
 
     def _around_canvases(self, window: int | None) -> Int32[Tensor, "B N 4"]:
-        """The tokens before a canvas and the canvas itself, for each of the `N = K * L`."""
+        """Return the ranges that the `N = K * L` canvas tokens see: the tokens before their canvas,
+        and itself."""
         B, K, L = self._batch.canvases.shape
         starts = repeat(self._batch.starts, "b k -> b (k l)", l=L)
         own = torch.arange(K, device=starts.device).repeat_interleave(L) * L
         own = (own + self._batch.tokens.shape[1]).expand(B, -1)
-        return torch.stack((_behind(starts, window), starts, own, own + L), -1).int()
+        return torch.stack((_first_seen(starts, window), starts, own, own + L), -1).int()
 
 
-def _behind(last: Int[Tensor, "*shape"], window: int | None) -> Int[Tensor, "*shape"]:
-    """The first of the tokens that a window up to `last` still holds."""
+def _first_seen(last: Int[Tensor, "*shape"], window: int | None) -> Int[Tensor, "*shape"]:
+    """Return the first token within a window that ends at `last`."""
     return torch.zeros_like(last) if window is None else (last - window + 1).clamp(min=0)
 
 
@@ -304,15 +312,14 @@ def _seen(spans: Int32[Tensor, "B N 4"], keys: int) -> Bool[Tensor, "B 1 N keys"
 def _masked_attention(
     mask: Bool[Tensor, "B 1 N keys"],
     before: tuple[Tensor, Tensor] | None,
-    said: list[tuple[Tensor, Tensor]],
+    stored: list[tuple[Tensor, Tensor]],
 ) -> Attend:
-    """Attention written out, also to keys and values from `before`; its own are `said`.
-
-    With a mask for each sample, that is faster to differentiate on a CPU than the fused kernel, and
-    a compiler can fuse it with what is around it."""
+    """Return attention under `mask`, also to keys and values from `before`; its own are appended to
+    `stored`. With a mask for each sample this is faster to differentiate on a CPU than the fused
+    kernel, and a compiler can fuse it with its surroundings."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        said.append((k, v))
+        stored.append((k, v))
         if before is not None:
             k, v = torch.cat((before[0], k), 1), torch.cat((before[1], v), 1)
         N, heads, shared = q.shape[1], q.shape[2], q.shape[2] // k.shape[2]

@@ -1,8 +1,8 @@
-"""A pool of pages for the keys and values of layers that keep the same tokens, and its size.
+"""Page pool for the keys and values of layers that keep the same tokens, and its size.
 
-A page is a number, and has the same one in each of the layers. It is held by so many requests, or
-idle (held by none, but what it stores may be wanted again), or free. What is stored is not known
-here, nor whose it is.
+A page is a number, the same in each of the layers. It is held by a number of requests, or idle
+(held by none, but its content may be wanted again), or free. This module does not know what is
+stored, nor for which request.
 """
 
 from collections import OrderedDict
@@ -15,17 +15,17 @@ from dlm.models.config import LayerConfig, LayerType, ModelConfig
 
 PAGE = 16
 """Tokens of a page. A request's last page is half empty on average, which costs 8 tokens; a tile of
-the attention kernel reads at least 16 keys; what is shared is cut to a multiple of it."""
+the attention kernel reads at least 16 keys; shared beginnings are cut to a multiple of it."""
 CHUNK = 512
-"""Tokens of a slot that one pass encodes at the most."""
-_FIRST = 16  # pages that a growing pool begins with
+"""Maximum number of tokens that one pass encodes in a slot."""
+_FIRST = 16  # first size of a growing pool, in pages
 
 
 def pages_of(
     config: ModelConfig, kind: LayerType, tokens: int, segment: int | None, page: int = PAGE
 ) -> int:
-    """Pages that a slot of `tokens` holds at the most in layers of a kind, if no pass encodes more
-    than `segment` of them; None: any number."""
+    """Return the maximum number of pages that a slot of `tokens` holds in layers of a kind.
+    `segment` is the maximum that a pass encodes; None: any number."""
     every = -(-tokens // page)
     if kind == "full_attention" or segment is None:
         return every
@@ -35,7 +35,7 @@ def pages_of(
 def cache_bytes(
     config: ModelConfig, dtype: torch.dtype, capacity: int, slots: int, segment: int | None
 ) -> int:
-    """What a `KVCache` of these takes on its device."""
+    """Return the bytes of such a `KVCache` on its device."""
     total = 0
     for layer in config.layers:
         pages = capacity_of(config, layer.kind, capacity, slots, segment, PAGE)
@@ -46,14 +46,14 @@ def cache_bytes(
 def capacity_of(
     config: ModelConfig, kind: LayerType, tokens: int, slots: int, segment: int | None, page: int
 ) -> int:
-    """Pages for `tokens` of all slots together."""
+    """Return the number of pages for `tokens` of all slots together."""
     most = slots * pages_of(config, kind, tokens, segment, page)
     return min(pages_of(config, kind, tokens, None, page), most)
 
 
 class PagePool:
-    """`capacity` pages, allocated at once; or, with None, as many as it takes: the pool doubles
-    when it is full, unless half of it is idle."""
+    """Pool of pages. With a `capacity` they are allocated at once. Otherwise the pool doubles when
+    it is full, unless half of it is idle."""
 
     def __init__(
         self,
@@ -64,20 +64,20 @@ class PagePool:
         capacity: int | None,
         forget: Callable[[int], None],
     ):
-        """`forget` is told of an idle page before it is given to somebody else."""
+        """`forget` is called with an idle page before the page is reused."""
         self.capacity = capacity
         shapes = [(0, page, layer.kv_heads, layer.head_dim) for layer in layers]
         self._keys = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
         self._values = [torch.empty_like(keys) for keys in self._keys]
-        self._holders: list[int] = []  # of each page
+        self._holders: list[int] = []  # number of holders of each page
         self._free: list[int] = []
-        self._idle: OrderedDict[int, None] = OrderedDict()  # the least recently held first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently held first
         self._forget = forget
         if capacity is not None:
             self._grow(capacity)
 
     def __len__(self) -> int:
-        """Pages that memory is allocated for."""
+        """Number of allocated pages."""
         return len(self._holders)
 
     @property
@@ -89,11 +89,11 @@ class PagePool:
         return len(self._idle)
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer, `[pages, page, kv_heads, D]`."""
+        """Return keys and values of one layer, `[pages, page, kv_heads, D]`."""
         return self._keys[index], self._values[index]
 
     def take(self) -> int:
-        """A page whose content is arbitrary. There is one, if no more than `capacity` are held."""
+        """Take a page with arbitrary content; there is one if fewer than `capacity` are held."""
         total = len(self._holders)
         if not self._free and self.capacity is None and 2 * len(self._idle) <= total:
             self._grow(max(_FIRST, 2 * total))
@@ -106,12 +106,12 @@ class PagePool:
         return page
 
     def hold(self, page: int) -> None:
-        """One more holder of a page that is held or idle."""
+        """Add a holder to a page that is held or idle."""
         self._idle.pop(page, None)
         self._holders[page] += 1
 
     def release(self, page: int, idle: bool) -> None:
-        """One holder less. Without any, the page is `idle`, or free."""
+        """Remove a holder; without any, the page becomes idle or free."""
         self._holders[page] -= 1
         if self._holders[page] == 0:
             if idle:

@@ -1,6 +1,6 @@
-"""What a pass over slots looks like to attention: stretches of tokens, and the pages they are in.
+"""Layout of a pass for attention: stretches of tokens, and their pages.
 
-Which pages a slot holds, and why, is not known here.
+This module does not know why a slot holds its pages.
 """
 
 from array import array
@@ -17,28 +17,28 @@ from dlm.kernels.paging import Paging, Segment, sent
 
 
 class Pass(NamedTuple):
-    """What is encoded, and where in the cache everything of a pass is."""
+    """Encoded tokens of a pass, and the places of all its tokens in the cache."""
 
     encode: list[tuple[int, list[int]]]  # slots and tokens, packed in this order
-    positions: Int64[Tensor, " N"]  # of all tokens; those of canvases come last
+    positions: Int64[Tensor, " N"]  # of all tokens; those of canvases are last
     paging: Mapping[str, Paging]  # by kind of layer
 
 
 class Stretch(NamedTuple):
-    """Adjacent tokens of a slot."""
+    """Adjacent tokens of a slot in a pass."""
 
     slot: int
-    position: int  # of the first
+    position: int  # of the first token
     tokens: int
-    causal: bool  # to be cached; else a canvas
+    causal: bool  # encoded and cached; otherwise a canvas
 
 
 @dataclass(slots=True)
 class Held:
-    """The pages of one slot in one pool."""
+    """Pages of one slot in one pool."""
 
-    first: int = 0  # page of the slot that `pages` begins with; those before it are given back
-    pages: array = field(default_factory=lambda: array("i"))  # which numpy reads in place
+    first: int = 0  # index of the first of `pages` in the slot; earlier ones are released
+    pages: array = field(default_factory=lambda: array("i"))  # numpy reads it in place
     reserved: int = 0
 
     @property
@@ -53,7 +53,7 @@ def lay_out(
     page: int,
     device: torch.device,
 ) -> Pass:
-    """Return the pass over `stretches`, packed in their order. Nothing is waited for."""
+    """Return the pass over `stretches`, packed in their order, without waiting for the device."""
     positions = [np.arange(each.position, each.position + each.tokens) for each in stretches]
     kinds = [
         _paging(stretches, [slots[each.slot] for each in stretches], page)

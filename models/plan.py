@@ -1,9 +1,9 @@
-"""What a model takes before it is there: bytes on a device, and the least time of a step.
+"""Estimates before a model is loaded: bytes on a device, and the least time of a step.
 
-All of it is arithmetic on a config, but for `free_tokens`, which asks a GPU. Counted is the text
-stack, which is all that is loaded: files may hold a vision tower beside it. Not counted are what an
-allocator wastes and a grammar's masks.
-GB are 10^9 bytes, contexts are tokens that a slot has committed, prompt and answer.
+All of it is arithmetic on a config, except for `free_tokens`, which queries a GPU. The estimates
+cover the text stack, which is all that is loaded: files may hold a vision tower too. They do not
+cover an allocator's waste and a grammar's masks. GB are 10^9 bytes; contexts are the tokens that a
+slot has committed, prompt and answer.
 """
 
 from bisect import bisect_right
@@ -23,17 +23,17 @@ from dlm.models.model import DiffusionGemma
 from dlm.models.pages import CHUNK, PAGE, pages_of
 from dlm.models.quantised import NVFP4Weight
 
-Weights = Literal["nvfp4", "bf16"]  # of experts; all else is bf16
+Weights = Literal["nvfp4", "bf16"]  # of experts; all others are bf16
 CacheType = Literal["fp8", "bf16"]
 
 RESERVED = 1_500_000_000  # bytes of a GPU for its context, libraries' workspaces and the allocator
 _FLOAT = torch.bfloat16.itemsize
-_GATHERED = 64  # tokens of a position that its soft embedding is taken to be the sum of
+_GATHERED = 64  # assumed number of tokens in a position's soft embedding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is asked of a model. Raises `ModelError` for what no model could carry."""
+    """Load of a model. Raises `ModelError` for impossible values."""
 
     slots: int
     context: int
@@ -52,7 +52,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Peak rates as their makers give them: bytes and bf16 operations (summed in fp32) a second."""
+    """Peak rates of a GPU by its maker: bytes, and bf16 operations (summed in fp32), per second."""
 
     name: str
     bandwidth: float
@@ -68,13 +68,13 @@ GPUS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
-    """What a part of a step moves and computes; experts of four bits are multiplied in bf16."""
+    """Bytes and operations of a part of a step; experts of four bits are multiplied in bf16."""
 
     read: float  # bytes
     operations: float
 
     def milliseconds(self, gpu: Gpu) -> dict[str, float]:
-        """By what bounds it: the part takes at least the longer time."""
+        """Return the time for memory and for arithmetic; the part takes at least the longer one."""
         return {
             "memory": 1e3 * self.read / gpu.bandwidth,
             "arithmetic": 1e3 * self.operations / gpu.bf16,
@@ -82,21 +82,21 @@ class PassWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What fits a memory: slots at the load's context, and context at the load's slots."""
+class Capacity:
+    """Capacity of a memory: slots at the load's context, and context at the load's slots."""
 
     slots: int
-    context: int | None  # None: not even an empty one
+    context: int | None  # None: not even an empty one fits
 
 
 def parameters(config: ModelConfig) -> dict[str, int]:
-    """Numbers that the text stack has, by part: experts, embedding and all else."""
+    """Return the number of the text stack's parameters, by part: experts, embedding, and dense."""
     model = unfilled(config, "bf16")
     return _by_part({name: tensor.numel() for name, tensor in model.state_dict().items()})
 
 
 def weight_bytes(config: ModelConfig, weights: Weights) -> dict[str, int]:
-    """The same in bytes on the device, scales included."""
+    """Return the bytes of the weights on the device by part, including scales."""
     model = unfilled(config, weights)
     four_bit = {
         f"{name}.{part}"
@@ -115,7 +115,7 @@ def weight_bytes(config: ModelConfig, weights: Weights) -> dict[str, int]:
 def unfilled(
     config: ModelConfig, weights: Weights, dispatch: Dispatch | None = None
 ) -> DiffusionGemma:
-    """A model of such weights without data, which runs as `dispatch` says."""
+    """Return a model of such weights without data, adapted to `dispatch`."""
     with torch.device("meta"):
         model = DiffusionGemma(config)
         names: list[str] = []
@@ -135,7 +135,7 @@ def _by_part(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def cache_per_token(config: ModelConfig, cache: CacheType) -> dict[LayerType, int]:
-    """Bytes of keys and values of a token, in all layers of a kind together."""
+    """Return the bytes of a token's keys and values, in all layers of a kind together."""
     size = {"fp8": 1, "bf16": 2}[cache]
     found: dict[LayerType, int] = {}
     for layer in config.layers:
@@ -145,8 +145,8 @@ def cache_per_token(config: ModelConfig, cache: CacheType) -> dict[LayerType, in
 
 
 def cache_bytes(config: ModelConfig, context: int, cache: CacheType) -> int:
-    """Bytes of the most pages that a slot comes to hold. Full layers keep all tokens; sliding ones
-    their window, a canvas more, so that it can be taken back, and what a pass encodes."""
+    """Return the maximum bytes of a slot's pages. Full layers keep all tokens; sliding ones their
+    window, a canvas more, so that it can be taken back, and the tokens that a pass encodes."""
     return sum(
         pages_of(config, kind, context, CHUNK) * PAGE * size
         for kind, size in cache_per_token(config, cache).items()
@@ -154,15 +154,13 @@ def cache_bytes(config: ModelConfig, context: int, cache: CacheType) -> int:
 
 
 def state_bytes(config: ModelConfig) -> int:
-    """Of a slot between steps: its soft embedding and the tokens of its canvas."""
+    """Return the bytes of a slot between steps: its soft embedding and the tokens of its canvas."""
     return config.canvas_length * (config.hidden_size * _FLOAT + 8)
 
 
 def transient_bytes(config: ModelConfig, slots: int) -> dict[str, int]:
-    """What the largest parts of a step have in memory while they run; no two of them do at once.
-
-    Logits are bf16, as a kernel reads them; without one, fp32 copies of them come on top.
-    """
+    """Return the bytes of the largest parts of a step while they run, one after another. Logits are
+    bf16, which a kernel reads; without one, fp32 copies of them are added."""
     rows = slots * config.canvas_length
     chosen = rows * config.experts_per_token
     widest = max(layer.head_dim for layer in config.layers) * config.heads
@@ -175,28 +173,28 @@ def transient_bytes(config: ModelConfig, slots: int) -> dict[str, int]:
 
 
 def step_bytes(config: ModelConfig, slots: int) -> int:
-    """What a step takes beside weights and cache."""
+    """Return the bytes of a step beside weights and cache."""
     return slots * state_bytes(config) + max(transient_bytes(config, slots).values())
 
 
 def total_bytes(config: ModelConfig, load: Load) -> int:
-    """Everything on the device at once, without what is reserved."""
+    """Return all bytes on the device, without `RESERVED`."""
     cache = load.slots * cache_bytes(config, load.context, load.cache)
     return sum(weight_bytes(config, load.weights).values()) + cache + step_bytes(config, load.slots)
 
 
-def room(config: ModelConfig, load: Load, memory: int) -> Room:
-    """What fits `memory` bytes, some of which are reserved."""
+def capacity(config: ModelConfig, load: Load, memory: int) -> Capacity:
+    """Return what fits `memory` bytes, less `RESERVED`."""
     weights = sum(weight_bytes(config, load.weights).values())
     left = memory - RESERVED - weights
-    step = step_bytes(config, 1)  # each slot takes as much
+    step = step_bytes(config, 1)  # for each slot
     slot = cache_bytes(config, load.context, load.cache) + step
     cache = left // load.slots - step
-    return Room(slots=max(0, left // slot), context=_longest(config, cache, load.cache))
+    return Capacity(slots=max(0, left // slot), context=_longest(config, cache, load.cache))
 
 
 def _longest(config: ModelConfig, size: int, cache: CacheType) -> int | None:
-    """The longest context, up to the model's, whose cache takes `size` bytes at the most."""
+    """Return the longest context, up to the model's, whose cache takes at most `size` bytes."""
     if size < 0:
         return None
     contexts = range(1, config.max_positions + 1)
@@ -204,14 +202,12 @@ def _longest(config: ModelConfig, size: int, cache: CacheType) -> int | None:
 
 
 def free_tokens(model: DiffusionGemma, slots: int, stored: torch.dtype) -> int | None:
-    """Tokens, of all slots together, that a cache of `stored` numbers has memory for on the model's
-    GPU, where the weights are already. None on a CPU, which has no memory of its own.
-
-    Raises `ModelError` if there is no room for one.
-    """
+    """Return the number of tokens, of all slots together, for which the model's GPU has memory. The
+    cache has `stored` numbers, and the weights are loaded already. None on a CPU, which has no
+    memory of its own. Raises `ModelError` if there is no memory for one."""
     if model.device.type != "cuda":
         return None
-    torch.cuda.empty_cache()  # of what it took to load them
+    torch.cuda.empty_cache()  # memory used while loading
     free, _ = torch.cuda.mem_get_info(model.device)
     if tokens := tokens_within(model.config, slots, stored, free):
         return tokens
@@ -222,7 +218,8 @@ def free_tokens(model: DiffusionGemma, slots: int, stored: torch.dtype) -> int |
 
 
 def tokens_within(config: ModelConfig, slots: int, stored: torch.dtype, free: int) -> int:
-    """The same for `free` bytes; at most the model's whole context in each slot."""
+    """Return the number of tokens for `free` bytes; at most the model's whole context in each
+    slot."""
 
     def size(tokens: int) -> int:
         return pages.cache_bytes(config, stored, tokens, slots, CHUNK)
@@ -232,11 +229,11 @@ def tokens_within(config: ModelConfig, slots: int, stored: torch.dtype, free: in
 
 
 def step_work(config: ModelConfig, load: Load) -> dict[str, PassWork]:
-    """What one denoising pass over the canvases of all slots reads and computes, by part."""
+    """Return what one denoising pass over the canvases of all slots reads and computes, by part."""
     rows, held = load.slots * config.canvas_length, weight_bytes(config, load.weights)
     count = parameters(config)
     k, E, V, H = config.experts_per_token, config.experts, config.vocab_size, config.hidden_size
-    hit = 1 - (1 - k / E) ** rows  # share of experts that some token chooses, if all are as likely
+    hit = 1 - (1 - k / E) ** rows  # share of experts that are used, if all are equally likely
     logits = transient_bytes(config, load.slots)["logits"]
     gathered = rows * _GATHERED * H * _FLOAT
     return {
@@ -256,13 +253,13 @@ def step_work(config: ModelConfig, load: Load) -> dict[str, PassWork]:
 
 
 def step_times(config: ModelConfig, load: Load, gpu: Gpu) -> dict[str, dict[str, float] | float]:
-    """Least milliseconds of each part, and of the step: parts run one after another."""
+    """Return the least milliseconds of each part, and of the step: parts run one after another."""
     parts = {name: work.milliseconds(gpu) for name, work in step_work(config, load).items()}
     return {**parts, "step": sum(max(times.values()) for times in parts.values())}
 
 
 def _attention(config: ModelConfig, index: int, load: Load) -> int:
-    """Operations of a layer: each position of a canvas sees all of it, and what is cached."""
+    """Return the operations of a layer: each position sees its whole canvas and the cache."""
     layer, L = config.layers[index], config.canvas_length
     seen = load.context
     if layer.kind == "sliding_attention":

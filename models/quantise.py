@@ -1,7 +1,8 @@
-"""A float checkpoint becomes one whose experts are NVFP4, tensor for tensor what ModelOpt writes.
+"""Quantisation of a float checkpoint's experts to NVFP4, with the same tensors that ModelOpt
+writes.
 
-Attention, dense layers, router and embedding stay as they are. Tensors are read one at a time;
-only to see how large activations become does the whole model have to be in memory.
+Attention, dense layers, router and embedding stay as they are. Tensors are read one at a time; only
+the calibration of activations needs the whole model in memory.
 """
 
 import json
@@ -25,24 +26,24 @@ from dlm.models.layout import tensor_name
 from dlm.models.model import DiffusionGemma
 
 _PROJECTIONS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
-_COPIED = (".json", ".jinja", ".model", ".txt")  # what is no weight: tokenizer, template, settings
-_OURS = ("config.json", "model.safetensors.index.json")  # written anew
-_PASSES = 4  # denoising passes over a canvas of calibration
-SHARD = 5_000_000_000  # bytes of a file at most, one tensor aside
+_COPIED = (".json", ".jinja", ".model", ".txt")  # tokenizer, template, settings
+_OURS = ("config.json", "model.safetensors.index.json")  # written, not copied
+_PASSES = 4  # denoising passes over a calibration canvas
+SHARD = 5_000_000_000  # maximum bytes of a file, unless one tensor is larger
 _IGNORED = "lm_head *embed_vision* *mlp* *router* *self_attn* *self_conditioning* *vision_tower*"
 
-Scales = dict[str, Tensor]  # by the name of a stack on disk: `input_scale` of all its experts
+Scales = dict[str, Tensor]  # `input_scale` of all experts, by the name of their stack on disk
 
 
 def quantise(
     source: str | Path, out: str | Path, canvases: int = 8, device: str | torch.device = "cpu"
 ) -> None:
-    """Write `out`, a directory that is not there or empty, from `source`.
+    """Write `out`, a directory that is missing or empty, from `source`.
 
-    The scales of activations, which W4A4 needs, are found while the model denoises and commits so
-    many canvases of its own; with none, the checkpoint has no such scales (ModelOpt's W4A16).
-    Raises `CheckpointError`, before any work, for a source that is quantised already or whose
-    experts are no whole blocks of 16, and where `out` holds something.
+    The scales of activations, which W4A4 needs, are calibrated while the model denoises and commits
+    `canvases` canvases of its own; with 0, the checkpoint has no such scales (ModelOpt's W4A16).
+    Before any work, raises `CheckpointError` for a source that is quantised already or whose
+    experts are no whole blocks of 16, and for an `out` that is not empty.
     """
     source, out = Path(source), Path(out)
     settings = _checked(source, out, canvases)
@@ -56,11 +57,11 @@ def quantise(
         if path.suffix in _COPIED and path.name not in _OURS:
             shutil.copyfile(path, out / path.name)
     settings["quantization_config"] = _quantization_config("NVFP4" if canvases else "W4A16_NVFP4")
-    (out / "config.json").write_text(json.dumps(settings, indent=2) + "\n")  # last: now it is whole
+    (out / "config.json").write_text(json.dumps(settings, indent=2) + "\n")  # last: complete now
 
 
 def _checked(source: Path, out: Path, canvases: int) -> dict[str, Any]:
-    """The source's `config.json`, if all is well."""
+    """Return the source's `config.json`. Raises `CheckpointError` for invalid arguments."""
     config = checkpoint.config_of(source)
     settings = checkpoint.read_json(source / "config.json")
     if format_of(settings) or (source / "hf_quant_config.json").exists():
@@ -79,14 +80,14 @@ def _checked(source: Path, out: Path, canvases: int) -> dict[str, Any]:
 
 
 def _quantised(source: Path, scales: Scales) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of `source`, each stack of experts as four tensors for every matrix."""
+    """Yield all tensors of `source`, with four tensors for every matrix of a stack of experts."""
     for name, tensor in checkpoint.tensors(source):
         path, _, stack = name.rpartition(".")
         if not path.endswith(".experts") or stack not in _PROJECTIONS:
             yield name, tensor
             continue
         for e, weights in enumerate(tensor):
-            scale_2 = tensor_scale(weights)  # one for gate and up: they are one tensor to ModelOpt
+            scale_2 = tensor_scale(weights)  # one for gate and up, which are one tensor to ModelOpt
             projections = _PROJECTIONS[stack]
             for projection, part in zip(projections, weights.chunk(len(projections)), strict=True):
                 one, w = f"{path}.{e}.{projection}", quantize(part, scale_2)
@@ -98,8 +99,8 @@ def _quantised(source: Path, scales: Scales) -> Iterator[tuple[str, Tensor]]:
 
 
 def _input_scales(source: Path, canvases: int, dtype: torch.dtype, device: torch.device) -> Scales:
-    """What activations are divided by before their blocks are: for all experts of a layer, the
-    largest in front of gate and up, and in front of down, by the largest of both formats."""
+    """Return the input scales: the largest activation of all experts of a layer, before gate and up
+    and before down, divided by the largest numbers of both formats."""
     model = checkpoint.load(source, dtype, device, kernels="torch")
     largest: dict[str, Tensor] = {}
 
@@ -118,12 +119,12 @@ def _input_scales(source: Path, canvases: int, dtype: torch.dtype, device: torch
     for name, module in model.named_modules():
         if isinstance(module, Experts):
             module.register_forward_pre_hook(partial(hook, name))
-    _dream(model, canvases)
+    _denoise_and_commit(model, canvases)
     return {name: amax / (6 * 448) for name, amax in largest.items()}
 
 
-def _dream(model: DiffusionGemma, canvases: int) -> None:
-    """Denoise and commit so many canvases, one after another, in a few passes each."""
+def _denoise_and_commit(model: DiffusionGemma, canvases: int) -> None:
+    """Denoise and commit `canvases` canvases one after another, in a few passes each."""
     rng, cache = torch.Generator().manual_seed(0), model.new_cache(1)
     for _ in range(canvases):
         canvas = torch.randint(model.vocab_size, (1, model.canvas_length), generator=rng)
@@ -136,7 +137,7 @@ def _dream(model: DiffusionGemma, canvases: int) -> None:
 
 
 def _write_shards(out: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
-    """One `model.safetensors`; or several of some size, and the index of what is where."""
+    """Write one `model.safetensors`, or several of limited size with an index."""
     shards: list[list[str]] = []
     shard: dict[str, Tensor] = {}
     total = size = 0
@@ -169,7 +170,7 @@ def _write_shards(out: Path, tensors: Iterator[tuple[str, Tensor]]) -> None:
 
 
 def _quantization_config(algorithm: str) -> dict[str, Any]:
-    """What ModelOpt's `config.json` says of a model whose experts alone are quantised."""
+    """Return the entry in ModelOpt's `config.json` of a model with only its experts quantised."""
     four_bits = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
     group = {"weights": four_bits, "targets": ["Linear"]}
     if algorithm == "NVFP4":

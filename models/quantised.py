@@ -1,4 +1,4 @@
-"""Weights in NVFP4 as parts of a model. Which tensors of a file fill them is not known here."""
+"""Modules with weights in NVFP4. They do not know which tensors of a file fill them."""
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,9 @@ from dlm.models.errors import CheckpointError
 
 
 class NVFP4Weight(nn.Module):
-    """A matrix `[R, C]` of four bits a number, or a stack `[E, R, C]` of one for each expert.
-
-    A matrix has one tensor scale; in a stack each has `parts` of them, for as many equal parts of
-    its rows. Raises `CheckpointError` if rows are not whole blocks of 16 numbers.
-    """
+    """Matrix `[R, C]` of four bits per number, or a stack `[E, R, C]` of one for each expert. A
+    matrix has one tensor scale; a stack has `parts` of them for each expert, for equal parts of its
+    rows. Raises `CheckpointError` if rows are not whole blocks of 16 numbers."""
 
     def __init__(self, *shape: int, parts: int = 1):
         super().__init__()
@@ -31,15 +29,13 @@ class NVFP4Weight(nn.Module):
 
     @property
     def value(self) -> NVFP4 | Tiles:
-        """The numbers, in the order that they are kept in."""
+        """Numbers in the order in which they are kept."""
         kind = Tiles if self._tiled else NVFP4
         return kind(self.packed, self.scale, self.scale_2)
 
     def tile(self) -> None:
-        """Keep the numbers in tiles from now on, as kernels with activations of 16 bits take them.
-
-        They take no more memory, but for what fills a matrix up to a multiple of 64 rows.
-        """
+        """Keep the numbers in tiles from now on, the order for kernels with activations of 16 bits.
+        They take no more memory, except to fill a matrix up to a multiple of 64 rows."""
         if not self._tiled:
             rows = NVFP4(*self.value)
             tiles = tiled(rows) if self.scale_2.ndim else tiled_matrix(rows)
@@ -48,26 +44,22 @@ class NVFP4Weight(nn.Module):
 
 
 class NVFP4Linear(nn.Module):
-    """A linear layer without bias. Its activations stay as they are (W4A16), or are quantised by
-    `input_scale` as the weights are (W4A4).
-
-    In torch the matrix is decoded for each product, which is computed in fp32. The kernel of W4A16
-    takes it in tiles (`weight.tile`).
-    """
+    """Linear layer without bias. Its activations stay as they are (W4A16), or are quantised by
+    `input_scale` as the weights are (W4A4). Torch decodes the matrix for each product, which is
+    computed in fp32. The kernel of W4A16 takes it in tiles (`weight.tile`)."""
 
     def __init__(self, in_features: int, out_features: int):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = NVFP4Weight(out_features, in_features)
-        self.input_scale = nn.Buffer(
-            torch.empty((), dtype=torch.float32)
-        )  # NaN if the file has none
+        # NaN if the file has none.
+        self.input_scale = nn.Buffer(torch.empty((), dtype=torch.float32))
         self.backend: Backend = "torch"
         self.activation_bits = 16  # or 4
 
     @property
     def takes_tiles(self) -> bool:
-        """Whether the matrix is to be in tiles; block-scaled products take it in rows."""
+        """Whether the matrix has to be in tiles; block-scaled products take it in rows."""
         return self.backend == "triton" and self.activation_bits == 16
 
     def forward(self, x: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def report(config: ModelConfig, load: plan.Load) -> dict[str, Any]:
         "transient": plan.transient_bytes(config, load.slots),
         "total": plan.total_bytes(config, load),
         "reserved": plan.RESERVED,
-        "fits": {f"{gb} GB": asdict(plan.room(config, load, gb * 10**9)) for gb in MEMORIES},
+        "fits": {f"{gb} GB": asdict(plan.capacity(config, load, gb * 10**9)) for gb in MEMORIES},
         "step": {gpu.name: plan.step_times(config, load, gpu) for gpu in plan.GPUS},
     }
 

@@ -70,7 +70,7 @@ def test_kernels_that_cannot_run_are_refused_if_asked_for_and_left_out_if_not(
     gpu, sm, dtype, rows, why
 ):
     device = gpu(*sm)
-    with pytest.raises(BackendError, match=r"kernels='triton' cannot be had here: ") as error:
+    with pytest.raises(BackendError, match=r"kernels='triton' cannot run here: ") as error:
         chosen(device, dtype, rows, kernels="triton")
     assert why in str(error.value)
     left_out = chosen(device, dtype, rows)

@@ -87,7 +87,7 @@ def test_passes_that_are_replayed_say_what_eager_ones_say_however_long_that_is_k
     both.run()
     for replayed, eager in zip(*both.logits, strict=True):
         assert torch.equal(replayed, eager)
-    assert made.told == "captured"
+    assert made.status == "captured"
     assert recorder.graphs == len(made) == 2, "of long slots and of short ones"
     assert made.replays == both.alone - 2, "but for those whose key was new"
 
@@ -101,7 +101,7 @@ def test_a_gpu_replays_what_it_computes(stored, reference, tmp_path, monkeypatch
     both.run()
     for replayed, eager in zip(*both.logits, strict=True):
         assert torch.equal(replayed, eager)
-    assert both.model.graphs.told == "captured"
+    assert both.model.graphs.status == "captured"
     assert both.model.graphs.replays > 0
 
 
@@ -154,7 +154,7 @@ class Passes:
     def __call__(self, *slots: int, encode=None, length: int = 8) -> torch.Tensor | None:
         """The states of a pass, or None if it is not taken."""
         plan = self.cache.plan(encode or {}, slots, length)
-        if not self.graphs.take(plan, self.cache):
+        if not self.graphs.accepts(plan, self.cache):
             return None
         x = torch.randn(len(plan.positions), 1)
         states = self.graphs.states(self._run, x, plan)
@@ -218,8 +218,8 @@ def test_what_encodes_or_lies_in_another_cache_or_is_empty_is_not_taken():
     assert passes(encode={1: [3]}) is None
     assert passes() is None
     plan = passes.cache.plan({}, [0], 8)
-    assert passes.graphs.take(plan, passes.cache)
-    assert not passes.graphs.take(plan, filled())
+    assert passes.graphs.accepts(plan, passes.cache)
+    assert not passes.graphs.accepts(plan, filled())
 
 
 def test_after_a_capture_that_failed_all_passes_are_eager_and_that_is_told():
@@ -234,7 +234,7 @@ def test_after_a_capture_that_failed_all_passes_are_eager_and_that_is_told():
     passes = Passes(capture)
     for slots in [(0,), (0,), (0, 1), (0, 1)]:
         passes(*slots)
-    assert passes.graphs.told == "eager: a capture failed: CUDA error: out of memory"
+    assert passes.graphs.status == "eager: a capture failed: CUDA error: out of memory"
     assert len(passes.graphs) == 0
     assert [passes(0), passes(0)] == [None, None]
     assert len(calls) == 2
@@ -246,7 +246,7 @@ def test_a_pass_that_reads_a_number_back_is_not_captured():
     passes = Passes(run=lambda x, plan: x * plan.positions[0].item())
     passes(0)
     passes(1)
-    assert passes.graphs.told == "eager: a capture failed: operation not permitted when stream " \
+    assert passes.graphs.status == "eager: a capture failed: operation not permitted when stream " \
         "is capturing"  # fmt: skip
 
 
@@ -273,5 +273,5 @@ def test_what_is_in_the_way_of_graphs_is_told(
     monkeypatch.setattr(graphs, "CudaCapture", lambda _: Recorder())
     cache = KVCache(paged.config(), 1, torch.bfloat16, CPU, capacity)
     made = pass_graphs(cache, wanted, backends, device)
-    assert made.told.startswith(told)
-    assert made.take(cache.plan({}, [0], 8), cache) == (told == "captured")
+    assert made.status.startswith(told)
+    assert made.accepts(cache.plan({}, [0], 8), cache) == (told == "captured")

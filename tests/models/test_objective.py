@@ -200,7 +200,7 @@ def test_given_tokens_are_told_behind_what_is_right():
     wrong[0, 2, [0, 2, 5]] = True  # the first of all is neither
     noisy = torch.where(wrong, 9, canvases)
     left = [[7], [3, 6], [0, 2, 5], []]
-    for canvas, places in zip(objective.told(noisy, canvases, given)[0], left, strict=True):
+    for canvas, places in zip(objective.reveal_given(noisy, canvases, given)[0], left, strict=True):
         assert (canvas == 9).nonzero()[:, 0].tolist() == places
 
 
@@ -220,7 +220,7 @@ def test_given_tokens_are_not_scored_and_told_at_every_pass(model, batch, passes
     objective.loss(model, batch, 2, step, torch.Generator().manual_seed(3))
     assert len(passes) == 3
     for noisy, _ in passes:
-        assert torch.equal(objective.told(noisy, batch.canvases, places), noisy)
+        assert torch.equal(objective.reveal_given(noisy, batch.canvases, places), noisy)
     of_canvases, of_tokens = counted
     assert torch.equal(of_canvases, (~places).float().flatten().repeat(3))
     assert len(of_tokens) == batch.answered.sum() == 26 + 12 - 2 * 6

@@ -80,7 +80,7 @@ def test_logits_are_the_largest_transient_of_a_vocabulary_of_262_144():
 @pytest.mark.parametrize("cache", ["fp8", "bf16"])
 def test_what_is_said_to_fit_does_and_no_more(memory, slots, context, cache):
     load = {"cache": cache, "weights": "nvfp4"}
-    room = plan.room(BIG, Load(slots=slots, context=context, **load), memory)
+    room = plan.capacity(BIG, Load(slots=slots, context=context, **load), memory)
     left = memory - plan.RESERVED
 
     def takes(slots: int, context: int) -> int:
@@ -97,7 +97,7 @@ def test_what_is_said_to_fit_does_and_no_more(memory, slots, context, cache):
 
 
 def test_what_is_too_large_does_not_fit_at_all():
-    room = plan.room(BIG, Load(slots=1, context=0, weights="bf16"), 32 * GB)
+    room = plan.capacity(BIG, Load(slots=1, context=0, weights="bf16"), 32 * GB)
     assert (room.slots, room.context) == (0, None)
 
 

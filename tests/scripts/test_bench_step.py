@@ -60,7 +60,7 @@ def test_a_table_is_for_people(monkeypatch, capsys):
         (("--config", "nothing.json"), "holds no nothing.json"),
         (("--schema", "nothing.json"), "nothing.json"),
         (("--tokenizer", "nothing.json"), "nothing.json"),
-        (("--kernels", "triton"), "cannot be had here"),
+        (("--kernels", "triton"), "cannot run here"),
         (("--device", "abacus"), "abacus"),
     ],
 )
