@@ -1,1 +1,1 @@
-"""Files of rows, each answered by a model: read, run, written, and gone on with after a kill."""
+"""Batches: files of rows, each answered by a model; a killed run can be resumed."""

@@ -1,13 +1,8 @@
-"""Many rows on one engine: each is answered, whatever is wrong with it or with others.
+"""Batches of rows on one engine, and the file of their answers.
 
-Rows to prompts, all under one constraint, and results to lines of values.
-
-Answers on disk, and which rows have one.
-
-A file of JSON, a line each, that goes on where a run of the same settings was stopped.
-
-A run that is killed leaves whole lines and at most one that is cut off. The next run takes that one
-away and goes on, if its settings are the same.
+Each row is answered, even if it is invalid or others fail. The file has one line of JSON per
+answer. A killed run leaves whole lines and at most one that is cut off; the next run removes that
+one and continues, if its settings are the same.
 """
 
 import fcntl
@@ -30,62 +25,63 @@ if TYPE_CHECKING:
     from dlm.engine import Engine
 
 
-AnswerRow = dict[str, Any]  # JSON; its "error" is None where the row succeeded
-Ended = tuple[int, AnswerRow]  # with the number of the row
+AnswerRow = dict[str, Any]  # JSON; "error" is None if the row succeeded
+Ended = tuple[int, AnswerRow]  # the row's number and its answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a row asks for."""
+    """Requests of a row."""
 
     requests: Sequence[Request]
-    answer: Callable[[Sequence[Result]], AnswerRow]  # takes a result for each request
+    answer: Callable[[Sequence[Result]], AnswerRow]  # makes the answer of a result for each request
 
 
 class AnswerForm(Protocol):
-    """What rows mean, and how their answers are written. It travels to other processes."""
+    """Form of rows and answers. It is pickled to other processes."""
 
     def job(self, row: InputRow, engine: "Engine") -> Job:
-        """Raises `DlmError` for a row that cannot be served."""
+        """Return the requests of a row. Raises `DlmError` if it cannot be served."""
         ...
 
     def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
-        """The answer to a row that has failed."""
+        """Return the answer to a row that failed."""
         ...
 
     def row_of(self, answer: AnswerRow) -> int:
-        """The number of the row. Raises `LookupError` or `ValueError` for what is no answer."""
+        """Return the row's number. Raises `LookupError` or `ValueError` if `answer` is none."""
         ...
 
 
 class Runner(Protocol):
-    """Who answers rows: one engine, or several processes."""
+    """Runner of rows: one engine, or several processes."""
 
     @property
-    def room(self) -> bool:
-        """It takes another row."""
+    def has_capacity(self) -> bool:
+        """Whether it takes another row."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Some row that was added has no answer yet."""
+        """Whether a row that was added has no answer yet."""
         ...
 
     def add(self, row: InputRow) -> None: ...
 
     def step(self) -> list[Ended]:
-        """Goes on for a while, and tells of the rows that have ended."""
+        """Run for a while, and return the answers to rows that ended."""
         ...
 
     def close(self) -> None: ...
 
 
 def answers(rows: Iterable[InputRow], runner: Runner) -> Iterator[Ended]:
-    """An answer to each row, in the order in which they end. Rows are read as there is room."""
+    """Yield the answer to each row, in the order in which they end; rows are read as capacity
+    allows."""
     left = iter(rows)
     more = True
     while more or runner.busy:
-        while more and runner.room:
+        while more and runner.has_capacity:
             row = next(left, None)
             if row is None:
                 more = False
@@ -96,32 +92,32 @@ def answers(rows: Iterable[InputRow], runner: Runner) -> Iterator[Ended]:
 
 @dataclass(slots=True)
 class _Running:
-    """A row that is being answered."""
+    """Row that is being answered."""
 
     row: InputRow
     job: Job
     numbers: list[int]  # of the engine's requests, in the job's order
-    results: dict[int, Result] = field(default_factory=dict)  # by those numbers
+    results: dict[int, Result] = field(default_factory=dict)  # by request number
 
 
 class Batch:
-    """The `Runner` that owns an engine, which nobody else steps."""
+    """Runner that owns an engine; nothing else steps it."""
 
     def __init__(self, engine: "Engine", form: AnswerForm, ahead: int):
-        """So many rows are under way at once: those beyond the engine's slots have their grammars
-        compiled while others run."""
+        """`ahead` is the number of rows at a time: the grammars of those beyond the engine's slots
+        are compiled while others run."""
         self._engine, self._form, self._ahead = engine, form, ahead
-        self._running: dict[int, _Running] = {}  # by request; a row may have several
-        self._rows = 0  # that are running
-        self._ended: list[Ended] = []
+        self._running: dict[int, _Running] = {}  # by request number; a row may have several
+        self._row_count = 0  # rows that are running
+        self._answered: list[Ended] = []
 
     @property
-    def room(self) -> bool:
-        return self._rows + len(self._ended) < self._ahead
+    def has_capacity(self) -> bool:
+        return self._row_count + len(self._answered) < self._ahead
 
     @property
     def busy(self) -> bool:
-        return bool(self._running or self._ended)
+        return bool(self._running or self._answered)
 
     def add(self, row: InputRow) -> None:
         numbers = list[int]()
@@ -135,12 +131,12 @@ class Batch:
             self._refuse(row, failure(error))
             return
         self._running |= dict.fromkeys(numbers, _Running(row, job, numbers))
-        self._rows += 1
+        self._row_count += 1
 
     def step(self) -> list[Ended]:
         for event in self._engine.step() if self._running else ():
             self._take(event)
-        ended, self._ended = self._ended, []
+        ended, self._answered = self._answered, []
         return ended
 
     def close(self) -> None:
@@ -159,15 +155,15 @@ class Batch:
                 self._end(running)
                 results = [running.results[number] for number in running.numbers]
                 try:
-                    self._ended.append((running.row.number, running.job.answer(results)))
+                    self._answered.append((running.row.number, running.job.answer(results)))
                 except Exception as error:
                     self._refuse(running.row, failure(error))
 
     def _refuse(self, row: InputRow, error: DlmError) -> None:
-        self._ended.append((row.number, self._form.refusal(row, error)))
+        self._answered.append((row.number, self._form.refusal(row, error)))
 
     def _end(self, running: _Running) -> None:
-        self._rows -= 1
+        self._row_count -= 1
         for number in running.numbers:
             del self._running[number]
             if number not in running.results:
@@ -175,7 +171,8 @@ class Batch:
 
 
 def take(rows: "SimpleQueue[InputRow | None]", batch: Batch) -> bool:
-    """All rows that have come, and at least one unless there is work. False: no more will come."""
+    """Add all rows in the queue, and wait for one if the batch is idle. False: no more will
+    come."""
     with suppress(Empty):
         while (row := rows.get(block=not batch.busy)) is not None:
             batch.add(row)
@@ -187,8 +184,9 @@ _SEEDS = 2**63
 
 
 def asked(system: str | None, prompt: str) -> dict[str, Any]:
-    """The arguments of a `Request` for a prompt, with a `system` message before it or without."""
-    if system is None or not prompt.strip():  # an empty prompt is refused by its name
+    """Return the arguments of a `Request` for a prompt, after a `system` message if there is
+    one."""
+    if system is None or not prompt.strip():  # for an empty prompt the error names `prompt`
         return {"prompt": prompt}
     first = {"role": "system", "content": system}
     return {"messages": [first, {"role": "user", "content": prompt}]}
@@ -196,10 +194,8 @@ def asked(system: str | None, prompt: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """The `AnswerForm` of rows that are texts.
-
-    Each row has the seed of its number, so that its answer does not depend on when it runs.
-    """
+    """Answer form of rows that are texts. The seed of each row follows from its number, so its
+    answer does not depend on when it runs."""
 
     template: Template
     constraint: Spec | None = None  # None: free text
@@ -208,10 +204,10 @@ class Extraction:
     system: str | None = None  # a message before each prompt
     temperature: float = 1.0
     cuts: Mapping[str, Any] = field(default_factory=dict)  # top_k, top_p, min_p
-    id: str | None = None  # the column of the rows' own names
+    id: str | None = None  # column with the rows' own names
 
     def __post_init__(self) -> None:
-        """Raises `RequestError` for what no row could be answered with."""
+        """Raise `RequestError` for settings that are invalid for every row."""
         self._request("a prompt", 0)
 
     def job(self, row: InputRow, engine: "Engine") -> Job:
@@ -219,8 +215,8 @@ class Extraction:
         return Job(requests=[request], answer=lambda results: self._answer(row, results))
 
     def refusal(self, row: InputRow, error: DlmError) -> AnswerRow:
-        said = {"value": None, "text": None, "finish_reason": None, "tokens": None}
-        return self._named(row) | said | {"error": str(error)}
+        answer = {"value": None, "text": None, "finish_reason": None, "tokens": None}
+        return self._named(row) | answer | {"error": str(error)}
 
     def row_of(self, answer: AnswerRow) -> int:
         return int(answer["row"])
@@ -239,7 +235,7 @@ class Extraction:
     def _answer(self, row: InputRow, results: Sequence[Result]) -> AnswerRow:
         (result,) = results
         value = result.parsed
-        if isinstance(self.constraint, Tools):  # the calls: what else was said is the text
+        if isinstance(self.constraint, Tools):  # the value is the calls, the text the rest
             calls = result.tool_calls
             value = [{"name": call.name, "arguments": call.arguments} for call in calls] or None
         return self._named(row) | {
@@ -261,17 +257,18 @@ class Extraction:
 
 
 class LinesError(DlmError):
-    """A file that another run writes, or has written with other settings."""
+    """File that another run writes, or has written with other settings."""
 
 
 class Lines:
-    """A file that nobody else writes at the time."""
+    """File of JSON lines that no other process writes at the same time."""
 
     def __init__(self, path: Path, settings: dict[str, Any], take: Callable[[Any], None]):
-        """The settings are in a file beside it, `.settings.json` behind its name. `take` is given
-        what the file's lines say; what is none of a run, it refuses as a `dict` or `int` would.
+        """`settings` are stored beside the file, with `.settings.json` after its name. `take` gets
+        the value of each line that exists; for one that is no answer of a run it raises what `dict`
+        or `int` would.
 
-        Raises `LinesError`, and `OSError`, which names the file, where it cannot write.
+        Raises `LinesError`, and `OSError` with the file's name if it cannot write.
         """
         self._path, self._take = path, take
         self._settings = path.with_name(f"{path.name}.settings.json")
@@ -287,7 +284,7 @@ class Lines:
             raise
 
     def write(self, value: Any) -> None:
-        """It is in the file when this returns."""
+        """Write and flush."""
         with self._named():
             self._file.write(_line(value))
             self._file.flush()
@@ -298,7 +295,7 @@ class Lines:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """An error of the system says which file it is about."""
+        """Add the file's name to an `OSError`."""
         try:
             yield
         except OSError as error:
@@ -307,7 +304,7 @@ class Lines:
 
     def _resume(self, settings: dict[str, Any]) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given up by whatever ends it
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
         except BlockingIOError as error:
             raise LinesError(f"another run writes {self._path}: wait, or take another") from error
         if self._file.tell():
@@ -335,7 +332,7 @@ class Lines:
                 )
 
     def _read(self) -> None:
-        """The lines that are there; one that a kill cut short goes."""
+        """Read the existing lines; a last one that was cut off is removed."""
         self._file.seek(0)
         end = 0
         for number, line in enumerate(self._file, 1):
@@ -351,23 +348,24 @@ class Lines:
 
 
 def _line(value: Any) -> bytes:
-    """Half a surrogate pair, which JSON may hold and UTF-8 may not, is written as JSON's escape;
-    dates and other names of rows that JSON does not know are written as texts."""
+    """Return a value as a line of JSON. Half a surrogate pair, which is invalid in UTF-8, is
+    written as an escape. Values that JSON does not have, such as dates as names of rows, are
+    written as texts."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 class Output:
-    """A file of answers, which nobody else writes at the time."""
+    """File of answers that no other process writes at the same time."""
 
     def __init__(self, path: Path, settings: dict[str, Any], form: AnswerForm):
-        """Raises `LinesError` where answers of other settings are there, and `OSError`."""
+        """Raise `LinesError` if it holds answers of other settings, and `OSError`."""
         self.done, self.failed = set[int](), 0
         self._form = form
         self._lines = Lines(path, settings, self._count)
 
     def write(self, answer: AnswerRow) -> None:
-        """It is in the file when this returns."""
+        """Write and flush."""
         self._lines.write(answer)
         self._count(answer)
 

@@ -1,9 +1,7 @@
-"""Files of rows: JSON lines, CSV and Parquet. Knows files, and not what rows are for.
+"""Files of rows: JSON lines, CSV and Parquet; and templates that make prompts of a row's fields.
 
-A row that cannot be read is still a row: it says what is wrong with it. Only what makes all rows
-behind it doubtful is an error of the file.
-
-Prompts made of a row's fields.
+A row that cannot be read is still a row, with its problem. Only an error that makes all later rows
+doubtful is an error of the file.
 """
 
 import csv
@@ -22,23 +20,23 @@ from typing import Any
 
 from dlm.errors import DlmError, RequestError
 
-_BROKEN = re.compile("[\udc80-\udcff]")  # how Python keeps bytes that are not UTF-8
-TEXT = "text"  # the column of JSON lines that are texts
+_INVALID_BYTE = re.compile("[\udc80-\udcff]")  # Python's form of bytes that are not UTF-8
+TEXT = "text"  # column name of JSON lines that are texts
 
 
 class InputError(DlmError):
-    """A file of rows that cannot be read, or that lacks what is asked of it."""
+    """File of rows that cannot be read, or lacks a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    number: int  # from 0; blank lines and the header do not count
-    value: Any  # a dict by column; of JSON lines whatever JSON says
-    problem: str | None = None  # why there is no value
+    number: int  # from 0, without blank lines and the header
+    value: Any  # a dict by column; any JSON value in JSON lines
+    problem: str | None = None  # reason that there is no value
 
     @property
     def fields(self) -> dict[str, Any]:
-        """By column. Raises `RequestError` for a row that has none."""
+        """Values by column. Raises `RequestError` for a row that has none."""
         if self.problem is not None:
             raise RequestError(self.problem)
         if isinstance(self.value, str):
@@ -51,11 +49,11 @@ class InputRow:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a file, as often as they are read."""
+    """Rows of a file, which may be read several times."""
 
     path: Path
-    columns: tuple[str, ...]  # of JSON lines, those of the first that has any
-    fixed: bool  # all rows have these columns
+    columns: tuple[str, ...]  # in JSON lines those of the first row that has any
+    fixed: bool  # whether all rows have these columns
     read: Callable[[], Iterator[InputRow]]
 
     def need(self, column: str) -> None:
@@ -66,13 +64,13 @@ class Rows:
             raise InputError(f"{self.path} has no column {column!r}: it has {self._listed}")
 
     def text_column(self) -> str:
-        """The column that holds the texts where nobody says which: `prompt`, `text`, or the only
-        one. Raises `InputError` where there are several others."""
+        """Return the default column of texts: `prompt`, `text`, or the only one. Raises
+        `InputError` if there are several others."""
         for name in ("prompt", TEXT, *self.columns[: len(self.columns) == 1]):
             if name in self.columns:
                 return name
         if not self.columns and next(self.read(), None) is None:
-            return TEXT  # nobody is going to miss it
+            return TEXT  # without rows, any name will do
         if not self.columns:
             raise InputError(f"{self.path} has no row that can be read")
         raise InputError(
@@ -81,7 +79,7 @@ class Rows:
         )
 
     def digest(self) -> str:
-        """Of the file's bytes."""
+        """Return a digest of the file's bytes."""
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
@@ -92,20 +90,20 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The rows of a file that have no answer, as often as they are read. It travels to other
+    """Rows of a file that have no answer, which may be read several times. It is pickled to other
     processes."""
 
-    read: Callable[[], Iterator[InputRow]]  # as `Rows` has it
-    total: int  # rows that are asked for, from the first
-    answered: frozenset[int]  # numbers
+    read: Callable[[], Iterator[InputRow]]  # that of `Rows`
+    total: int  # number of requested rows, from the first
+    answered: frozenset[int]  # row numbers
 
     def __call__(self) -> Iterator[InputRow]:
-        asked = islice(self.read(), self.total)
-        return (row for row in asked if row.number not in self.answered)
+        requested = islice(self.read(), self.total)
+        return (row for row in requested if row.number not in self.answered)
 
 
 def _fields(row: InputRow) -> dict[str, Any]:
-    """The fields of a row; none if it cannot be read, which is its own error."""
+    """Return the fields of a row; none if it cannot be read."""
     try:
         return row.fields
     except RequestError:
@@ -113,11 +111,9 @@ def _fields(row: InputRow) -> dict[str, Any]:
 
 
 def rows_of(path: Path) -> Rows:
-    """The rows of a `.jsonl`, `.csv` or `.parquet` file.
-
-    Raises `InputError` for another kind, a file that is broken and a header that is none, `OSError`
-    for one that cannot be opened; reading the rows does, too.
-    """
+    """Return the rows of a `.jsonl`, `.csv` or `.parquet` file. Raises `InputError` for another
+    kind, a broken file or an invalid header, and `OSError` for a file that cannot be opened;
+    reading the rows raises these too."""
     match path.suffix.lower():
         case ".jsonl":
             return _json_lines(path)
@@ -130,7 +126,7 @@ def rows_of(path: Path) -> Rows:
 
 
 def json_row(number: int, line: bytes) -> InputRow:
-    """A line of JSON; what is wrong with it is the row's problem."""
+    """Return the row of a line of JSON; an error in it is the row's problem."""
     try:
         return InputRow(number, json.loads(line.decode()))
     except UnicodeDecodeError as error:
@@ -151,7 +147,7 @@ def _json_lines(path: Path) -> Rows:
 
 
 def _csv(path: Path) -> Rows:
-    csv.field_size_limit(sys.maxsize)  # a text may be longer than the 128 KiB that are the default
+    csv.field_size_limit(sys.maxsize)  # the default limit of a field is 128 KiB
 
     @contextmanager
     def reader() -> Iterator["csv.DictReader[str]"]:
@@ -162,7 +158,7 @@ def _csv(path: Path) -> Rows:
             except csv.Error as error:
                 raise InputError(f"{path}, line {found.reader.line_num}: {error}") from error
             except UnicodeDecodeError as error:
-                problem = f"{path}, line {_broken_line(path)}: it is not UTF-8 text"
+                problem = f"{path}, line {_invalid_line(path)}: it is not UTF-8 text"
                 raise InputError(problem) from error
 
     def read() -> Iterator[InputRow]:
@@ -175,10 +171,10 @@ def _csv(path: Path) -> Rows:
     return Rows(path, columns, True, read)
 
 
-def _broken_line(path: Path) -> int:
-    """The first that is not UTF-8, from 1."""
+def _invalid_line(path: Path) -> int:
+    """Return the number of the first line that is not UTF-8, from 1."""
     with path.open(encoding="utf-8", errors="surrogateescape") as file:
-        return next(number for number, line in enumerate(file, 1) if _BROKEN.search(line))
+        return next(number for number, line in enumerate(file, 1) if _INVALID_BYTE.search(line))
 
 
 def _csv_row(number: int, fields: dict[Any, Any]) -> InputRow:
@@ -202,7 +198,7 @@ def _parquet(path: Path) -> Rows:
         with path.open("rb") as file:
             try:
                 yield parquet.ParquetFile(file)
-            except (arrow.ArrowException, OSError) as error:  # both are pyarrow's
+            except (arrow.ArrowException, OSError) as error:  # pyarrow raises both
                 raise InputError(f"{path} is not readable as Parquet: {error}") from error
 
     def read() -> Iterator[InputRow]:
@@ -220,9 +216,9 @@ def _parquet(path: Path) -> Rows:
 
 def _distinct(path: Path, names: Iterable[str]) -> tuple[str, ...]:
     found = tuple(names)
-    twice = next((name for name in found if found.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path} has two columns {twice!r}: their names must differ")
+    duplicate = next((name for name in found if found.count(name) > 1), None)
+    if duplicate is not None:
+        raise InputError(f"{path} has two columns {duplicate!r}: their names must differ")
     if not found:
         raise InputError(f"{path} has no columns: it takes a header")
     return found
@@ -230,14 +226,15 @@ def _distinct(path: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Text with the names of fields in it: what stands in braces is a name, whole, and braces that
-    are text are doubled. Nothing of a value is looked into, and no format is applied."""
+    """Text with names of fields in braces; doubled braces are text. A whole name stands in braces:
+    no part of a value is selected, and no format is applied."""
 
-    parts: tuple[tuple[str, str | None], ...]  # text, and the field behind it
+    parts: tuple[tuple[str, str | None], ...]  # text, and the field after it
 
     @classmethod
     def parse(cls, text: str) -> "Template":
-        """Raises `RequestError` for braces that do not match or that hold no plain name."""
+        """Parse a template. Raises `RequestError` for unbalanced braces, or braces without a plain
+        name."""
         parts = []
         try:
             for literal, name, form, conversion in Formatter().parse(text):
@@ -253,16 +250,17 @@ class Template:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields that it reads."""
+        """Names of the fields in the template."""
         return tuple(dict.fromkeys(name for _, name in self.parts if name is not None))
 
     @classmethod
     def column(cls, name: str) -> "Template":
-        """The field alone."""
+        """Return a template of one field."""
         return cls((("", name),))
 
     def fill(self, fields: Mapping[str, Any]) -> str:
-        """Values that are no text as JSON. Raises `RequestError` for a field that is not there."""
+        """Return the text with values filled in; those that are no text are written as JSON. Raises
+        `RequestError` for a missing field."""
         return "".join(
             literal + ("" if name is None else _text_at(name, fields))
             for literal, name in self.parts
