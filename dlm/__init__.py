@@ -1,9 +1,9 @@
 """Diffusion-LM decoding: denoise a canvas under a grammar, commit it, encode it, repeat.
 
-Names are imported when they are first asked for: torch takes seconds, and not all of them need it.
+Names are imported at their first use: torch takes seconds to import, and not all of them need it.
 """
 
-# ruff: noqa: F401  # type checkers read the imports, Python the table
+# ruff: noqa: F401  # the imports are for type checkers, the table for Python
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
-"""Whether a request can be served, and what is made of it ahead of its turn.
+"""Admission of requests: checks, and all preparation before the scheduler.
 
-Nothing here is moved by a step, so that any thread may ask, and several at once.
+No step changes anything here, so any number of threads may call it at once.
 """
 
 from collections.abc import Callable
@@ -20,21 +20,21 @@ from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
 
-_RENDERED = ("role", "content", "tool_calls")  # of messages; of the rest templates show little
-_SHAPES_PROMPT = "prompt messages text token_ids tools thinking".split()  # fields of a request
-_VALUES = 4  # strings, numbers and keys for each position: a message's role and content are two
+_RENDERED = ("role", "content", "tool_calls")  # of messages; templates render little else
+_PROMPT_FIELDS = "prompt messages text token_ids tools thinking".split()  # it depends on these
+_VALUES = 4  # values for each position of the model: strings, numbers, keys
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request or a decision that was admitted, before `Engine.start`."""
+    """Admitted request or decision, before `Engine.start`."""
 
-    sequences: list[Sequence]  # one; of a decision one for each question
+    sequences: list[Sequence]  # one for a request; one for each question of a decision
     compiling: Task | None
 
     @property
     def number(self) -> int:
-        """In every event about it."""
+        """Its number in every event."""
         return self.sequences[0].number
 
     @property
@@ -42,13 +42,13 @@ class Prepared:
         return sum(len(sequence.prompt) for sequence in self.sequences)
 
     def discard(self) -> None:
-        """It will not be started."""
+        """Drop it without starting it."""
         if self.compiling is not None:
             self.compiling.leave()
 
 
 class Admission:
-    """Checks requests, numbers them, tokenizes their prompts, has their grammars compiled."""
+    """Checks, numbers, tokenization and compilation of requests."""
 
     def __init__(
         self,
@@ -57,26 +57,26 @@ class Admission:
         policy: Policy,
         vocabulary: Vocabulary,
         compiler: Compiler,
-        room: Callable[[int], int],
+        answer_capacity: Callable[[int], int],
         capacity: int | None,
         decider: Decider,
     ):
-        """`room` says how many tokens an answer may have if the model has so many positions left;
-        `capacity` is the cache's, in tokens; None: it grows."""
-        self._decider = decider
-        self._model, self._chat, self._policy, self._room = model, chat, policy, room
+        """`answer_capacity` maps the positions that the model has left to the tokens an answer may
+        have. `capacity` is the cache's, in tokens; None: it grows."""
+        self._decider, self._answer_capacity = decider, answer_capacity
+        self._model, self._chat, self._policy = model, chat, policy
         self._vocabulary, self._compiler, self._capacity = vocabulary, compiler, capacity
         self._reasoning = Reasoning.of(vocabulary)
-        self._numbers = count()  # one call of `next` is one instruction: no number comes twice
+        self._numbers = count()  # `next` is atomic: each number is used once
 
     def compile(self, spec: Spec) -> Task:
-        """Raises `RequestError` for what the policy refuses."""
+        """Compile a spec in the background. Raises `RequestError` if the policy refuses it."""
         self._policy.check(spec)
         return self._compiler.submit(spec)
 
     def admit(self, request: Request | Decision, like: Prepared | None = None) -> Prepared:
-        """Raises `RequestError` for a request that cannot be served. `like` is a request admitted
-        before: if both have one prompt, it is tokenized once."""
+        """Admit a request. Raises `RequestError` if it cannot be served. `like` is a request
+        admitted before: if both have the same prompt, it is tokenized once."""
         if isinstance(request, Decision):
             return Prepared(self._decider.sequences(request, next(self._numbers)), None)
         prompt = None if like is None else _prompt_of(request, like.sequences[0])
@@ -85,9 +85,9 @@ class Admission:
             prompt = self._chat.prompt(request)
             check_tokens("prompt: token", prompt, self._model.vocab_size)
         check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
-        request = self._fitted(prompt, request)
-        seed, heat = fixed(request.seed), float(request.temperature)  # they may be numpy's
-        request = replace(request, seed=seed, temperature=heat)
+        request = self._fit_tokens(prompt, request)
+        seed, temperature = fixed(request.seed), float(request.temperature)  # numpy's, maybe
+        request = replace(request, seed=seed, temperature=temperature)
         spec = request.constraint
         try:
             compiling = None if spec is None else self.compile(spec)
@@ -110,11 +110,12 @@ class Admission:
             rng=generator(seed, self._model.device),
         )
         if compiling is not None:
-            _time(compiling, sequence)
+            _note_compile_time(compiling, sequence)
         return Prepared([sequence], compiling)
 
     def _check_size(self, request: Request) -> None:
-        """Refuses what can never fit before it is rendered and tokenized, which would take long."""
+        """Refuse a prompt that can never fit, before it is rendered and tokenized, which would take
+        long."""
         positions = self._model.max_positions
         most = positions * self._vocabulary.longest
         for name in ("prompt", "text"):
@@ -135,19 +136,21 @@ class Admission:
                 field="messages",
             )
 
-    def _fitted(self, prompt: list[int], request: Request) -> Request:
-        """A request for which there is room, in the model's positions and in the cache."""
+    def _fit_tokens(self, prompt: list[int], request: Request) -> Request:
+        """Return the request with as many `max_tokens` as fit the model's positions and the cache.
+        Raises `RequestError` if those are fewer than requested, unless the request allows that by
+        `fit`."""
         wanted = request.max_tokens
-        room = self._room(max(0, self._model.max_positions - len(prompt)))
+        left = self._answer_capacity(max(0, self._model.max_positions - len(prompt)))
         free = wanted if self._capacity is None else self._capacity - len(prompt)
-        most = min(wanted, room, free)
+        most = min(wanted, left, free)
         if most == wanted or (most > 0 and request.fit):
             return replace(request, max_tokens=most)
-        if room < wanted and not (request.fit and room):
+        if left < wanted and not (request.fit and left):
             raise RequestError(
-                f"{len(prompt)} prompt tokens leave {room} for the answer, "
+                f"{len(prompt)} prompt tokens leave {left} for the answer, "
                 f"fewer than max_tokens {wanted}",
-                field="max_tokens" if room else None,  # no value of it would do
+                field="max_tokens" if left else None,  # with 0 left no value would do
             )
         raise RequestError(
             f"{len(prompt)} prompt tokens and max_tokens {wanted} are more than "
@@ -156,17 +159,17 @@ class Admission:
 
 
 def _prompt_of(request: Request, other: Sequence) -> list[int] | None:
-    """The tokens of a request's prompt, if `other` has the very same."""
+    """Return the prompt of `other` if the request has the same; otherwise None."""
     bound = other.request.constraint is not None
-    same = other.asked is None and bound == (request.constraint is not None)
+    same = other.question is None and bound == (request.constraint is not None)
     same = same and all(
-        getattr(request, name) is getattr(other.request, name) for name in _SHAPES_PROMPT
+        getattr(request, name) is getattr(other.request, name) for name in _PROMPT_FIELDS
     )
     return other.prompt if same else None
 
 
-def _time(compiling: Task, sequence: Sequence) -> None:
-    """Note how long a grammar takes to compile; nothing where it was compiled before."""
+def _note_compile_time(compiling: Task, sequence: Sequence) -> None:
+    """Note how long a grammar takes to compile, unless it is compiled already."""
     begun, stats = perf_counter(), sequence.stats
 
     def note(_: object) -> None:

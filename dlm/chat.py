@@ -1,9 +1,10 @@
-"""Conversations to token ids, through the chat template that comes with the model.
+"""Conversion of conversations to token ids, by the chat template of the model.
 
-What a caller wrote is text, whatever it reads like: only the template writes control tokens. So the
-template sees a stand-in for each character of the caller's that a control token could begin with,
-and what it then makes of them is told from what it wrote itself. The price: a template that looks
-for control tokens in a message, to strip its reasoning say, finds none there.
+The caller's text is text, even if it spells a control token: only the template writes these. So
+each character of the caller's with which a control token could begin is replaced by a stand-in
+before the template is rendered; afterwards the caller's characters can be distinguished from the
+template's. One drawback: a template that looks for control tokens in a message, to strip its
+reasoning for example, finds none.
 """
 
 import copy
@@ -27,24 +28,25 @@ from dlm.errors import DlmError, RequestError
 from dlm.grammar.schema.documents import without_nulls
 from dlm.request import Request
 
-_TURN = "<|turn>model\n"  # what a model's turn begins with
+_TURN = "<|turn>model\n"  # beginning of a model's turn
 _NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel
-# Hieroglyphs: rare, and no filter of a template changes or escapes them.
+# Hieroglyphs are rare, and no filter of a template changes or escapes them.
 _STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
-_FAULTS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)  # of templates
-_PIECE = 65_536  # characters that are searched at a time
+_TEMPLATE_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_PIECE = 65_536  # characters searched at a time
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Chat:
-    """A tokenizer and its chat template, for any number of threads: neither is ever changed."""
+    """Tokenizer and chat template. Neither is ever changed, so any number of threads may use
+    them."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
         self._turn, self._no_thought = self._encode(_TURN), self._encode(_NO_THOUGHT)
         added = tokenizer.added_tokens_decoder
         self._control = {token.content: i for i, token in added.items() if token.special}
-        names = sorted(self._control, key=len, reverse=True)  # the tokenizer takes the longest too
+        names = sorted(self._control, key=len, reverse=True)  # longest first, as in the tokenizer
         self._names = re.compile("|".join(map(re.escape, names)) or "(?!)")
         self._longest_name = len(names[0]) if names else 0
 
@@ -56,12 +58,9 @@ class Chat:
             raise DlmError(f"{directory} holds no tokenizer that can be read: {error}") from error
 
     def prompt(self, request: Request) -> list[int]:
-        """The tokens that the model continues.
-
-        Without thinking, the model's turn is opened up to behind an empty thought channel, where
-        the answer begins: the model would write the channel itself, and no grammar allows it. Only
-        raw tokens without a constraint are left exactly as they are.
-        """
+        """Return the prompt of a request as tokens. Without thinking, an empty thought channel is
+        added where the model's turn has just begun: the model would write it itself, but no grammar
+        allows it. Only raw tokens without a constraint stay exactly as they are."""
         if request.token_ids is not None or request.text is not None:
             tokens = self.raw(request.text) if request.text else list(request.token_ids or ())
             if request.constraint is None:
@@ -72,12 +71,12 @@ class Chat:
         return tokens if request.thinking else tokens + self.no_thought_after(tokens)
 
     def no_thought_after(self, prompt: Sequence[int]) -> list[int]:
-        """An empty thought channel, if `prompt` ends where the model's turn begins."""
+        """Return an empty thought channel if `prompt` ends where the model's turn begins."""
         opened = list(prompt[-len(self._turn) :]) == self._turn
         return list(self._no_thought) if opened else []
 
     def raw(self, text: str) -> list[int]:
-        """A text by itself, in which the names of control tokens mean them."""
+        """Return the tokens of a text in which the names of control tokens are control tokens."""
         if _SURROGATES.search(text):
             raise RequestError("the text holds half a surrogate pair, which is no text")
         begin, tokens = self.tokenizer.bos_token_id, self._encode(text)
@@ -102,8 +101,8 @@ class Chat:
                 add_generation_prompt=True,
                 tokenize=False,
             )
-        except (jinja2.TemplateError, *_FAULTS) as error:
-            # An error of just this class is what a template raises itself, in words of its author.
+        except (jinja2.TemplateError, *_TEMPLATE_ERRORS) as error:
+            # `raise_exception` in a template raises just this class, with its author's message.
             own = type(error) is jinja2.TemplateError
             reason = str(error) if own else "it takes the form that OpenAI's API has"
             what = "messages and tools" if tools else "messages"
@@ -114,10 +113,9 @@ class Chat:
         return self._tokenize(str(text), table)
 
     def _stand_ins(self, written: Any) -> dict[int, str]:
-        """What stands for which of the caller's characters; empty if none begins a control token.
-
-        They are in no text of the caller's, so that all of them in a rendering stand for something.
-        """
+        """Return the stand-in of each character that needs one; empty if none begins a control
+        token. No stand-in occurs in the caller's text, so each one in a rendering can be replaced
+        back."""
         used = set[str]().union(*(one for one in leaves(written) if isinstance(one, str)))
         if _SURROGATES.search("".join(used)):
             raise RequestError("messages hold half a surrogate pair, which is no text")
@@ -130,7 +128,7 @@ class Chat:
         return {ord(c): stand_in for c, stand_in in zip(begin, free, strict=False)}
 
     def _tokenize(self, rendered: str, table: Mapping[int, str]) -> list[int]:
-        """As the tokenizer would, but for control tokens that only the caller's text spells."""
+        """Tokenize a rendering; control tokens that only the caller's text spells stay text."""
         text = rendered
         for c, stand_in in table.items():
             text = text.replace(stand_in, chr(c))
@@ -144,8 +142,8 @@ class Chat:
         return tokens + self._spell(text[at:])
 
     def _named(self, text: str) -> Iterator[re.Match[str]]:
-        """The names of control tokens in it: a piece at a time, since no other thread runs while
-        one is searched."""
+        """Yield the names of control tokens, a piece at a time: no other thread runs during a
+        search."""
         at = 0
         while at < len(text):
             end = at + _PIECE
@@ -158,7 +156,7 @@ class Chat:
                 at = max(at, name.end())
 
     def _spell(self, text: str) -> list[int]:
-        """`text` as text, control tokens' names included."""
+        """Tokenize `text` as text, including the names of control tokens."""
         tokens = self._speller.encode(text, add_special_tokens=False, split_special_tokens=True)
         if not set(self._control.values()).isdisjoint(tokens):
             raise RequestError("messages spell a control token that the tokenizer cannot split")
@@ -166,8 +164,8 @@ class Chat:
 
     @cached_property
     def _speller(self) -> PreTrainedTokenizerBase:
-        """A tokenizer that splits control tokens' names. transformers makes a tokenizer one by
-        setting it so, for whoever else uses it too: hence another one, which always is."""
+        """Tokenizer that splits the names of control tokens. This is a setting of a tokenizer,
+        which would affect all its users: hence a copy."""
         if not isinstance(self.tokenizer, PreTrainedTokenizerFast):
             return self.tokenizer
         speller = copy.deepcopy(self.tokenizer)
@@ -176,20 +174,19 @@ class Chat:
 
     def _encode(self, text: str) -> list[int]:
         if isinstance(self.tokenizer, PreTrainedTokenizerFast):
-            # Without the wrapper, which is slow. As a batch, since that lets other threads run.
+            # The wrapper is slow. A batch lets other threads run.
             backend = self.tokenizer.backend_tokenizer
             return list(backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
 
 def _declared(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A tool as templates take it: one without parameters has an empty schema of them, and no
-    keyword of it is null."""
+    """Return a tool in the form for templates: with a schema of parameters, and without nulls."""
     function = tool.get("function")
     if not isinstance(function, Mapping):
         return tool
     schema = function.get("parameters") or {"type": "object"}
-    with suppress(RecursionError):  # too deep to be served: that is for others to say
+    with suppress(RecursionError):  # too deep to be served, which is checked elsewhere
         schema = without_nulls(schema)
     if isinstance(schema, Mapping):
         function = {**function, "parameters": {"properties": {}, **schema}}
@@ -197,8 +194,8 @@ def _declared(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def leaves(written: Any) -> Iterator[str | float | None]:
-    """All values within `written` that hold no others, and all keys; `RequestError` for what is no
-    JSON data."""
+    """Yield all keys, and all values that hold no others. Raises `RequestError` for other than JSON
+    data."""
     waiting = [written]
     while waiting:
         value = waiting.pop()
@@ -213,7 +210,7 @@ def leaves(written: Any) -> Iterator[str | float | None]:
 
 
 def _replaced(written: Any, table: Mapping[int, str]) -> Any:
-    """A copy of `written` with each character in `table` replaced."""
+    """Return a copy of `written` with each character in `table` replaced."""
     if isinstance(written, str):
         for c, stand_in in table.items():
             written = written.replace(chr(c), stand_in)
@@ -226,11 +223,13 @@ def _replaced(written: Any, table: Mapping[int, str]) -> Any:
 
 
 def _tokenizer(directory: str) -> PreTrainedTokenizerBase:
-    """As `AutoTokenizer` reads it. Where the directory names the tokenizer's class, the model's own
-    class of configuration is not asked for it: that one imports most of transformers, and torch's
+    """Load a tokenizer by `AutoTokenizer`. If the directory names the tokenizer's class, the
+    model's own configuration class is not imported: it imports most of transformers and torch's
     compiler, which takes two seconds."""
     config = None
     if get_tokenizer_config(directory, local_files_only=True).get("tokenizer_class"):
-        told, _ = PreTrainedConfig.get_config_dict(directory, local_files_only=True)
-        config = type("Config", (PreTrainedConfig,), {"model_type": told.get("model_type", "")})()
+        settings, _ = PreTrainedConfig.get_config_dict(directory, local_files_only=True)
+        config = type(
+            "Config", (PreTrainedConfig,), {"model_type": settings.get("model_type", "")}
+        )()
     return AutoTokenizer.from_pretrained(directory, local_files_only=True, config=config)

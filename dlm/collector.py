@@ -1,20 +1,18 @@
 """Python's garbage collector in a process that serves.
 
-A full collection looks at every container of the process, 0.1 s for 300,000 of them, in whatever
-step it falls due, and the states of a few dozen grammars are as many. What a request or a grammar
-leaves behind is freed without it.
+A full collection visits every container of the process: 0.1 s for 300,000 of them, in the middle of
+some step, and the states of a few dozen grammars are that many. Requests and grammars are freed by
+reference counts alone.
 """
 
 import gc
 
-_FULL = 1000  # collections of the middle generation: some seven million containers more than before
+_FULL = 1000  # middle collections before a full one: some seven million new containers
 
 
 def tune_garbage_collector() -> None:
-    """Never look at what exists now again, and seldom at all that is made from now on.
-
-    For the whole process: who serves calls it once, when everything is loaded.
-    """
+    """Exclude all existing objects from collections, and make full collections rare. This holds for
+    the whole process: a server calls it once, after everything is loaded."""
     young, middle, _ = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""How canvases are denoised: the numbers of a checkpoint's `generation_config.json`."""
+"""Settings of denoising: the numbers of a checkpoint's `generation_config.json`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,22 +9,20 @@ from dlm.errors import DlmError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeConfig:
-    """Settings of the denoising loop; defaults are transformers' for DiffusionGemma.
+    """Settings of the denoising loop; defaults are those of transformers for DiffusionGemma. Raises
+    `DlmError` for impossible values."""
 
-    Raises `DlmError` for impossible values.
-    """
-
-    max_steps: int = 48  # denoising passes a canvas, before positions are pinned one after another
-    entropy_bound: float = 0.1  # nats that a step may accept (arXiv:2505.24857)
-    t_min: float = 0.4  # temperature toward the last step
+    max_steps: int = 48  # passes per canvas before positions are pinned one after another
+    entropy_bound: float = 0.1  # nats that a step may accept together (arXiv:2505.24857)
+    t_min: float = 0.4  # temperature approached at the last step
     t_max: float = 0.8  # temperature of the first step
-    confidence: float = 0.005  # mean nats a position under which a repeated guess is settled
-    patience: int = 8  # passes that the first disagreement with a grammar may stay where it is
-    lost: float = 1e-3  # share of the model's probability in what is allowed that makes it stuck
-    retries: int = 3  # rollbacks a canvas: choices that are taken back because they led nowhere
-    refusals: int = 12  # times that a finished value which its schema refuses is tried again
+    confidence: float = 0.005  # mean nats per position below which a repeated guess is settled
+    patience: int = 8  # passes that the frontier may stay where it is
+    lost: float = 1e-3  # stuck if the allowed tokens have less than this share of the probability
+    retries: int = 3  # rollbacks per canvas: choices taken back since they led nowhere
+    refusals: int = 12  # times that a request is tried again after its schema refused the value
     stops: tuple[int, ...] = (1, 106, 50)  # <eos>, <turn|>, <|tool_response>
-    pad: int = 0  # behind a stop on a canvas; left to right it may be a stop token too
+    pad: int = 0  # fills a canvas after a stop; left to right it may be a stop token too
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "patience"):
@@ -47,13 +45,14 @@ class DecodeConfig:
                 raise DlmError(f"{name} holds {token!r:.40}: it takes ids of tokens")
 
     def check_padding(self) -> None:
-        """Raises `DlmError` where what is behind a stop on a canvas looks like a stop itself."""
+        """Raise `DlmError` if the padding after a stop on a canvas is a stop token itself."""
         if self.pad in self.stops:
             raise DlmError(f"pad {self.pad} is a stop token too: on canvases it must be another")
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "DecodeConfig":
-        """From a parsed `generation_config.json`; what it leaves out keeps its default."""
+        """Return the settings of a parsed `generation_config.json`; missing ones keep their
+        defaults."""
         try:
             stops = config.get("eos_token_id")
             found = {

@@ -1,4 +1,4 @@
-"""What `dlm` raises on purpose, and what it makes of what others raise."""
+"""Errors that `dlm` raises on purpose, and conversion of foreign ones."""
 
 import logging
 import traceback
@@ -11,28 +11,26 @@ _LOG = logging.getLogger("dlm")
 
 
 class RequestError(DlmError, ValueError):
-    """A request that cannot be served as it stands; its text is what an HTTP 400 should carry."""
+    """Request that cannot be served; its text is meant for the body of an HTTP 400."""
 
     def __init__(self, message: str, *, field: str | None = None):
-        """`field` is the one that it is about, where its text does not begin with that name."""
+        """`field` is the request's field that is wrong, if the text does not begin with it."""
         super().__init__(message)
         self.field = field
 
 
 class QueueFullError(DlmError):
-    """Too many requests wait already; later there may be room for this one."""
+    """Refusal of a request since too many wait; a later one may be accepted."""
 
 
 class UnavailableError(DlmError):
-    """Nothing is served any more: the engine has failed, or is being shut down."""
+    """Refusal of a request since the engine has failed or is being shut down."""
 
 
 def failure(error: Exception) -> DlmError:
-    """Return what ends one request: a foreign error is named, and is the cause.
-
-    One that no user can have caused is a bug: it is logged, with its traceback, in words: a record
-    may be kept for long, and is not to keep what the frames hold.
-    """
+    """Return the error that ends one request; a foreign error is its cause, and is named. An error
+    that no user can cause is a bug. It is logged with its traceback as text: a log record may be
+    kept for long, and must not keep the objects of the frames alive."""
     if isinstance(error, DlmError) and not isinstance(error, GrammarError | ModelError):
         return error
     if not isinstance(error, GrammarError) or isinstance(error, CrashError):
@@ -44,8 +42,8 @@ def failure(error: Exception) -> DlmError:
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Let go of all that the functions which `error` came through had in hand, such as the logits
-    of a pass: an error may be kept for long. Where it came from stays, as a note in words."""
+    """Drop the frames of `error`, which hold objects such as a pass's logits: an error may be kept
+    for long. Its traceback stays as a note in text."""
     while error is not None:
         if error.__traceback__ is not None:
             error.add_note("".join(traceback.format_tb(error.__traceback__)).rstrip())

@@ -1,6 +1,7 @@
-"""Readers of the events of a step: streams of single requests, and whoever steps the engine.
+"""Routes of events to their readers, and commands of other threads to the one that steps.
 
-What any thread may ask of what one thread moves: done at once, or before its next move.
+Events of a step go to the streams of single requests, the others to the caller of `step`. A command
+is executed at once, or before the next step if one is under way.
 """
 
 from collections import deque
@@ -15,68 +16,68 @@ from dlm.errors import DlmError, RequestError
 from dlm.events import Committed, Draft, Event, Failed, Finished
 from dlm.request import Request
 
-Change = Callable[[], None]
+Command = Callable[[], None]
 
 
 class CommandQueue:
-    """Changes in the order in which they were posted. None is made while a move is under way."""
+    """Queue of commands, in their order. None is executed while a step is under way."""
 
     def __init__(self):
         self._moving = Lock()
-        self._posted: deque[Change] = deque()
+        self._posted: deque[Command] = deque()
 
     def __bool__(self) -> bool:
-        """Some change waits for the end of a move."""
+        """Whether a command waits for the end of a step."""
         return bool(self._posted)
 
-    def post(self, change: Change) -> None:
-        """Make `change`, or leave it to the thread that is moving. Never waits."""
-        self._posted.append(change)
+    def post(self, command: Command) -> None:
+        """Execute `command`, or leave it to the thread that steps. Never waits."""
+        self._posted.append(command)
         if self._moving.acquire(blocking=False):
             try:
-                self._make()
+                self._execute_all()
             finally:
                 self._moving.release()
 
     @contextmanager
     def move(self) -> Iterator[None]:
-        """A move, once all that was posted before has been made."""
+        """Execute all earlier commands, then hold later ones back for the duration of a step."""
         with self._moving:
-            self._make()
+            self._execute_all()
             yield
 
-    def _make(self) -> None:
+    def _execute_all(self) -> None:
         while self._posted:
             self._posted.popleft()()
 
 
 StreamEvent = Draft | Committed | Finished
-"""An event of a request that is streamed: `Failed` is raised, and `Decided` is for decisions."""
+"""Event of a streamed request: `Failed` is raised instead, and `Decided` is for decisions."""
 
 
 class EventRoutes:
-    """Runs steps, and keeps the events that nobody has read yet."""
+    """Runner of steps that keeps events until they are read."""
 
-    def __init__(self, changes: CommandQueue, step: Callable[[], list[Event]]):
-        """`step` is made as a move among `changes`, and returns its events."""
-        self._changes, self._step = changes, step
+    def __init__(self, commands: CommandQueue, step: Callable[[], list[Event]]):
+        """`step` runs while `commands` holds commands back, and returns its events."""
+        self._commands, self._step = commands, step
         self._streams: dict[int, deque[Event]] = {}  # by request
         self._others: list[Event] = []
 
     def __bool__(self) -> bool:
-        """Whether some event waits for `step`."""
+        """Whether an event waits for `step`."""
         return bool(self._others)
 
     def step(self) -> list[Event]:
         """Run one step and return the events that no stream reads, earlier ones included."""
-        with self._changes.move():
+        with self._commands.move():
             self._sort(self._step())
             events, self._others = self._others, []
             return events
 
     def advance(self) -> None:
         """Run one step and keep its events for those who read them."""
-        with self._changes.move():
+        with self._commands.move():
             self._sort(self._step())
 
     def open(self, number: int) -> deque[Event]:
@@ -86,7 +87,7 @@ class EventRoutes:
     def close(self, number: int) -> None:
         """Drop the events of request `number`, which has ended or been cancelled."""
         self._streams[number] = deque(maxlen=0)  # a step that is under way may have some
-        self._changes.post(partial(self._forget, number))
+        self._commands.post(partial(self._forget, number))
 
     def _forget(self, number: int) -> None:
         self._streams.pop(number, None)
@@ -102,7 +103,7 @@ class EventRoutes:
 
 
 class Admits(Protocol):
-    """What a stream needs of an engine."""
+    """Interface of an engine for streams."""
 
     def prepare(self, request: Request) -> Prepared: ...
     def start(self, prepared: Prepared) -> None: ...
@@ -110,11 +111,9 @@ class Admits(Protocol):
 
 
 def streamed(engine: Admits, routes: EventRoutes, request: Request) -> Iterator[StreamEvent]:
-    """Yield the events of `request` until it has finished, running steps while there are none.
-
-    The request is admitted at the first `next`, and cancelled when the iterator is closed before
-    its end. Raises what `Engine.add` raises, and the error of `Failed`.
-    """
+    """Yield the events of `request` until it has finished, running steps while there are none. The
+    request is admitted at the first `next`, and cancelled when the iterator is closed before its
+    end. Raises what `Engine.add` raises, and the error of `Failed`."""
     if not isinstance(request, Request):
         raise RequestError(f"stream is given a {type(request).__name__}: it takes a Request")
     prepared = engine.prepare(request)

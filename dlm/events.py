@@ -1,4 +1,4 @@
-"""What `Engine.step` tells of: drafts that may change, text that cannot, and ends."""
+"""Events of `Engine.step`: drafts that may change, text that cannot, and ends."""
 
 from dataclasses import dataclass
 
@@ -9,28 +9,26 @@ from dlm.request import Result, Stats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A canvas between two passes: `L` positions."""
+    """Canvas between two passes: `L` positions."""
 
     request: int
     step: int  # passes over this canvas so far
-    entropy: float  # mean nats a scored position
+    entropy: float  # mean nats per scored position
     tokens: list[int]  # [L] the guess
-    accepted: list[bool]  # [L] kept on the canvas; the others are noise
-    pinned: int  # leading positions that the constraint has fixed
+    accepted: list[bool]  # [L] whether it is kept on the canvas; the others are noise
+    pinned: int  # number of leading positions that the constraint has fixed
     suspect: int  # the first position predicted under a wrong left context; L: none
     passes: int  # over all canvases of the request so far
-    repairs: int  # of them, those in which the grammar refused the model's own choice
+    repairs: int  # those in which the grammar refused the model's own choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """What is final: pinned on a canvas, or committed. It follows the request's earlier events.
-
-    `text` and `reasoning` hold whole characters, so they may lag behind `tokens`.
-    """
+    """Final tokens and text: pinned on a canvas, or committed. They follow those of earlier events.
+    `text` and `reasoning` hold whole characters, so they may lag behind `tokens`."""
 
     request: int
-    tokens: list[int]  # markers and the stop token among them
+    tokens: list[int]  # including markers and the stop token
     text: str  # of the answer
     reasoning: str
 
@@ -43,7 +41,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """This request cannot go on; the others are not concerned."""
+    """End of a request by an error; other requests are not affected."""
 
     request: int
     error: DlmError
@@ -51,7 +49,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """All questions of a decision are answered."""
+    """End of a decision: all its questions are answered."""
 
     request: int
     answers: list[QuestionAnswer]  # in the order of the questions
@@ -59,6 +57,6 @@ class Decided:
 
 
 End = Finished | Decided | Failed
-"""The last event of a request, or of a decision."""
+"""Last event of a request or of a decision."""
 
 Event = Draft | Committed | End

@@ -1,4 +1,4 @@
-"""How an engine is loaded: said in one process, done in another or on another machine."""
+"""Arguments for loading an engine, which may happen in another process or on another machine."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +15,7 @@ Writes = Literal["canvas", "drafted", "left-to-right"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """What `Engine.load` is called with."""
+    """Arguments of `Engine.load`."""
 
     policy: Policy
     model: str | None = None  # a DiffusionGemma directory; None: built in, on the CPU
@@ -23,24 +23,24 @@ class Loading:
     slots: int = 8
     kv: str = "auto"
     cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
-    writes: Writes = "canvas"  # drafted: left to right, what canvases propose
-    temperature: float = 0.0  # of writing left to right; a request's own multiplies it
+    writes: Writes = "canvas"  # "drafted": left to right, with drafts from canvases
+    temperature: float = 0.0  # left to right; multiplied by a request's own
 
     def __post_init__(self) -> None:
-        """Raises `DlmError` for the built-in model elsewhere than on the CPU."""
+        """Raise `DlmError` for the built-in model on another device than the CPU."""
         if self.model is None and self.device not in (None, "cpu"):
             raise DlmError(
                 f"device is {self.device!r}: the built-in model runs on the CPU; name another model"
             )
 
     def engine(self) -> "Engine":
-        """Raises `DlmError` and `ModelError`."""
+        """Load the engine. Raises `DlmError` and `ModelError`."""
         import torch
 
         from dlm.engine import Engine
 
         if self.model is None:
-            torch.set_num_threads(1)  # it is tiny: several would only wait for one another
+            torch.set_num_threads(1)  # it is tiny: several threads would only wait for one another
         return Engine.load(
             self.model,
             device=self.device,

@@ -1,7 +1,7 @@
-"""What an operator lets clients ask for: which kinds of constraints, and how large they may be.
+"""Limits that an operator sets for clients: kinds of constraints, and their sizes.
 
-Measures what a client wrote before anything is made of it. Knows no grammar, only which keywords of
-a schema make none; how deep a regex nests is how deep its brackets do.
+A client's text is measured before anything is built from it. This module knows no grammar, only
+which keywords of a schema make none. The depth of a regex is that of its brackets.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import Any, Literal
 from dlm.errors import DlmError, RequestError
 from dlm.grammar import Choice, Grammar, JsonObject, JsonSchema, Regex, Spec, StructuralTag
 
-TOOLS = "tools"  # as the errors of Tools name it
+TOOLS = "tools"  # name of this kind in errors
 DATA = frozenset({JsonObject.kind, JsonSchema.kind, Choice.kind, TOOLS})
 GRAMMARS = frozenset({Regex.kind, Grammar.kind, StructuralTag.kind})
 
-# Of a schema's keywords: those that make no grammar, that hold schemas by names, that hold data.
+# Keywords of a schema: those that make no grammar, that hold schemas by name, that hold data.
 _PROSE = frozenset(
     """title description $comment examples example default deprecated readOnly writeOnly
     markdownDescription enumDescriptions externalDocs""".split()
@@ -27,9 +27,9 @@ _NAMED = frozenset(
     """properties patternProperties $defs definitions dependentSchemas dependencies""".split()
 )
 _DATA = frozenset(("enum", "const", "required", "dependentRequired"))
-_WALKED = 4  # values for each byte of `max_source_bytes`: a schema may hold another many times
+_WALKED = 4  # values visited per byte of `max_source_bytes`: a schema may hold another many times
 
-# What brackets do not count in: an escape, a literal or regex, a character class, a comment.
+# Where brackets do not count: an escape, a literal or regex, a character class, a comment.
 _QUOTED = {
     Regex.kind: re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL),
     Grammar.kind: re.compile(
@@ -40,30 +40,27 @@ _QUOTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Kinds of constraints that are served, and their limits. By default all that dlm knows.
+    """Kinds of constraints that are served, and their limits. By default all kinds. Patterns are a
+    part of schemas, and served with them. Raises `DlmError` for invalid limits."""
 
-    A schema's patterns are a part of it, and served wherever schemas are. Raises `DlmError` for
-    limits that nothing could keep.
-    """
-
-    kinds: frozenset[str] = DATA | GRAMMARS  # as `Spec.kind` has them
-    # Of a grammar's text; of a schema's names, values and patterns, or those of all tools together,
-    # but not of what makes no grammar, such as descriptions; of a question's labels.
+    kinds: frozenset[str] = DATA | GRAMMARS  # values of `Spec.kind`
+    # In a grammar's text; in the names, values and patterns of a schema, or of all tools together,
+    # without parts that make no grammar, such as descriptions; in a question's labels.
     max_source_bytes: int = 65_536
-    max_depth: int = 64  # of nested JSON or brackets; real schemas seldom pass 15
+    max_depth: int = 64  # of nested JSON or brackets; real schemas rarely exceed 15
     max_options: int = 1000  # of a choice; OpenAI's limit for an enum
     max_tools: int = 128  # OpenAI's limit
-    answer_tokens: int = 1024  # of an answer whose body does not say, if there is room for them
-    max_answer_tokens: int = 131_072  # that a body may ask for
-    max_choices: int = 16  # answers that a body may ask for
-    max_label_bytes: int = 524_288  # of all labels of a decision; equal sets of them count once
+    answer_tokens: int = 1024  # if a body sets no limit and there is room for them
+    max_answer_tokens: int = 131_072  # that a body may set
+    max_choices: int = 16  # answers that a body may request
+    max_label_bytes: int = 524_288  # in all labels of a decision; equal sets count once
     max_decision_tokens: int = 1_048_576  # of the prompts of all questions of a decision
-    compile_seconds: float = 10.0  # of the processor's time, then a compiler gives up
-    check_seconds: float = 2.0  # likewise, for the check of a finished value
-    encode_tokens: int = 1024  # of prompts that a pass encodes, beside the canvases it denoises
-    step_work: int = 2000  # units (about 10 us) that all grammars together may do in one step
-    flags: bool = True  # whoever runs the server can give it other limits, as an error says
-    looks: int = 400  # a request fails whose canvas takes a grammar more than so many steps' work
+    compile_seconds: float = 10.0  # of processor time, after which a compiler gives up
+    check_seconds: float = 2.0  # of processor time for the check of a finished value
+    encode_tokens: int = 1024  # of prompts in one pass, beside the canvases it denoises
+    step_work: int = 2000  # units (about 10 us) for all grammars together in one step
+    flags: bool = True  # whether errors name the server's flag for a limit
+    looks: int = 400  # times `step_work`: a canvas whose grammar takes longer fails
 
     def __post_init__(self) -> None:
         for name in (
@@ -93,24 +90,20 @@ class Policy:
     def server(
         cls, allow_client_grammars: bool | Literal["data"] = False, **limits: Any
     ) -> "Policy":
-        """For clients that nobody knows: none of what they send becomes a grammar, by default.
-
-        "data" admits schemas, their patterns too, choices and tools, whose cost is bounded; True
-        adds regexes, EBNF, Lark and structural tags.
-        """
+        """Return a policy for unknown clients: by default it serves no constraints. "data" serves
+        choices, tools and schemas with their patterns, whose cost is bounded; True adds regexes,
+        EBNF, Lark and structural tags."""
         kinds = {True: DATA | GRAMMARS, "data": DATA}.get(allow_client_grammars, frozenset())
         return cls(kinds=kinds, **limits)
 
     def check(self, spec: Spec) -> None:
-        """`RequestError` for a spec that is not served here."""
+        """Raise `RequestError` for a spec that is not served."""
         for each in (spec, *spec.parts):
             self.admit(each.kind, each.source)
 
     def admit(self, kind: str, source: Any) -> None:
-        """`RequestError` for a `source` that no spec of this `kind` should be made of.
-
-        `source` is text or JSON data, of whatever shape.
-        """
+        """Raise `RequestError` for a `source`, text or any JSON data, that is no source of a spec
+        of this `kind`."""
         if kind not in self.kinds:
             served = ", ".join(sorted(self.kinds)) or "no constraints"
             raise RequestError(f"a {kind} is not served here: this server takes {served}")
@@ -129,16 +122,17 @@ class Policy:
         self._measure(kind, source)
 
     def check_labels(self, size: int, total: int) -> None:
-        """`RequestError` for a question's labels of `size` bytes, or a decision's of `total`."""
+        """Raise `RequestError` for a question's labels of `size` bytes, or a decision's of
+        `total`."""
         self._within("bytes of labels", size, "max_source_bytes")
         self._within("bytes of labels together", total, "max_label_bytes")
 
     def check_prompts(self, tokens: int) -> None:
-        """`RequestError` for a decision whose prompts have so many tokens together."""
+        """Raise `RequestError` for a decision whose prompts have `tokens` tokens together."""
         self._within("tokens of prompts together", tokens, "max_decision_tokens")
 
     def _measure(self, kind: str, source: Any) -> None:
-        """`RequestError` for data that is too deep, or whose counted part is too large."""
+        """Raise `RequestError` for data that is too deep, or whose counted part is too large."""
         size = deepest = 0
         more = False
         for walked, (depth, value, counts) in enumerate(_values(kind, source)):
@@ -153,7 +147,8 @@ class Policy:
         self._within(what, size, "max_source_bytes", more)
 
     def _within(self, what: str, found: int, limit: str, more: bool = False) -> None:
-        """`RequestError` if what was `found`, or `more`, is over the named limit."""
+        """Raise `RequestError` if `found` is over the named limit; with `more`, it is only a lower
+        bound."""
         if found > (most := getattr(self, limit)):
             flag = limit.replace("_", "-")
             hint = f"; whoever runs the server may allow more (--{flag})" if self.flags else ""
@@ -163,13 +158,13 @@ class Policy:
 
 
 class _Place(Enum):
-    """What a part of a source is."""
+    """Role of a part of a source."""
 
-    TOOLS = auto()  # a list of tools, one of them, or its function
+    TOOLS = auto()  # a list of tools, a tool, or its function
     SCHEMA = auto()  # a schema, or a list of them
     NAMES = auto()  # schemas by names
-    DATA = auto()  # whatever counts as it stands
-    PROSE = auto()  # what makes no grammar
+    DATA = auto()  # anything that counts as it is
+    PROSE = auto()  # parts that make no grammar
 
 
 _COUNTED = frozenset((_Place.SCHEMA, _Place.NAMES, _Place.DATA))
@@ -193,8 +188,8 @@ def _within_tool(field: str) -> _Place:
 
 
 def _values(kind: str, source: Any) -> Iterator[tuple[int, Any, bool]]:
-    """Every key and value within `source`, with how deep it lies and whether it counts; lazily, and
-    never recursively."""
+    """Yield every key and value within `source`, its depth, and whether it counts; lazily, and
+    without recursion."""
     first = {TOOLS: _Place.TOOLS, JsonSchema.kind: _Place.SCHEMA}.get(kind, _Place.DATA)
     waiting = [(0, source, first)]
     while waiting:
@@ -230,7 +225,7 @@ def _parsed(text: str) -> Any:
 
 
 def _brackets(kind: str, text: str) -> int:
-    """How deep brackets nest in `text`, at its deepest."""
+    """Return the greatest depth of brackets in `text`."""
     depth = deepest = 0
     for character in _QUOTED[kind].sub("", text):
         depth = max(0, depth + (character in "([{") - (character in ")]}"))

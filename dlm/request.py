@@ -1,4 +1,4 @@
-"""What a caller asks, and what comes back."""
+"""Requests and their results."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,28 +14,29 @@ _SOURCES = ("prompt", "messages", "text", "token_ids")
 _TEXTS = ("prompt", "text")
 _MOST_STOPS = 64
 _LONGEST_STOP = 256  # characters
-HOTTEST = 2.0  # temperature, as OpenAI has it
-_PASS = "denoise", "guide", "settle"  # of a pass: the model's, the grammar's, what is decided
+HOTTEST = 2.0  # highest temperature, as in OpenAI's API
+_PASS = "denoise", "guide", "settle"  # phases of a pass: the model's, the grammar's, the decisions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One generation. Exactly one of `prompt`, `messages`, `text` and `token_ids` is given.
+    """Request for one generation. Exactly one of `prompt`, `messages`, `text` and `token_ids` is
+    given.
 
-    `prompt` is a user's message; `messages` a conversation of `{"role", "content"}`; both are
-    rendered through the model's chat template. `token_ids` go to the model as they are, and so does
-    `text`, in which the names of control tokens mean them; under a constraint an empty thought
-    channel is added to a turn that has only been opened.
+    `prompt` is a user's message, `messages` a conversation of `{"role", "content"}`; both are
+    rendered by the model's chat template. `token_ids` are passed to the model as they are, and so
+    is `text`, in which the names of control tokens are control tokens. Under a constraint, an empty
+    thought channel is added to a turn that has just been opened.
 
-    `top_k`, `top_p` and `min_p` leave a distribution its likeliest tokens, among those that the
-    constraint allows, before entropies, draws and soft embeddings are made of it.
+    `top_k`, `top_p` and `min_p` leave the likeliest tokens of a distribution, among those that the
+    constraint allows; entropies, draws and soft embeddings are then computed from these.
 
     Free text ends before the first text of `stop`, or at a token of `stop_token_ids`. Under `Tools`
-    that is the text before the first call. Text under any other constraint ends where it is
-    complete, whatever these are.
+    that is the text before the first call. Text under another constraint ends where it is complete,
+    regardless of these.
 
-    Tools are given once: `tools` alone makes the constraint `Tools(tools)`, and the tools of such
-    a constraint are declared to the model. Where both are given, the constraint has some of them.
+    Tools are given once: `tools` alone makes the constraint `Tools(tools)`, and the tools of such a
+    constraint are declared to the model. If both are given, the constraint has some of them.
     Integers may be numpy's. Raises `RequestError` for a request that no model could serve.
     """
 
@@ -45,19 +46,19 @@ class Request:
     token_ids: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] = ()  # declared to the model by the chat template
     constraint: Spec | None = None  # None: free text, or calls of `tools`
-    constrained: bool = True  # False: tools are declared, and the answer is free text all the same
-    max_tokens: int = 256  # at most this many, the stop token counted
-    fit: bool = False  # fewer than max_tokens where there is no room for them, not refused
+    constrained: bool = True  # False: tools are declared, but the answer is free text
+    max_tokens: int = 256  # including the stop token
+    fit: bool = False  # use fewer than max_tokens if they do not fit, instead of a refusal
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     seed: int | None = 0  # any integer; None: a new one for each request
-    temperature: float = 1.0  # 0 to 2. 0: what a pass accepts is the likeliest token, which lower
-    # ones come near; 1: as scheduled; above 1 distributions are flatter and take more passes
-    top_k: int = 0  # tokens that are left, and those as likely as the last of them; 0, -1: all
-    top_p: float = 1.0  # the likeliest tokens are left that together reach it; 1: all
-    min_p: float = 0.0  # tokens are left of this share of the likeliest one's probability; 0: all
+    temperature: float = 1.0  # 0 to 2. 0: the likeliest token is accepted, and lower values
+    # come near it; 1: as scheduled; above 1 distributions are flatter and take more passes
+    top_k: int = 0  # tokens that are left, and those as likely as the last one; 0, -1: all
+    top_p: float = 1.0  # the likeliest tokens that together reach it are left; 1: all
+    min_p: float = 0.0  # tokens are left that have this share of the highest probability; 0: all
     thinking: bool = False  # let the model reason before it answers
-    thinking_budget: int | None = None  # tokens of it at most, markers included; None: what is left
+    thinking_budget: int | None = None  # tokens, including markers; None: no limit of its own
 
     def __post_init__(self) -> None:
         self._make_plain()
@@ -68,28 +69,30 @@ class Request:
         source = getattr(self, given[0])
         if isinstance(source, str) != (given[0] in _TEXTS) or not isinstance(source, Sequence):
             right = "a text" if given[0] in _TEXTS else "a list"
-            raise RequestError(f"{given[0]} is {_shown(source)}: it takes {right}")
+            raise RequestError(f"{given[0]} is {_described(source)}: it takes {right}")
         if len(source) == 0 or (isinstance(source, str) and not source.strip()):
             raise RequestError(f"{given[0]} is empty: there is nothing to answer")
         for i, message in enumerate(self.messages or ()):
             _check_message(f"messages[{i}]", message)
         if isinstance(self.tools, str) or not isinstance(self.tools, Sequence):
-            raise RequestError(f"tools is {_shown(self.tools)}: it takes a list of objects")
+            raise RequestError(f"tools is {_described(self.tools)}: it takes a list of objects")
         for i, tool in enumerate(self.tools):
             if not isinstance(tool, Mapping):
-                raise RequestError(f"tools[{i}] is {_shown(tool)}: it takes an object")
+                raise RequestError(f"tools[{i}] is {_described(tool)}: it takes an object")
         if not _is_whole(self.max_tokens) or self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {_shown(self.max_tokens)}: it takes at least 1")
+            raise RequestError(f"max_tokens is {_described(self.max_tokens)}: it takes at least 1")
         if self.seed is not None and not _is_whole(self.seed):
-            raise RequestError(f"seed is {_shown(self.seed)}: it takes an integer, or None")
+            raise RequestError(f"seed is {_described(self.seed)}: it takes an integer, or None")
         self._check_sampling()
         for name in ("fit", "thinking", "constrained"):
             if not isinstance(getattr(self, name), bool):
-                found = _shown(getattr(self, name))
+                found = _described(getattr(self, name))
                 raise RequestError(f"{name} is {found}: it takes True or False")
         budget = self.thinking_budget
         if budget is not None and (not _is_whole(budget) or budget < 0):
-            raise RequestError(f"thinking_budget is {_shown(budget)}: it takes 0 or more tokens")
+            raise RequestError(
+                f"thinking_budget is {_described(budget)}: it takes 0 or more tokens"
+            )
         if self.constraint is not None and not isinstance(self.constraint, Spec):
             kind = type(self.constraint).__name__
             raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
@@ -97,7 +100,7 @@ class Request:
         self._join_tools()
 
     def _make_plain(self) -> None:
-        """Numbers and token ids of other libraries as Python's own."""
+        """Convert numbers and token ids of other libraries to Python's."""
         for name in ("max_tokens", "seed", "thinking_budget"):
             object.__setattr__(self, name, _plain(getattr(self, name)))
         for name in ("token_ids", "stop_token_ids"):
@@ -137,16 +140,18 @@ class Request:
                     )
 
     def _check_sampling(self) -> None:
-        heat = self.temperature
-        if not _is_number(heat) or not 0 <= heat <= HOTTEST:
-            raise RequestError(f"temperature is {_shown(heat)}: it takes 0 to {HOTTEST:g}")
+        temperature = self.temperature
+        if not _is_number(temperature) or not 0 <= temperature <= HOTTEST:
+            raise RequestError(
+                f"temperature is {_described(temperature)}: it takes 0 to {HOTTEST:g}"
+            )
         if not _is_whole(self.top_k) or self.top_k < -1:
-            found = _shown(self.top_k)
+            found = _described(self.top_k)
             raise RequestError(f"top_k is {found}: it takes 1 or more tokens, or 0 or -1 for all")
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
-            raise RequestError(f"top_p is {_shown(self.top_p)}: it takes more than 0, up to 1")
+            raise RequestError(f"top_p is {_described(self.top_p)}: it takes more than 0, up to 1")
         if not _is_number(self.min_p) or not 0 <= self.min_p <= 1:
-            raise RequestError(f"min_p is {_shown(self.min_p)}: it takes 0 to 1")
+            raise RequestError(f"min_p is {_described(self.min_p)}: it takes 0 to 1")
 
     def _check_stops(self) -> None:
         for name, is_one, right in (
@@ -156,10 +161,10 @@ class Request:
             found = getattr(self, name)
             listed = isinstance(found, Sequence) and not isinstance(found, str)
             if not listed:
-                raise RequestError(f"{name} is {_shown(found)}: it takes a list of {right}")
+                raise RequestError(f"{name} is {_described(found)}: it takes a list of {right}")
             for i, one in enumerate(found):
                 if not is_one(one):
-                    raise RequestError(f"{name}[{i}] is {_shown(one)}: it takes {right}")
+                    raise RequestError(f"{name}[{i}] is {_described(one)}: it takes {right}")
             if len(found) > _MOST_STOPS:
                 raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")
         if "" in self.stop:
@@ -180,7 +185,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """An integer of another library as Python's; all else as it is."""
+    """Convert an integer of another library to Python's; other values stay as they are."""
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
@@ -190,7 +195,7 @@ def _name(tool: Mapping[str, Any]) -> Any:
 
 
 def _parameters(tool: Mapping[str, Any]) -> str:
-    """The parameters of a tool as text, equal for equal ones."""
+    """Return the parameters of a tool as text; equal ones have equal texts."""
     function = tool.get("function")
     parameters = function.get("parameters") if isinstance(function, Mapping) else None
     try:
@@ -199,19 +204,20 @@ def _parameters(tool: Mapping[str, Any]) -> str:
         raise RequestError(f"tools hold what is no JSON data: {error}") from error
 
 
-def _shown(value: Any) -> str:
-    """Of what may be nested too deep, or be too long, to be shown whole, its kind."""
+def _described(value: Any) -> str:
+    """Return a short text of a value; only its type if it may be too deep or too long."""
     if isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < 1 << 200):
         return f"{value!r:.60}"
     return f"a {type(value).__name__}"
 
 
 def _check_message(name: str, message: Any) -> None:
-    """Raises `RequestError` for what no template can render, or would leave out silently."""
+    """Raise `RequestError` for a message that a template cannot render or would silently leave
+    out."""
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise RequestError(f"{name} is no object with a role and a content")
     if not isinstance(message["role"], str):
-        raise RequestError(f"{name}.role is {_shown(message['role'])}: it takes a text")
+        raise RequestError(f"{name}.role is {_described(message['role'])}: it takes a text")
     content = message["content"]
     if content is None or isinstance(content, str):
         return
@@ -221,12 +227,12 @@ def _check_message(name: str, message: Any) -> None:
     for i, part in enumerate(content):
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             raise RequestError(
-                f"{name}.content[{i}] is {_shown(part)}: only parts of text are read"
+                f"{name}.content[{i}] is {_described(part)}: only parts of text are read"
             )
 
 
 def check_tokens(what: str, tokens: Sequence[int], vocab_size: int) -> None:
-    """Raises `RequestError` for a token that the vocabulary does not have."""
+    """Raise `RequestError` for a token that is not in the vocabulary."""
     for token in tokens:
         if not isinstance(token, int) or not 0 <= token < vocab_size:
             raise RequestError(f"{what} {token!r} is outside of {vocab_size} tokens")
@@ -234,36 +240,36 @@ def check_tokens(what: str, tokens: Sequence[int], vocab_size: int) -> None:
 
 @dataclass(slots=True)
 class Stats:
-    """What one request cost."""
+    """Costs of one request."""
 
-    denoiser_calls: int = 0  # forward passes over a canvas, those made again among them
-    causal_calls: int = 0  # passes that say what comes next, of decoding left to right
+    denoiser_calls: int = 0  # forward passes over a canvas, including repeated ones
+    causal_calls: int = 0  # forward passes that predict the next token, left to right
     drafted: int = 0  # tokens of drafts that causal passes judged
     drafts_kept: int = 0  # of them, those that would have been written anyway
     graphed: int = 0  # passes over a canvas that were CUDA graphs
     canvases: int = 0
-    tokens: int = 0  # committed, the stop token counted
-    cached: int = 0  # tokens of the prompt that another request had encoded
+    tokens: int = 0  # committed, including the stop token
+    cached: int = 0  # tokens of the prompt that were in the cache already
     repairs: int = 0  # passes in which the grammar refused the model's own choice
-    pins: int = 0  # times that positions were fixed because the guess was stuck
-    rollbacks: int = 0  # choices taken back: they led nowhere, or to a value that was refused
-    copies: int = 0  # between host and device, but for the model's own; shared ones count for each
-    fetched_rows: int = 0  # rows of logits that the constraint could not do without
+    pins: int = 0  # times that positions were fixed since the guess was stuck
+    rollbacks: int = 0  # choices taken back: they led nowhere, or to a refused value
+    copies: int = 0  # between host and device, not the model's own; shared ones count for each
+    fetched_rows: int = 0  # rows of logits that were fetched for the constraint
     seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(_PASS, 0.0)
-    )  # wall-clock by phase; a pass shared by several requests counts in full for each
-    compiling: float = 0.0  # seconds until its grammar was compiled; 0: it was before
+    )  # wall-clock by phase; a shared pass counts in full for each request
+    compiling: float = 0.0  # seconds until its grammar was compiled; 0: it was already
     queued: float = 0.0  # seconds until it had a slot
-    prefill: float = 0.0  # seconds from there to the end of the first pass over a canvas
+    prefill: float = 0.0  # seconds from then to the end of the first pass over a canvas
 
     def spend(self, *seconds: float) -> None:
-        """Add a pass, by its three phases."""
+        """Add the seconds of a pass, by phase."""
         for phase, each in zip(_PASS, seconds, strict=True):
             self.seconds[phase] += each
 
     @classmethod
     def total(cls, parts: Sequence["Stats"]) -> "Stats":
-        """Of several that belong together: what all of them cost, and the times of the first."""
+        """Return the sum of several costs, with the waiting times of the first to get a slot."""
         first = min(parts, key=lambda one: one.queued)
         found = cls(compiling=first.compiling, queued=first.queued, prefill=first.prefill)
         for one in parts:
@@ -274,10 +280,8 @@ class Stats:
 
     @property
     def calls(self) -> int:
-        """Forward passes of the model, but for those that only encode a part of a long prompt.
-
-        Left to right each is a causal one, and may read a canvas as well.
-        """
+        """Number of forward passes, without those that only encode a part of a long prompt. Left to
+        right each is a causal one, and may read a canvas as well."""
         return self.causal_calls or self.denoiser_calls
 
     @property
@@ -290,14 +294,14 @@ _COUNTS = [one.name for one in fields(Stats) if one.type is int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The outcome of one request.
+    """Result of one request.
 
-    `text` is the answer without control tokens and reasoning. `finish_reason` is "stop" only for
-    an answer that a stop token or a text of `stop` ended. Under a constraint it is complete then,
-    and `parsed` is its value: of JSON the data, or an instance of the pydantic model that was given
-    as the schema; of other kinds the text. `parsed` is None otherwise, and where Python cannot hold
-    the value (an integer of over 4,300 digits, a thousand nested arrays).
-    `tool_calls` are those of an answer under `Tools`, whose `text` is what it says beside them.
+    `text` is the answer without control tokens and reasoning. `finish_reason` is "stop" only if a
+    stop token or a text of `stop` ended the answer. Under a constraint the answer is then complete,
+    and `parsed` is its value: for JSON the data, or an instance of the pydantic model that was
+    given as the schema; for other kinds the text. `parsed` is None otherwise, and where Python
+    cannot hold the value (an integer of over 4,300 digits, a thousand nested arrays). `tool_calls`
+    are those of an answer under `Tools`, whose `text` is the text beside them.
     """
 
     text: str
@@ -305,7 +309,7 @@ class Result:
     parsed: Any
     tool_calls: tuple[ToolCall, ...]
     finish_reason: FinishReason
-    token_ids: list[int]  # everything committed but the stop token; with the text of a `stop`
+    token_ids: list[int]  # all committed tokens but the stop token; with the text of a `stop`
     prompt_tokens: int
-    reasoning_tokens: int  # of `token_ids`, markers among them
+    reasoning_tokens: int  # of `token_ids`, including markers
     stats: Stats

@@ -1,4 +1,4 @@
-"""Where to go back to when a finished value is refused after all: in front of what is wrong."""
+"""Choice of the token to go back to when a finished value is refused."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -7,10 +7,12 @@ _SKIP = " \t\r\n"
 _BLANK = _SKIP.encode()
 
 
-def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], turned: int | None) -> int:
-    """The token to replace, of those whose bytes are `pieces`; `path` leads to the wrong part of
-    the JSON that they spell, and `turned` is the token that was replaced the last time. A text that
-    is no JSON is one part."""
+def token_to_replace(
+    pieces: Sequence[bytes], path: Sequence[str | int], last_replaced: int | None
+) -> int:
+    """Return the index of the token to replace, of tokens that spell `pieces`. `path` leads to the
+    wrong part of the JSON text; a text that is no JSON is one part. `last_replaced` is the index of
+    the token that was replaced last."""
     ends, total = [], 0
     for piece in pieces:
         total += len(piece)
@@ -19,26 +21,24 @@ def turning_point(pieces: Sequence[bytes], path: Sequence[str | int], turned: in
     try:
         begin, end = _span(text, path)
         whole = text[begin] not in "[{"
-    except (ValueError, IndexError, RecursionError):  # calls within a text, say
+    except (ValueError, IndexError, RecursionError):  # for example, calls within a text
         begin, end, whole = 0, len(text), False
     start, stop = len(text[:begin].encode()), len(text[:end].encode())
     first = next((i for i, at in enumerate(ends) if at > start), 0)
     last = next((i for i, at in enumerate(ends) if at >= stop), len(ends) - 1)
-    return turn_within(first, last, None if whole else turned)
+    return token_within(first, last, None if whole else last_replaced)
 
 
-def turn_within(first: int, last: int, turned: int | None) -> int:
-    """The token to replace in a wrong part, from token `first` to `last`.
-
-    That is the last one, and later the one before the token that was replaced before (`turned`),
-    since what is wrong may be anywhere in the part.
-    """
-    return last if turned is None else max(first, min(last, turned - 1))
+def token_within(first: int, last: int, last_replaced: int | None) -> int:
+    """Return the token to replace in a wrong part that reaches from token `first` to `last`. That
+    is the last one at first, then the one before `last_replaced`, since the error may be anywhere
+    in the part."""
+    return last if last_replaced is None else max(first, min(last, last_replaced - 1))
 
 
 def outside_strings(pieces: Sequence[bytes]) -> list[bool]:
-    """Whether each token begins outside of the strings of the JSON text that they spell: there,
-    white space changes nothing. False for all tokens of a text that is no JSON."""
+    """Return whether each token begins outside of the strings of the JSON text. White space changes
+    nothing there. False for all tokens of a text that is no JSON."""
     text = b"".join(pieces)
     try:
         json.loads(text)
@@ -52,8 +52,8 @@ def outside_strings(pieces: Sequence[bytes]) -> list[bool]:
 
 
 def _string_after(piece: bytes, within: bool, escaped: bool) -> tuple[bool, bool]:
-    """Whether a string of JSON is open behind `piece`, and its next character escaped, by what held
-    in front of it."""
+    """Return whether a JSON string is open after `piece`, and whether its next character is
+    escaped. `within` and `escaped` are the same before `piece`."""
     for byte in piece:
         if byte == ord('"') and not escaped:
             within = not within
@@ -62,16 +62,14 @@ def _string_after(piece: bytes, within: bool, escaped: bool) -> tuple[bool, bool
 
 
 def is_blank(piece: bytes) -> bool:
-    """Whether a token spells white space of JSON and nothing else."""
+    """Return whether a token spells white space of JSON and nothing else."""
     return bool(piece) and not piece.strip(_BLANK)
 
 
 def alike_in(pieces: list[bytes], piece: bytes, outside: bool = False) -> set[int]:
-    """All tokens that spell `piece`: a byte has one, and so may its character.
-
-    `outside`: it begins outside of the strings of JSON, where white space changes nothing. Then
-    all that spell white space are alike too, and so are those that differ from it in white space
-    alone."""
+    """Return all tokens that spell `piece`: a byte has one, and so may its character. With
+    `outside`, the piece begins outside of JSON strings, where white space changes nothing. Then
+    tokens that differ from it only in white space are returned too, and so are all blank ones."""
     if not outside:
         return {token for token, other in enumerate(pieces) if other == piece}
     ends_within = _string_after(piece, within=False, escaped=False)[0]
@@ -91,11 +89,12 @@ def untried(
     refused: Mapping[tuple[int, ...], Collection[int]],
     idle: Collection[int] = (),
 ) -> int:
-    """`at`, or the next token in front of it, or else the last one behind, that was not replaced.
+    """Return `at`, or the nearest token before it, or else the last one after it, that was not
+    replaced yet.
 
-    A token that was may come again where the grammar leaves no other: `refused` has those that
-    were, by all that led up to them. An answer is the `tokens` from `begin` on, and a stop. `idle`
-    are the places of tokens that change nothing, which are not worth a try.
+    `refused` holds replaced tokens by the tokens before them: a refused token may come again where
+    the grammar allows no other. The answer is `tokens` from `begin` on, without the stop at the
+    end. `idle` are the indices of tokens that change nothing, which are not worth replacing.
     """
 
     def is_open(i: int) -> bool:
@@ -106,7 +105,8 @@ def untried(
 
 
 def _span(text: str, path: Sequence[str | int]) -> tuple[int, int]:
-    """Where the part of a JSON text begins and ends; the whole text if it has no such part."""
+    """Return where the part of a JSON text begins and ends; the whole text if it has no such
+    part."""
     read = json.JSONDecoder().raw_decode
     begin = _skip(text, 0)
     for step in path:

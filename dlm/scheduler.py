@@ -1,4 +1,5 @@
-"""Who runs: requests wait for their grammars, then for slots. Knows no model and no canvas."""
+"""Scheduler of requests, which wait for their grammars, then for slots. Knows no model and no
+canvas."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -17,14 +18,14 @@ _NAP = 0.02  # seconds to wait for a compiler when there is nothing else to do
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request, or a decision, whose questions take slots one by one."""
+    """Waiting request, or decision, whose questions get slots one by one."""
 
     number: int
     sequences: deque[Sequence]  # those without slots
     compiling: Task | None  # None: without a constraint
     decides: bool
-    client: str  # whose it is
-    built: bool = False  # it has its constraint
+    client: str  # its owner
+    built: bool = False  # whether it has its constraint
 
     @property
     def ready(self) -> bool:
@@ -32,8 +33,8 @@ class _Waiting:
 
 
 class Scheduler:
-    """Requests whose grammars are compiled get slots. Clients take turns; the requests of one
-    client are served in the order in which they came. Decisions, which may have hundreds of
+    """Scheduler that gives slots to requests with compiled grammars. Clients take turns; the
+    requests of one client are served in their order. Decisions, which may have hundreds of
     questions, leave slots to requests."""
 
     def __init__(
@@ -43,8 +44,8 @@ class Scheduler:
         fits: Callable[[Sequence], bool],
         begin: Callable[[int, Sequence], None],
     ):
-        """`build` gives a sequence its constraint, or raises `Unfinished` to be asked again; where
-        there is memory and it `fits`, it gets a slot, in which it will `begin`."""
+        """`build` gives a sequence its constraint, or raises `Unfinished` to be called again. A
+        sequence that `fits` the memory gets a slot, in which `begin` starts it."""
         self.running: dict[int, Sequence] = {}  # by slot
         self._free, self._half = list(range(slots)), -(-slots // 2)
         self._waiting: list[_Waiting] = []
@@ -58,7 +59,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests without a slot, and decisions some of whose questions have none."""
+        """Number of requests without a slot, and of decisions with questions that have none."""
         return len(self._waiting)
 
     def add(self, sequences: Iterable[Sequence], compiling: Task | None, client: str = "") -> None:
@@ -66,17 +67,18 @@ class Scheduler:
         queue = deque(sequences)
         for sequence in queue:
             sequence.client = client
-        decides = queue[0].asked is not None
+        decides = queue[0].question is not None
         self._waiting.append(_Waiting(queue[0].number, queue, compiling, decides, client))
         self._turns.setdefault(client)
 
     def reserve(self, slots: int) -> None:
-        """Keep `slots` slots for clients that have none: no others get the last that are free."""
+        """Keep `slots` slots for clients that have none: no other client gets the last free
+        ones."""
         self._reserved = slots
 
     def cancel(self, number: int) -> list[int]:
-        """The slots in which a request runs; it is forgotten where it waits, and what it waits for
-        is left."""
+        """Return the slots in which a request runs. If it waits, it is dropped, and so is its
+        compilation."""
         for one in self._waiting:
             if one.number == number and one.compiling is not None:
                 one.compiling.leave()
@@ -88,16 +90,16 @@ class Scheduler:
         """Wait until a request can run. Raises `DlmError` if it never can."""
         for one in self._waiting:
             while one.number == number and not one.built:
-                with suppress(Unfinished):  # what takes several steps is waited for here
+                with suppress(Unfinished):  # repeated until it is finished
                     self._prepare(one)
 
     def admit(self) -> list[Failed]:
         """Give free slots to requests that can run; returns those that never can.
 
-        The next slot goes to the client with the fewest slots, and among these to the one whose
-        turn it is: clients take turns. If memory is missing for its request, nobody else starts, so
-        that it does not wait for ever. Decisions have half of the slots together while requests
-        wait that can run, and are overtaken by these.
+        The next slot goes to the client with the fewest slots, and among equals to the one whose
+        turn it is. If memory is missing for its request, no other request starts, so that it does
+        not wait for ever. While requests wait that can run, decisions get half of the slots
+        together, and requests go first.
         """
         failed: list[Failed] = []
         unbuilt = set[int]()
@@ -109,7 +111,7 @@ class Scheduler:
                         break
                     self._start(one)
                 except Unfinished:
-                    unbuilt.add(one.number)  # it takes more than this step, and goes on waiting
+                    unbuilt.add(one.number)  # building takes more than this step: it keeps waiting
                 except DlmError as error:
                     failed.append(Failed(request=one.number, error=failure(error)))
                     one.sequences.clear()
@@ -119,8 +121,8 @@ class Scheduler:
         return failed
 
     def _next(self, shared: bool, unbuilt: set[int]) -> _Waiting | None:
-        """Return the request that gets the next free slot; with `shared`, decisions leave half of
-        the slots. Those that are `unbuilt` are left out."""
+        """Return the request that gets the next free slot. With `shared`, decisions leave half of
+        the slots. Requests in `unbuilt` are left out."""
         first = dict[str, _Waiting]()  # by client
         for one in self._waiting:
             if len(first) == len(self._turns):
@@ -129,14 +131,18 @@ class Scheduler:
                 continue
             if not (one.decides and shared and self._deciding >= self._half):
                 first[one.client] = one
-        has = Counter(sequence.client for sequence in self.running.values())
-        kept = len(self._free) <= self._reserved  # for clients that have no slot
-        may = [client for client in self._turns if client in first and not (kept and has[client])]
-        return first[min(may, key=has.__getitem__)] if may else None
+        slots_of = Counter(sequence.client for sequence in self.running.values())
+        reserved_only = len(self._free) <= self._reserved  # for clients that have no slot
+        eligible = [
+            client
+            for client in self._turns
+            if client in first and not (reserved_only and slots_of[client])
+        ]
+        return first[min(eligible, key=slots_of.__getitem__)] if eligible else None
 
     def share(self) -> None:
-        """Decide which requests the next pass is for: as many of each client as of the one that has
-        the fewest running, those whose last pass is the longest ago first."""
+        """Choose the requests of the next pass: the same number for each client. That number is the
+        fewest that a client has running. Those whose last pass is the longest ago come first."""
         by_client = dict[str, list[Sequence]]()
         for sequence in self.running.values():
             sequence.paused = False
@@ -153,21 +159,21 @@ class Scheduler:
 
     @property
     def _deciding(self) -> int:
-        """Slots that questions have."""
-        return sum(sequence.asked is not None for sequence in self.running.values())
+        """Number of slots that questions have."""
+        return sum(sequence.question is not None for sequence in self.running.values())
 
     def _start(self, one: _Waiting) -> None:
-        """Give a free slot to what is next of a request."""
+        """Give a free slot to the next sequence of a request."""
         self._prepare(one)
         slot, sequence = self._free[-1], one.sequences[0]
         self._begin(slot, sequence)
         self._free.pop()
         self.running[slot] = one.sequences.popleft()
-        del self._turns[one.client]  # and to the end, if more of it waits
+        del self._turns[one.client]  # moved to the end if more of it waits
         self._turns[one.client] = None
 
     def _forget_clients(self) -> None:
-        """Forget the turns of clients that wait for nothing."""
+        """Drop the turns of clients that wait for nothing."""
         waiting = {one.client for one in self._waiting}
         self._turns = {client: None for client in self._turns if client in waiting}
 
@@ -176,7 +182,7 @@ class Scheduler:
         return self.running.pop(slot)
 
     def nap(self) -> None:
-        """Wait a moment for something that is compiled or checked."""
+        """Wait a moment for a compilation or a check."""
         pending = [one.compiling for one in self._waiting] + [
             sequence.checking for sequence in self.running.values()
         ]

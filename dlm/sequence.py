@@ -1,12 +1,9 @@
-"""What lives as long as a request: its tokens, its costs, its refusals, its randomness.
+"""State of one request, as long as it lives.
 
-The state of one canvas: what the model looks at, and how far it has come.
-
-The progress of a canvas: its guess, its pins and bans, and when it is settled.
-
-Knows no tensor: whoever denoises canvases elsewhere can tell by it, too, what is stuck.
-
-What a request that is written left to right knows of the tokens behind its last one.
+`Sequence` holds its tokens, costs, refusals and randomness. `Canvas` is the canvas that the model
+looks at; `Progress` is the part of it without tensors: guess, pins, bans, and whether it is
+settled. Another engine that denoises canvases can use `Progress` alone. `LeftToRightState` is what
+decoding from left to right keeps between two passes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,7 +27,7 @@ from dlm.grammar import (
 from dlm.logits import sampling
 from dlm.logits.sampling import generator
 from dlm.request import FinishReason, Request, Result, Stats
-from dlm.retry import alike_in, is_blank, outside_strings, turn_within, turning_point, untried
+from dlm.retry import alike_in, is_blank, outside_strings, token_to_replace, token_within, untried
 from dlm.stream import Stream
 
 Bans = dict[int, set[int]]  # tokens, by position
@@ -38,33 +35,34 @@ Bans = dict[int, set[int]]  # tokens, by position
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Progress:
-    """Of one canvas, from noise to what is committed of it."""
+    """Progress of one canvas, from noise to commit."""
 
     stats: Stats  # the request's
     pinned: list[int] = field(default_factory=list)  # leading tokens that are fixed
-    barred: Bans = field(default_factory=dict)  # those of answers that were refused
-    banned: Bans = field(default_factory=dict)  # those taken back: they led nowhere
-    guess: list[int] | None = None  # of the last pass, as far as that was read
+    barred: Bans = field(default_factory=dict)  # tokens of answers that were refused
+    banned: Bans = field(default_factory=dict)  # tokens taken back: they led nowhere
+    guess: list[int] | None = None  # of the last pass, up to where the constraint has read it
     steps: int = 0  # passes
     retries: int = 0  # choices taken back
-    frontier: int = -1  # how far the guess has agreed with the grammar
-    waited: int = 0  # passes since that moved right
-    work: int = 0  # the grammar's, on the pass that it has not finished
+    frontier: int = -1  # the first position that the grammar has not confirmed
+    waited: int = 0  # passes since the frontier moved right
+    work: int = 0  # units that the grammar has spent on the unfinished pass
 
     def fixed(self, max_steps: int) -> Fixed:
-        """For the next pass; from `max_steps` on, what was taken back is not worth a detour."""
+        """Return what is fixed for the next pass; bans of tokens taken back are dropped from
+        `max_steps` on."""
         last = self.steps + 1 >= max_steps
         banned = self.barred if last else self.banned | self.barred
         return Fixed(pinned=self.pinned, banned=banned, last=last)
 
     def settle(self, guidance: Guidance, entropy: float, config: DecodeConfig) -> bool:
-        """Count the pass, fix what is stuck, and say whether the guess is ready.
+        """Count the pass, fix what is stuck, and return whether the guess is ready to be committed.
 
-        It is not while some of it was predicted under a wrong left context. The bound: from the
-        pass `max_steps` on, each pins at least what the grammar is sure of and twice as many
-        positions as the one before, so a canvas of L positions takes at most
-        `max_steps + log2(L) + 1` passes. Without a constraint nothing is suspect, and it takes
-        `max_steps`. `entropy` is the mean over the scored positions, in nats.
+        A guess is not ready while a part of it was predicted under a wrong left context. Without a
+        constraint nothing is suspect, and a canvas takes at most `max_steps` passes. With one, a
+        canvas of L positions takes at most `max_steps + log2(L) + 1`: from the pass `max_steps` on,
+        each pins at least what the grammar is sure of, and twice as many positions as the one
+        before. `entropy` is the mean over the scored positions, in nats.
         """
         guess, suspect = guidance.guess, guidance.suspect
         self.steps += 1
@@ -81,22 +79,22 @@ class Progress:
             self._pin(guess[: max(suspect, len(self.pinned) + 2**late)])
             return len(self.pinned) >= guidance.scored
         if self.waited >= config.patience:
-            lost = guidance.mass < config.lost and guidance.choice >= 0
-            if lost and self.retries < config.retries:
+            stuck = guidance.mass < config.lost and guidance.choice >= 0
+            if stuck and self.retries < config.retries:
                 self._take_back(guidance.choice, guess[guidance.choice])
-            elif self.banned:  # nothing that was tried instead got further
+            elif self.banned:  # no alternative got further
                 self.banned, self.waited = {}, 0
             else:
                 self._pin(guess[:suspect])
         return False
 
     def _pin(self, tokens: list[int]) -> None:
-        """The canvas begins with `tokens`, for good."""
+        """Fix `tokens` at the beginning of the canvas."""
         self.pinned, self.banned, self.waited = tokens, {}, 0
         self.stats.pins += 1
 
     def _take_back(self, position: int, token: int) -> None:
-        """Ban `token` at `position`, which led nowhere; what comes before it stays."""
+        """Ban `token` at `position`, since it led nowhere; bans before it stay."""
         kept = {at: tokens for at, tokens in self.banned.items() if at < position}
         self.banned = kept | {position: self.banned.get(position, set()) | {token}}
         self.frontier, self.waited = position, 0
@@ -106,22 +104,22 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Canvas(Progress):
-    """`L` positions, from noise to what is committed of them."""
+    """Canvas of `L` positions."""
 
     tokens: Tensor  # [L] what the model looks at: accepted tokens and noise
     soft_embedding: Tensor  # [L, hidden] self-conditioning
-    uniform: Tensor | None = None  # [L] to draw by, from a pass that is to be made again
+    uniform: Tensor | None = None  # [L] to draw by, of a pass that is to be repeated
 
 
-_DRAWN = 64  # numbers at a time: on a GPU each time is a copy
+_DRAWN = 64  # numbers drawn at a time: on a GPU each draw is a copy
 
 
 class DrawNumbers:
-    """The numbers in [0, 1) that an answer's tokens are drawn by, by position.
+    """Random numbers in [0, 1) that an answer's tokens are drawn by, one for each position.
 
-    A position keeps its number, however often and in whatever pass it is drawn, until the token
-    that was drawn by it is refused: then it and all later positions get new ones. They depend on
-    the seed and on the refusals so far, and not on how far ahead was asked.
+    A position keeps its number in all passes until the token that was drawn by it is refused: then
+    it and all later positions get new ones. The numbers depend on the seed and on the refusals so
+    far, and not on how many were requested ahead.
     """
 
     def __init__(self, seed: int, device: torch.device):
@@ -129,7 +127,7 @@ class DrawNumbers:
         self._rng, self._known = generator(seed, device), list[float]()
 
     def between(self, begin: int, end: int) -> list[float]:
-        """Return the numbers of the positions from `begin` to `end`."""
+        """Return the numbers of positions `begin` to `end`."""
         while len(self._known) < end:
             drawn = torch.rand(_DRAWN, generator=self._rng, device=self._device)
             self._known += drawn.tolist()
@@ -145,19 +143,17 @@ class DrawNumbers:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LeftToRightState:
-    """It lives as long as its request."""
+    """State of a request that is written left to right."""
 
     constraint: TokenConstraint
-    drafting: Constraint | None  # the same over canvases that draft; None: there are none
+    drafting: Constraint | None  # the same constraint over draft canvases; None: there are none
     numbers: DrawNumbers  # that tokens are drawn by
-    look: NextTokens | None = (
-        None  # the constraint's, of what comes next; None: it has not looked yet
-    )
-    exact: bool = False  # the next look has to be: what was written last did not fit
-    work: int = 0  # the grammar's, on the look that it has not finished
+    next_tokens: NextTokens | None = None  # None: the constraint has not been queried yet
+    exact: bool = False  # the next query has to be exact: the last token did not fit
+    work: int = 0  # units that the grammar has spent on the unfinished query
     draft: list[int] = field(default_factory=list)  # what may come next, to be judged by a pass
     guess: list[int] = field(default_factory=list)  # of the canvas that the draft is from
-    guessed_at: int | None = None  # the token of the answer that it begins with; None: it is stale
+    guessed_at: int | None = None  # the answer's token where `guess` begins; None: it is stale
 
     def commit(self, tokens: list[int]) -> None:
         self.constraint.commit(tokens)
@@ -168,79 +164,80 @@ class LeftToRightState:
         self.constraint.rollback(count)
         if self.drafting is not None:
             self.drafting.rollback(count)
-        self.look, self.exact, self.draft, self.guessed_at = None, False, [], None
+        self.next_tokens, self.exact, self.draft, self.guessed_at = None, False, [], None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
-    """One admitted request, or one question of a decision. Moved by `Engine.step` alone."""
+    """State of one admitted request, or of one question of a decision; `Engine.step` alone changes
+    it."""
 
-    number: int  # the engine's, for events about the request
+    number: int  # in all events about the request
     request: Request
     prompt: list[int]
     stream: Stream
     rng: torch.Generator  # all the randomness of the request
-    asked: RunningQuestion | None = None  # one canvas answers it; None: what is asked for is a text
+    question: RunningQuestion | None = None  # answered from one canvas; None: a text is generated
     tokens: list[int] = field(default_factory=list)  # committed
     stats: Stats = field(default_factory=Stats)
-    refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # tokens, by what led up
+    refused: dict[tuple[int, ...], set[int]] = field(default_factory=dict)  # by tokens before
     refusals: int = 0  # times that a finished answer was refused
-    cut: bool = False  # ended by a text of `stop`: its last token is no stop token
-    halted: bool = False  # ended by a token of `stop_token_ids` in text that a grammar leaves free
-    turned: int | None = None  # the token that was replaced the last time
-    attached: bool = False  # the cache has looked for its prompt
-    checking: Task | None = None  # the value of a finished answer, while it is checked
-    started: float = 0.0  # when it began to wait for a slot, by `perf_counter`
-    begun: float = 0.0  # when it got one
-    ended: bool = False  # nothing is left to do
-    client: str = ""  # whose it is: slots and passes are shared among clients
-    paused: bool = False  # the next pass is for other requests of its client
-    last_pass: int = 0  # the scheduler's number of the last one that it was in
+    cut: bool = False  # whether a text of `stop` ended it: its last token is no stop token
+    halted: bool = False  # whether a token of `stop_token_ids` ended a grammar's free text
+    last_replaced: int | None = None  # index of the token that was replaced last
+    attached: bool = False  # whether its prompt was looked for in the cache
+    checking: Task | None = None  # the check of a finished answer
+    started: float = 0.0  # time at which it began to wait for a slot, by `perf_counter`
+    begun: float = 0.0  # time at which it got one
+    ended: bool = False  # whether nothing is left to do
+    client: str = ""  # its owner: slots and passes are shared among clients
+    paused: bool = False  # whether the next pass is for other requests of its client
+    last_pass: int = 0  # the scheduler's number of the last pass that it was in
 
     constraint: Constraint = field(init=False)  # over canvases; made when the request can run
-    writing: LeftToRightState = field(init=False)  # of decoding left to right; likewise
-    checked: bool = False  # its grammar is wider than its spec: nothing is final before the end
-    canvas: Canvas = field(init=False)  # begun when the request runs; left to right, it drafts
+    state: LeftToRightState = field(init=False)  # of decoding left to right; made at the same time
+    checked: bool = False  # whether its grammar is wider than its spec: nothing is final early
+    canvas: Canvas = field(init=False)  # made when the request runs; left to right, of drafts
 
     @property
     def most_tokens(self) -> int:
-        """That the cache may come to hold."""
-        return len(self.prompt) + (0 if self.asked is not None else self.request.max_tokens)
+        """Maximum number of its tokens in the cache."""
+        return len(self.prompt) + (0 if self.question is not None else self.request.max_tokens)
 
     def begin_canvas(self, noise: Tensor, soft_embedding: Tensor) -> None:
         self.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=self.stats)
         self.stats.canvases += 1
 
     def commit(self, tokens: list[int]) -> None:
-        """These tokens are final, and the cache need not hold them yet."""
+        """Append final tokens; the cache need not hold them yet."""
         self.tokens = self.tokens + tokens
         self.stats.tokens += len(tokens)
 
     def write(self, tokens: list[int]) -> None:
-        """Commit tokens left to right, and move what constrains them."""
-        self.writing.commit(tokens)
+        """Commit tokens left to right, and move the constraints."""
+        self.state.commit(tokens)
         self.commit(tokens)
 
-    def turning_point(self, error: InvalidValueError) -> int:
-        """The token of a stopped answer to replace, which was refused with `error`."""
+    def token_to_replace(self, error: InvalidValueError) -> int:
+        """Return the index of the token to replace in a stopped answer that was refused with
+        `error`."""
         _, answer = self.answer(stopped=True)
         first = len(self.tokens) - 1 - len(answer)  # of the answer, after the reasoning
-        turned = None if self.turned is None else self.turned - first
+        last_replaced = None if self.last_replaced is None else self.last_replaced - first
         pieces = [self.stream.vocabulary.pieces[token] for token in answer]
         if error.span is not None:
-            at = turn_within(*error.span, turned)
+            at = token_within(*error.span, last_replaced)
         else:
-            at = turning_point(pieces, error.path, turned)
+            at = token_to_replace(pieces, error.path, last_replaced)
         begin = self.stream.free_text(self.tokens).stop
         outside = outside_strings(pieces)
         idle = {first + i for i, piece in enumerate(pieces) if outside[i] and is_blank(piece)}
         return untried(self.tokens, first + at, begin, self.refused, idle)
 
-    def turn_back(self, at: int, kept: int) -> set[int]:
-        """The answer was refused: its token `at` becomes one that spells something else.
-
-        The first `kept` tokens stay committed. Returns what may not come at `at` again.
-        """
+    def go_back(self, at: int, kept: int) -> set[int]:
+        """Go back to before token `at` of a refused answer, which must be replaced by one that
+        spells something else. The first `kept` tokens stay committed. Returns the tokens that may
+        not come at `at` again."""
         led = tuple(self.tokens[:at])
         pieces, answer = self.stream.vocabulary.pieces, self.answer(stopped=True)[1]
         outside = outside_strings([pieces[token] for token in answer])
@@ -249,41 +246,42 @@ class Sequence:
         alike = alike_in(pieces, piece, free) if piece else set()
         self.refused.setdefault(led, set()).update({self.tokens[at]}, alike)
         self.tokens = self.tokens[:kept]
-        self.refusals, self.turned = self.refusals + 1, at
+        self.refusals, self.last_replaced = self.refusals + 1, at
         self.stats.rollbacks += 1
         self.stats.tokens = len(self.tokens)
         return self.refused[led]
 
     @property
     def halts(self) -> frozenset[int]:
-        """The tokens that end free text which a grammar takes for text; without a grammar, that is
-        the constraint's to see."""
+        """Tokens that end a grammar's free text. Empty without a grammar: then the constraint
+        itself ends the text at them."""
         spec = self.request.constraint
         free = spec is not None and spec.opens_free
         return frozenset(self.request.stop_token_ids) if free else frozenset()
 
     @property
     def ready(self) -> bool:
-        """A pass can go on with it."""
-        read = self.asked is not None and self.asked.was_read
+        """Whether the next pass can work on it."""
+        read = self.question is not None and self.question.was_read
         return self.attached and self.checking is None and not read and not self.paused
 
     def unencoded(self, encoded: int) -> list[int]:
-        """Tokens of the prompt and of finished canvases behind the first `encoded` of them."""
+        """Return the tokens of the prompt and of finished canvases after the first `encoded` of
+        them."""
         return self.prompt[encoded:] + self.tokens[max(0, encoded - len(self.prompt)) :]
 
-    def said(self, stopped: bool) -> list[int]:
-        """All that is committed, a stop token left out."""
+    def content_tokens(self, stopped: bool) -> list[int]:
+        """Return all committed tokens without the stop token."""
         return self.tokens[:-1] if stopped and not self.cut else self.tokens
 
     def answer(self, stopped: bool) -> tuple[str, list[int]]:
-        """The text of the reasoning, and the tokens of the answer, a stop token left out."""
-        return self.stream.split(self.said(stopped))
+        """Return the text of the reasoning and the tokens of the answer, without the stop token."""
+        return self.stream.split(self.content_tokens(stopped))
 
     def result(self, parsed: Any, reason: FinishReason) -> Result:
         stopped = reason == "stop"
-        said = self.said(stopped)
-        reasoning, answer = self.stream.split(said)
+        tokens = self.content_tokens(stopped)
+        reasoning, answer = self.stream.split(tokens)
         text = self.stream.text(answer)
         if self.cut and isinstance(parsed, Answer):
             parsed = replace(parsed, content=text or None)
@@ -293,8 +291,8 @@ class Sequence:
             parsed=parsed,
             tool_calls=parsed.tool_calls if isinstance(parsed, Answer) else (),
             finish_reason=reason,
-            token_ids=said,
+            token_ids=tokens,
             prompt_tokens=len(self.prompt),
-            reasoning_tokens=len(said) - len(answer),
+            reasoning_tokens=len(tokens) - len(answer),
             stats=self.stats,
         )

@@ -1,4 +1,4 @@
-"""Where an engine computes, and what its keys and values are stored as."""
+"""Device of an engine, and the types of its weights, keys and values."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +19,17 @@ KV_TYPES = {
     "fp16": torch.float16,
     "fp32": torch.float32,
 }
-"""What keys and values may be stored as, by the name that it goes by."""
+"""Types of stored keys and values, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The device and the type of a model's weights, and the type and number of the tokens whose
-    keys and values it stores."""
+    """Device and type of a model's weights, and the type and number of tokens in its cache."""
 
     device: torch.device
     dtype: torch.dtype
     kv: torch.dtype
-    cache_tokens: int | None  # None: as many as there is memory for
+    cache_tokens: int | None  # None: as many as fit the memory
 
     @classmethod
     def of(
@@ -40,8 +39,7 @@ class Storage:
         kv: str,
         cache_tokens: int | None,
     ) -> "Storage":
-        """Resolve what is left to choose. Raises `DlmError` for a value that nothing can be stored
-        as."""
+        """Resolve defaults. Raises `DlmError` for an invalid value."""
         device = device_of(device)
         if dtype is None:
             dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
@@ -53,7 +51,8 @@ class Storage:
     def load(
         self, directory: Path, slots: int, kernels: Kernels, graphs: Graphs, activation_bits: int
     ) -> tuple[DiffusionGemma, KVCache]:
-        """Load a checkpoint, with a cache for `slots` requests. Raises what `Engine.load` does."""
+        """Load a checkpoint and make a cache for `slots` requests. Raises what `Engine.load`
+        does."""
         if graphs not in get_args(Graphs):
             raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
         check_device(self.device)
@@ -65,22 +64,23 @@ class Storage:
 
 
 def device_of(name: str | torch.device | None) -> torch.device:
-    """None: a GPU if there is one. Raises `DlmError` for what names no device."""
+    """Return the device of this name; None: a GPU if there is one. Raises `DlmError` for another
+    name."""
     try:
         return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
-        raise _absent(name) from error
+        raise _missing_device(name) from error
 
 
 def check_device(device: torch.device) -> None:
-    """Raises `DlmError` for one that there is not. What torch raises goes by how it was built."""
+    """Raise `DlmError` for a missing device. The exceptions of torch depend on its build."""
     try:
         torch.zeros(1, device=device).item()
     except (AssertionError, NotImplementedError, RuntimeError) as error:
-        raise _absent(device) from error
+        raise _missing_device(device) from error
 
 
-def _absent(device: str | torch.device | None) -> DlmError:
+def _missing_device(device: str | torch.device | None) -> DlmError:
     return DlmError(
         f"device is {str(device)!r}, which there is not: it takes cpu, or cuda where torch finds a "
         "GPU"
@@ -88,7 +88,7 @@ def _absent(device: str | torch.device | None) -> DlmError:
 
 
 def stored_type(name: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What keys and values of a model of `dtype` are stored as. Raises `DlmError`."""
+    """Return the type in which a model of `dtype` stores keys and values. Raises `DlmError`."""
     if name != "auto" and name not in KV_TYPES:
         raise DlmError(f"kv is {name!r}: it takes auto or one of {', '.join(KV_TYPES)}")
     stored = dtype if name == "auto" else KV_TYPES[name]

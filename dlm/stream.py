@@ -1,4 +1,4 @@
-"""What of a request's tokens has been told to its reader: whole characters, each once."""
+"""Stream of a request's text: whole characters, each emitted once."""
 
 import codecs
 from bisect import bisect_left
@@ -7,82 +7,83 @@ from dataclasses import dataclass, field
 
 from dlm.grammar import Reasoning, Vocabulary
 
-_CHANNEL = "thought"  # the name that Gemma 4 writes behind the marker that opens reasoning
+_CHANNEL = "thought"  # Gemma 4 writes this name after the marker that opens reasoning
 
 
 @dataclass(slots=True, kw_only=True)
 class Stream:
-    """Final tokens to text. Reasoning and answer come apart."""
+    """Conversion of final tokens to text, with reasoning and answer apart."""
 
     vocabulary: Vocabulary
     reasoning: Reasoning | None  # None: all is the answer
     calls: bool  # tool calls are no text
-    free: bool = True  # the answer, or its text before the first call, is never refused
+    free: bool = True  # whether the answer's text before the first call is never refused
     stop: Sequence[str] = ()  # the answer ends before the first of these
-    _told: int = field(default=0, init=False)  # tokens
+    _emitted: int = field(default=0, init=False)  # tokens
     _text: str = field(default="", init=False)
-    _thought: str = field(default="", init=False)
+    _reasoning_text: str = field(default="", init=False)
 
-    def tell(
-        self, tokens: list[int], ended: bool = False, said: list[int] | None = None
+    def emit(
+        self, tokens: list[int], ended: bool = False, text_tokens: list[int] | None = None
     ) -> tuple[list[int], str, str]:
-        """What is new in `tokens`, all that are final: tokens, text of the answer, reasoning.
+        """Return what is new in `tokens`, all that are final: tokens, text of the answer,
+        reasoning.
 
-        `said` are those of them that are text; None: all. Unless the answer has `ended`, a
-        character that lacks bytes waits for them, and what a text of `stop` may begin with for
-        what follows.
+        `text_tokens` are those of them that are text; None: all. Unless the answer has `ended`, a
+        character that lacks bytes is held back, and so is the possible beginning of a text of
+        `stop`.
         """
-        if len(tokens) == self._told and not ended:
+        if len(tokens) == self._emitted and not ended:
             return [], "", ""
-        thought, answer = self.split(tokens if said is None else said, ended)
+        thought, answer = self.split(tokens if text_tokens is None else text_tokens, ended)
         text = self.text(answer, ended)
-        new = tokens[self._told :], text[len(self._text) :], thought[len(self._thought) :]
-        self._told, self._text, self._thought = len(tokens), text, thought
+        new = tokens[self._emitted :], text[len(self._text) :], thought[len(self._reasoning_text) :]
+        self._emitted, self._text, self._reasoning_text = len(tokens), text, thought
         return new
 
     def split(self, tokens: list[int], ended: bool = True) -> tuple[str, list[int]]:
-        """The text of the reasoning, and the tokens of the answer."""
+        """Return the text of the reasoning and the tokens of the answer."""
         if self.reasoning is None:
             return "", tokens
         raw, answer = self.reasoning.split(tokens, ended)
         thought = _decode(raw, ended)
-        if self.reasoning.open.size:  # the marker is text: no channel, and no name of one
+        if self.reasoning.open.size:  # the marker is text: there is no channel and no name
             return thought.strip(), answer
         named = "" if _CHANNEL.startswith(thought) else thought.removeprefix(_CHANNEL)
         return named.strip(), answer
 
     def free_text(self, tokens: list[int]) -> range:
-        """The places of the answer's free text in `tokens`: after the reasoning, and before the
-        first call. What comes before the end of it stays even if the answer is refused."""
+        """Return the indices of the answer's free text in `tokens`: after the reasoning, before the
+        first call. Tokens before the end of this range stay even if the answer is refused."""
         answer = self.split(tokens, False)[1]
         begin = len(tokens) - len(answer)
         return range(begin, begin + (self._call_at(answer) if self.free else 0))
 
     def text(self, answer: list[int], ended: bool = True) -> str:
-        """Of an answer, in front of the first text of `stop`."""
+        """Return the text of an answer before the first text of `stop`."""
         text = self._spelled(answer, ended)
-        if (at := self._stopped(text)) is not None:
+        if (at := self._stop_at(text)) is not None:
             return text[:at]
-        return text if ended else text[: len(text) - self._begun(text)]
+        return text if ended else text[: len(text) - self._held_back(text)]
 
     def stopped_at(self, tokens: list[int], known: int) -> int | None:
-        """With how many of `tokens`, of which the first `known` hold none, a text of `stop` is
-        complete; None: there is none."""
+        """Return the number of `tokens` with which a text of `stop` is complete; None: there is
+        none. The first `known` tokens hold no such text."""
 
         def complete(count: int) -> bool:
             answer = self.split(tokens[:count], False)[1]
-            return self._stopped(self._spelled(answer, False)) is not None
+            return self._stop_at(self._spelled(answer, False)) is not None
 
         if not self.stop or not complete(len(tokens)):
             return None
         return bisect_left(range(len(tokens) + 1), True, lo=known, key=complete)
 
-    def _stopped(self, text: str) -> int | None:
-        """Where the first text of `stop` begins."""
+    def _stop_at(self, text: str) -> int | None:
+        """Return where the first text of `stop` begins."""
         return min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=None)
 
-    def _begun(self, text: str) -> int:
-        """How many characters at the end of `text` one of them may begin with."""
+    def _held_back(self, text: str) -> int:
+        """Return how many characters at the end of `text` may begin a text of `stop`."""
         sizes = range(min(len(text), max(map(len, self.stop), default=1) - 1), 0, -1)
         ends = (n for n in sizes if any(stop.startswith(text[-n:]) for stop in self.stop))
         return next(ends, 0)
@@ -92,7 +93,7 @@ class Stream:
         return _decode(b"".join(map(self.vocabulary.pieces.__getitem__, answer)), ended)
 
     def _call_at(self, answer: list[int]) -> int:
-        """The first token of the first call; without calls, the end."""
+        """Return the index of the first call's first token, or the length if there is no call."""
         call = self.vocabulary.call
         if not self.calls or call is None or call.open not in answer:
             return len(answer)

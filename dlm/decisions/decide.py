@@ -1,14 +1,14 @@
 """Decisions: typed questions about an input, answered with probabilities from one pass each.
 
-Each question has a slot and a canvas of its own, behind its own prompt. To pack several into one
-canvas would put labels where the model has never seen an answer begin, and let one answer's noise
-show in another's. What questions share, the input, is encoded once all the same: its pages are.
+Each question has its own prompt, slot and canvas. Several questions on one canvas would put labels
+where the model has never seen an answer begin, and the noise of one answer would affect another.
+The input that questions share is encoded once all the same: its cache pages are shared.
 
-A canvas is read at a temperature of 1, all noise. Where the labels are told apart by their first
-tokens, these are compared. Positions of a canvas are predicted independently: the product over a
-label of several tokens counts one doubt several times, and says 0.9 to 0.1 where each of two tokens
-says 0.75 to 0.25. Where first tokens tell too little, that product is taken, over all spellings of
-the labels: their exact posterior.
+A canvas of pure noise is read at a temperature of 1. If the labels differ in their first tokens,
+these are compared. Otherwise the probability of a label is summed over all its spellings, each of
+which is a product over positions. Positions of a canvas are predicted independently, so such a
+product counts one doubt several times: it gives 0.9 to 0.1 where each of two tokens gives 0.75 to
+0.25.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,17 +43,18 @@ By = Literal["canvas", "causal"]
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A question, checked, and as tokens."""
+    """Checked question as tokens."""
 
     question: Question
     request: Request
     prompt: list[int]
     values: tuple[str, ...]  # of its labels
-    spelled: list[list[int]]  # the same, as the tokenizer writes them
+    spelled: list[list[int]]  # the labels as tokens
 
 
 class Decider:
-    """Makes of decisions what an engine runs. Any thread may ask, and several at once."""
+    """Converter of decisions to sequences for an engine; any number of threads may call it at
+    once."""
 
     def __init__(
         self,
@@ -64,21 +65,20 @@ class Decider:
         capacity: int | None,
         by_canvas: bool,
     ):
-        """`capacity` is the cache's, in tokens; None: it grows. `by_canvas` says whether passes
-        read canvases."""
+        """`capacity` is the cache's, in tokens; None: it grows. `by_canvas` is whether passes read
+        canvases."""
         self._model: Any = model
         self._chat, self._policy, self._vocabulary = chat, policy, vocabulary
         self._capacity, self._by_canvas = capacity, by_canvas
 
     def sequences(self, decision: Decision, number: int) -> list[Running]:
-        """One for each question, in their order: a canvas of each is to be read. Events about the
-        decision will have its `number`. Raises `RequestError` for what cannot be asked."""
+        """Return a sequence for each question, in their order; the canvas of each is to be read.
+        Events about the decision have its `number`. Raises `RequestError` for a question that
+        cannot be answered."""
         if not self._by_canvas:
             raise RequestError("this engine writes left to right: it decides by 'causal' alone")
-        tally, known = (
-            PendingDecision(number, len(decision.questions)),
-            dict[tuple[str, ...], LabelSet](),
-        )
+        pending = PendingDecision(number, len(decision.questions))
+        known: dict[tuple[str, ...], LabelSet] = {}
         made: list[Running] = []
         for one in self._prepared(decision, "canvas"):
             with at(len(made)):
@@ -90,14 +90,15 @@ class Decider:
                 prompt=one.prompt,
                 stream=Stream(vocabulary=self._vocabulary, reasoning=None, calls=False),
                 rng=generator(fixed(one.request.seed), self._model.device),
-                asked=RunningQuestion(one.question, len(made), known[one.values], tally),
+                question=RunningQuestion(one.question, len(made), known[one.values], pending),
             )
             made.append(sequence)
         return made
 
     def by_causal(self, decision: Decision, cache: Cache, slots: int) -> list[QuestionAnswer]:
-        """The answers of a model that reads labels left to right, one question after another. All
-        `slots` are empty, and are left empty. Raises `RequestError` for what cannot be asked."""
+        """Return the answers of a model that reads labels left to right, one question after
+        another. All `slots` are empty before and after. Raises `RequestError` for a question that
+        cannot be answered."""
         if not isinstance(self._model, CausalLM):
             raise RequestError("by is 'causal': this model's encoder predicts no tokens")
         answers = []
@@ -108,12 +109,12 @@ class Decider:
         return answers
 
     def _prepared(self, decision: Decision, by: By) -> Iterator[_Prepared]:
-        """The questions, each checked before anything is made of the next."""
+        """Yield the questions; each is checked before the next one is prepared."""
         if not isinstance(self._model, Denoiser):
             raise RequestError(f"a {type(self._model).__name__} has no canvases to read labels in")
         sizes, tokens = dict[tuple[str, ...], int](), 0
         spelled: dict[tuple[str, ...], list[list[int]]] = {}
-        for place, question, request in decision.asked():
+        for place, question, request in decision.prompted():
             with at(place):
                 values = tuple(label.value for label in question.labels)
                 sizes[values] = sum(len(value.encode()) for value in values)
@@ -121,13 +122,13 @@ class Decider:
                 if values not in spelled:
                     spelled[values] = [self._spelled(value) for value in values]
                 prompt = self._chat.prompt(request)
-                self._check_room(prompt, values, spelled[values], by)
+                self._check_fits(prompt, values, spelled[values], by)
                 tokens += len(prompt)
                 self._policy.check_prompts(tokens)
             yield _Prepared(question, request, prompt, values, spelled[values])
 
     def _labels(self, one: _Prepared) -> LabelSet:
-        """What tells its labels apart on a canvas."""
+        """Return the labels to compare on a canvas: their first tokens, or all their spellings."""
         first = [tokens[0] for tokens in one.spelled]
         if len(set(first)) == len(first):
             return FirstTokens(first)
@@ -140,7 +141,8 @@ class Decider:
         return labels
 
     def _spelled(self, label: str) -> list[int]:
-        """The tokenizer's own tokens, or, where these are no text or another, the fewest."""
+        """Return the tokenizer's tokens of a label; the fewest tokens if those spell another
+        text."""
         vocabulary = self._vocabulary
         if len(label) > self._model.canvas_length * vocabulary.longest:
             raise RequestError(f"the label {label[:40]!r}... is longer than any canvas")
@@ -152,7 +154,7 @@ class Decider:
             raise RequestError(f"the label {label!r:.80} cannot be spelled in this vocabulary")
         return fewest
 
-    def _check_room(
+    def _check_fits(
         self, prompt: list[int], values: Sequence[str], spelled: list[list[int]], by: By
     ) -> None:
         model, capacity = self._model, self._capacity
@@ -164,8 +166,8 @@ class Decider:
                 f"more than a canvas: {L}"
             )
         check_tokens("token", prompt, model.vocab_size)
-        if len(prompt) > (room := model.max_positions - L):
-            raise RequestError(f"{len(prompt)} prompt tokens: this model takes up to {room}")
+        if len(prompt) > (most_prompt := model.max_positions - L):
+            raise RequestError(f"{len(prompt)} prompt tokens: this model takes up to {most_prompt}")
         needed = len(prompt) + (most if by == "causal" else 0)
         if capacity is not None and needed > capacity:
             raise RequestError(f"{needed} tokens are more than the cache holds: {capacity}")

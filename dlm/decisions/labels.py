@@ -1,8 +1,8 @@
-"""Probabilities of labels on a canvas: each label's, summed over all of its spellings in tokens.
+"""Probabilities of labels on a canvas: each label's, summed over all its spellings in tokens.
 
-A canvas is read as classes of tokens: tokens of one class spell the same bytes. Each label has a
-state of its own in which it ends, so that forward sums alone give the answer; the other states are
-the prefixes of labels.
+A canvas is read as classes of tokens: tokens of one class spell the same bytes. States are the
+prefixes of labels, so forward sums over states give the probability of each label, which ends in
+its own state.
 
 Shapes: `n` labels, `m` tokens that spell parts of labels, `C` classes, `L` positions, `V` tokens of
 the vocabulary.
@@ -16,24 +16,22 @@ from jaxtyping import Float64, Int64
 from dlm.grammar import GrammarError, Vocabulary
 
 _STOP = 0  # the class of stop tokens
-_TRANSITIONS = 256  # between states that a unit of work, about 10 us, sums over
+_TRANSITIONS = 256  # transitions between states that a unit of work, about 10 us, sums over
 
 
 class Labels:
-    """The texts that are one of some labels and a stop, in any tokens. Never changed.
-
-    Of a canvas, it needs the `count` sums over classes of `tokens` at its first `length` positions.
-    """
+    """Labels, each followed by a stop, in all their spellings. Never changed. They need `count`
+    sums over classes of `tokens` at the first `length` positions of a canvas."""
 
     def __init__(self, labels: Sequence[str], vocabulary: Vocabulary):
-        """Raises `GrammarError` for a label that no tokens spell."""
+        """Raise `GrammarError` for a label that no tokens spell."""
         states, trie = _Prefixes(), vocabulary.trie
         self._ends = np.array([states.path(label.encode())[-1] for label in labels])
-        class_of: dict[int, int] = {}  # by node of the trie
-        found: set[tuple[int, int, int]] = set()  # targets, sources, classes
+        class_of: dict[int, int] = {}  # by trie node
+        found: set[tuple[int, int, int]] = set()  # target, source, class
         for label in labels:
             raw = label.encode()
-            path, spelled = states.path(raw), {0}  # lengths of prefixes that tokens spell
+            path, spelled = states.path(raw), {0}  # lengths of the prefixes that tokens spell
             for start, source in enumerate(path[:-1]):
                 if start not in spelled:
                     continue
@@ -58,11 +56,9 @@ class Labels:
         self.work = 1 + len(found) // _TRANSITIONS  # units that `forward` takes for a position
 
     def forward(self, mass: Float64[np.ndarray, "L C"]) -> Iterator[Float64[np.ndarray, " n"]]:
-        """Log-probabilities of the texts on a canvas that spell a label and stop.
-
-        Yields those at the first position, then at the first two, and so on: the last are those of
-        the labels. `mass` are log-probabilities of classes, in nats.
-        """
+        """Yield log-probabilities of the labels, each followed by a stop. First from the first
+        position alone, then from the first two, and so on; the last ones are the result. `mass` are
+        log-probabilities of classes, in nats."""
         reached = np.full(self._states, -np.inf)
         reached[0] = 0
         found = np.full(len(self._ends), -np.inf)
@@ -75,7 +71,8 @@ class Labels:
 
 
 class FirstTokens:
-    """Labels that differ in their first tokens, compared by these. Used as `Labels` is."""
+    """Labels that differ in their first tokens, which are compared. Has the interface of
+    `Labels`."""
 
     length = work = 1
 
@@ -90,16 +87,16 @@ class FirstTokens:
 
 
 class _Prefixes:
-    """A state for each prefix of some texts; 0 is that of the empty one."""
+    """States of the prefixes of some texts; 0 is the empty prefix."""
 
     def __init__(self):
-        self._children: list[dict[int, int]] = [{}]  # by state: the states after its next bytes
+        self._children: list[dict[int, int]] = [{}]  # by state: the next state for each byte
 
     def __len__(self) -> int:
         return len(self._children)
 
     def path(self, raw: bytes) -> list[int]:
-        """Return the states of all prefixes of `raw`; those that are new are made."""
+        """Return the states of all prefixes of `raw`, and add the missing ones."""
         path = [0]
         for byte in raw:
             children = self._children[path[-1]]

@@ -1,8 +1,7 @@
-"""The causal model's probabilities of some continuations of a prompt: the chain rule over tokens.
+"""Probabilities of some continuations of a prompt, by the causal model: the chain rule over tokens.
 
-The weights that encode committed tokens predict the next one. Continuations share their beginnings:
-each slot goes through some of them in order, and encodes only what is new of each. Knows no
-canvas.
+Continuations share their beginnings: each slot goes through some of them in sorted order, and
+encodes only the new tokens of each. This module knows no canvas.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,11 +27,9 @@ def log_probabilities(
     texts: Sequence[Sequence[int]],
     stops: Sequence[int],
 ) -> Float64[Tensor, " n"]:
-    """Of each of `texts` behind `prompt`, and any of `stops` behind it, in nats.
-
-    No text is empty, and no two are equal. `slots` are empty, and are left empty; as many of them
-    are used as there is memory for, or the first alone.
-    """
+    """Return the log-probability of each of `texts` after `prompt`, with any of `stops` after it,
+    in nats. No text is empty, and no two are equal. `slots` are empty before and after; as many of
+    them are used as there is memory for, and at least the first."""
     tree, order, used = _Tree(texts, stops), sorted(map(tuple, texts)), list[int]()
     needed = len(prompt) + max(map(len, texts))
     try:
@@ -44,9 +41,9 @@ def log_probabilities(
             _encode_prompt(model, cache, slot, prompt[:-1])
         share = -(-len(order) // len(used))
         plans = {slot: order[i * share : (i + 1) * share] for i, slot in enumerate(used)}
-        for turn in range(share):
-            todo = {slot: plan[turn] for slot, plan in plans.items() if turn < len(plan)}
-            begun = {slot: plans[slot][turn - 1] if turn else None for slot in todo}
+        for index in range(share):
+            todo = {slot: plan[index] for slot, plan in plans.items() if index < len(plan)}
+            begun = {slot: plans[slot][index - 1] if index else None for slot in todo}
             _read(model, cache, tree, prompt, todo, begun)
     finally:
         for slot in used:
@@ -55,7 +52,7 @@ def log_probabilities(
 
 
 class _Tree:
-    """The beginnings of all texts, and what is to be known behind each of them."""
+    """Tree of the beginnings of all texts, with the log-probabilities of the tokens after each."""
 
     def __init__(self, texts: Sequence[Sequence[int]], stops: Sequence[int]):
         self._whole, self._stops = {tuple(text) for text in texts}, list(stops)
@@ -63,16 +60,16 @@ class _Tree:
         for text in self._whole:
             for end in range(len(text)):
                 self._following.setdefault(text[:end], {})[text[end]] = None
-        self._logp: dict[TokenTuple, float] = {}  # of the last token, behind those in front of it
-        self._stopped: dict[TokenTuple, float] = {}  # of a stop behind a whole text
+        self._logp: dict[TokenTuple, float] = {}  # of the last token after the ones before it
+        self._stopped: dict[TokenTuple, float] = {}  # of a stop after a whole text
 
     def wanted(self, beginning: TokenTuple) -> list[int]:
-        """Tokens that may come next, those that stop a whole text last."""
+        """Return the tokens that may come next; stops of a whole text are last."""
         stops = self._stops if beginning in self._whole else []
         return [*self._following.get(beginning, ()), *stops]
 
     def learn(self, beginning: TokenTuple, logp: Float[Tensor, " wanted"]) -> None:
-        """The log-probabilities of `wanted(beginning)`."""
+        """Note the log-probabilities of `wanted(beginning)`."""
         following = self._following.get(beginning, {})
         for token, value in zip(following, logp.tolist(), strict=False):
             self._logp[(*beginning, token)] = value
@@ -84,7 +81,7 @@ class _Tree:
 
 
 def _encode_prompt(model: CausalLM, cache: Cache, slot: int, prompt: Sequence[int]) -> None:
-    """In pieces; pages that another slot holds are shared."""
+    """Encode a prompt in pieces; pages that another slot holds are shared."""
     cache.attach(slot, prompt)
     while (begin := cache.length(slot)) < len(prompt):
         model.predict({slot: prompt[begin : begin + CHUNK - begin % CHUNK]}, {}, cache)
@@ -98,9 +95,10 @@ def _read(
     todo: dict[int, TokenTuple],
     begun: dict[int, TokenTuple | None],
 ) -> None:
-    """Encode the texts in `todo`, by slot, in one pass; slots hold what was `begun`, if any."""
+    """Encode the texts in `todo`, by slot, in one pass; `begun` are the texts that the slots
+    hold."""
     rest: dict[int, list[int]] = {}
-    last: dict[int, int] = {}  # tokens of the rest behind which something is wanted
+    last: dict[int, int] = {}  # number of tokens in `rest` after which something is wanted
     beginnings: list[TokenTuple] = []
     for slot, text in todo.items():
         before = begun[slot]
@@ -120,7 +118,7 @@ def _read(
 def _gathered(
     logp: Float[Tensor, "n V"], tree: _Tree, texts: Sequence[TokenTuple]
 ) -> Iterator[tuple[TokenTuple, Tensor]]:
-    """What is wanted behind each of `texts`, in one copy."""
+    """Yield the values wanted after each of `texts`; they are fetched in one copy."""
     wanted = [tree.wanted(text) for text in texts]
     sizes = [len(tokens) for tokens in wanted]
     rows = torch.arange(len(texts)).repeat_interleave(torch.tensor(sizes))
@@ -130,6 +128,6 @@ def _gathered(
 
 
 def _common(one: TokenTuple, other: TokenTuple) -> int:
-    """How many leading tokens are the same."""
+    """Return how many leading tokens are the same."""
     same = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(same, min(len(one), len(other)))

@@ -1,10 +1,6 @@
-"""Typed questions and their answers, as OpenAI's Decisions API has them.
+"""Typed questions about the input of a request, and their answers, as in OpenAI's Decisions API.
 
-What is asked is checked when it is made. Knows no model and no tokens.
-
-What a caller asks to have decided: typed questions about the input of a request.
-
-Knows no model and no tokens.
+Questions are checked when they are made. This module knows no model and no tokens.
 """
 
 import re
@@ -18,13 +14,13 @@ from dlm.errors import RequestError
 from dlm.request import Request
 
 MOST_QUESTIONS, MOST_CHOICES, MOST_LEVELS = 200, 255, 10  # the protocol's own limits
-YES, NO = "yes", "no"  # what a predicate is answered with
+YES, NO = "yes", "no"  # the labels of a predicate
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A possible answer, as the model is to write it, and what it means."""
+    """Possible answer: the text that the model writes, and its description."""
 
     value: str
     description: str = ""
@@ -32,16 +28,15 @@ class Label:
 
 @dataclass(frozen=True, kw_only=True)
 class Question(ABC):
-    """`instructions` are put behind the request's input, with the labels; empty: it asks already.
-
-    Raises `RequestError` for labels that nobody could tell apart, or too many of them.
-    """
+    """Question about the input of a request. `instructions` and the labels are appended to the
+    input; without instructions the input asks the question itself. Raises `RequestError` for too
+    many labels, or equal ones."""
 
     name: str = ""
     instructions: str = ""
 
     type: ClassVar[str]
-    part: ClassVar[str] = "choices"  # as errors name the labels
+    part: ClassVar[str] = "choices"  # name of the labels in errors
     most: ClassVar[int] = MOST_CHOICES
 
     def __post_init__(self) -> None:
@@ -60,28 +55,28 @@ class Question(ABC):
             if not isinstance(label.description, str):
                 raise RequestError(f"{where}: its description is no text")
             if value in seen:
-                raise RequestError(f"{where} is {value!r:.40}, and so is one in front of it")
+                raise RequestError(f"{where} is {value!r:.40}, and so is one before it")
             seen.add(value)
 
     @property
     @abstractmethod
     def labels(self) -> Sequence[Label]:
-        """What it may be answered with."""
+        """Possible answers."""
 
     @abstractmethod
     def _answer(self, probabilities: dict[str, float], **common: Any) -> "QuestionAnswer":
-        """What the `probabilities` say, and the fields that all answers have in `common`."""
+        """Return the answer for `probabilities`; `common` are the fields of all answers."""
 
     def answer(
         self, probabilities: dict[str, float], mass: float, prompt_tokens: int
     ) -> "QuestionAnswer":
-        """What the `probabilities` of the labels, in their order, say."""
+        """Return the answer for the `probabilities` of the labels, in their order."""
         common = {"name": self.name, "mass": mass, "prompt_tokens": prompt_tokens}
         return self._answer(probabilities, **common)
 
     @property
     def text(self) -> str:
-        """What is put behind the input."""
+        """Text that is appended to the input."""
         described = [f"- {one.value}: {one.description}" for one in self.labels if one.description]
         values = ", ".join(label.value for label in self.labels)
         return "\n".join([self.instructions, *described, f"Answer with one of {values}."])
@@ -89,7 +84,7 @@ class Question(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Predicate(Question):
-    """Whether something holds."""
+    """Question of whether something holds."""
 
     type = "predicate"
 
@@ -103,7 +98,7 @@ class Predicate(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(Question):
-    """Which of up to 255 choices."""
+    """Choice among up to 255 labels."""
 
     choices: Sequence[Label]
 
@@ -122,7 +117,7 @@ class Selection(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class Rating(Question):
-    """Where on a scale of up to 10 levels, the lowest first."""
+    """Rating on a scale of up to 10 levels, the lowest first."""
 
     levels: Sequence[Label]
 
@@ -141,9 +136,9 @@ class Rating(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnswer:
-    """`mass` is the model's probability of all labels together, or of their first tokens where
-    these were compared: near 0, it would rather have said something else, and the probabilities,
-    which are of the labels alone, mean little."""
+    """Answer to one question. `mass` is the model's probability of all labels together, or of their
+    first tokens if these were compared. Near 0 the model would rather have written something else,
+    and the probabilities, which are those of the labels alone, mean little."""
 
     name: str
     mass: float
@@ -152,7 +147,7 @@ class QuestionAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class PredicateAnswer(QuestionAnswer):
-    probability: float  # that it holds
+    probability: float  # of "yes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,23 +164,21 @@ class RatingAnswer(QuestionAnswer):
 
 
 def question_of(data: Mapping[str, Any]) -> Question:
-    """A question in the protocol's JSON: `type`, `name`, `instructions`, `choices` or `levels`.
-
-    Raises `RequestError` for one that is none.
-    """
+    """Return the question of an object in the protocol's JSON. Its fields are `type`, `name`,
+    `instructions`, and `choices` or `levels`. Raises `RequestError` for an invalid one."""
     if not isinstance(data, Mapping):
         raise RequestError(f"a question is an object, not {data!r:.40}")
     given = {key: value for key, value in data.items() if key != "type"}
-    asked = {"name": given.pop("name", ""), "instructions": given.pop("instructions", "")}
+    common_fields = {"name": given.pop("name", ""), "instructions": given.pop("instructions", "")}
     kind = data.get("type")
     if kind == Predicate.type:
-        question = Predicate(**asked)
+        question = Predicate(**common_fields)
     elif kind == Selection.type:
         choices = _labels("choices", "value", given.pop("choices", ()))
-        question = Selection(**asked, choices=choices)
+        question = Selection(**common_fields, choices=choices)
     elif kind == Rating.type:
         levels = _labels("levels", "label", given.pop("levels", ()))
-        question = Rating(**asked, levels=levels)
+        question = Rating(**common_fields, levels=levels)
     else:
         raise RequestError(f"a question's type is {kind!r}: it takes predicate, choice or score")
     if given:
@@ -194,7 +187,7 @@ def question_of(data: Mapping[str, Any]) -> Question:
 
 
 def _labels(part: str, key: str, data: Any) -> list[Label]:
-    """Of objects that name a label by `key`, or texts."""
+    """Return the labels of texts, or of objects that hold a label's text under `key`."""
     if not isinstance(data, Sequence) or isinstance(data, str):
         raise RequestError(f"{part} is {data!r:.40}: it takes a list")
     found = []
@@ -210,11 +203,8 @@ def _labels(part: str, key: str, data: Any) -> list[Label]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Questions, each of which is put behind the input of `request`; one without instructions is
-    what the input itself asks. They may be the protocol's JSON.
-
-    Raises `RequestError` for what no model could decide.
-    """
+    """Questions about the input of `request`; they may be the protocol's JSON. Raises
+    `RequestError` for too many questions, or for a request with a constraint or thinking."""
 
     request: Request
     questions: Sequence[Question | Mapping[str, Any]]
@@ -226,11 +216,9 @@ class Decision:
         if self.request.constraint is not None or self.request.thinking:
             raise RequestError("a decision takes a request without a constraint and thinking")
 
-    def asked(self) -> Iterator[tuple[int, Question, Request]]:
-        """Each question, its place among them, and the request with all that it asks.
-
-        Raises `RequestError` for one that cannot be asked.
-        """
+    def prompted(self) -> Iterator[tuple[int, Question, Request]]:
+        """Yield each question's index, the question, and the request with its text. Raises
+        `RequestError` for an invalid question."""
         for place, one in enumerate(self.questions):
             with at(place):
                 question = one if isinstance(one, Question) else question_of(one)
@@ -240,7 +228,7 @@ class Decision:
 
 @contextmanager
 def at(place: int) -> Iterator[None]:
-    """Errors say which question they are about."""
+    """Prefix errors with the question that they are about."""
     try:
         yield
     except RequestError as error:
@@ -248,17 +236,17 @@ def at(place: int) -> Iterator[None]:
 
 
 def _with_question(request: Request, question: Question) -> Request:
-    """The request, with what the question asks behind its input."""
+    """Return the request with the question's text after its input."""
     if not question.instructions:
         return request
     if request.prompt is not None:
         return replace(request, prompt=f"{request.prompt}\n\n{question.text}")
     if request.messages is None:
-        raise RequestError("instructions cannot be put behind token_ids: give a prompt or messages")
+        raise RequestError("instructions cannot be put after token_ids: give a prompt or messages")
     *before, last = request.messages
     if last["role"] == "user" and isinstance(last["content"], str):
-        said = {**last, "content": f"{last['content']}\n\n{question.text}"}
-        return replace(request, messages=[*before, said])
+        extended = {**last, "content": f"{last['content']}\n\n{question.text}"}
+        return replace(request, messages=[*before, extended])
     return replace(
         request, messages=[*request.messages, {"role": "user", "content": question.text}]
     )

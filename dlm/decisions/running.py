@@ -1,7 +1,8 @@
-"""A question that runs: what its canvas says of its labels, and the decision that it belongs to.
+"""Running questions: the labels' probabilities on a canvas, and the decision that a question
+belongs to.
 
-All of it is counted in units of work, about 10 us each, so that a step does no more of it than it
-may. Knows no prompt and no queue.
+All of it is counted in units of work of about 10 us, so that a step does no more than it may. This
+module knows no prompt and no queue.
 """
 
 from collections.abc import Iterator
@@ -22,15 +23,17 @@ _NUMBERS = 1024  # sums over classes of tokens that a unit of work reads
 
 
 class RunningQuestion:
-    """Its canvas is read once, in a pass; then the labels' spellings are summed, position by
-    position, over as many steps as that takes."""
+    """Question whose canvas is read once, in a pass. Then the labels' spellings are summed,
+    position by position, over as many steps as that takes."""
 
-    def __init__(self, question: Question, place: int, labels: LabelSet, tally: "PendingDecision"):
-        """`place` is the question's among those of its decision."""
-        self._question, self._place, self._labels, self._tally = question, place, labels, tally
+    def __init__(
+        self, question: Question, place: int, labels: LabelSet, pending: "PendingDecision"
+    ):
+        """`place` is the question's index in its decision."""
+        self._question, self._place, self._labels, self._pending = question, place, labels, pending
         self._sums: Iterator[LogProbabilities] | None = None
         self._left = 0  # positions that are not summed yet
-        self._masses: LogProbabilities = np.empty(0)  # of its labels, up to there
+        self._masses: LogProbabilities = np.empty(0)  # of its labels, so far
 
     @property
     def was_read(self) -> bool:
@@ -38,23 +41,22 @@ class RunningQuestion:
 
     @property
     def ready(self) -> bool:
-        """It can be answered."""
+        """Whether it can be answered."""
         return self.was_read and not self._left
 
     @property
     def reading_units(self) -> int:
-        """What it takes to read its canvas."""
+        """Units of work to read its canvas."""
         return reading_units(self._labels)
 
     def read(self, scores: CanvasLogits) -> None:
-        """Read what is to be summed from the device."""
+        """Read the values to be summed from the device."""
         labels = self._labels
         mass = scores.class_sums(labels.tokens, labels.classes, labels.count, labels.length)
         self._sums, self._left = labels.forward(mass), len(mass)
 
     def sum(self, work: int) -> int:
-        """Go on until `work` is done; returns what is left of it, negative if the last position
-        took more."""
+        """Sum for `work` units; returns the units left, negative if the last position took more."""
         while work > 0 and self._left and self._sums is not None:
             self._masses = next(self._sums)
             self._left -= 1
@@ -62,19 +64,19 @@ class RunningQuestion:
         return work
 
     def answer(self, prompt_tokens: int, stats: Stats) -> Decided | None:
-        """Answer it; tells of the decision if this is its last answer."""
+        """Answer the question; returns the decision's event if this is its last answer."""
         try:
             answer = answer_of(self._question, self._masses, prompt_tokens)
         except DlmError as error:
             raise DlmError(f"questions[{self._place}]: {error}") from None
-        return self._tally.add(self._place, answer, stats)
+        return self._pending.add(self._place, answer, stats)
 
 
 class PendingDecision:
-    """The answers of a decision, as they come."""
+    """Answers of a decision so far."""
 
     def __init__(self, number: int, count: int):
-        """`number` is the decision's, for events about it; it has so many questions."""
+        """`number` is in events about the decision, which has `count` questions."""
         self._number, self._count = number, count
         self._answers: dict[int, QuestionAnswer] = {}
         self._stats: list[Stats] = []
@@ -89,12 +91,12 @@ class PendingDecision:
 
 
 def reading_units(labels: LabelSet) -> int:
-    """Units that it takes to read a canvas for `labels`."""
+    """Return the units of work to read a canvas for `labels`."""
     return 1 + labels.length * labels.count // _NUMBERS
 
 
 def answer_of(question: Question, masses: LogProbabilities, prompt_tokens: int) -> QuestionAnswer:
-    """From log-probabilities of the labels to what they say, if one of them is chosen."""
+    """Return the answer for log-probabilities of the labels, given that one of them is chosen."""
     total = np.logaddexp.reduce(masses)
     if not total > -np.inf:
         raise DlmError("the model gives none of the labels any probability")

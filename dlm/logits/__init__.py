@@ -1,1 +1,1 @@
-"""Token distributions of a pass: read where they are, masked, sampled; little of them is copied."""
+"""Token distributions of a pass: read on the device, masked and sampled; only a few are copied."""

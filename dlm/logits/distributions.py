@@ -1,12 +1,10 @@
-"""A step's distributions of tokens, position by position: what all decisions of it are made from.
+"""Token distributions of a step, position by position: all its decisions are made from them.
 
-The logits are read once, and what the host must know of them comes to it in one copy. Once the
-constraints have spoken, those rows of which they change something are read again, under their
-masks. A row that may take one token alone is not even read.
+The logits are read once, and the host gets its part of the results in one copy. After the
+constraints were queried, rows that they change are read again under their masks. A row that may
+take only one token is not read again.
 
 Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
-
-From what a vocabulary pass lists of rows to distributions, for an expectation under them.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +21,10 @@ from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, heated
 from dlm.logits import sampling
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
-from dlm.logits.masks import MaskTable, checked_rows, moved
+from dlm.logits.masks import MaskTable, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
 
-_TAIL = 1e-4  # probability that may be missing in the list of a row's tokens
+_TAIL = 1e-4  # probability that may be missing in a row's list of tokens
 
 
 def distributions(
@@ -38,13 +36,15 @@ def distributions(
     heat: Float32[Tensor, " n"],
     softcap: float | None,
     masks: RowMasks | None,
-    link: DeviceCopies,
+    copies: DeviceCopies,
 ) -> Distributions:
-    """Return those of the rows of `logits` that are `counted`.
+    """Return the distributions of the rows of `logits` that are `counted`, for an expectation under
+    them.
 
-    `sent` is what was `found`, packed and on the device, but for rows that are `named`, which take
-    one token each: here it gets them. All but `sent`, `logits` and a bitmask is on the host. `heat`
-    are inverse temperatures. What is left out of a list has a probability of 1e-4 at most.
+    `found` are the results of the vocabulary pass; `sent` are the same results, packed and on the
+    device. Rows in `named` take one token each: their results are added to `sent` here. `heat` are
+    inverse temperatures. All but `sent`, `logits` and a bitmask is on the host. A list may leave
+    out a probability of 1e-4 at most.
     """
     short = found.tail <= _TAIL
     rows, flat = (short & counted).nonzero()[:, 0], (~short & counted).nonzero()[:, 0]
@@ -53,17 +53,17 @@ def distributions(
     theirs = torch.full_like(flat, -1) if masks is None else masks.rows[flat]
     of_rows = rows, above, begins, heat[rows], found.lse[rows]
     of_flat = flat, theirs, heat[flat], found.lse[flat]
-    moved = link.to_device(*of_rows, *of_flat, *named)
-    rows, above, begins, row_heat, row_lse = moved[:5]
-    flat, theirs, flat_heat, lse, named_rows, named_tokens = moved[5:]
+    sent_columns = copies.to_device(*of_rows, *of_flat, *named)
+    rows, above, begins, row_heat, row_lse = sent_columns[:5]
+    flat, theirs, flat_heat, lse, named_rows, named_tokens = sent_columns[5:]
     if len(named_rows):
         sent[named_rows] = VocabPass.certain(named_tokens, found.ids.shape[1]).packed()
     on_device = VocabPass.unpacked(sent)
-    # Of each token that is listed: which of `rows` has it, and where.
-    of = torch.repeat_interleave(above, output_size=count)
-    row, at = rows[of], torch.arange(count, device=of.device) - begins[of]
-    x = heated(on_device.logits[row, at][:, None], row_heat[of], softcap)[:, 0]
-    tokens, probs, offsets = on_device.ids[row, at], (x - row_lse[of]).exp(), begins.int()
+    # For each listed token: the index of its row in `rows`, and its place in that row.
+    listed_row = torch.repeat_interleave(above, output_size=count)
+    row, at = rows[listed_row], torch.arange(count, device=listed_row.device) - begins[listed_row]
+    x = heated(on_device.logits[row, at][:, None], row_heat[listed_row], softcap)[:, 0]
+    tokens, probs, offsets = on_device.ids[row, at], (x - row_lse[listed_row]).exp(), begins.int()
     return Distributions(
         n=len(found.lse),
         listed=Listed(rows=rows, offsets=offsets, tokens=tokens, probs=probs),
@@ -79,8 +79,8 @@ def distributions(
 
 
 class TokenDistributions:
-    """Unmasked at first. `restrict` tells what a constraint allows, canvas by canvas; `mask` then
-    makes it count for all."""
+    """Token distributions of canvases, unmasked at first. `restrict` notes what a constraint allows
+    on one canvas; `mask` applies all of these."""
 
     def __init__(
         self,
@@ -92,39 +92,39 @@ class TokenDistributions:
         by_kernel: bool | None = None,
         cuts: Sequence[Cut | None] = (),
     ):
-        """`logits` are the model's, neither capped nor heated: each canvas has its temperature,
-        and each position a number in [0, 1) to draw by. `by_kernel` is `vocab_pass`'s. `cuts`
-        are those of the canvases, made under their masks: what a constraint may ask is of whole
-        distributions."""
+        """`logits` are the model's, before softcap and temperature. `temperatures` has one for each
+        canvas, and `uniform` a number in [0, 1) for each position to draw by.
+
+        `by_kernel` is that of `vocab_pass`. `cuts` has one for each canvas. They are applied under
+        the masks: constraints query whole distributions.
+        """
         (self._B, self._L, self._V), self._softcap = logits.shape, softcap
         self._logits, self._table, self._by_kernel = logits, table, by_kernel
-        self._uniform, self.link = uniform.flatten(), DeviceCopies(logits.device)
+        self._uniform, self.copies = uniform.flatten(), DeviceCopies(logits.device)
         self._heat = (1 / torch.tensor(temperatures)).repeat_interleave(self._L)
-        (self._sent_heat,) = self.link.to_device(self._heat)
+        (self._sent_heat,) = self.copies.to_device(self._heat)
         self._sent = self._passed(logits.flatten(0, 1), self._sent_heat, self._uniform, None, None)
-        self._found = VocabPass.unpacked(self.link.to_host(self._sent))
-        self._names: list[tuple[Tensor, Tensor]] = []  # rows and their tokens, which `_sent` lacks
-        self._masks = torch.full((self._B * self._L,), -1)  # in `table`, of rows read again
-        # By canvas: rows and the tokens that they name; rows to be read again, and their masks.
+        self._found = VocabPass.unpacked(self.copies.to_host(self._sent))
+        self._certain: list[tuple[Tensor, Tensor]] = []  # rows and tokens, not in `_sent` yet
+        self._masks = torch.full((self._B * self._L,), -1)  # `table` rows, of rows read again
+        # By canvas: rows that take one token, and it; rows to be read again, and their masks.
         self._named: list[tuple[np.ndarray, np.ndarray]] = []
         self._moved: list[tuple[np.ndarray, Tensor, np.ndarray]] = []
-        self._left_out: list[int] = []  # canvases
+        self._excluded: list[int] = []  # canvases
         self._cuts = {i: cut for i, cut in enumerate(cuts) if cut is not None}
-        self._cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again, cut
-        self._bitmask = table.bitmask  # that `_masks` are of
+        self._cut: list[tuple[np.ndarray, Cut]] = []  # rows that are read again under a cut
+        self._bitmask = table.bitmask  # the one that `_masks` points to
 
     @property
     def entropies(self) -> Float32[Tensor, "B L"]:
-        """Nats; infinite where nothing is possible."""
+        """Entropies in nats; infinite where no token is possible."""
         impossible = self._found.argmax < 0
         return self._found.entropy.masked_fill(impossible, torch.inf).view(self._B, self._L)
 
     def draws(self, temperatures: list[float]) -> Int64[Tensor, "B L"]:
-        """A token of every position; any one where nothing is possible.
-
-        Where the temperature of a canvas, on top of its heat, is under 1, it is one of those that
-        are listed; at 0 the likeliest. A row without a list is drawn from as it is.
-        """
+        """Return a token for every position; an arbitrary one where none is possible.
+        `temperatures` has one for each canvas, on top of its own. Below 1 a listed token is drawn,
+        at 0 the likeliest. A row without a list is drawn from at 1."""
         drawn = self._found.draw.clamp(0, self._V - 1)
         sharp = torch.tensor(temperatures).repeat_interleave(self._L)
         rows = ((sharp < 1) & (self._found.argmax >= 0)).nonzero()[:, 0]
@@ -136,7 +136,7 @@ class TokenDistributions:
         found, most = self._found, max(1, int(self._found.above[rows].clamp(max=CANDIDATES).max()))
         x = heated(found.logits[rows, :most], self._heat[rows], self._softcap)
         listed = torch.arange(most) < found.above[rows, None]
-        uniform = self.link.to_host(self._uniform)[rows]
+        uniform = self.copies.to_host(self._uniform)[rows]
         at = sampling.sharpen(x.masked_fill(~listed, -torch.inf), temperatures, uniform)
         chosen = found.ids[rows].gather(1, at[:, None])[:, 0].long()
         named = (found.above[rows] >= 1) & (found.above[rows] <= CANDIDATES)
@@ -144,7 +144,7 @@ class TokenDistributions:
         return torch.where(temperatures == 0, found.argmax[rows], chosen)
 
     def scores(self, i: int) -> CanvasLogits:
-        """What the constraint of canvas `i` may ask, before it is masked."""
+        """Return the logits of canvas `i` for its constraint, before masks."""
         rows = slice(i * self._L, (i + 1) * self._L)
         found = VocabPass(*(column[rows] for column in self._found))
         heat = float(self._heat[rows.start])
@@ -152,18 +152,16 @@ class TokenDistributions:
             found, self._logits[i], heat, self._softcap, DeviceCopies(self._logits.device)
         )
 
-    def restrict(self, i: int, read: Guidance) -> None:
-        """Let the leading positions of canvas `i` take what `read` allows them.
-
-        Raises `ValueError`, and does nothing, for masks that do not fit the canvas.
-        """
+    def restrict(self, i: int, guidance: Guidance) -> None:
+        """Restrict the leading positions of canvas `i` to what `guidance` allows. Raises
+        `ValueError`, and does nothing, for masks that do not fit the canvas."""
         cut, first = self._cuts.get(i), i * self._L
-        free = first + np.arange(self._L)  # rows that no constraint speaks of
-        if read.bitmask is None:
+        free = first + np.arange(self._L)  # rows that no constraint restricts
+        if guidance.bitmask is None:
             if cut is not None:
                 self._cut.append((free, cut))
             return
-        bitmask, masks = read.bitmask, checked_rows(read, self._L, self._V)
+        bitmask, masks = guidance.bitmask, checked_rows(guidance, self._L, self._V)
         rows = first + np.arange(len(masks))
         named = masks < 0
         self._named.append((rows[named], ~masks[named]))
@@ -172,16 +170,16 @@ class TokenDistributions:
             self._cut.append((np.concatenate((rows, free[free >= first + len(named)])), cut))
             changed = np.ones(len(rows), dtype=bool)
         else:
-            changed = moved(self._found, rows, bitmask.numpy().view(np.uint32), masks)
+            changed = changed_by_masks(self._found, rows, bitmask.numpy().view(np.uint32), masks)
         if changed.any():
             self._moved.append((rows[changed], bitmask, masks[changed]))
 
-    def leave_out(self, i: int) -> None:
-        """Nobody asks what is expected of canvas `i`: it is not looked for."""
-        self._left_out.append(i)
+    def exclude(self, i: int) -> None:
+        """Leave canvas `i` out of `distributions`."""
+        self._excluded.append(i)
 
     def mask(self) -> None:
-        """Apply all masks: rows that they change are read again."""
+        """Apply all masks, and read the rows again that they change."""
         if self._named:
             rows, tokens = (
                 torch.from_numpy(np.concatenate(each)) for each in zip(*self._named, strict=True)
@@ -194,23 +192,23 @@ class TokenDistributions:
         if self._moved:
             wanted = [(bitmask, masks.tolist()) for _, bitmask, masks in self._moved]
             changed = torch.from_numpy(np.concatenate([rows for rows, _, _ in self._moved]))
-            self._masks[changed] = torch.tensor(self._table.place(wanted, self.link))
+            self._masks[changed] = torch.tensor(self._table.place(wanted, self.copies))
             self._bitmask = self._table.bitmask
         if self._cut:
             self._make_cuts()
         rows = torch.from_numpy(np.unique(np.concatenate(again)))
-        sent_rows, sent_masks = self.link.to_device(rows, self._masks[rows])
+        sent_rows, sent_masks = self.copies.to_device(rows, self._masks[rows])
         chosen = RowMasks(self._bitmask, sent_masks)
         numbers = self._sent_heat[sent_rows], self._uniform[sent_rows]
         passed = self._passed(self._logits.flatten(0, 1), *numbers, chosen, sent_rows)
         self._sent[sent_rows] = passed
-        self._replace(rows, VocabPass.unpacked(self.link.to_host(passed)))
+        self._replace(rows, VocabPass.unpacked(self.copies.to_host(passed)))
 
     def _make_cuts(self) -> None:
-        """Give rows that are cut masks of their own, behind those of the table."""
+        """Make masks for rows with cuts, after those of the table."""
         rows = torch.from_numpy(np.concatenate([rows for rows, _ in self._cut]))
         heat, cuts = columns([cut for rows, cut in self._cut for _ in rows])
-        sent_rows, sent_masks, heat, *sent = self.link.to_device(
+        sent_rows, sent_masks, heat, *sent = self.copies.to_device(
             rows, self._masks[rows], heat, *cuts
         )
         known = self._bitmask if self._moved else None
@@ -231,21 +229,19 @@ class TokenDistributions:
     def expected(
         self, embedding: Callable[[Distributions], Float[Tensor, "n hidden"]]
     ) -> Float[Tensor, "n hidden"]:
-        """What `embedding` makes of all `B * L` rows, its expectation under each of them."""
+        """Return what `embedding` makes of all `B * L` rows."""
         return embedding(self.distributions())
 
     def distributions(self) -> Distributions:
-        """Of all `B * L` rows, for the model to take the expectation of its embedding under.
-
-        Canvases that do not go on are left out.
-        """
+        """Return the distributions of all `B * L` rows, for the expectation of the model's
+        embedding. Excluded canvases have none."""
         counted = torch.ones(self._B, self._L, dtype=torch.bool)
-        counted[self._left_out] = False
+        counted[self._excluded] = False
         masks = RowMasks(self._bitmask, self._masks) if self._moved or self._cut else None
-        more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.link
+        more = self._logits.flatten(0, 1), self._heat, self._softcap, masks, self.copies
         none = torch.empty(0, dtype=torch.int64)
-        rows, tokens = (torch.cat(each) for each in zip((none, none), *self._names, strict=True))
-        self._names = []
+        rows, tokens = (torch.cat(each) for each in zip((none, none), *self._certain, strict=True))
+        self._certain = []
         return distributions(self._found, self._sent, (rows, tokens), counted.flatten(), *more)
 
     def _passed(
@@ -271,11 +267,11 @@ class TokenDistributions:
         return found.packed()
 
     def _name(self, rows: Tensor, tokens: Tensor) -> None:
-        """Let rows take one token each."""
-        self._names.append((rows, tokens))
+        """Let each of `rows` take the one token in `tokens`."""
+        self._certain.append((rows, tokens))
         self._replace(rows, VocabPass.certain(tokens, CANDIDATES))
 
     def _replace(self, rows: Tensor, found: VocabPass) -> None:
-        """Let `found` be what the host knows of rows."""
+        """Replace the host's results of `rows` by `found`."""
         for column, new in zip(self._found, found, strict=True):
             column[rows] = new

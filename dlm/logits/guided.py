@@ -1,24 +1,22 @@
-"""Constraints within the sampler of another engine: the seam for serving stacks.
+"""Constraints within the sampler of another engine: the interface for serving stacks.
 
-A constraint is an object for each request, made by `Frontier(compiled, budget)`, that an engine
-moves with `commit(tokens)` once a canvas is taken, and with `rollback(n)`. In each denoising step
-`LogitsGuide.guide_` reads the logits of all constrained canvases once, asks the constraints, and
-rewrites those logits in place:
+A request's constraint is made by `Frontier(compiled, budget)`. An engine moves it with
+`commit(tokens)` after a canvas is taken, and with `rollback(n)`. In each denoising step
+`LogitsGuide.guide_` reads the logits of all constrained canvases once, queries the constraints, and
+rewrites those logits in place, so that a sampler that knows no grammar reads them correctly:
 
-- up to the first suspect position, rows are masked, and the guess is their argmax;
-- from there on rows are nearly uniform, with the guess as argmax.
+- rows before the first suspect position are masked, or take one token alone;
+- rows from there on are nearly uniform, so that nothing about them counts as sure.
 
-So a sampler that accepts what is sure, noises again what is not, and commits the argmax of a canvas
-that is stable and confident, never commits what a grammar refuses. Where it commits whatever there
-is, after its last pass, `Fixed(last=True)` makes the whole guess valid.
+The guess is the argmax of every row.
 
-Knows no canvas's tokens and no engine. What it decides depends on logits and constraints alone,
-and work is counted in units, not seconds: ranks that have the same logits decide alike.
+A sampler that accepts sure positions, replaces the others by noise, and commits the argmax of a
+stable and confident canvas thus never commits what a grammar forbids. If it commits any canvas
+after its last pass, `Fixed(last=True)` makes the whole guess valid.
 
-Rows of logits, rewritten in place so that a sampler that knows no grammar reads them aright.
-
-Three kinds: rows under a mask, rows that may take one token alone, and suspect rows, which are
-nearly flat, so that nothing about them passes for sure. In each the guess is the argmax.
+This module knows neither the tokens of a canvas nor the engine. Its decisions depend on logits and
+constraints alone, and work is counted in units, not seconds: ranks that have the same logits decide
+alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,12 +32,12 @@ from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_cut import Cuts, cut_masks
 from dlm.kernels.vocab_rows import RowMasks, VocabPass, forbid_, mask_words
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
-from dlm.logits.masks import MaskTable, certain, checked_rows, moved
+from dlm.logits.masks import MaskTable, certain, changed_by_masks, checked_rows
 from dlm.logits.sampling import Cut, columns
 from dlm.policy import Policy
 
-_AHEAD = 1.0  # logits between the guess and the next token
-_STEPS = 2.0**-6  # of a logit: what rounding to bf16 leaves of a difference
+_LEAD = 1.0  # logits between the guess and the next token
+_STEPS = 2.0**-6  # relative to a logit: a difference that survives rounding to bf16
 _BLOCK = 1 << 24  # logits that are copied at a time
 
 
@@ -49,10 +47,8 @@ def mask_rows_(
     masks: RowMasks,
     guess: Int64[Tensor, " n"],
 ) -> None:
-    """Forbid in `rows` what `masks` forbids, and let `guess` lead: a repair need not be likeliest.
-
-    A row that the logits leave nothing of takes its guess for certain.
-    """
+    """Apply `masks` to `rows`, and make `guess` the argmax: a repaired guess need not be the
+    likeliest. A row without any allowed token takes its guess for certain."""
     size = max(1, _BLOCK // logits.shape[1])
     for begin in range(0, len(rows), size):
         some = slice(begin, begin + size)
@@ -65,7 +61,7 @@ def mask_rows_(
 def name_rows_(
     logits: Float[Tensor, "N V"], rows: Int64[Tensor, " n"], tokens: Int64[Tensor, " n"]
 ) -> None:
-    """Leave each of `rows` one token."""
+    """Leave each of `rows` only its token."""
     logits[rows] = -torch.inf
     logits[rows, tokens] = 0.0
 
@@ -73,83 +69,85 @@ def name_rows_(
 def flatten_rows_(
     logits: Float[Tensor, "N V"], rows: Int64[Tensor, " n"], guess: Int64[Tensor, " n"]
 ) -> None:
-    """Make each of `rows` nearly uniform: an entropy that never counts as sure, and a draw that is
-    as good as new noise."""
+    """Make each of `rows` nearly uniform: its entropy never counts as sure, and a draw is like new
+    noise."""
     logits[rows] = 0.0
-    logits[rows, guess] = _AHEAD
+    logits[rows, guess] = _LEAD
 
 
 def _lead_(block: Float[Tensor, "n V"], guess: Int64[Tensor, " n"]) -> None:
     best = block.max(-1)
     top = best.values.nan_to_num(neginf=0.0)
-    ahead = top + (top.abs() * _STEPS).clamp(min=_AHEAD)
+    ahead = top + (top.abs() * _STEPS).clamp(min=_LEAD)
     own = block.gather(1, guess[:, None])[:, 0]
     leads = (best.indices == guess) & ~own.isneginf()
     block.scatter_(1, guess[:, None], torch.where(leads, own, ahead)[:, None])
 
 
-_MIDDLE = 0.5  # nothing is drawn here; the token that this would draw is a likely one
+_MIDDLE = 0.5  # a number to draw by; nothing is drawn, and a token of the middle is a likely one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuidedCanvas:
-    """One request's canvas in a step: `length` rows of the step's logits, from row `first`."""
+    """Canvas of one request in a step: `length` rows of the step's logits, from row `first`."""
 
     constraint: Constraint
     first: int
     length: int
     fixed: Fixed = NOTHING
-    cut: Cut | None = None  # made among the tokens that the constraint allows
+    cut: Cut | None = None  # applied to the tokens that the constraint allows
 
 
 _Pairs = list[tuple[np.ndarray, np.ndarray]]  # rows of the logits, and a token for each
 
 
-class _Changes:
-    """Rows that are rewritten once all constraints have been asked."""
+class _PendingRows:
+    """Rows to rewrite after all constraints were queried."""
 
     def __init__(self):
         self.masked: _Pairs = []
         self.named: _Pairs = []
         self.suspect: _Pairs = []
         self.wanted: list[tuple[Tensor, list[int]]] = []  # bitmasks, and rows of them
-        self.under_mask: list[np.ndarray] = []  # places in `masked` that those masks are of
-        self.cut_at: list[int] = []  # places in `masked` that are cut
-        self.cuts: list[Cut] = []  # theirs
-        self._count = 0  # of `masked`
+        self.at_wanted: list[np.ndarray] = []  # indices into `masked` of the rows under these masks
+        self.cut_at: list[int] = []  # indices into `masked` of the rows with a cut
+        self.cuts: list[Cut] = []  # the cuts of these rows
+        self._count = 0  # rows in `masked`
 
-    def add(self, canvas: GuidedCanvas, read: Guidance, found: VocabPass, vocab_size: int) -> None:
-        """Note what `read` makes of a canvas. Raises `ValueError`, and notes nothing, for guidance
-        that does not fit it."""
-        L, guess = canvas.length, np.asarray(read.guess, dtype=np.int64)
+    def add(
+        self, canvas: GuidedCanvas, guidance: Guidance, found: VocabPass, vocab_size: int
+    ) -> None:
+        """Note the rows that `guidance` changes on a canvas. Raises `ValueError`, and notes
+        nothing, for guidance that does not fit the canvas."""
+        L, guess = canvas.length, np.asarray(guidance.guess, dtype=np.int64)
         if len(guess) != L:
             raise ValueError(f"a guess of {len(guess)} tokens for {L} positions")
-        if not 0 <= read.suspect <= L:
-            raise ValueError(f"position {read.suspect} of {L} is suspect")
-        masks = checked_rows(read, L, vocab_size)[: read.suspect]
+        if not 0 <= guidance.suspect <= L:
+            raise ValueError(f"position {guidance.suspect} of {L} is suspect")
+        masks = checked_rows(guidance, L, vocab_size)[: guidance.suspect]
         positions = np.arange(len(masks))
         named, masked = positions[masks < 0], positions[masks >= 0]
         named = named[~certain(found, named, ~masks[named])]
         changed = np.ones(len(masked), dtype=bool)
-        if canvas.cut is None and read.bitmask is not None:
-            words = read.bitmask.numpy().view(np.uint32)
-            changed = moved(found, masked, words, masks[masked])
+        if canvas.cut is None and guidance.bitmask is not None:
+            words = guidance.bitmask.numpy().view(np.uint32)
+            changed = changed_by_masks(found, masked, words, masks[masked])
             changed |= found.argmax.numpy()[masked] != guess[masked]
         masked = masked[changed]
-        free = np.arange(len(masks), read.suspect if canvas.cut is not None else len(masks))
-        suspect = np.arange(read.suspect, L)
+        unmasked = np.arange(len(masks), guidance.suspect if canvas.cut is not None else len(masks))
+        suspect = np.arange(guidance.suspect, L)
         self.named.append((canvas.first + named, ~masks[named]))
         self.suspect.append((canvas.first + suspect, guess[suspect]))
-        self._mask(canvas, masked, free, guess)
-        if len(masked) and read.bitmask is not None:
-            self.wanted.append((read.bitmask, masks[masked].tolist()))
+        self._mask(canvas, masked, unmasked, guess)
+        if len(masked) and guidance.bitmask is not None:
+            self.wanted.append((guidance.bitmask, masks[masked].tolist()))
 
     def _mask(
-        self, canvas: GuidedCanvas, masked: np.ndarray, free: np.ndarray, guess: np.ndarray
+        self, canvas: GuidedCanvas, masked: np.ndarray, unmasked: np.ndarray, guess: np.ndarray
     ) -> None:
-        both = np.concatenate((masked, free))
+        both = np.concatenate((masked, unmasked))
         self.masked.append((canvas.first + both, guess[both]))
-        self.under_mask.append(self._count + np.arange(len(masked)))
+        self.at_wanted.append(self._count + np.arange(len(masked)))
         if canvas.cut is not None:
             self.cut_at += range(self._count, self._count + len(both))
             self.cuts += [canvas.cut] * len(both)
@@ -163,7 +161,7 @@ def _joined(pairs: _Pairs) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
 
 
 class LogitsGuide:
-    """One for an engine: it keeps the masks of all grammars where the logits are."""
+    """Rewriter of an engine's logits; keeps the masks of all grammars on their device."""
 
     def __init__(
         self,
@@ -171,14 +169,14 @@ class LogitsGuide:
         work: int = Policy().step_work,
         by_kernel: bool | None = None,
     ):
-        """All constraints of a step together may do `work` units, of about 10 us each; what takes
-        one more is `Unfinished`. `by_kernel` is that of `vocab_pass`."""
+        """`work` limits the units, of about 10 us each, that all constraints of a step do together;
+        one that needs more raises `Unfinished`. `by_kernel` is that of `vocab_pass`."""
         self._vocab_size, self._work, self._by_kernel = vocab_size, work, by_kernel
         self._table = MaskTable(-(-vocab_size // 32))
-        self.copies = 0  # between host and device so far, both ways
+        self.copies = 0  # so far, between host and device in both directions
 
     def warm_up(self, device: torch.device) -> None:
-        """Have kernels compiled before the first step needs them, where there are any."""
+        """Compile kernels before the first step needs them, if there are any."""
         logits = torch.zeros(2, self._vocab_size, device=device)
         cut = Cut(temperature=1.0, top_k=1)
         self.guide_(logits, [GuidedCanvas(constraint=Free(()), first=0, length=2, cut=cut)])
@@ -187,41 +185,42 @@ class LogitsGuide:
     def guide_(
         self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas]
     ) -> list[Guidance | Exception]:
-        """Rewrite the rows of `canvases` in `logits`; return what each constraint said.
+        """Rewrite the rows of `canvases` in `logits`; returns the guidance of each constraint.
 
-        What a constraint raises is its canvas's result, and its rows stay as they are: the engine
-        must not take that canvas further. With `Unfinished` the same logits are to be shown again.
-        All other rows of `logits` are left alone. Raises `ValueError` for logits that do not fit.
+        An exception of a constraint is the result of its canvas, and its rows stay as they are: the
+        engine must not advance that canvas. After `Unfinished` the same logits are to be passed
+        again. All other rows of `logits` stay as they are. Raises `ValueError` for logits of
+        another vocabulary size.
         """
         if logits.shape[1] != self._vocab_size:
             raise ValueError(f"{logits.shape[1]} logits for {self._vocab_size} tokens")
         if not canvases:
             return []
-        link = DeviceCopies(logits.device)
-        readings: list[Guidance | Exception] = []
-        changes = _Changes()
+        copies = DeviceCopies(logits.device)
+        results: list[Guidance | Exception] = []
+        pending = _PendingRows()
         share = max(1, self._work // len(canvases))
-        for canvas, found in self._passed(logits, canvases, link):
+        for canvas, found in self._passed(logits, canvases, copies):
             try:
                 canvas.constraint.work = share
                 rows = logits[canvas.first : canvas.first + canvas.length]
-                scores = CanvasLogits(found, rows, 1.0, None, link)
-                read = canvas.constraint.guide(scores, canvas.fixed)
-                changes.add(canvas, read, found, self._vocab_size)
+                scores = CanvasLogits(found, rows, 1.0, None, copies)
+                guidance = canvas.constraint.guide(scores, canvas.fixed)
+                pending.add(canvas, guidance, found, self._vocab_size)
             except Exception as error:
-                readings.append(error)
+                results.append(error)
             else:
-                readings.append(read)
-        self._write(logits, changes, link)
-        self.copies += link.copies
-        return readings
+                results.append(guidance)
+        self._write(logits, pending, copies)
+        self.copies += copies.count
+        return results
 
     def _passed(
-        self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas], link: DeviceCopies
+        self, logits: Float[Tensor, "N V"], canvases: Sequence[GuidedCanvas], copies: DeviceCopies
     ) -> Iterator[tuple[GuidedCanvas, VocabPass]]:
-        """Read all rows of `canvases` in one pass; its results come to the host in one copy."""
+        """Read all rows of `canvases` in one pass, whose results come to the host in one copy."""
         rows = torch.cat([torch.arange(c.first, c.first + c.length) for c in canvases])
-        sent_rows, heat, uniform = link.to_device(
+        sent_rows, heat, uniform = copies.to_device(
             rows, torch.ones(len(rows)), torch.full((len(rows),), _MIDDLE)
         )
         found = vocab_pass(
@@ -233,25 +232,27 @@ class LogitsGuide:
             k=CANDIDATES,
             by_kernel=self._by_kernel,
         )
-        parts = link.to_host(found.packed()).split([canvas.length for canvas in canvases])
+        parts = copies.to_host(found.packed()).split([canvas.length for canvas in canvases])
         for canvas, part in zip(canvases, parts, strict=True):
             yield canvas, VocabPass.unpacked(part)
 
-    def _write(self, logits: Float[Tensor, "N V"], changes: _Changes, link: DeviceCopies) -> None:
-        """Rewrite rows. Nothing here waits for the device: where each row goes is known before."""
+    def _write(
+        self, logits: Float[Tensor, "N V"], pending: _PendingRows, copies: DeviceCopies
+    ) -> None:
+        """Rewrite the pending rows without waiting for the device."""
         (rows, guess), named, suspect = (
-            _joined(pairs) for pairs in (changes.masked, changes.named, changes.suspect)
+            _joined(pairs) for pairs in (pending.masked, pending.named, pending.suspect)
         )
         masks = torch.full((len(rows),), -1)
-        if changes.wanted:
-            under = torch.from_numpy(np.concatenate(changes.under_mask))
-            masks[under] = torch.tensor(self._table.place(changes.wanted, link))
+        if pending.wanted:
+            under = torch.from_numpy(np.concatenate(pending.at_wanted))
+            masks[under] = torch.tensor(self._table.place(pending.wanted, copies))
         cut = torch.zeros(len(rows), dtype=torch.bool)
-        cut[torch.tensor(changes.cut_at, dtype=torch.int64)] = True
+        cut[torch.tensor(pending.cut_at, dtype=torch.int64)] = True
         masked = [part[~cut] for part in (rows, guess, masks)]
         to_cut = [part[cut] for part in (rows, guess, masks)]
-        heat, cuts = columns(changes.cuts)
-        sent = link.to_device(*masked, *to_cut, *named, *suspect, heat, *cuts)
+        heat, cuts = columns(pending.cuts)
+        sent = copies.to_device(*masked, *to_cut, *named, *suspect, heat, *cuts)
         rows, guess, masks, cut_rows, cut_guess, cut_under, *sent = sent
         named_rows, tokens, suspect_rows, suspect_guess, heat, top_k, top_p, min_p = sent
         bitmask = self._table.bitmask
@@ -262,7 +263,7 @@ class LogitsGuide:
                 logits,
                 heat,
                 Cuts(top_k, top_p, min_p),
-                RowMasks(bitmask, cut_under) if changes.wanted else None,
+                RowMasks(bitmask, cut_under) if pending.wanted else None,
                 cut_rows,
                 by_kernel=self._by_kernel,
             )

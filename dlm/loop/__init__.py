@@ -1,1 +1,1 @@
-"""How a model writes: canvases that are denoised, or tokens from left to right."""
+"""Decoding: canvases that are denoised, or tokens written from left to right."""

@@ -1,4 +1,4 @@
-"""What is asked of a model that writes left to right."""
+"""Interface of a model that writes left to right."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -17,8 +17,9 @@ class CausalLM(Model, Protocol):
     def predict(
         self, tokens: Mapping[int, Sequence[int]], last: Mapping[int, int], cache: Any
     ) -> Float[Tensor, "n V"]:
-        """Append `tokens[slot]` to each slot. Returns the logits, before the softcap, of what comes
-        behind each of the last `last[slot]` of them, slot by slot in the order of `last`."""
+        """Append `tokens[slot]` to each slot and predict. Returns the logits of the next token
+        after each of the last `last[slot]` tokens, slot by slot in the order of `last`; the softcap
+        is not applied yet."""
         ...
 
 
@@ -34,5 +35,6 @@ class DraftingLM(CausalLM, Denoiser, Protocol):
         soft_embedding: Float[Tensor, "B L hidden"],
         cache: Any,
     ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "B L V"]]:
-        """`predict`, and in the same pass the logits of a canvas behind each slot of `last`."""
+        """Run `predict`, and in the same pass denoise a canvas after each slot of `last`. Returns
+        the logits of `predict` and those of the canvases."""
         ...

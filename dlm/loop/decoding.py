@@ -1,10 +1,9 @@
-"""What becomes of one request between two passes: it is committed, told, checked, ended.
+"""Base classes of decoding: what happens to one request between two passes, and what an engine
+needs.
 
-Knows neither who else runs nor how a pass is made, nor what one is: its subclasses do.
-
-How a model writes: in canvases, or left to right. The engine is passed one of them.
-
-What they share is here: what an engine gives them, and what it asks of them.
+A `Decoder` commits tokens, emits events, checks finished answers and ends requests. A `Decoding`
+makes the parts of an engine that depend on how its model writes: in canvases, or left to right.
+This module knows neither the other requests nor how a pass is made.
 """
 
 from abc import ABC, abstractmethod
@@ -24,16 +23,14 @@ from dlm.policy import Policy
 from dlm.request import FinishReason
 from dlm.sequence import Sequence
 
-_AT_ONCE = 256  # tokens of an answer that a step reads: a few milliseconds of it
+_AT_ONCE = 256  # longest answer, in tokens, that a step parses itself: a few milliseconds
 
 
 class Decoder(ABC):
-    """Its methods tell what happened; `Finished` is the last event of a request.
+    """State changes of a request, as events; `Finished` is the last one. An exception raised by a
+    method ends the request that it is about, and no other."""
 
-    What they raise ends the request that it is about.
-    """
-
-    decides: ClassVar[bool] = False  # questions are answered too, from canvases
+    decides: ClassVar[bool] = False  # whether questions are answered too, from canvases
 
     def __init__(
         self,
@@ -55,22 +52,24 @@ class Decoder(ABC):
 
     @abstractmethod
     def _start(self, sequence: Sequence) -> None:
-        """What a request needs for its first pass, but for room in the cache."""
+        """Prepare a request for its first pass; its part of the cache is reserved already."""
 
     @abstractmethod
     def advance(self, slot: int, sequence: Sequence, outcome: Any) -> Iterator[Event]:
-        """Tell of a pass, whose outcome may be what it raised; see whether the answer ends."""
+        """Yield the events of a pass, and end the request if its answer ends. `outcome` may be the
+        exception that the pass raised."""
 
     @abstractmethod
-    def _turn_back(self, slot: int, sequence: Sequence, at: int) -> None:
-        """Go back in front of the token `at`, which is to become another."""
+    def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
+        """Go back to before the token `at`, which is to be replaced."""
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether the cache can take a request now."""
         return self._cache.fits(sequence.most_tokens)
 
     def prepare(self, slot: int, sequence: Sequence) -> Iterator[Event]:
-        """Before a pass: look for the prompt in the cache, and see to an answer's check."""
+        """Look for the prompt in the cache, and act on an answer's finished check, before a
+        pass."""
         if not sequence.attached:
             found = self._cache.attach(slot, sequence.prompt)
             if found is not None:
@@ -79,17 +78,17 @@ class Decoder(ABC):
             yield from self._judge(slot, sequence, sequence.checking)
 
     def _final(self, sequence: Sequence) -> list[int]:
-        """All tokens that can no longer change."""
+        """Return all tokens that can no longer change."""
         return sequence.tokens
 
     def _note_pass(self, sequence: Sequence) -> None:
-        """The first pass behind a prompt says how long that took to read."""
+        """Note how long the prompt took, at the first pass after it."""
         if not sequence.stats.prefill:
             sequence.stats.prefill = perf_counter() - sequence.begun
 
     def _stopped(self, sequence: Sequence, tokens: list[int]) -> list[int]:
-        """What is to be committed of `tokens`: all, or up to where a text of `stop` ends free text,
-        or one of `stop_token_ids` does that a grammar takes for text."""
+        """Return the tokens to commit: all, or those up to a stop within free text. Such a stop is
+        a text of `stop`, or a token of `stop_token_ids` that a grammar takes for text."""
         known, stream = len(sequence.tokens), sequence.stream
         cut = stream.stopped_at(sequence.tokens + tokens, known)
         sequence.cut = cut is not None
@@ -103,26 +102,26 @@ class Decoder(ABC):
         return tokens
 
     def _count_work(self, so_far: int, what: str) -> None:
-        """Raises where a grammar has done too much work for one look."""
+        """Raise `DlmError` if a grammar has done too much work for one query."""
         limit = self._policy.looks * self._policy.step_work
         if so_far > limit:
             raise DlmError(f"the grammar takes over {limit} units of work to match {what}")
 
-    def _tell(self, sequence: Sequence, reason: FinishReason | None = None) -> Iterator[Event]:
-        """What has become final, if anything has. What may yet be taken back waits for the end,
-        for which there is a `reason`."""
+    def _emit(self, sequence: Sequence, reason: FinishReason | None = None) -> Iterator[Event]:
+        """Yield the tokens that have become final, if there are any. Tokens that may be taken back
+        wait for the end, when `reason` is given."""
         final = self._final(sequence)
         if sequence.checked and reason is None:
             final = final[: sequence.stream.free_text(final).stop]
-        said = final if reason is None else sequence.said(reason == "stop")
-        tokens, text, reasoning = sequence.stream.tell(final, reason is not None, said)
+        content = final if reason is None else sequence.content_tokens(reason == "stop")
+        tokens, text, reasoning = sequence.stream.emit(final, reason is not None, content)
         if tokens or text or reasoning:
             number = sequence.number
             yield Committed(request=number, tokens=tokens, text=text, reasoning=reasoning)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Iterator[Event]:
-        """A complete answer is read: in the background if it is long, or may be refused because its
-        grammar is wider than its spec."""
+        """Parse a complete answer and end the request. In the background if the answer is long, or
+        may be refused because its grammar is wider than its spec."""
         spec = sequence.request.constraint
         if spec is None or reason == "length":
             yield from self._end(sequence, None, reason)
@@ -139,26 +138,26 @@ class Decoder(ABC):
         yield from self._end(sequence, parsed, reason)
 
     def _judge(self, slot: int, sequence: Sequence, checking: Task) -> Iterator[Event]:
-        """An answer has been checked: it ends the request, or is tried again."""
+        """End the request after its check, or try again if its answer was refused."""
         sequence.checking = None
         try:
             parsed = self._instance(sequence, checking.result())
         except InvalidValueError as error:
             if not sequence.checked or sequence.refusals >= self._config.refusals:
                 raise DlmError(f"the result is refused: {error}") from error
-            self._turn_back(slot, sequence, sequence.turning_point(error))
+            self._go_back(slot, sequence, sequence.token_to_replace(error))
             return
         yield from self._end(sequence, parsed, "stop")
 
     def _instance(self, sequence: Sequence, value: Any) -> Any:
-        """The value of a complete answer, as its spec gives it to the caller."""
+        """Return the value of a complete answer in the form that its spec gives to the caller."""
         spec = sequence.request.constraint
         if spec is None:
             return value
         return spec.instance(value, sequence.stream.text(sequence.answer(stopped=True)[1]))
 
     def _end(self, sequence: Sequence, parsed: Any, reason: FinishReason) -> Iterator[Event]:
-        yield from self._tell(sequence, reason)
+        yield from self._emit(sequence, reason)
         sequence.ended = True
         result = sequence.result(parsed, reason)
         yield Finished(request=sequence.number, result=result)
@@ -166,7 +165,7 @@ class Decoder(ABC):
 
 @runtime_checkable
 class Model(Protocol):
-    """What every model has, however it is decoded."""
+    """Properties of every model, however it is decoded."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -179,17 +178,17 @@ class Model(Protocol):
 
     @property
     def softcap(self) -> float | None:
-        """A logit l counts as softcap * tanh(l / softcap); None: as it is."""
+        """Bound on logits: l counts as softcap * tanh(l / softcap); None: as it is."""
         ...
 
-    def new_cache(self, slots: int) -> Any: ...  # a Cache, of the model's own kind
+    def new_cache(self, slots: int) -> Any: ...  # a `Cache` of the model's own kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
-    """What an engine has, for its decoding to work with."""
+    """Objects of an engine that its decoding works with."""
 
-    model: Any  # a Model that can do what the decoding asks of it
+    model: Any  # a `Model` that has the methods the decoding needs
     cache: Cache
     config: DecodeConfig
     policy: Policy
@@ -199,40 +198,40 @@ class EngineContext:
 
 
 class Passes(Protocol):
-    """The passes of a model over the requests that run."""
+    """Passes of a model over the running requests."""
 
-    idle: bool  # the last step had nothing to do
+    idle: bool  # whether the last step had nothing to do
 
     def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, Any]]:
-        """One more pass; yields its outcomes, for the decoder, or exceptions, by slot."""
+        """Run one more pass; yields its outcomes for the decoder, or exceptions, by slot."""
         ...
 
 
 @runtime_checkable
 class Decoding(Protocol):
-    """Makes the parts of an engine that depend on how its model writes."""
+    """Factory of the parts of an engine that depend on how its model writes."""
 
     shares_passes: ClassVar[bool]
-    """Whether a pass takes longer the more requests it is for, so that clients share passes."""
+    """Whether a pass takes longer with more requests, so that clients have to share passes."""
 
     def check(self, model: Model, config: DecodeConfig) -> None:
-        """Raises `DlmError` for a model that cannot write so, or not by this `config`."""
+        """Raise `DlmError` for a model that cannot write this way, or not with this `config`."""
         ...
 
-    def room(self, model: Any, positions: int) -> int:
-        """Tokens that an answer may have if the model has so many positions left for it."""
+    def answer_capacity(self, model: Any, positions: int) -> int:
+        """Return how many tokens an answer may have if the model has `positions` positions left."""
         ...
 
-    def decoder(self, parts: EngineContext) -> Decoder: ...
+    def decoder(self, context: EngineContext) -> Decoder: ...
 
-    def passes(self, parts: EngineContext) -> Passes: ...
+    def passes(self, context: EngineContext) -> Passes: ...
 
     def constrain(
         self,
         sequence: Sequence,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: EngineContext,
+        context: EngineContext,
     ) -> None:
         """Give a request that is about to run its constraint. Raises `BudgetError` if no answer
         fits its tokens."""

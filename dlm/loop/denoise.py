@@ -1,6 +1,7 @@
-"""One denoising pass, in two halves: the model reads canvases, their constraints decide on them.
+"""One denoising pass in two halves: the model reads canvases, then their constraints decide.
 
-Knows no text and no queue. What varies from slot to slot, a grammar or none, is an object.
+Slots differ only in objects that are passed in, such as a grammar. This module knows no text and no
+queue.
 """
 
 from collections import abc
@@ -28,7 +29,7 @@ from dlm.sequence import Sequence
 
 @runtime_checkable
 class Denoiser(Model, Protocol):
-    """All that decoding in canvases asks of a model; `DiffusionGemma` is one."""
+    """Interface of a model that denoises canvases; `DiffusionGemma` is one."""
 
     @property
     def canvas_length(self) -> int: ...
@@ -45,215 +46,206 @@ class Denoiser(Model, Protocol):
         slots: abc.Sequence[int],
         encode: Mapping[int, abc.Sequence[int]],
     ) -> Float[Tensor, "B L V"]:
-        """Logits before the softcap, in the model's own dtype."""
+        """Return logits in the model's own dtype; the softcap is not applied yet."""
         ...
 
     def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
 
     def expected_embedding(self, distributions: Distributions) -> Float[Tensor, "n hidden"]:
-        """The soft embeddings that the next pass is shown.
-
-        With a table of embeddings, `distributions.expected(table)` is all there is to it.
-        """
+        """Return the soft embeddings that the next pass gets. For a model with a table of
+        embeddings this is `distributions.expected(table)`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a pass did to one canvas."""
+    """Outcome of a pass for one canvas."""
 
     guidance: Guidance
     entropy: float  # mean nats over the scored positions
     accepted: list[bool]
-    settled: bool  # the guess is ready to be committed
+    settled: bool  # whether the guess is ready to be committed
 
 
 @dataclass(frozen=True, slots=True)
 class PassOutput:
-    """What the model says of the canvases of a turn. Their constraints have not seen it yet.
+    """Output of the model for the canvases of a plan, before any constraint. It may be dropped: the
+    same pass, repeated, has the same output."""
 
-    It may be thrown away: the same pass, made again, says the same.
-    """
-
-    turn: PassPlan
-    marginals: TokenDistributions
+    plan: PassPlan
+    distributions: TokenDistributions
     scores: list[CanvasLogits]  # by canvas
-    seconds: float  # that the pass took
-    graphed: bool = False  # it was a CUDA graph
+    seconds: float  # duration of the pass
+    graphed: bool = False  # whether it was a CUDA graph
 
 
 @torch.inference_mode()
 def denoise(
     model: Denoiser,
     cache: Cache,
-    turn: PassPlan,
+    plan: PassPlan,
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
 ) -> PassOutput | None:
-    """One pass: it encodes what `turn` says and reads its canvases, if it has any.
-
-    The temperature of each canvas follows from its passes and its request. `masks` keeps those of
-    all grammars; `by_kernel` says who reads the logits, by default their device.
-    """
-    running, start = list(turn.canvases.values()), perf_counter()
+    """Run one pass: encode what `plan` lists and denoise its canvases. Returns None if there are no
+    canvases. The temperature of each canvas follows from its steps and its request. `masks` holds
+    the masks of all grammars. `by_kernel` is whether a kernel reads the logits; None: on GPUs."""
+    running, start = list(plan.canvases.values()), perf_counter()
     if not running:
-        model.encode(list(turn.encode.values()), cache, list(turn.encode))
+        model.encode(list(plan.encode.values()), cache, list(plan.encode))
         return None
     canvases = [sequence.canvas for sequence in running]
     tokens = torch.stack([canvas.tokens for canvas in canvases])
     soft_embeddings = torch.stack([canvas.soft_embedding for canvas in canvases])
     replays = _replays(model)
-    logits = model.denoise(tokens, soft_embeddings, cache, list(turn.canvases), turn.encode)
+    logits = model.denoise(tokens, soft_embeddings, cache, list(plan.canvases), plan.encode)
     graphed = _replays(model) > replays
     for sequence in running:
         sequence.stats.denoiser_calls += 1
-    reading = pass_output(model, logits, turn, config, masks, by_kernel)
-    return replace(reading, seconds=perf_counter() - start, graphed=graphed)
+    output = pass_output(model, logits, plan, config, masks, by_kernel)
+    return replace(output, seconds=perf_counter() - start, graphed=graphed)
 
 
 def pass_output(
     model: Denoiser,
     logits: Float[Tensor, "B L V"],
-    turn: PassPlan,
+    plan: PassPlan,
     config: DecodeConfig,
     masks: MaskTable,
     by_kernel: bool | None = None,
 ) -> PassOutput:
-    """What `logits` say of the canvases of a turn."""
-    running, start = list(turn.canvases.values()), perf_counter()
+    """Return the distributions that `logits` are for the canvases of a plan."""
+    running, start = list(plan.canvases.values()), perf_counter()
     uniform = torch.stack([_uniform(sequence, model) for sequence in running])
-    heat = [_heat(sequence, config) for sequence in running]
+    temperatures = [_temperature(sequence, config) for sequence in running]
     cuts = [_cut(sequence) for sequence in running]
-    marginals = TokenDistributions(logits, heat, uniform, model.softcap, masks, by_kernel, cuts)
-    scores = [marginals.scores(i) for i in range(len(running))]
-    return PassOutput(turn, marginals, scores, perf_counter() - start)
+    distributions = TokenDistributions(
+        logits, temperatures, uniform, model.softcap, masks, by_kernel, cuts
+    )
+    scores = [distributions.scores(i) for i in range(len(running))]
+    return PassOutput(plan, distributions, scores, perf_counter() - start)
 
 
 @torch.inference_mode()
 def settle(
-    model: Denoiser, reading: PassOutput, config: DecodeConfig, work: int
+    model: Denoiser, output: PassOutput, config: DecodeConfig, work: int
 ) -> dict[int, Outcome | Exception]:
-    """Ask the constraints, and take each canvas a step further. Grammars do not move.
+    """Query the constraints and advance each canvas by one step. Grammars do not move.
 
-    All constraints together may do `work` units of it. What a constraint raises is its slot's
-    outcome: that canvas stays as it is, and the others do not notice. Canvases of questions are
-    read, which may take as much work again, and have no outcome.
+    All constraints together may do `work` units of work. An exception of a constraint is the
+    outcome of its slot: that canvas stays as it is, and the others are not affected. Canvases of
+    questions are read, which may take as much work again, and have no outcome.
     """
-    marginals, scores, canvases = reading.marginals, reading.scores, reading.turn.canvases
+    distributions, scores, canvases = output.distributions, output.scores, output.plan.canvases
     running, start = list(canvases.values()), perf_counter()
     failed = _read_questions(running, scores, work)
     share = max(1, work // len(running))
-    readings = [
+    guided = [
         failed.get(i)
-        if sequence.asked is not None
-        else _guide(sequence, i, scores[i], marginals, config, share)
+        if sequence.question is not None
+        else _guide(sequence, i, scores[i], distributions, config, share)
         for i, sequence in enumerate(running)
     ]
-    guided = perf_counter()
+    done = perf_counter()
     outcomes: dict[int, Outcome | Exception] = {
-        slot: read
-        for slot, read in zip(canvases, readings, strict=True)
-        if isinstance(read, Exception)
+        slot: each
+        for slot, each in zip(canvases, guided, strict=True)
+        if isinstance(each, Exception)
     }
-    if any(isinstance(read, Guidance) for read in readings):
-        outcomes |= _go_on(model, reading, readings, config)
-    seconds = reading.seconds, guided - start, perf_counter() - guided
-    for sequence, said in zip(running, scores, strict=True):
+    if any(isinstance(each, Guidance) for each in guided):
+        outcomes |= _advance(model, output, guided, config)
+    seconds = output.seconds, done - start, perf_counter() - done
+    for sequence, each in zip(running, scores, strict=True):
         sequence.stats.spend(*seconds)
-        sequence.stats.copies += marginals.link.copies + said.copies
-        sequence.stats.fetched_rows += said.rows
-        sequence.stats.graphed += reading.graphed
+        sequence.stats.copies += distributions.copies.count + each.copies
+        sequence.stats.fetched_rows += each.rows
+        sequence.stats.graphed += output.graphed
     return outcomes
 
 
 def _read_questions(
     running: list[Sequence], scores: list[CanvasLogits], work: int
 ) -> dict[int, Exception]:
-    """Read the canvases of questions; tells of those that fail, by their places.
-
-    The first is read whatever it takes, others while there is `work` left. What is not read now is
-    denoised again.
-    """
+    """Read the canvases of questions; returns the errors of those that fail, by index. The first is
+    read whatever it takes, further ones while there is `work` left. Canvases that are not read now
+    are denoised again."""
     failed: dict[int, Exception] = {}
     left = work
     for i, sequence in enumerate(running):
-        asked = sequence.asked
-        if asked is None or (left < asked.reading_units and left < work):
+        question = sequence.question
+        if question is None or (left < question.reading_units and left < work):
             continue
         try:
-            asked.read(scores[i])
+            question.read(scores[i])
         except Exception as error:
             failed[i] = error
-        left -= asked.reading_units
+        left -= question.reading_units
     return failed
 
 
-def _go_on(
+def _advance(
     model: Denoiser,
-    reading: PassOutput,
-    readings: list[Guidance | Exception | None],
+    output: PassOutput,
+    guided: list[Guidance | Exception | None],
     config: DecodeConfig,
 ) -> dict[int, Outcome | Exception]:
-    """Take those canvases a step further whose constraints have said how."""
-    marginals, canvases = reading.marginals, reading.turn.canvases
+    """Advance the canvases that have guidance by one step."""
+    distributions, canvases = output.distributions, output.plan.canvases
     running = list(canvases.values())
-    marginals.mask()
-    entropies = marginals.entropies
+    distributions.mask()
+    entropies = distributions.entropies
     accepted = sampling.accept(entropies, config.entropy_bound)
-    for i, read in enumerate(readings):
-        if isinstance(read, Guidance):
-            accepted[i, read.suspect :] = False
+    for i, each in enumerate(guided):
+        if isinstance(each, Guidance):
+            accepted[i, each.suspect :] = False
         else:
-            marginals.leave_out(i)
-    draws = marginals.draws([min(1.0, float(s.request.temperature)) for s in running])
-    (kept,) = marginals.link.to_device(torch.where(accepted, draws, -1))
+            distributions.exclude(i)
+    draws = distributions.draws([min(1.0, float(s.request.temperature)) for s in running])
+    (kept,) = distributions.copies.to_device(torch.where(accepted, draws, -1))
     noise = torch.empty_like(kept)
-    for row, sequence, read in zip(noise, running, readings, strict=True):
-        if isinstance(read, Guidance):  # all randomness is the request's own
+    for row, sequence, each in zip(noise, running, guided, strict=True):
+        if isinstance(each, Guidance):  # all randomness is the request's own
             torch.randint(model.vocab_size, row.shape, generator=sequence.rng, out=row)
     tokens = sampling.renoise(noise, kept)
-    soft_embeddings = marginals.expected(model.expected_embedding).unflatten(0, kept.shape)
+    soft_embeddings = distributions.expected(model.expected_embedding).unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
-    for i, (slot, read) in enumerate(zip(canvases, readings, strict=True)):
-        if isinstance(read, Guidance):
-            each = running[i], read, entropies[i], accepted[i], tokens[i], soft_embeddings[i]
-            outcomes[slot] = _settle(*each, config)
+    for i, (slot, each) in enumerate(zip(canvases, guided, strict=True)):
+        if isinstance(each, Guidance):
+            rows = entropies[i], accepted[i], tokens[i], soft_embeddings[i]
+            outcomes[slot] = _settle(running[i], each, *rows, config)
     return outcomes
 
 
 def _replays(model: Denoiser) -> int:
-    """How many passes of a model were CUDA graphs; those that are no Gemma have none."""
+    """Return how many passes were CUDA graphs; 0 for models without graphs."""
     graphs = getattr(model, "graphs", None)
     return 0 if graphs is None else graphs.replays
 
 
-def _heat(sequence: Sequence, config: DecodeConfig) -> float:
-    """The temperature of a canvas: the schedule's, and more where the request asks for more.
-
-    One that asks for less has what is drawn sharpened, and nothing else: entropies must stay what
-    the schedule makes them, or unsure positions would pass for sure ones.
-    """
+def _temperature(sequence: Sequence, config: DecodeConfig) -> float:
+    """Return the temperature of a canvas: the schedule's, times the request's if that is over 1. A
+    temperature below 1 only sharpens the draws. Entropies must stay those of the schedule:
+    otherwise unsure positions would count as sure."""
     N = config.max_steps
-    if sequence.asked is not None:
+    if sequence.question is not None:
         return max(1.0, sequence.request.temperature)
     scheduled = sampling.temperature(N - sequence.canvas.steps, N, config.t_min, config.t_max)
     return scheduled * max(1.0, sequence.request.temperature)
 
 
 def _cut(sequence: Sequence) -> Cut | None:
-    """Return what the request leaves of its distributions; questions ask for all of them.
-
-    As in vLLM, probabilities are the model's own then, not the schedule's: of a request that asks
-    for more heat, of that much. A lower temperature leaves the cut as it is.
-    """
-    if sequence.asked is not None:
+    """Return the cut of the request's distributions; None for questions, which need all of them. As
+    in vLLM, a cut applies to the model's own probabilities, not to the schedule's. A request's
+    temperature above 1 applies before it; one below 1 does not change it."""
+    if sequence.question is not None:
         return None
     return Cut.of(sequence.request, max(1.0, float(sequence.request.temperature)))
 
 
 def _uniform(sequence: Sequence, model: Denoiser) -> Float[Tensor, " L"]:
-    """Numbers to draw by. A pass that its constraint did not finish is made again with the same."""
+    """Return the numbers to draw by; a pass that is repeated for its constraint has the same
+    ones."""
     canvas = sequence.canvas
     if canvas.uniform is None:
         L, device = len(canvas.tokens), model.device
@@ -265,42 +257,42 @@ def _guide(
     sequence: Sequence,
     i: int,
     scores: CanvasLogits,
-    marginals: TokenDistributions,
+    distributions: TokenDistributions,
     config: DecodeConfig,
     work: int,
 ) -> Guidance | Exception:
-    """Ask the constraint of canvas `i`, and forbid in `marginals` what it forbids."""
+    """Query the constraint of canvas `i`, and restrict `distributions` to what it allows."""
     L = len(scores.argmax)
     try:
         sequence.constraint.work = work
         fixed = sequence.canvas.fixed(config.max_steps)
-        read = sequence.constraint.guide(scores, fixed)
-        if len(read.guess) != L:
-            raise ValueError(f"a guess of {len(read.guess)} tokens for {L} positions")
-        if not 0 <= read.suspect <= L:
-            raise ValueError(f"position {read.suspect} of {L} is suspect")
-        marginals.restrict(i, read)
+        guidance = sequence.constraint.guide(scores, fixed)
+        if len(guidance.guess) != L:
+            raise ValueError(f"a guess of {len(guidance.guess)} tokens for {L} positions")
+        if not 0 <= guidance.suspect <= L:
+            raise ValueError(f"position {guidance.suspect} of {L} is suspect")
+        distributions.restrict(i, guidance)
     except Exception as error:
         return error
-    return read
+    return guidance
 
 
 def _settle(
     sequence: Sequence,
-    read: Guidance,
+    guidance: Guidance,
     entropies: Float[Tensor, " L"],
     accepted: Bool[Tensor, " L"],
     tokens: Int[Tensor, " L"],
     soft_embedding: Float[Tensor, "L hidden"],
     config: DecodeConfig,
 ) -> Outcome | Exception:
-    """Show the next pass `tokens` and `soft_embedding`, and see whether the guess is ready."""
+    """Give the canvas its next `tokens` and `soft_embedding`, and decide whether it has settled."""
     try:
         canvas = sequence.canvas
         canvas.tokens = tokens
         canvas.soft_embedding, canvas.uniform = soft_embedding, None
-        entropy = entropies[: read.scored].mean().item()
-        settled = canvas.settle(read, entropy, config)
+        entropy = entropies[: guidance.scored].mean().item()
+        settled = canvas.settle(guidance, entropy, config)
     except Exception as error:
         return error
-    return Outcome(guidance=read, entropy=entropy, accepted=accepted.tolist(), settled=settled)
+    return Outcome(guidance=guidance, entropy=entropy, accepted=accepted.tolist(), settled=settled)

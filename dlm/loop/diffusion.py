@@ -1,8 +1,6 @@
 """Decoding in canvases: what an engine needs to serve a diffusion language model.
 
-Passes one after another: the model reads all canvases that are ready, their constraints decide.
-
-All canvases share a pass, since its weights are read once for all of them.
+All canvases share each pass, since the model's weights are then read once for all of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +24,8 @@ SlotOutcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
 
 
 class Pipeline:
-    """No pass is under way between two calls of `step`: caches and slots may be changed there."""
+    """Passes over canvases, one after another. No pass is under way between two calls of `step`:
+    caches and slots may be changed there."""
 
     def __init__(
         self,
@@ -37,98 +36,96 @@ class Pipeline:
         work: int,
         by_kernel: bool | None = None,
     ):
-        """A pass encodes `encode_tokens` of prompts, constraints do `work` units in a step.
-        `by_kernel` says whether a kernel reads logits; None: where they are on a GPU."""
+        """`encode_tokens` limits the tokens of prompts in a pass, `work` the units of work that all
+        constraints do in a step. `by_kernel` is whether a kernel reads logits; None: on GPUs."""
         self._model, self._cache, self._config = model, cache, config
         self._encode_tokens, self._work = encode_tokens, work
         self.masks = MaskTable(-(-model.vocab_size // 32))
         more = {"config": config, "masks": self.masks, "by_kernel": by_kernel}
         self._denoise = partial(denoise, model, cache, **more)
-        self.idle = False  # the last step had nothing to do
+        self.idle = False  # whether the last step had nothing to do
 
     def step(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
-        """Do one more pass for the requests that are `running`, by slot.
-
-        Yields what became of the canvases that the pass completes, by slot. A question's is None,
-        once its labels are summed. Raises what the model raises.
-        """
-        turn = plan_pass(running, self._cache, self._encode_tokens)
-        self.idle = not turn
-        reading = self._denoise(turn=turn) if turn else None
-        if reading:
-            yield from self._settled(reading, running)
+        """Run one more pass for the `running` requests, by slot. Yields the outcomes of the
+        canvases that the pass completes, by slot, and None for a question after its labels are
+        summed. Raises what the model raises."""
+        plan = plan_pass(running, self._cache, self._encode_tokens)
+        self.idle = not plan
+        output = self._denoise(plan=plan) if plan else None
+        if output:
+            yield from self._settled(output, running)
         yield from self._summed(running)
 
-    def _settled(self, reading: PassOutput, running: Mapping[int, Sequence]) -> SlotOutcomes:
-        """Ask the constraints of the canvases of a pass, and take these a step further."""
-        yield from settle(self._model, reading, self._config, self._work).items()
+    def _settled(self, output: PassOutput, running: Mapping[int, Sequence]) -> SlotOutcomes:
+        """Query the constraints of the canvases of a pass, and advance these by one step."""
+        yield from settle(self._model, output, self._config, self._work).items()
 
     def _summed(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
-        """Sum up the labels of questions whose canvases have been read, who came first first: a
-        step's work of it, and at most one position more."""
+        """Sum the labels of questions whose canvases have been read, the oldest first. This does a
+        step's work, and goes at most one position beyond it."""
         work = self._work
         for slot, sequence in list(running.items()):
-            asked = sequence.asked
-            if asked is None or not asked.was_read:
+            question = sequence.question
+            if question is None or not question.was_read:
                 continue
             self.idle = False
             try:
-                work = asked.sum(work)
+                work = question.sum(work)
             except Exception as error:
                 yield slot, error
             else:
-                if asked.ready:
+                if question.ready:
                     yield slot, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diffusion:
-    """A canvas is denoised until it is settled, and then committed as a whole."""
+    """Decoding in canvases: each is denoised until it is settled, and then committed as a whole."""
 
-    shares_passes: ClassVar[bool] = True  # a pass over more than two canvases takes longer
+    shares_passes: ClassVar[bool] = True  # passes take longer from three canvases on
 
     def check(self, model: Model, config: DecodeConfig) -> None:
         if not isinstance(model, Denoiser):
             raise DlmError(f"a {type(model).__name__} denoises no canvases: decode left to right")
         config.check_padding()
 
-    def room(self, model: Denoiser, positions: int) -> int:
+    def answer_capacity(self, model: Denoiser, positions: int) -> int:
         return positions // model.canvas_length * model.canvas_length
 
-    def decoder(self, parts: EngineContext) -> "CanvasDecoder":
-        return CanvasDecoder(parts)
+    def decoder(self, context: EngineContext) -> "CanvasDecoder":
+        return CanvasDecoder(context)
 
-    def passes(self, parts: EngineContext) -> Pipeline:
-        limits = parts.policy.encode_tokens, parts.policy.step_work
-        return Pipeline(parts.model, parts.cache, parts.config, *limits, parts.by_kernel)
+    def passes(self, context: EngineContext) -> Pipeline:
+        limits = context.policy.encode_tokens, context.policy.step_work
+        return Pipeline(context.model, context.cache, context.config, *limits, context.by_kernel)
 
     def constrain(
         self,
         sequence: Sequence,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: EngineContext,
+        context: EngineContext,
     ) -> None:
-        config, request = parts.config, sequence.request
-        room = request.max_tokens
+        config, request = context.config, sequence.request
         if compiled is None:
             stops = {*config.stops, *request.stop_token_ids}
             sequence.constraint = Free(stops)
             if reasoning is not None and reasoning.budget is not None:
-                sequence.constraint = Bounded(stops, reasoning, -(-len(parts.vocabulary) // 32))
+                sequence.constraint = Bounded(stops, reasoning, -(-len(context.vocabulary) // 32))
         else:
-            sequence.constraint = Frontier(compiled, room, reasoning, parts.policy.step_work)
+            limits = request.max_tokens, reasoning, context.policy.step_work
+            sequence.constraint = Frontier(compiled, *limits)
 
 
 class CanvasDecoder(Decoder):
-    """Requests go from canvas to canvas, questions are answered from one."""
+    """Decoder of canvases: a text takes one after another, a question takes one."""
 
     decides = True
 
-    def __init__(self, parts: EngineContext):
-        more = parts.policy, parts.vocabulary, parts.compiler
-        super().__init__(parts.cache, parts.config, *more)
-        self._model: Denoiser = parts.model
+    def __init__(self, context: EngineContext):
+        more = context.policy, context.vocabulary, context.compiler
+        super().__init__(context.cache, context.config, *more)
+        self._model: Denoiser = context.model
 
     def _start(self, sequence: Sequence) -> None:
         self._begin_canvas(sequence)
@@ -142,10 +139,9 @@ class CanvasDecoder(Decoder):
     def advance(
         self, slot: int, sequence: Sequence, outcome: Outcome | Exception | None
     ) -> Iterator[Event]:
-        """Tell of the pass; commit the canvas if it settled, and see whether the answer ends. A
-        question is answered."""
+        """Emit a `Draft`, and commit the canvas if it settled. A question is answered."""
         if isinstance(outcome, Unfinished):
-            canvas = sequence.canvas  # nothing of the look counts yet
+            canvas = sequence.canvas  # the query is not finished: nothing of it counts yet
             canvas.work += sequence.constraint.work
             self._count_work(canvas.work, "a canvas")
             return
@@ -168,36 +164,36 @@ class CanvasDecoder(Decoder):
             repairs=sequence.stats.repairs,
         )
         if not outcome.settled:
-            yield from self._tell(sequence)
+            yield from self._emit(sequence)
             return
-        room = sequence.request.max_tokens - len(sequence.tokens)
-        tokens = self._stopped(sequence, guidance.guess[: guidance.stop + 1][:room])
+        budget_left = sequence.request.max_tokens - len(sequence.tokens)
+        tokens = self._stopped(sequence, guidance.guess[: guidance.stop + 1][:budget_left])
         sequence.constraint.commit(tokens)
         sequence.canvas.pinned = []
         sequence.commit(tokens)
         if sequence.cut or sequence.halted or guidance.stop < len(tokens):
             yield from self._finish(sequence, "stop")
-        elif len(tokens) == room:
+        elif len(tokens) == budget_left:
             yield from self._finish(sequence, "length")
         else:
             self._begin_canvas(sequence)
-            yield from self._tell(sequence)
+            yield from self._emit(sequence)
 
     def _decide(self, sequence: Sequence) -> Iterator[Event]:
         sequence.ended = True
-        if sequence.asked is not None:
-            decided = sequence.asked.answer(len(sequence.prompt), sequence.stats)
+        if sequence.question is not None:
+            decided = sequence.question.answer(len(sequence.prompt), sequence.stats)
             yield from () if decided is None else (decided,)
 
     def _final(self, sequence: Sequence) -> list[int]:
         return sequence.tokens + sequence.canvas.pinned
 
-    def _turn_back(self, slot: int, sequence: Sequence, at: int) -> None:
+    def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
         L = self._model.canvas_length
         canvas = at // L * L
         sequence.constraint.rollback(len(sequence.tokens) - canvas)
         self._cache.rewind(slot, len(sequence.prompt) + canvas)
         pinned = sequence.tokens[canvas:at]
         self._begin_canvas(sequence)
-        barred = sequence.turn_back(at, canvas)
+        barred = sequence.go_back(at, canvas)
         sequence.canvas.pinned, sequence.canvas.barred = pinned, {at - canvas: barred}

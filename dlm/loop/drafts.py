@@ -1,8 +1,8 @@
-"""Drafts of what a causal model will write: by the same weights, which denoise a canvas behind it.
+"""Drafts for a causal model, by the same weights: they denoise a canvas after the written tokens.
 
-The pass that reads what was written, and a draft behind that, denoises the canvas that comes next.
-Where the draft was written as it stood, the leading tokens that the canvas is sure of are the next
-one. Nothing depends on it but how many passes an answer takes.
+A pass reads the written tokens and a draft, and denoises the canvas after these. If the whole draft
+was kept, the leading tokens of which the canvas is sure are the next draft. Drafts change how many
+passes an answer takes, and nothing else.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ from dlm.sequence import Canvas, Sequence
 
 
 class Drafts:
-    """Canvases of the requests that run: each begins behind what its request's pass reads."""
+    """Draft canvases of the running requests: each begins after what its request's pass reads."""
 
-    def __init__(self, parts: EngineContext):
-        self._model: DraftingLM = parts.model
-        self._config, self._work = parts.config, parts.policy.step_work
+    def __init__(self, context: EngineContext):
+        self._model: DraftingLM = context.model
+        self._config, self._work = context.config, context.policy.step_work
         self._masks = MaskTable(-(-self._model.vocab_size // 32))
-        self._by_kernel, self._link = parts.by_kernel, DeviceCopies(self._model.device)
+        self._by_kernel, self._copies = context.by_kernel, DeviceCopies(self._model.device)
 
     def predict(
         self,
@@ -40,10 +40,10 @@ class Drafts:
         drafts: Mapping[int, list[int]],
         cache: Any,
     ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "B L V"]]:
-        """A pass that reads `tokens`, and a canvas behind those of each of the slots `predicted`,
-        which end in `drafts`."""
+        """Run a pass that reads `tokens` and denoises a canvas after those of each slot in
+        `predicted`. The tokens of these slots end in `drafts`."""
         for slot, sequence in predicted.items():
-            self._move(sequence, drafts[slot])
+            self._move_canvas(sequence, drafts[slot])
             sequence.stats.denoiser_calls += 1
         canvases = [sequence.canvas for sequence in predicted.values()]
         noisy = torch.stack([canvas.tokens for canvas in canvases])
@@ -54,13 +54,13 @@ class Drafts:
     def draft(
         self, logits: Float[Tensor, "B L V"], written: Mapping[int, Sequence | None]
     ) -> list[tuple[int, Exception]]:
-        """Draft what comes behind the tokens that were just written, the first of each canvas.
+        """Draft what comes after the tokens just written, each of which is the first of its canvas.
 
-        `logits` are those of the canvases of all slots in `written`; None for a slot that no draft
-        is wanted of. Where a canvas expected another token, what it says of the next ones is of no
-        use. Returns what constraints raise.
+        `logits` are those of the canvases of all slots in `written`; the value is None for slots
+        that need no draft. A canvas that expected another first token is of no use. Returns the
+        exceptions of constraints, by slot.
         """
-        expected = self._link.to_host(logits[:, 0].argmax(-1)).tolist()
+        expected = self._copies.to_host(logits[:, 0].argmax(-1)).tolist()
         useful = {
             slot: (row, sequence)
             for row, (slot, sequence) in enumerate(written.items())
@@ -70,12 +70,12 @@ class Drafts:
         if not running:
             return []
         for sequence in running.values():
-            sequence.canvas = _behind(sequence.canvas, 1)
+            sequence.canvas = _after(sequence.canvas, 1)
             sequence.stats.copies += 1
         rows = [row for row, _ in useful.values()]
         more = self._config, self._masks, self._by_kernel
-        reading = pass_output(self._model, logits[rows, 1:], PassPlan(canvases=running), *more)
-        outcomes = settle(self._model, reading, self._config, self._work)
+        output = pass_output(self._model, logits[rows, 1:], PassPlan(canvases=running), *more)
+        outcomes = settle(self._model, output, self._config, self._work)
         for slot, outcome in outcomes.items():
             if isinstance(outcome, Outcome):
                 _keep(running[slot], outcome)
@@ -85,37 +85,37 @@ class Drafts:
             if isinstance(outcome, Exception) and not isinstance(outcome, Unfinished)
         ]
 
-    def _move(self, sequence: Sequence, draft: list[int]) -> None:
-        """Let the canvas begin behind a draft: the rest of what it was, if all in front of that is
-        as it guessed, or else noise."""
-        writing, L = sequence.writing, self._model.canvas_length
+    def _move_canvas(self, sequence: Sequence, draft: list[int]) -> None:
+        """Move the canvas to after a draft. If the tokens before that are the ones the canvas
+        guessed, the rest of the canvas is kept; otherwise it becomes noise."""
+        state, L = sequence.state, self._model.canvas_length
         soft_embedding = self._model.no_soft_embedding()
         noise = torch.randint(
             self._model.vocab_size, (L,), generator=sequence.rng, device=self._model.device
         )
-        begin = writing.guessed_at
-        said = [] if begin is None else [*sequence.tokens[begin:], *draft]
-        if begin is not None and said == writing.guess[: len(said)]:
-            canvas = _behind(sequence.canvas, len(said))
+        begin = state.guessed_at
+        known = [] if begin is None else [*sequence.tokens[begin:], *draft]
+        if begin is not None and known == state.guess[: len(known)]:
+            canvas = _after(sequence.canvas, len(known))
             n = len(canvas.tokens)
             canvas.tokens = torch.cat((canvas.tokens, noise[n:]))
             canvas.soft_embedding = torch.cat((canvas.soft_embedding, soft_embedding[n:]))
             sequence.canvas = canvas
         else:
             sequence.canvas = Canvas(tokens=noise, soft_embedding=soft_embedding, stats=Stats())
-        writing.guessed_at = None
+        state.guessed_at = None
 
 
 def _keep(sequence: Sequence, outcome: Outcome) -> None:
-    """The leading tokens that the sampler accepts are the next draft."""
-    guess, writing = outcome.guidance.guess, sequence.writing
+    """Make the leading tokens that the sampler accepts the next draft."""
+    guess, state = outcome.guidance.guess, sequence.state
     sure = next((i for i, kept in enumerate(outcome.accepted) if not kept), len(guess))
-    writing.draft, writing.guess = guess[:sure], guess
-    writing.guessed_at = len(sequence.tokens)
+    state.draft, state.guess = guess[:sure], guess
+    state.guessed_at = len(sequence.tokens)
 
 
-def _behind(canvas: Canvas, count: int) -> Canvas:
-    """What is left of a canvas behind its first `count` positions."""
+def _after(canvas: Canvas, count: int) -> Canvas:
+    """Return the canvas without its first `count` positions."""
     return Canvas(
         tokens=canvas.tokens[count:],
         soft_embedding=canvas.soft_embedding[count:],

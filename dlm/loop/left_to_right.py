@@ -1,6 +1,6 @@
 """Decoding left to right: what an engine needs to serve a causal language model.
 
-The weights of a diffusion language model are one too, by their encoder.
+A diffusion language model is one too: its encoder predicts the next token.
 """
 
 from collections.abc import Iterator
@@ -30,14 +30,12 @@ from dlm.sequence import DrawNumbers, LeftToRightState, Sequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoregressive:
-    """One token after the other. Raises `DlmError` for a temperature that there is not.
+    """Decoding left to right, one token after another. Raises `DlmError` for an invalid
+    temperature. Drafts do not change an answer, except that a pass over several tokens may round
+    otherwise: a drafted token is kept only where it would have been written."""
 
-    Drafts change nothing about an answer, but for what rounds otherwise in a pass over several
-    tokens: a token that was drafted stands where it would have been written.
-    """
-
-    shares_passes: ClassVar[bool] = False  # a token more costs a pass next to nothing
-    temperature: float = 0.0  # 0: the likeliest token; else tokens are drawn, by the seed
+    shares_passes: ClassVar[bool] = False  # an additional token costs a pass next to nothing
+    temperature: float = 0.0  # 0: the likeliest token; otherwise tokens are drawn by the seed
     drafts: bool = False  # the same weights draft on canvases: fewer passes (arXiv:2211.17192)
 
     def __post_init__(self) -> None:
@@ -52,73 +50,71 @@ class Autoregressive:
                 raise DlmError(f"a {type(model).__name__} denoises no canvases: it cannot draft")
             config.check_padding()
 
-    def room(self, model: CausalLM, positions: int) -> int:
+    def answer_capacity(self, model: CausalLM, positions: int) -> int:
         if isinstance(model, DraftingLM) and self.drafts:
-            return max(0, positions - model.canvas_length)  # a canvas comes behind the last token
+            return max(0, positions - model.canvas_length)  # room for a canvas after the last token
         return positions
 
-    def decoder(self, parts: EngineContext) -> "TokenDecoder":
-        more = parts.policy, parts.vocabulary, parts.compiler
-        return TokenDecoder(parts.cache, parts.config, *more)
+    def decoder(self, context: EngineContext) -> "TokenDecoder":
+        more = context.policy, context.vocabulary, context.compiler
+        return TokenDecoder(context.cache, context.config, *more)
 
-    def passes(self, parts: EngineContext) -> CausalPasses:
-        return CausalPasses(parts, self.temperature, Drafts(parts) if self.drafts else None)
+    def passes(self, context: EngineContext) -> CausalPasses:
+        return CausalPasses(context, self.temperature, Drafts(context) if self.drafts else None)
 
     def constrain(
         self,
         sequence: Sequence,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: EngineContext,
+        context: EngineContext,
     ) -> None:
         request, drafting = sequence.request, None
-        stops, room = {*parts.config.stops, *request.stop_token_ids}, request.max_tokens
+        stops, budget = {*context.config.stops, *request.stop_token_ids}, request.max_tokens
         if compiled is None:
-            constraint = FreeTokens(stops, room)
+            constraint = FreeTokens(stops, budget)
             if reasoning is not None and reasoning.budget is not None:
-                constraint = BoundedTokens(stops, room, reasoning)
+                constraint = BoundedTokens(stops, budget, reasoning)
             if self.drafts:
                 sequence.constraint = drafting = Free(stops)
         else:
-            work = parts.policy.step_work
-            constraint = LeftToRight(compiled, room, reasoning, work)
+            work = context.policy.step_work
+            constraint = LeftToRight(compiled, budget, reasoning, work)
             if self.drafts:
-                sequence.constraint = drafting = Frontier(compiled, room, reasoning, work)
+                sequence.constraint = drafting = Frontier(compiled, budget, reasoning, work)
         numbers = DrawNumbers(fixed(request.seed), sequence.rng.device)
-        sequence.writing = LeftToRightState(
-            constraint=constraint, drafting=drafting, numbers=numbers
-        )
+        sequence.state = LeftToRightState(constraint=constraint, drafting=drafting, numbers=numbers)
 
 
 class TokenDecoder(Decoder):
-    """Requests go from token to token."""
+    """Decoder of tokens from left to right."""
 
     def _start(self, sequence: Sequence) -> None:
-        """Its first look is the first pass's."""
+        """Do nothing: the constraint is first queried before the first pass."""
 
     def advance(
         self, slot: int, sequence: Sequence, outcome: StepResult | Exception
     ) -> Iterator[Event]:
-        """Commit what was written, and see whether the answer ends."""
-        writing = sequence.writing
+        """Commit what was written, and end the request if its answer ends."""
+        state = sequence.state
         if isinstance(outcome, Unfinished):
-            writing.work += writing.constraint.work
-            self._count_work(writing.work, "a token")
+            state.work += state.constraint.work
+            self._count_work(state.work, "a token")
             return
         if isinstance(outcome, Exception):
             raise outcome
         self._note_pass(sequence)
         sequence.write(self._stopped(sequence, outcome.tokens))
-        if sequence.cut or sequence.halted or writing.constraint.ended:
+        if sequence.cut or sequence.halted or state.constraint.ended:
             yield from self._finish(sequence, "stop")
         elif len(sequence.tokens) == sequence.request.max_tokens:
             yield from self._finish(sequence, "length")
         else:
-            yield from self._tell(sequence)
+            yield from self._emit(sequence)
 
-    def _turn_back(self, slot: int, sequence: Sequence, at: int) -> None:
-        sequence.writing.rollback(len(sequence.tokens) - at)
-        sequence.writing.numbers.renew(at)
-        behind = len(sequence.prompt) + at
-        self._cache.rewind(slot, min(self._cache.length(slot), behind))
-        sequence.turn_back(at, at)
+    def _go_back(self, slot: int, sequence: Sequence, at: int) -> None:
+        sequence.state.rollback(len(sequence.tokens) - at)
+        sequence.state.numbers.renew(at)
+        kept = len(sequence.prompt) + at
+        self._cache.rewind(slot, min(self._cache.length(slot), kept))
+        sequence.go_back(at, at)

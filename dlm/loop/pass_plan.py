@@ -1,6 +1,6 @@
-"""What one pass works on: tokens to encode and canvases to denoise.
+"""Plan of one pass: tokens to encode and canvases to denoise.
 
-Decided from what runs and what the cache holds of it, and from nothing else.
+It depends only on the running requests and on how much of them the cache holds.
 """
 
 from collections import abc
@@ -14,33 +14,33 @@ from dlm.sequence import Sequence
 
 @runtime_checkable
 class Cache(Protocol):
-    """What the model remembers of each slot's committed tokens."""
+    """Keys and values of each slot's committed tokens."""
 
     @property
     def capacity(self) -> int | None:
-        """Tokens of all slots together; None: it grows."""
+        """Number of tokens of all slots together; None: it grows."""
         ...
 
     @property
     def usage(self) -> float:
-        """The share of its memory that is held; any thread may ask."""
+        """Share of its memory that is held; any thread may read it."""
         ...
 
     def length(self, slot: int) -> int: ...
 
     def fits(self, tokens: int) -> bool:
-        """Whether a slot could reserve so many now."""
+        """Whether a slot could reserve `tokens` tokens now."""
         ...
 
     def reserve(self, slot: int, tokens: int) -> None: ...
 
     def attach(self, slot: int, tokens: abc.Sequence[int]) -> int | None:
-        """Begin a prompt in an empty slot; returns how many of its tokens are there already. None:
-        others are about to encode a good part of it; ask again after the next pass."""
+        """Begin a prompt in an empty slot; returns how many of its tokens are cached already. None:
+        other slots are about to encode a good part of it; try again after the next pass."""
         ...
 
     def rewind(self, slot: int, length: int) -> int:
-        """Keep the first `length` tokens, or fewer; returns how many."""
+        """Keep at most the first `length` tokens; returns how many are kept."""
         ...
 
     def release(self, slot: int) -> None: ...
@@ -48,25 +48,25 @@ class Cache(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """A canvas can be denoised, or a next token predicted, in the pass that encodes all that comes
-    before it."""
+    """Work of one pass. A canvas can be denoised, or a next token predicted, in the pass that
+    encodes the last tokens before it."""
 
     encode: dict[int, list[int]] = field(default_factory=dict)  # tokens to append, by slot
-    canvases: dict[int, Sequence] = field(default_factory=dict)  # whose text it completes, by slot
+    canvases: dict[int, Sequence] = field(default_factory=dict)  # encoded thereby, by slot
 
     def __bool__(self) -> bool:
         return bool(self.encode or self.canvases)
 
 
 def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> PassPlan:
-    """What the next pass does for the requests that are `running`, by slot, the oldest first.
+    """Return what the next pass does for the `running` requests, by slot, the oldest first.
 
     Prompts are cut at multiples of `CHUNK`, whatever else the pass has to do: other pieces may
-    round otherwise, and what runs beside a request must not show in its output. Finished canvases
-    are encoded at once. Of prompts, about `budget` tokens are, and at least one chunk: a long
-    prompt takes several passes, and holds up no one.
+    round otherwise, and a request's output must not depend on what runs beside it. Finished
+    canvases are encoded at once. About `budget` tokens of prompts are encoded, and at least one
+    chunk: a long prompt takes several passes, and delays no other request.
     """
-    turn, prompts = PassPlan(), 0
+    plan, prompts = PassPlan(), 0
     for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):
         if not sequence.ready:
             continue
@@ -78,7 +78,7 @@ def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Pas
                 continue
             prompts += len(chunk)
         if chunk:
-            turn.encode[slot] = chunk
+            plan.encode[slot] = chunk
         if len(chunk) == len(rest):
-            turn.canvases[slot] = sequence
-    return turn
+            plan.canvases[slot] = sequence
+    return plan

@@ -25,7 +25,12 @@ class Slots:
             name, times = client[0], int(client[1:] or 1)
             for _ in range(times):
                 one = SimpleNamespace(
-                    number=self.number, asked=None, ready=True, paused=False, last_pass=0, size=size
+                    number=self.number,
+                    question=None,
+                    ready=True,
+                    paused=False,
+                    last_pass=0,
+                    size=size,
                 )
                 self.scheduler.add([one], None, name)
                 self.number += 1

@@ -137,9 +137,9 @@ def test_without_a_cut_nothing_is_read_twice(step):
                 guess=[0] * L, bitmask=None, rows=[], suspect=L, repaired=False, stop=L, scored=L
             )
             marginals.restrict(i, guidance)
-        copies = marginals.link.copies
+        copies = marginals.copies.count
         marginals.mask()
-        assert marginals.link.copies == copies
+        assert marginals.copies.count == copies
 
 
 def test_a_constraint_is_told_of_whole_distributions(step):

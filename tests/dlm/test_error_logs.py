@@ -37,7 +37,7 @@ def test_a_bug_in_a_constraint_is_logged_with_its_traceback(left_to_right, engin
     while engine.busy:
         for sequence in engine._scheduler.running.values():
             if left_to_right:
-                sequence.writing.constraint, sequence.writing.look = Buggy(), None
+                sequence.state.constraint, sequence.state.next_tokens = Buggy(), None
             else:
                 sequence.constraint = Buggy()
         ends += [event for event in engine.step() if isinstance(event, Failed)]

@@ -126,7 +126,7 @@ def ended_alone(engine, engine_of, events, said):
         ("constraint", "guide", 3),
         ("constraint", "commit", 1),
         ("constraint", "commit", 2),
-        ("stream", "tell", 1),
+        ("stream", "emit", 1),
         ("stream", "split", 1),
         ("stream", "text", 1),
     ],

@@ -6,7 +6,7 @@ from dlm.logits.canvas_logits import DeviceCopies
 
 
 def test_tensors_of_all_kinds_arrive_in_one_copy():
-    link = DeviceCopies(torch.device("cpu"))
+    copies = DeviceCopies(torch.device("cpu"))
     sent = [
         torch.tensor([True, False, True]),
         torch.arange(5),
@@ -17,9 +17,9 @@ def test_tensors_of_all_kinds_arrive_in_one_copy():
         torch.tensor([1.5, -2.0]).bfloat16(),
     ]
 
-    arrived = link.to_device(*sent)
+    arrived = copies.to_device(*sent)
 
-    assert link.copies == 1
+    assert copies.count == 1
     for one, other in zip(sent, arrived, strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one, other)
@@ -34,7 +34,7 @@ def test_tensors_begin_where_kernels_expect_it():
 
 
 def test_each_copy_to_the_host_counts():
-    link = DeviceCopies(torch.device("cpu"))
+    copies = DeviceCopies(torch.device("cpu"))
     for _ in range(3):
-        assert link.to_host(torch.ones(2)).tolist() == [1, 1]
-    assert link.copies == 3
+        assert copies.to_host(torch.ones(2)).tolist() == [1, 1]
+    assert copies.count == 3

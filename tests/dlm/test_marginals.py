@@ -125,7 +125,7 @@ def test_a_token_that_is_named_is_certain_whatever_the_model_says():
     assert drawn_of(marginals)[0, :2].tolist() == [7, 9]
     table = torch.randn(SIZE, 3)
     assert torch.equal(marginals.distributions().expected(table)[:2], table[[7, 9]])
-    assert marginals.link.copies == 3  # temperatures, statistics, what is expected: no second pass
+    assert marginals.copies.count == 3  # temperatures, statistics, what is expected: no second pass
 
 
 def test_where_nothing_is_possible_entropy_is_infinite_and_nothing_is_expected():

@@ -28,28 +28,28 @@ def link():
 
 
 def test_a_mask_is_sent_once_however_often_it_is_wanted():
-    table, one, other, way = MaskTable(WORDS), grammar(1), grammar(2), link()
-    first = placed(table, [(one, [0, 4, 0]), (other, [0]), (one, [4])], way)
-    assert way.copies == 1
+    table, one, other, copies = MaskTable(WORDS), grammar(1), grammar(2), link()
+    first = placed(table, [(one, [0, 4, 0]), (other, [0]), (one, [4])], copies)
+    assert copies.count == 1
     assert table.count == 3
     assert first[0] == first[2]
 
-    again = placed(table, [(other, [0]), (one, [4])], way)
+    again = placed(table, [(other, [0]), (one, [4])], copies)
     assert again == [first[3], first[1]]
-    assert way.copies == 1
+    assert copies.count == 1
 
-    placed(table, [(other, [0, 5])], way)
-    assert way.copies == 2
+    placed(table, [(other, [0, 5])], copies)
+    assert copies.count == 2
     assert table.count == 4
 
 
 def test_a_full_table_begins_anew_with_what_is_wanted_now():
-    table, one, way = MaskTable(WORDS, rows=4), grammar(1), link()
-    placed(table, [(one, [0, 1, 2])], way)
-    placed(table, [(one, [2, 3, 4])], way)
+    table, one, copies = MaskTable(WORDS, rows=4), grammar(1), link()
+    placed(table, [(one, [0, 1, 2])], copies)
+    placed(table, [(one, [2, 3, 4])], copies)
     assert table.count == 3
     assert len(table.bitmask) == 4
-    placed(table, [(one, [0, 1])], way)
+    placed(table, [(one, [0, 1])], copies)
     assert table.count == 2
 
 

@@ -12,7 +12,7 @@ from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
-from dlm.retry import alike_in, outside_strings, turning_point, untried
+from dlm.retry import alike_in, outside_strings, token_to_replace, untried
 
 engine_of = engine_of_each
 FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
@@ -24,7 +24,7 @@ def bytewise(text):
 
 def pointed_at(text, path, turned=None):
     """The bytes in front of the turning point, and the byte at it, where each byte is a token."""
-    at = turning_point(bytewise(text), path, turned)
+    at = token_to_replace(bytewise(text), path, turned)
     return text.encode()[:at].decode("utf-8", "ignore"), text.encode()[at : at + 1]
 
 
@@ -52,16 +52,16 @@ def test_a_wrong_part_turns_at_its_last_token(text, path, before, at):
 
 def test_a_token_that_reaches_over_the_end_of_the_part_is_the_one():
     pieces = [b'{"a":', b' [1', b'2, ', b'3]', b'}']  # fmt: skip
-    assert turning_point(pieces, ["a", 0], None) == 2
-    assert turning_point(pieces, ["a", 1], None) == 3
-    assert turning_point([b'{"a": [12, 3]}'], ["a", 0], None) == 0
+    assert token_to_replace(pieces, ["a", 0], None) == 2
+    assert token_to_replace(pieces, ["a", 1], None) == 3
+    assert token_to_replace([b'{"a": [12, 3]}'], ["a", 0], None) == 0
 
 
 def test_in_an_array_each_turn_is_in_front_of_the_last():
     text = '{"a": [1, 2, 2]}'
     turned, seen = None, []
     for _ in range(12):
-        turned = turning_point(bytewise(text), ["a"], turned)
+        turned = token_to_replace(bytewise(text), ["a"], turned)
         seen.append(turned)
     assert seen[0] == text.index("]")
     assert seen[:9] == list(range(text.index("]"), text.index("[") - 1, -1))
@@ -70,14 +70,14 @@ def test_in_an_array_each_turn_is_in_front_of_the_last():
 
 def test_a_number_turns_at_its_last_token_time_and_again():
     text = "[17, 25]"
-    assert [turning_point(bytewise(text), [0], turned) for turned in (None, 2, 5)] == [2, 2, 2]
+    assert [token_to_replace(bytewise(text), [0], turned) for turned in (None, 2, 5)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("text", ["no JSON", "<call>[7, 7]</call>", '{"a": '])
 def test_what_is_no_json_turns_from_its_end(text):
     last = max(0, len(text) - 1)
-    assert turning_point(bytewise(text), [], None) == last
-    assert turning_point(bytewise(text), ["a", 0], 2) == min(last, 1)
+    assert token_to_replace(bytewise(text), [], None) == last
+    assert token_to_replace(bytewise(text), ["a", 0], 2) == min(last, 1)
 
 
 def test_what_was_replaced_before_is_not_what_is_replaced_next():
@@ -153,7 +153,7 @@ def test_the_turning_point_lies_in_the_part_whatever_the_json(value, data, ascii
         path.append(data.draw(st.sampled_from(keys)))
         part = part[path[-1]]
     text = json.dumps(value, ensure_ascii=ascii_, indent=indent)
-    at = turning_point(bytewise(text), path, None)
+    at = token_to_replace(bytewise(text), path, None)
     raw = text.encode()
     spelled = {json.dumps(part, ensure_ascii=flag).encode()[-1:] for flag in (True, False)}
     assert raw[at : at + 1] in spelled

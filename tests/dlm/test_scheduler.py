@@ -34,7 +34,7 @@ def test_nobody_is_waited_for_who_is_ready(monkeypatch):
     compiled, checked, waited = Task(), Task(), []
     compiled.set_result(None)
     monkeypatch.setattr(futures, "wait", lambda these, *_: waited.append(list(these)))
-    scheduler.add([SimpleNamespace(number=1, asked=None)], compiled)
+    scheduler.add([SimpleNamespace(number=1, question=None)], compiled)
     scheduler.running[0] = SimpleNamespace(checking=checked)
     scheduler.nap()
     assert waited == [[checked]]

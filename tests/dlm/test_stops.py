@@ -223,7 +223,7 @@ def test_what_was_held_back_is_told_at_the_end_although_no_token_is_new(says, to
     prepared = says("").prepare(Request(token_ids=PROMPT, stop=["bc", "日本"]))
     stream = prepared.sequences[0].stream
     tokens = tokens_of(text)
-    told = [stream.tell(tokens), stream.tell(tokens), stream.tell(tokens, ended=True)]
+    told = [stream.emit(tokens), stream.emit(tokens), stream.emit(tokens, ended=True)]
     assert [new for new, _, _ in told] == [tokens, [], []]
     assert "".join(said for _, said, _ in told) == text
     assert told[2][1]

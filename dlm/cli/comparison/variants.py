@@ -37,9 +37,9 @@ class AtCommit(dlm.Diffusion):
         sequence: Any,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: EngineContext,
+        context: EngineContext,
     ) -> None:
-        super(AtCommit, self).constrain(sequence, compiled, reasoning, parts)
+        super(AtCommit, self).constrain(sequence, compiled, reasoning, context)
         sequence.constraint = _Unseen(sequence.constraint)
 
 
@@ -79,9 +79,9 @@ class Guided(dlm.Diffusion):
         sequence: Any,
         compiled: Compiled | None,
         reasoning: Reasoning | None,
-        parts: EngineContext,
+        context: EngineContext,
     ) -> None:
-        super(Guided, self).constrain(sequence, compiled, reasoning, parts)
+        super(Guided, self).constrain(sequence, compiled, reasoning, context)
         if compiled is not None:
             sequence.constraint = self.frontier(compiled, sequence.request.max_tokens, reasoning)
 
@@ -101,23 +101,23 @@ class Raw(dlm.Diffusion):
     soft_embeddings: bool = False  # those that the next pass sees
     entropies: bool = False  # those by which positions are accepted and the guess is settled
 
-    def passes(self, parts: EngineContext) -> Pipeline:
-        return _piped(_RawPipeline, self, parts)
+    def passes(self, context: EngineContext) -> Pipeline:
+        return _piped(_RawPipeline, self, context)
 
 
 class _RawPipeline(Pipeline):
     decoding: Raw
 
-    def _settled(self, reading: PassOutput, running: Mapping[int, Any]) -> SlotOutcomes:
-        marginals = _RawMarginals(reading.marginals, self.decoding)
-        return super()._settled(replace(reading, marginals=marginals), running)
+    def _settled(self, output: PassOutput, running: Mapping[int, Any]) -> SlotOutcomes:
+        distributions = _RawDistributions(output.distributions, self.decoding)
+        return super()._settled(replace(output, distributions=distributions), running)
 
 
-class _RawMarginals(TokenDistributions):
+class _RawDistributions(TokenDistributions):
     """TokenDistributions that remember their values from before the masks."""
 
-    def __init__(self, marginals: TokenDistributions, decoding: Raw):
-        vars(self).update(vars(marginals))
+    def __init__(self, masked: TokenDistributions, decoding: Raw):
+        vars(self).update(vars(masked))
         self._decoding = decoding
 
     def mask(self) -> None:
@@ -138,15 +138,15 @@ class Refilled(dlm.Diffusion):
 
     by: Literal["allowed", "draft"]  # noise of tokens that the grammar allows; the guess itself
 
-    def passes(self, parts: EngineContext) -> Pipeline:
-        return _piped(_RefilledPipeline, self, parts)
+    def passes(self, context: EngineContext) -> Pipeline:
+        return _piped(_RefilledPipeline, self, context)
 
 
 class _RefilledPipeline(Pipeline):
     decoding: Refilled
 
-    def _settled(self, reading: PassOutput, running: Mapping[int, Any]) -> SlotOutcomes:
-        for slot, outcome in super()._settled(reading, running):
+    def _settled(self, output: PassOutput, running: Mapping[int, Any]) -> SlotOutcomes:
+        for slot, outcome in super()._settled(output, running):
             if isinstance(outcome, Outcome):
                 self._refill(running[slot], outcome)
             yield slot, outcome
@@ -171,9 +171,9 @@ def _allowed(row: int, bitmask: Tensor, rng: torch.Generator) -> int:
     return int(some[int(torch.randint(len(some), (), generator=rng))])
 
 
-def _piped(kind: type[Any], decoding: dlm.Diffusion, parts: EngineContext) -> Pipeline:
+def _piped(kind: type[Any], decoding: dlm.Diffusion, context: EngineContext) -> Pipeline:
     """Return a pipeline of class `kind` that knows its decoding."""
-    limits = parts.policy.encode_tokens, parts.policy.step_work
-    pipeline = kind(parts.model, parts.cache, parts.config, *limits, parts.by_kernel)
+    limits = context.policy.encode_tokens, context.policy.step_work
+    pipeline = kind(context.model, context.cache, context.config, *limits, context.by_kernel)
     pipeline.decoding = decoding
     return pipeline

@@ -116,7 +116,7 @@ def deep():
         ),
         (
             {"questions": [{"type": "choice", "choices": [{"value": True}, {"value": "true"}]}]},
-            r"choices\[1\] is 'true', and so is one in front of it",
+            r"choices\[1\] is 'true', and so is one before it",
         ),
         (
             {"questions": [{"type": "choice", "choices": [{"value": str(i)} for i in range(256)]}]},
