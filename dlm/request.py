@@ -69,30 +69,28 @@ class Request:
         source = getattr(self, given[0])
         if isinstance(source, str) != (given[0] in _TEXTS) or not isinstance(source, Sequence):
             right = "a text" if given[0] in _TEXTS else "a list"
-            raise RequestError(f"{given[0]} is {_described(source)}: it takes {right}")
+            raise RequestError(f"{given[0]} is {_shown(source)}: it takes {right}")
         if len(source) == 0 or (isinstance(source, str) and not source.strip()):
             raise RequestError(f"{given[0]} is empty: there is nothing to answer")
         for i, message in enumerate(self.messages or ()):
             _check_message(f"messages[{i}]", message)
         if isinstance(self.tools, str) or not isinstance(self.tools, Sequence):
-            raise RequestError(f"tools is {_described(self.tools)}: it takes a list of objects")
+            raise RequestError(f"tools is {_shown(self.tools)}: it takes a list of objects")
         for i, tool in enumerate(self.tools):
             if not isinstance(tool, Mapping):
-                raise RequestError(f"tools[{i}] is {_described(tool)}: it takes an object")
+                raise RequestError(f"tools[{i}] is {_shown(tool)}: it takes an object")
         if not _is_whole(self.max_tokens) or self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {_described(self.max_tokens)}: it takes at least 1")
+            raise RequestError(f"max_tokens is {_shown(self.max_tokens)}: it takes at least 1")
         if self.seed is not None and not _is_whole(self.seed):
-            raise RequestError(f"seed is {_described(self.seed)}: it takes an integer, or None")
+            raise RequestError(f"seed is {_shown(self.seed)}: it takes an integer, or None")
         self._check_sampling()
         for name in ("fit", "thinking", "constrained"):
             if not isinstance(getattr(self, name), bool):
-                found = _described(getattr(self, name))
+                found = _shown(getattr(self, name))
                 raise RequestError(f"{name} is {found}: it takes True or False")
         budget = self.thinking_budget
         if budget is not None and (not _is_whole(budget) or budget < 0):
-            raise RequestError(
-                f"thinking_budget is {_described(budget)}: it takes 0 or more tokens"
-            )
+            raise RequestError(f"thinking_budget is {_shown(budget)}: it takes 0 or more tokens")
         if self.constraint is not None and not isinstance(self.constraint, Spec):
             kind = type(self.constraint).__name__
             raise RequestError(f"constraint is a {kind}: wrap a schema in JsonSchema(...)")
@@ -142,16 +140,14 @@ class Request:
     def _check_sampling(self) -> None:
         temperature = self.temperature
         if not _is_number(temperature) or not 0 <= temperature <= HOTTEST:
-            raise RequestError(
-                f"temperature is {_described(temperature)}: it takes 0 to {HOTTEST:g}"
-            )
+            raise RequestError(f"temperature is {_shown(temperature)}: it takes 0 to {HOTTEST:g}")
         if not _is_whole(self.top_k) or self.top_k < -1:
-            found = _described(self.top_k)
+            found = _shown(self.top_k)
             raise RequestError(f"top_k is {found}: it takes 1 or more tokens, or 0 or -1 for all")
         if not _is_number(self.top_p) or not 0 < self.top_p <= 1:
-            raise RequestError(f"top_p is {_described(self.top_p)}: it takes more than 0, up to 1")
+            raise RequestError(f"top_p is {_shown(self.top_p)}: it takes more than 0, up to 1")
         if not _is_number(self.min_p) or not 0 <= self.min_p <= 1:
-            raise RequestError(f"min_p is {_described(self.min_p)}: it takes 0 to 1")
+            raise RequestError(f"min_p is {_shown(self.min_p)}: it takes 0 to 1")
 
     def _check_stops(self) -> None:
         for name, is_one, right in (
@@ -161,10 +157,10 @@ class Request:
             found = getattr(self, name)
             listed = isinstance(found, Sequence) and not isinstance(found, str)
             if not listed:
-                raise RequestError(f"{name} is {_described(found)}: it takes a list of {right}")
+                raise RequestError(f"{name} is {_shown(found)}: it takes a list of {right}")
             for i, one in enumerate(found):
                 if not is_one(one):
-                    raise RequestError(f"{name}[{i}] is {_described(one)}: it takes {right}")
+                    raise RequestError(f"{name}[{i}] is {_shown(one)}: it takes {right}")
             if len(found) > _MOST_STOPS:
                 raise RequestError(f"{name} has {len(found)} {right}: it takes {_MOST_STOPS}")
         if "" in self.stop:
@@ -204,7 +200,7 @@ def _parameters(tool: Mapping[str, Any]) -> str:
         raise RequestError(f"tools hold what is no JSON data: {error}") from error
 
 
-def _described(value: Any) -> str:
+def _shown(value: Any) -> str:
     """Return a short text of a value; only its type if it may be too deep or too long."""
     if isinstance(value, str | float | None) or (isinstance(value, int) and abs(value) < 1 << 200):
         return f"{value!r:.60}"
@@ -217,7 +213,7 @@ def _check_message(name: str, message: Any) -> None:
     if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
         raise RequestError(f"{name} is no object with a role and a content")
     if not isinstance(message["role"], str):
-        raise RequestError(f"{name}.role is {_described(message['role'])}: it takes a text")
+        raise RequestError(f"{name}.role is {_shown(message['role'])}: it takes a text")
     content = message["content"]
     if content is None or isinstance(content, str):
         return
@@ -227,7 +223,7 @@ def _check_message(name: str, message: Any) -> None:
     for i, part in enumerate(content):
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             raise RequestError(
-                f"{name}.content[{i}] is {_described(part)}: only parts of text are read"
+                f"{name}.content[{i}] is {_shown(part)}: only parts of text are read"
             )
 
 

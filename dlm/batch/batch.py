@@ -183,7 +183,7 @@ def take(rows: "SimpleQueue[InputRow | None]", batch: Batch) -> bool:
 _SEEDS = 2**63
 
 
-def asked(system: str | None, prompt: str) -> dict[str, Any]:
+def prompt_arguments(system: str | None, prompt: str) -> dict[str, Any]:
     """Return the arguments of a `Request` for a prompt, after a `system` message if there is
     one."""
     if system is None or not prompt.strip():  # for an empty prompt the error names `prompt`
@@ -223,7 +223,7 @@ class Extraction:
 
     def _request(self, prompt: str, number: int) -> Request:
         return Request(
-            **asked(self.system, prompt),
+            **prompt_arguments(self.system, prompt),
             constraint=self.constraint,
             tools=getattr(self.constraint, "tools", ()),
             max_tokens=self.max_tokens,

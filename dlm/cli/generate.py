@@ -52,13 +52,13 @@ def main() -> None:
 def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     """Answer the prompt under the constraint of `source`; return the exit code."""
     import dlm  # slow, so after errors of the arguments
-    from dlm.batch.batch import asked
+    from dlm.batch.batch import prompt_arguments
     from dlm.loading import Loading
 
     try:
         constraint = constraint_of(args, source)
         request = dlm.Request(
-            **asked(args.system, prompt),
+            **prompt_arguments(args.system, prompt),
             constraint=None if args.no_constraint else constraint,
             constrained=not args.no_constraint,
             tools=getattr(constraint, "tools", ()),

@@ -150,7 +150,7 @@ def test_a_label_that_reads_like_a_control_token_is_text(engine_of):
         (INPUT, [], "canvas", "questions holds 0: it takes 1 to 200"),
         (INPUT, [Predicate()] * 201, "canvas", "questions holds 201"),
         (INPUT, [Predicate(), {"type": "rank"}], "canvas", r"questions\[1\]: a question's type is"),
-        (INPUT, [Predicate(instructions="Is it?")], "canvas", "behind token_ids: give a prompt"),
+        (INPUT, [Predicate(instructions="Is it?")], "canvas", "after token_ids: give a prompt"),
         (INPUT, [selection("x" * 10_000)], "canvas", "is longer than any canvas"),
         (INPUT, [selection("one two three " * 6)], "canvas", r"tokens with its stop, more than"),
         (INPUT, [Predicate()], "oracle", "by is 'oracle': it takes canvas or causal"),

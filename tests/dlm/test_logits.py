@@ -107,9 +107,9 @@ def test_a_row_that_is_searched_where_it_is_answers_as_one_that_is_fetched(
     scores = scores_of(logits)
     allowed = packed(rng.random(SIZE) < share)
 
-    found = scores._searched(1, allowed, count)
+    found = scores._search_on_device(1, allowed, count)
 
-    tokens, logp = scores._looked_up(1, allowed)
+    tokens, logp = scores._search_row(1, allowed)
     near = logp >= logp.max(initial=-np.inf) - np.log(1e3)
     order = np.lexsort((tokens[near], -logp[near]))[:count]
     said = [p for _, p in found.ranked]

@@ -116,7 +116,7 @@ def test_input_scales_are_of_the_largest_activation_in_a_layer(written, monkeypa
 
     monkeypatch.setattr(Experts, "forward", spied)
     model = checkpoint.load(TINY)
-    quantise._dream(model, 2)
+    quantise._denoise_and_commit(model, 2)
     found = tensors_of(written)
     for index, layer in enumerate(model.layers):
         gate_up = layer.experts.get_parameter("gate_up_proj")

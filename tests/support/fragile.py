@@ -11,7 +11,7 @@ from dlm.batch.rows import InputRow
 class Fragile:
     """What a pool wants of a `Batch`: a row is answered by its value, in the next step."""
 
-    room = True
+    has_capacity = True
 
     def __init__(self):
         self._rows: list[Any] = []
