@@ -206,9 +206,8 @@ def attention(
     what `paging` lists; only the canvases of `k` and `v` are read. The kernels take head dims of
     `TILES`, and pages of q's type or e4m3.
 
-    `by_kernel` overrides the choice: a kernel runs on the CPU if it is interpreted, which takes
-    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
-    shapes and types that do not fit; the values of tensors are not checked.
+    `by_kernel` overrides the choice, as in `dlm.kernels`. Raises `ValueError` for shapes and types
+    that do not fit; the values of tensors are not checked.
     """
     _check(q, k, v, pages, paging, window)
     half = q.dtype in (torch.bfloat16, torch.float16)

@@ -124,9 +124,8 @@ def moe(
     down(gelu_tanh(gate x) * up x).
 
     The rows of `gate_up` are the `I` of gate, then those of up. `expert` is 0 to E - 1, which is
-    not checked: that would wait for the device. `by_kernel` overrides the device: a kernel runs on
-    the CPU if it is interpreted, which takes `TRITON_INTERPRET=1` in the environment before this
-    file is imported. Raises `ValueError` for shapes, types and devices that do not fit.
+    not checked: that would wait for the device. `by_kernel` overrides the device, as in
+    `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit.
     """
     _check(x, weight, expert, gate_up, down)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):

@@ -84,9 +84,8 @@ def add_attention(
     """Add the norm of `attended` to the residual `x`, and norm the sum three times.
 
     With `order`, the experts' input is `ordered`, as their weights in tiles are. `by_kernel`
-    overrides the device: a kernel runs on the CPU if it is interpreted, which takes
-    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
-    shapes, types and devices that do not fit.
+    overrides the device, as in `dlm.kernels`. Raises `ValueError` for shapes, types and devices
+    that do not fit.
     """
     _check_rows(x, {"attended": attended}, gains)
     if not (x.device.type != "cpu" if by_kernel is None else by_kernel):
@@ -325,13 +324,9 @@ def gated_gelu_reference(
 def gated_gelu(
     gate: Float[Tensor, "N M"], up: Float[Tensor, "N M"], by_kernel: bool | None = None
 ) -> Float[Tensor, "N M"]:
-    """Multiply GELU(gate) by up; both may be halves of one product's rows.
-
-    Numbers of a row are adjacent, rows may have gaps; the result is contiguous. `by_kernel`
-    overrides the device: a kernel runs on the CPU if it is interpreted, which takes
-    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
-    shapes, types and devices that do not fit.
-    """
+    """Multiply GELU(gate) by up; both may be halves of one product's rows. Numbers of a row are
+    adjacent, rows may have gaps; the result is contiguous. `by_kernel` overrides the device, as in
+    `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit."""
     if gate.ndim != 2 or gate.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"gate is [N, M] of bf16 or fp16, got {[*gate.shape]} of {gate.dtype}")
     if up.shape != gate.shape or up.dtype != gate.dtype or up.device != gate.device:

@@ -78,12 +78,8 @@ def quantize(
     x: Float[Tensor, "M K"], scale_2: Tensor | None = None, by_kernel: bool | None = None
 ) -> NVFP4:
     """Compute `quantize_reference`, by a kernel if `scale_2` is given and the GPU has e4m3 (SM 8.9
-    on).
-
-    `by_kernel` overrides that: a kernel runs on the CPU if it is interpreted, which takes
-    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` if `x`
-    is no matrix of floats, or its rows are not whole blocks of 16.
-    """
+    on). `by_kernel` overrides that, as in `dlm.kernels`. Raises `ValueError` if `x` is no matrix of
+    floats, or its rows are not whole blocks of 16."""
     if x.ndim != 2 or not x.is_floating_point() or x.shape[1] % 16:
         raise ValueError(f"x is [M, K] of floats, K % 16 == 0, got {[*x.shape]} of {x.dtype}")
     if scale_2 is not None and (scale_2.shape != () or scale_2.dtype != torch.float32):

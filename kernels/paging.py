@@ -62,11 +62,8 @@ def append_(
     by_kernel: bool | None = None,
 ) -> None:
     """Store the keys and values of `paging.rows`, divided by their scales, rounded to nearest even.
-
-    `by_kernel` overrides the device: a kernel runs on the CPU if it is interpreted, which takes
-    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
-    shapes and types that do not fit.
-    """
+    `by_kernel` overrides the device, as in `dlm.kernels`. Raises `ValueError` for shapes and types
+    that do not fit."""
     check_pages(pages, k, v)
     if k.device.type != "cpu" if by_kernel is None else by_kernel:
         _append(*pages, k, v, paging.rows, paging.places)

@@ -51,9 +51,8 @@ def norm_and_rotate(
 
     Rotation is `x * cos + cat(-right, left) * sin`, with the halves left and right of a head. `v`
     may be `k` itself. A row's heads are adjacent, rows may have gaps; results are contiguous.
-    `by_kernel` overrides the device: a kernel runs on the CPU if it is interpreted, which takes
-    `TRITON_INTERPRET=1` in the environment before this file is imported. Raises `ValueError` for
-    shapes, types and devices that do not fit.
+    `by_kernel` overrides the device, as in `dlm.kernels`. Raises `ValueError` for shapes, types and
+    devices that do not fit.
     """
     _check(q, k, v, q_gain, k_gain, cos, sin)
     if not (q.device.type != "cpu" if by_kernel is None else by_kernel):

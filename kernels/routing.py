@@ -49,9 +49,8 @@ def choose(
     """Choose the `k` experts of each token with the highest logits; of equal ones, the lower.
 
     Weights are softmax over all experts in fp32, renormalised over the chosen, times each expert's
-    `scale`. A NaN counts as the highest logit. `by_kernel` overrides the device: a kernel runs on
-    the CPU if it is interpreted, which takes `TRITON_INTERPRET=1` in the environment before this
-    file is imported. Raises `ValueError` for shapes, types and devices that do not fit.
+    `scale`. A NaN counts as the highest logit. `by_kernel` overrides the device, as in
+    `dlm.kernels`. Raises `ValueError` for shapes, types and devices that do not fit.
     """
     if logits.ndim != 2 or logits.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(

@@ -112,8 +112,7 @@ def vocab_pass(
     arbitrary. Raises `ValueError` for shapes, dtypes, devices and masks that do not fit; the values
     of tensors on a GPU are not checked, since that would wait for it.
 
-    `by_kernel` overrides the device: a kernel runs on the CPU if it is interpreted, which takes
-    `TRITON_INTERPRET=1` in the environment before this file is imported.
+    `by_kernel` overrides the device, as in `dlm.kernels`.
     """
     given = _Given(logits, inverse_temperature, uniform, masks, rows, softcap, threshold, k)
     _check(given)
