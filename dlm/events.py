@@ -25,7 +25,7 @@ class Draft:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """Final tokens and text: pinned on a canvas, or committed. They follow those of earlier events.
-    `text` and `reasoning` hold whole characters, so they may lag behind `tokens`."""
+    `text` and `reasoning` hold whole characters, so they may hold less than `tokens` do."""
 
     request: int
     tokens: list[int]  # including markers and the stop token

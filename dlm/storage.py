@@ -29,7 +29,7 @@ class Storage:
     device: torch.device
     dtype: torch.dtype
     kv: torch.dtype
-    cache_tokens: int | None  # None: as many as fit the memory
+    cache_tokens: int | None  # None: all that fit the memory
 
     @classmethod
     def of(

@@ -136,10 +136,10 @@ def measured(
     prompts = torch.randint(len(engine.vocabulary), (slots, args.context), generator=rng).tolist()
     modes = {
         name: [
-            dlm.Request(token_ids=prompt, constraint=asked, max_tokens=answer, seed=i)
+            dlm.Request(token_ids=prompt, constraint=constraint, max_tokens=answer, seed=i)
             for i, prompt in enumerate(prompts)
         ]
-        for name, asked in (("free", None), ("constrained", spec))
+        for name, constraint in (("free", None), ("constrained", spec))
     }
     engine.compile(spec).result()
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in modes}

@@ -143,7 +143,7 @@ EFFORT = {
 
 
 def thinking_of(body: Mapping[str, Any]) -> tuple[bool, int | None]:
-    """Whether to think, and the most tokens for it; None: as many as fit.
+    """Whether to think, and the most tokens for it; None: all that fit.
 
     `thinking_token_budget` overrides the budget of `reasoning_effort`. The template's switch
     `enable_thinking` overrides both, unless the budget is 0. Raises `RequestError`.

@@ -178,7 +178,7 @@ class AsyncEngine:
 
     @property
     def problem(self) -> str | None:
-        """Why no requests are served; None if they are."""
+        """The reason that no requests are served; None if they are."""
         if self.failure is not None:
             return f"the engine has failed: {self.failure}"
         return "the server is shutting down" if self._draining else None

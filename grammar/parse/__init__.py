@@ -1,1 +1,1 @@
-"""Where in its grammar a text is."""
+"""Parsing: a grammar's states, the tokens each of them allows, and its completions."""

@@ -1,12 +1,8 @@
-"""A server on Ray: replicas of an engine, and an ingress in front of them, by Ray Serve.
+"""A server on Ray: an ingress that passes requests on to replicas of an engine, by Ray Serve.
 
-An engine with the application around it, which is asked by messages in the place of a socket.
-
-Which replica gets a request: one that has met the beginning of its prompt, unless it is busy.
-
-Ray Serve sends this module to whoever routes.
-
-The routes of a server, answered by the replicas behind it.
+A `Replica` is an engine with the application around it; messages take the place of a socket. The
+`Ingress` has the routes of a server (`Relay`), and hands each request to a replica. `PrefixRouter`
+chooses one that has seen the beginning of the prompt, unless it is busy. `served` starts all of it.
 """
 
 import asyncio
@@ -47,11 +43,11 @@ Messages = DeploymentResponseGenerator[Any]  # an answer, in ASGI's
 
 
 class Relay(Routes):
-    """Checks who asks, and how much, and hands bodies on as they are.
+    """The routes of the ingress: it checks keys and sizes, and passes bodies on unchanged.
 
-    A request whose replica ends, or is unavailable, before anything of its answer has been sent is
-    asked again of another, at most twice. It makes no difference to the client: nothing of it is
-    stored. A stream that has begun ends with an error.
+    If a replica ends, or is unavailable, before any of its answer has been sent, the request goes
+    to another one, at most twice. The client does not notice, since nothing of a request is stored.
+    A stream that has begun ends with an error.
     """
 
     def __init__(self, settings: Settings, replicas: DeploymentHandle):
@@ -66,7 +62,7 @@ class Relay(Routes):
         yield
 
     async def drain(self, seconds: float) -> None:
-        """Refuse what comes; and what runs is ended after so many seconds."""
+        """Refuse new requests; those that run are ended after `seconds` seconds."""
         self._draining = True
         self.guard.drain()
         draining = self._replicas.broadcast("drain", seconds)
@@ -117,23 +113,23 @@ class Relay(Routes):
         return _Relayed(*await until_disconnected(request, self._begun(call)))
 
     async def _begun(self, call: Call) -> tuple[Messages, list[Message]]:
-        """An answer, and its first two messages: status and headers, and what is sent with them."""
+        """Return an answer and its first two messages: status with headers, and the first body."""
         last = replace(call, tried=_CHANCES - 1)
         while call.tried < last.tried:
             with suppress(*_ENDED):
-                answer, first = await self._asked(call)
+                answer, first = await self._send_call(call)
                 if first[0]["status"] != 503 or self._draining:
                     return answer, first
                 answer.cancel()
             call = replace(call, tried=call.tried + 1)
         try:
-            return await self._asked(last)
+            return await self._send_call(last)
         except _ENDED as error:
             raise UnavailableError(
                 f"{_CHANCES} replicas ended with this request, or beside it"
             ) from error
 
-    async def _asked(self, call: Call) -> tuple[Messages, list[Message]]:
+    async def _send_call(self, call: Call) -> tuple[Messages, list[Message]]:
         answer = cast(Messages, self._ask.remote(call))
         try:
             return answer, [await anext(answer), await anext(answer)]
@@ -143,7 +139,7 @@ class Relay(Routes):
 
 
 class _Relayed(Response):
-    """An answer as a replica sends it. Ends with the connection, and ends the request then."""
+    """An answer as a replica sends it. When the connection ends, the request is cancelled."""
 
     def __init__(self, answer: Messages, first: list[Message]):
         super().__init__(status_code=first[0]["status"])
@@ -172,11 +168,13 @@ _UNSENT = 16  # messages that wait for a slow reader, before the application doe
 
 
 class Replica:
-    """What Ray Serve has several of. Where its engine fails, its health check does: Ray ends it,
-    and starts another."""
+    """An engine with its application, one of several in Ray Serve.
+
+    If its engine fails, its health check fails: Ray ends the replica and starts another.
+    """
 
     async def __init__(self, loading: Loading, settings: Settings):
-        """Keys, origins, hosts and names of requests are the ingress's affair."""
+        """Load the engine. The ingress checks keys, origins and hosts, and names requests."""
         from dlm.serving.app import app_of  # with torch: the ingress has no use for it
 
         engine = await asyncio.to_thread(loading.engine)
@@ -193,8 +191,10 @@ class Replica:
         await self._serving.__aenter__()  # and never out: it ends with its process
 
     async def ask(self, call: Call) -> AsyncIterator[Message]:
-        """What the application sends, in ASGI's messages. Closing the iterator, or cancelling who
-        reads it, cancels the request."""
+        """Yield the messages that the application sends, in ASGI's form.
+
+        Closing the iterator, or cancelling its reader, cancels the request.
+        """
         sent = asyncio.Queue[Message | None](_UNSENT)
         running = asyncio.ensure_future(self._run(call, sent))
         try:
@@ -206,16 +206,16 @@ class Replica:
                 await running
 
     async def metrics(self) -> tuple[str, str]:
-        """Its own name, and what it has counted, as Prometheus reads it."""
+        """Return the replica's name and its metrics, in the format of Prometheus."""
         name = serve.get_replica_context().replica_id.unique_id
         return name, self._service.metrics.text().decode()
 
     async def drain(self, seconds: float) -> None:
-        """Refuse what comes, and let what runs go on for so many seconds at most; then end it."""
+        """Refuse new requests, and end those that still run after `seconds` seconds."""
         await self._service.engine.drain(seconds)
 
     async def check_health(self) -> None:
-        """Raises where the engine has failed."""
+        """Raise `RuntimeError` if the engine has failed."""
         failure = self._service.engine.failure
         if failure is not None:
             raise RuntimeError(f"the engine has failed: {failure}")
@@ -250,18 +250,19 @@ def _scope(call: Call) -> Scope:
 
 
 class PrefixRouter(RequestRouter):
-    """Every prefix has its own order of replicas (rendezvous hashing): all who route agree on it,
-    and where a replica comes or goes, the order of the others stays.
+    """Routing by rendezvous hashing: every prefix has its own order of replicas.
 
-    The first one with a free slot gets the request; if there is none, the one behind which the
-    fewest wait. How many a replica has is what it said last, or what was sent to it since.
+    All routers agree on that order, and when a replica comes or goes, the order of the others
+    stays. The first replica with a free slot gets the request; if none is free, the one with the
+    fewest waiting requests. A replica's count is the last one that it reported, plus the requests
+    that were sent to it since.
     """
 
     queue_len_response_deadline_s = 2.0  # Ray's 0.1 s passes over replicas that are merely busy
     max_queue_len_response_deadline_s = 2.0
 
     def initialize_state(self, **settings: int) -> None:
-        """Of the requests that a replica has, so many as `slots` says run at once."""
+        """Set `slots`, the number of requests that a replica runs at once."""
         self._slots = settings["slots"]
 
     async def choose_replicas(
@@ -269,10 +270,10 @@ class PrefixRouter(RequestRouter):
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        """All of them, one after the other, as Ray asks whether they take it."""
+        """Return all replicas, one in each group: Ray offers the request in this order."""
         call = None
         if pending_request is not None:
-            pending_request.routing_context.should_backoff = True  # in front of the next round
+            pending_request.routing_context.should_backoff = True  # before the next round
             call = next((arg for arg in pending_request.args if isinstance(arg, Call)), None)
         prefix, tried = ("", 0) if call is None else (call.prefix, call.tried)
         ranked = sorted(
@@ -283,14 +284,16 @@ class PrefixRouter(RequestRouter):
         return [[replica] for replica in ranked[first:] + ranked[:first]]
 
     def _waiting(self, replica: RunningReplica) -> int:
-        """Requests that would be waiting there, this one counted. One that has not been heard of
-        counts as idle: Ray asks it before anything is sent."""
+        """Count the requests that would wait there, this one included.
+
+        A replica without a report counts as idle: Ray asks it before anything is sent.
+        """
         has = self.replica_queue_len_cache.get(replica.replica_id) or 0
         return max(0, has + 1 - self._slots)
 
 
 def preference(prefix: str, replica: str) -> bytes:
-    """The least comes first."""
+    """Sort key of a replica for a prefix: the least comes first."""
     return blake2b(f"{prefix} {replica}".encode(), digest_size=8).digest()
 
 
@@ -306,7 +309,7 @@ _LATE = 20.0  # seconds for Ray to have the last bytes of answers sent in, once 
 
 
 class Ingress:
-    """Ray Serve hands requests to it from its proxies, one on every machine."""
+    """The deployment that Ray Serve's proxies, one on every machine, pass requests to."""
 
     async def __init__(self, settings: Settings, replicas: DeploymentHandle):
         self._relay = Relay(settings, replicas)
@@ -320,12 +323,12 @@ class Ingress:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that serves."""
+    """A running server."""
 
     ingress: DeploymentHandle
 
     def drain(self, seconds: float) -> None:
-        """Refuse what comes, and wait for what runs, so many seconds at most; then end it."""
+        """Refuse new requests, and end those that still run after `seconds` seconds."""
         self.ingress.broadcast("drain", seconds).results(return_exceptions=True)
 
 
@@ -338,9 +341,11 @@ def served(
     log_level: str,
     **http: Any,
 ) -> Iterator[Server]:
-    """As many replicas on the cluster. `http` is where Ray's proxies listen, as its `HTTPOptions`
-    have it; where some listen already, they go on as they are. Raises `DlmError` where replicas
-    cannot be started."""
+    """Serve with `replicas` replicas on the cluster, for as long as the context lasts.
+
+    `http` is the address of Ray's proxies, as `HTTPOptions` takes it; proxies that already listen
+    stay as they are. Raises `DlmError` if replicas cannot be started.
+    """
     loading, resources = cluster.places(loading, replicas)
     most = 2 * (settings.slots + settings.max_queue)  # the engine's own limit, a 429, comes first
     logging = LoggingConfig(log_level=log_level.upper(), enable_access_log=False)

@@ -1,8 +1,8 @@
 """Rows by Ray Data: a pool of actors, each with an engine of its own.
 
-The file of rows is read where this process runs, and rows travel in small blocks. A block's answers
-come back together and in its own order, however often it is tried: Ray takes what a second try
-says for what the first one did not get to say.
+The file of rows is read in this process, and rows travel in small blocks. The answers of a block
+come back together and in its order, however often it is tried: Ray takes the results of a second
+try in place of those that the first one did not deliver.
 """
 
 import logging
@@ -42,11 +42,12 @@ _COLUMN = "pickled"  # of blocks and of their answers: what JSON may hold fits n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actors:
-    """Who answers rows. Each actor reserves `resources`, as Ray names them, has up to `ahead` rows
-    under way, and ends when its `owner` has.
+    """A pool of actors that answer rows.
 
-    Rows whose actors ended are tried again. Any of them may be what ended it, so in the end each is
-    alone with an actor; one that still gets no answer is an error, and the others succeed.
+    Each actor reserves `resources`, as Ray names them, has up to `ahead` rows under way, and ends
+    with its `owner`. Rows whose actor ended are tried again. Any of them may have ended it, so at
+    last each row is alone with an actor; a row that still gets no answer is an error, and the
+    others succeed.
     """
 
     start: LoadBatch
@@ -57,15 +58,17 @@ class Actors:
     owner: Owner
 
     def answers(self, rest: Rest) -> Iterator[Ended]:
-        """An answer to each row, in the order in which their blocks end. Raises `DlmError` where no
-        engine can be loaded, or where the rows cannot be read."""
+        """Yield an answer to each row, in the order in which their blocks end.
+
+        Raises `DlmError` if no engine can be loaded, or if the rows cannot be read.
+        """
         shared = _BlockPlan(rows=max(1, self.ahead // _CALLS), calls=_CALLS, waiting=_WAITING)
-        for way in (shared, _BlockPlan(rows=1, calls=1, waiting=0)):
-            few = sum(1 for _ in islice(rest(), self.count * way.rows))
+        for plan in (shared, _BlockPlan(rows=1, calls=1, waiting=0)):
+            few = sum(1 for _ in islice(rest(), self.count * plan.rows))
             if few == 0:
                 return
             ended = set[int]()
-            for number, answer in self._tried(rest, way, min(self.count, -(-few // way.rows))):
+            for number, answer in self._run(rest, plan, min(self.count, -(-few // plan.rows))):
                 ended.add(number)
                 yield number, answer
             rest = replace(rest, answered=rest.answered | ended)
@@ -73,8 +76,8 @@ class Actors:
             error = DlmError("workers ended with this row, the last one with this row alone")
             yield row.number, self.form.refusal(row, error)
 
-    def _tried(self, rest: Rest, way: "_BlockPlan", count: int) -> Iterator[Ended]:
-        """Answers to the blocks that some of `count` actors has survived."""
+    def _run(self, rest: Rest, plan: "_BlockPlan", count: int) -> Iterator[Ended]:
+        """Yield the answers of the blocks that one of `count` actors has survived."""
         context = DataContext.get_current().copy()
         context.enable_progress_bars = False
         context.max_errored_blocks = -1  # they are tried again, or named
@@ -83,7 +86,7 @@ class Actors:
         with DataContext.current(context), warnings.catch_warnings():
             # Until 2.64 there is no other way to bound how often a block is tried.
             warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
-            source = _Source(rest, way.rows)
+            source = _Source(rest, plan.rows)
             blocks = read_datasource(source, override_num_blocks=1, num_cpus=0).map_batches(
                 _Actor,
                 fn_constructor_args=(self.start, self.owner),
@@ -91,8 +94,8 @@ class Actors:
                 batch_format="pyarrow",
                 compute=ActorPoolStrategy(
                     size=count,
-                    max_tasks_in_flight_per_actor=way.calls + way.waiting,
-                    max_concurrent_calls_per_actor=way.calls,
+                    max_tasks_in_flight_per_actor=plan.calls + plan.waiting,
+                    max_concurrent_calls_per_actor=plan.calls,
                     enable_true_multi_threading=True,
                 ),
                 max_restarts=_RESTARTS,
@@ -103,10 +106,10 @@ class Actors:
             for table in blocks.iter_batches(
                 batch_size=None, batch_format="pyarrow", prefetch_batches=0
             ):
-                for said in _unpacked(table):
-                    if isinstance(said, DlmError):
-                        raise said
-                    yield from said
+                for answers in _unpacked(table):
+                    if isinstance(answers, DlmError):
+                        raise answers
+                    yield from answers
         except RayError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise DlmError(f"the workers could not be started: {' '.join(lines)[:500]}") from error
@@ -114,7 +117,7 @@ class Actors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BlockPlan:
-    """How blocks are tried."""
+    """Sizes of a round of blocks."""
 
     rows: int  # of a block
     calls: int  # blocks that an actor works at together
@@ -122,7 +125,7 @@ class _BlockPlan:
 
 
 class _Source(Datasource):
-    """Blocks of rows, made by one task as they are wanted."""
+    """Blocks of rows, made by one task as they are needed."""
 
     def __init__(self, rest: Rest, size: int):
         super().__init__()
@@ -133,7 +136,7 @@ class _Source(Datasource):
 
     @property
     def supports_distributed_reads(self) -> bool:
-        """The file is on this machine."""
+        """Whether other machines may read: no, the file is on this one."""
         return False
 
     def estimate_inmemory_data_size(self) -> int | None:
@@ -146,7 +149,7 @@ class _Source(Datasource):
 
 
 def _blocks(rest: Rest, size: int) -> Iterator[pyarrow.Table]:
-    """One that cannot be read is its error, and the last: an exception would be one lost block."""
+    """Yield blocks. One that cannot be read is its error, and the last: Ray drops exceptions."""
     try:
         rows = rest()
         while block := list(islice(rows, size)):
@@ -156,13 +159,13 @@ def _blocks(rest: Rest, size: int) -> Iterator[pyarrow.Table]:
 
 
 class _Actor:
-    """What each actor of the pool has: a thread that steps an engine, and calls that wait."""
+    """An actor of the pool: a thread that steps an engine, and calls that wait for answers."""
 
     def __init__(self, start: LoadBatch, owner: Owner):
         end_with(owner)
         self._problem: DlmError | None = None
         self._rows = SimpleQueue[InputRow | None]()
-        self._asked: dict[int, list[Future[Ended]]] = {}  # by the row's number
+        self._waiting: dict[int, list[Future[Ended]]] = {}  # by the row's number
         self._lock = Lock()  # over it
         try:
             self._batch = start()
@@ -180,43 +183,43 @@ class _Actor:
             return self._problem
         if isinstance(block, DlmError):
             return block
-        futures = [self._ask(row) for row in block]
+        futures = [self._queue(row) for row in block]
         return [future.result() for future in futures]
 
-    def _ask(self, row: InputRow) -> Future[Ended]:
-        """A row may be asked for again while it is under way: where Ray lost the connection."""
+    def _queue(self, row: InputRow) -> Future[Ended]:
+        """Queue a row. Ray may repeat a row that is under way, after it lost the connection."""
         future = Future[Ended]()
         with self._lock:
-            others = self._asked.setdefault(row.number, [])
+            others = self._waiting.setdefault(row.number, [])
             if not others:
                 self._rows.put(row)
             others.append(future)
         return future
 
     def _serve(self) -> None:
-        """An engine that fails ends the process: Ray starts another, which gets its blocks."""
+        """Step the engine. If it fails, the process ends, and Ray starts another for its blocks."""
         try:
             while take(self._rows, self._batch):
                 for ended in self._batch.step():
-                    self._tell(ended)
+                    self._deliver(ended)
         except Exception:
             traceback.print_exc()
             os._exit(1)
 
-    def _tell(self, ended: Ended) -> None:
+    def _deliver(self, ended: Ended) -> None:
         with self._lock:
-            futures = self._asked.pop(ended[0])
+            futures = self._waiting.pop(ended[0])
         for future in futures:
             future.set_result(ended)
 
 
 def loaded(loading: Loading, form: AnswerForm, ahead: int) -> Batch:
-    """What an actor starts with: an engine for up to `ahead` rows."""
+    """Load an engine for up to `ahead` rows."""
     return Batch(loading.engine(), form, ahead)
 
 
-def _packed(said: Any) -> pyarrow.Table:
-    return pyarrow.table({_COLUMN: pyarrow.array([pickle.dumps(said)], pyarrow.large_binary())})
+def _packed(value: Any) -> pyarrow.Table:
+    return pyarrow.table({_COLUMN: pyarrow.array([pickle.dumps(value)], pyarrow.large_binary())})
 
 
 def _unpacked(table: pyarrow.Table) -> Iterator[Any]:

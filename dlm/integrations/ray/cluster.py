@@ -1,13 +1,10 @@
-"""Being part of a Ray cluster: one that is there, or one on this machine for as long as needed.
+"""Membership in a Ray cluster: an existing one, or one on this machine for as long as needed.
 
-Processes that end with the one they work for: Ray may keep an actor for ever that was starting
-when the script it belongs to was killed, and with it an engine and its GPU's memory.
-
-They hold a connection to a socket on which nobody answers: the kernel keeps it for as long as the
-process lives that listens, and breaks it whatever ends that process. As Ray itself does, it takes a
-network on which processes reach each other at any port.
-
-A request on its way from the ingress to a replica.
+Ray may keep an actor for ever if it was starting when its script was killed, and with it an engine
+and the memory of a GPU. So actors end with their owner: each holds a connection to a socket of the
+owner on which nothing is ever sent. The kernel keeps the connection while the owner lives, and
+breaks it however the owner ends. As Ray itself does, this needs a network on which processes reach
+each other at any port.
 """
 
 import logging
@@ -34,7 +31,7 @@ _PAUSE = 1.0  # seconds before a line that has broken is made again
 
 @contextmanager
 def listening() -> Iterator[Owner]:
-    """This process, which is part of a Ray cluster, as an owner."""
+    """Make this process, which is part of a Ray cluster, an owner; yield its address."""
     here = ray.util.get_node_ip_address()  # as others see it: it need not be a network card's own
     family = socket.AF_INET6 if ":" in here else socket.AF_INET
     with socket.create_server(("", 0), family=family, backlog=_MOST) as server:
@@ -42,12 +39,12 @@ def listening() -> Iterator[Owner]:
 
 
 def end_with(owner: Owner) -> None:
-    """From now on this process ends when its owner has."""
+    """End this process as soon as its `owner` has ended."""
     Thread(target=_watch, args=(owner,), name="dlm-lifeline", daemon=True).start()
 
 
 def _watch(owner: Owner) -> None:
-    """A line that breaks says nothing by itself: that nobody takes a new one does."""
+    """Reconnect when the connection breaks; a refused connection means that the owner has ended."""
     while True:
         try:
             with socket.create_connection(owner, _LIFELINE_SECONDS) as line:
@@ -59,7 +56,7 @@ def _watch(owner: Owner) -> None:
         except ConnectionRefusedError:
             os._exit(1)
         except OSError:
-            return  # no way leads there, or none any more: Ray alone has to see to it
+            return  # the owner cannot be reached: Ray alone has to end this process
 
 
 LOCAL = "local"  # the address of a cluster that is made here
@@ -73,7 +70,7 @@ _QUIET = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What there is of it."""
+    """Resources of a cluster."""
 
     local: bool  # it was made here, and goes with this process
     cpus: float
@@ -81,8 +78,10 @@ class Cluster:
     owner: Owner  # this process
 
     def places(self, loading: Loading, count: int) -> tuple[Loading, dict[str, Any]]:
-        """How each of `count` engines is loaded, and what Ray is asked to reserve for it: a GPU
-        where there are any, else a core. Raises `DlmError` where there are not so many."""
+        """Return how each of `count` engines is loaded, and the resources that Ray reserves for it.
+
+        That is a GPU if the cluster has any, else a core. Raises `DlmError` if there are too few.
+        """
         device = loading.device or ("cuda" if self.gpus else "cpu")
         if loading.model is None or device == "cpu":
             if self.cpus < count:
@@ -95,10 +94,11 @@ class Cluster:
 
 @contextmanager
 def joined(address: str, engines: int) -> Iterator[Cluster]:
-    """This process as a driver of the cluster at `address`, as `ray.init` takes it, or of one that
-    is made here for so many engines. Raises `DlmError` for an address where there is none.
+    """Make this process a driver of the cluster at `address`, as `ray.init` takes it.
 
-    Ray is told to send no statistics of its use, unless the environment says so."""
+    `LOCAL` makes a cluster here, for `engines` engines. Raises `DlmError` if there is no cluster at
+    `address`. Ray sends no statistics of its use, unless the environment asks for them.
+    """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     made: dict[str, Any] = {"address": address}
@@ -129,7 +129,7 @@ def joined(address: str, engines: int) -> Iterator[Cluster]:
 
 
 def _check(address: str) -> None:
-    """Somebody listens there: Ray itself would try for minutes."""
+    """Raise `DlmError` if nothing listens at `address`: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if port.isdigit():
         try:

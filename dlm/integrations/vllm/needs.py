@@ -2,7 +2,7 @@
 
 The source is read, not imported: some of it would claim a GPU. Knows no module of vLLM's as such.
 
-Functions of vLLM that are wrapped where they are: each once, however often it is asked for.
+`wrap` replaces a function of vLLM in its place, once, however often it is called.
 """
 
 import ast

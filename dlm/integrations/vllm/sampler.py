@@ -1,4 +1,4 @@
-"""vLLM's sampler for diffusion, behind logits that say what the grammars make of them.
+"""vLLM's sampler for diffusion, on logits that are rewritten by the grammars.
 
 A request's canvas is denoised, converges, and is committed in the pass after that. vLLM accepts,
 noises again and converges on its own; here its logits are rewritten before (`LogitsGuide`), and

@@ -30,8 +30,10 @@ from dlm.sequence import Progress
 
 @dataclass(slots=True)
 class Slot:
-    """One request's constraint. It is made within a step's work, as it is asked for the first time;
-    what it raises fails the request, but for `Unfinished`, after which the canvas is held."""
+    """One request's constraint, made within a step's work when it is first queried.
+
+    An exception of the constraint fails the request, except `Unfinished`: then the canvas is held.
+    """
 
     payload: Payload
     budget: int  # tokens of the whole answer, the stop among them
@@ -102,7 +104,7 @@ class Slot:
 
 
 class Slots:
-    """All constraints of one worker, and the grammars that it knows."""
+    """Constraints of one worker's requests, and the grammars that it knows."""
 
     def __init__(self, compiler: Compiler, policy: Policy, config: DecodeConfig):
         """`config` says when a canvas is stuck."""

@@ -1,0 +1,104 @@
+"""Plain words, as far as a machine can hold them: first words, forbidden words, class names."""
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("dlm", "grammar", "kernels", "models", "scripts")
+FIRST = set(  # words that a docstring does not begin with: its first line has a verb or a noun
+    "all as behind either from how it like none of so such that the_same they this those what "
+    "where which whoever whose why".split()
+)
+FORBIDDEN = re.compile(  # in docstrings and comments
+    r"\b(so many|as many as|in front of|behind|told|whoever|whatever it may be)\b", re.IGNORECASE
+)
+NAMES = {"said", "told", "behind", "asked"}  # parts of identifiers
+
+
+def sources() -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sources():
+        yield path.relative_to(ROOT), ast.parse(path.read_text())
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Where each docstring stands, and its text."""
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text:
+                    name = getattr(node, "name", "")
+                    yield f"{path} {name}", text
+
+
+def comments() -> Iterator[tuple[str, str]]:
+    for path in sources():
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+            if token.type == tokenize.COMMENT:
+                yield f"{path.relative_to(ROOT)}:{token.start[0]}", token.string
+
+
+def first_word(text: str) -> str:
+    words = text.lower().replace("the same", "the_same").split()
+    return words[0].strip(".,:;`'\"") if words else ""
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun():
+    found = [
+        (where, text.splitlines()[0]) for where, text in docstrings() if first_word(text) in FIRST
+    ]
+    assert not found, "\n".join(f"{where}: {line}" for where, line in found)
+
+
+def test_docstrings_and_comments_have_no_words_of_a_dialect():
+    found = [
+        (where, match[0])
+        for where, text in (*docstrings(), *comments())
+        if (match := FORBIDDEN.search(text))
+    ]
+    assert not found, "\n".join(f"{where}: {word}" for where, word in found)
+
+
+def test_names_have_no_words_of_a_dialect():
+    found = defaultdict(set)
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            names = [getattr(node, key, None) for key in ("id", "attr", "arg", "name")]
+            for name in names:
+                if isinstance(name, str) and NAMES & set(name.lower().split("_")):
+                    found[str(path)].add(name)
+    assert not found, "\n".join(f"{path}: {sorted(names)}" for path, names in found.items())
+
+
+def test_a_class_name_stands_for_one_thing():
+    found = defaultdict(set)
+    for path, tree in trees():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name].add(str(path))
+    twice = {name: sorted(paths) for name, paths in found.items() if len(paths) > 1}
+    assert not twice
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Return the tokens.", "return"),
+        ("`mask` of a row", "mask"),
+        ("The same, again", "the_same"),
+    ],
+)
+def test_first_words_are_read_as_they_are_written(text, word):
+    assert first_word(text) == word
