@@ -52,7 +52,7 @@ def all_experts(experts: Experts, x: Tensor, weight: Tensor, expert: Tensor) -> 
     return F.linear(inner.flatten(1), down.permute(1, 0, 2).flatten(1))
 
 
-STATES = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
+OUTPUT_NORMS = ("post_attention_layernorm.weight", "post_feedforward_layernorm.weight")
 INTO, OUT_OF = ("gate_proj.weight", "up_proj.weight"), "down_proj.weight"
 
 
@@ -71,7 +71,7 @@ def grown(model: DiffusionGemma, config: ModelConfig) -> DiffusionGemma:
     whole = {name: tensor for name, tensor in state.items() if not name.startswith("layers.")}
     for to, (layer, silent) in enumerate(_sources(model.config, config)):
         for part, tensor in model.layers[layer].state_dict().items():
-            mute = silent and part in STATES
+            mute = silent and part in OUTPUT_NORMS
             whole[f"layers.{to}.{part}"] = torch.zeros_like(tensor) if mute else tensor
     for name in whole:
         if name.endswith((*INTO, OUT_OF)):
