@@ -1,6 +1,7 @@
-"""The bytes of a tokenizer's tokens, and its control tokens."""
+"""The bytes of a tokenizer's tokens, its control tokens, and the tokens that may end a JSON key."""
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import groupby, takewhile
 from typing import Any
@@ -10,7 +11,6 @@ import xgrammar as xgr
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dlm.grammar.errors import GrammarError
-from dlm.grammar.json_text import QuotedTokens
 from dlm.grammar.masks.bits import packed
 from dlm.grammar.tokens import CallMarkers, Markers
 from dlm.grammar.trie import Trie
@@ -19,6 +19,45 @@ THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat fo
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, in the same
 _NEVER = 1 << 40  # tokens: no tokens spell the text
 _LOOK_BACK = 4  # tokens before a forced text that may merge with it
+_STRUCTURE = re.compile(rb"[],}0-9\\-]|\".*\"")  # outside of strings: the end of an item, or digits
+
+
+class QuotedTokens:
+    """The tokens that hold a double quote, a comma or a backslash, by their effect on keys."""
+
+    def __init__(self, pieces: Sequence[bytes]):
+        self.pieces = {token: piece for token, piece in enumerate(pieces) if b'"' in piece}
+        self.commas = {token for token, piece in enumerate(pieces) if b"," in piece}
+        self.escapes = {token for token, piece in enumerate(pieces) if b"\\" in piece}
+        self.joining = {  # tokens that can end a string and begin the next key
+            t for t, piece in self.pieces.items() if t in self.commas or piece.count(b'"') > 1
+        }
+        self.odd = [  # an escape may spell any key; three quotes end one key and hold another
+            t for t, piece in self.pieces.items() if b"\\u" in piece or piece.count(b'"') > 2
+        ]
+        self.escaping = self.escapes & self.pieces.keys()
+        self.ending: dict[bytes, list[int]] = {}  # by the bytes before the first quote
+        self.whole: dict[bytes, list[int]] = {}  # by the bytes between two quotes
+        for token, piece in self.pieces.items():
+            first, *enclosed, _ = piece.split(b'"')
+            self.ending.setdefault(first, []).append(token)
+            for each in enclosed:
+                self.whole.setdefault(each, []).append(token)
+        opening = {t for t, piece in enumerate(pieces) if b"[" in piece and len(piece) > 1}
+        structural = {t for t, piece in enumerate(pieces) if _STRUCTURE.search(piece)}
+        kinds = {  # tokens that may end an item, by the position in the text
+            "opening": opening,
+            "joining": self.joining,
+            "ending": self.pieces.keys() | self.escapes,
+            "structural": structural,
+        }
+        self.packed = {name: _packed(tokens, len(pieces)) for name, tokens in kinds.items()}
+
+
+def _packed(tokens: Iterable[int], size: int) -> np.ndarray:
+    members = np.zeros(size, bool)
+    members[[*tokens]] = True
+    return packed(members)
 
 
 class Vocabulary:

@@ -11,9 +11,9 @@ from scores import scores_of
 
 from dlm.grammar import BudgetError, Frontier, JsonObject, JsonSchema, Matcher
 from dlm.grammar.constraint import Fixed
-from dlm.grammar.json_text import QuotedTokens
 from dlm.grammar.masks.bits import tokens_in
 from dlm.grammar.parse.keys import Keys
+from dlm.grammar.vocabulary import QuotedTokens
 
 L = 24
 VALUES = st.recursive(
