@@ -33,7 +33,7 @@ def trees() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
-    """Where each docstring stands, and its text."""
+    """Yield the place and the text of each docstring."""
     for path, tree in trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -7,7 +7,7 @@ from math import exp, log
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from dlm.grammar import Candidates
@@ -67,9 +67,8 @@ class CanvasLogits:
         fetched by `copies`."""
         V = logits.shape[1]
         argmax, lse = found.argmax.numpy(), found.lse.numpy()  # slices of these cost nothing
-        self.argmax: list[int] = np.minimum(
-            np.maximum(argmax, 0), V - 1
-        ).tolist()  # a row may have none
+        # A row without a possible token has no argmax: any token stands for it.
+        self.argmax: list[int] = np.minimum(np.maximum(argmax, 0), V - 1).tolist()
         self.rows = 0  # rows that were fetched
         self._above, self._tail = found.above.numpy().tolist(), found.tail.numpy().tolist()
         self._lse = np.where(np.isfinite(lse), lse, 0).tolist()  # a row may hold nothing but -inf
@@ -124,9 +123,7 @@ class CanvasLogits:
         back.
         """
         sent = self._copies.to_device(torch.from_numpy(tokens), torch.from_numpy(classes))
-        logits, (heat, softcap) = self._logits[:length], self._scale
-        heat = heat.to(logits.device).expand(len(logits))
-        x = heated(logits[:, sent[0]], heat, softcap).double()
+        x = self._heated_there(self._logits[:length, sent[0]]).double()
         top = x.amax(-1, keepdim=True).clamp(min=-_LOWEST)
         sums = x.new_zeros(len(x), count).index_add_(1, sent[1], (x - top).exp_())
         host = self._copies.to_host(sums.log_().add_(top)).numpy()
@@ -164,12 +161,11 @@ class CanvasLogits:
         The mass includes tokens less likely than `_NEGLIGIBLE`."""
         self.rows += 1
         (words,) = self._copies.to_device(torch.from_numpy(allowed.view(np.int32)))
-        row, (heat, softcap) = self._logits[position].float(), self._scale
+        row = self._logits[position].float()
         bits = words[:, None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
         bits = bits.flatten()[: len(row)].bool()
         top = torch.where(bits, row.clamp(min=-_LOWEST), -torch.inf).topk(min(count, len(row)))
-        heat_there = torch.full((1,), heat.item(), device=words.device)
-        logp = heated(row[None], heat_there, softcap)[0] - self._lse[position]
+        logp = self._heated_there(row[None])[0] - self._lse[position]
         mass = torch.where(bits, logp, -torch.inf).exp().sum()
         packed = torch.cat((top.values, mass[None], top.indices.int().view(torch.float32)))
         packed = self._copies.to_host(packed).numpy()
@@ -181,6 +177,12 @@ class CanvasLogits:
         order = near[np.lexsort((tokens[near], -values[near]))]
         ranked = list(zip(tokens[order].tolist(), logp[order].tolist(), strict=True))
         return Candidates(ranked=ranked, mass=float(packed[len(top.values)]))
+
+    def _heated_there(self, rows: Float[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
+        """Return `rows` with softcap and temperature applied, without a copy to their device."""
+        inverse_temperature, softcap = self._scale
+        heat = torch.full((len(rows),), inverse_temperature.item(), device=rows.device)
+        return heated(rows, heat, softcap)
 
     def _logp(self, position: int, logits: Tensor) -> np.ndarray:
         return heated(logits[None], *self._scale)[0].numpy() - self._lse[position]

@@ -7,7 +7,7 @@ take only one token is not read again.
 Shapes: `B` canvases of `L` positions, `B * L` rows of `V` logits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -225,12 +225,6 @@ class TokenDistributions:
         words = left.shape[1]
         self._bitmask = left if known is None else torch.cat((known[:count, :words], left))
         self._masks[rows] = count + torch.arange(len(rows))
-
-    def expected(
-        self, embedding: Callable[[Distributions], Float[Tensor, "n hidden"]]
-    ) -> Float[Tensor, "n hidden"]:
-        """Return what `embedding` makes of all `B * L` rows."""
-        return embedding(self.distributions())
 
     def distributions(self) -> Distributions:
         """Return the distributions of all `B * L` rows, for the expectation of the model's

@@ -26,22 +26,49 @@ from dlm.sequence import Sequence
 _AT_ONCE = 256  # longest answer, in tokens, that a step parses itself: a few milliseconds
 
 
+@runtime_checkable
+class Model(Protocol):
+    """Properties of every model, however it is decoded."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def softcap(self) -> float | None:
+        """Bound on logits: l counts as softcap * tanh(l / softcap); None: as it is."""
+        ...
+
+    def new_cache(self, slots: int) -> Any: ...  # a `Cache` of the model's own kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineContext:
+    """Objects of an engine that its decoding works with."""
+
+    model: Any  # a `Model` that has the methods the decoding needs
+    cache: Cache
+    config: DecodeConfig
+    policy: Policy
+    vocabulary: Vocabulary
+    compiler: Compiler
+    by_kernel: bool | None  # whether kernels read logits; None: on GPUs
+
+
 class Decoder(ABC):
     """State changes of a request, as events; `Finished` is the last one. An exception raised by a
     method ends the request that it is about, and no other."""
 
     decides: ClassVar[bool] = False  # whether questions are answered too, from canvases
 
-    def __init__(
-        self,
-        cache: Cache,
-        config: DecodeConfig,
-        policy: Policy,
-        vocabulary: Vocabulary,
-        compiler: Compiler,
-    ):
-        self._cache, self._config, self._policy = cache, config, policy
-        self._vocabulary, self._compiler = vocabulary, compiler
+    def __init__(self, context: EngineContext):
+        self._cache, self._config, self._policy = context.cache, context.config, context.policy
+        self._vocabulary, self._compiler = context.vocabulary, context.compiler
 
     def begin(self, slot: int, sequence: Sequence) -> None:
         """Start a request in an empty slot."""
@@ -161,40 +188,6 @@ class Decoder(ABC):
         sequence.ended = True
         result = sequence.result(parsed, reason)
         yield Finished(request=sequence.number, result=result)
-
-
-@runtime_checkable
-class Model(Protocol):
-    """Properties of every model, however it is decoded."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def max_positions(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def softcap(self) -> float | None:
-        """Bound on logits: l counts as softcap * tanh(l / softcap); None: as it is."""
-        ...
-
-    def new_cache(self, slots: int) -> Any: ...  # a `Cache` of the model's own kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineContext:
-    """Objects of an engine that its decoding works with."""
-
-    model: Any  # a `Model` that has the methods the decoding needs
-    cache: Cache
-    config: DecodeConfig
-    policy: Policy
-    vocabulary: Vocabulary
-    compiler: Compiler
-    by_kernel: bool | None  # whether kernels read logits; None: on GPUs
 
 
 class Passes(Protocol):

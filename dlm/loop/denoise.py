@@ -208,7 +208,8 @@ def _advance(
         if isinstance(each, Guidance):  # all randomness is the request's own
             torch.randint(model.vocab_size, row.shape, generator=sequence.rng, out=row)
     tokens = sampling.renoise(noise, kept)
-    soft_embeddings = distributions.expected(model.expected_embedding).unflatten(0, kept.shape)
+    expected = model.expected_embedding(distributions.distributions())
+    soft_embeddings = expected.unflatten(0, kept.shape)
     outcomes: dict[int, Outcome | Exception] = {}
     for i, (slot, each) in enumerate(zip(canvases, guided, strict=True)):
         if isinstance(each, Guidance):

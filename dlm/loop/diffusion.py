@@ -17,7 +17,7 @@ from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
 from dlm.logits.masks import MaskTable
 from dlm.loop.decoding import Decoder, EngineContext, Model
 from dlm.loop.denoise import Denoiser, Outcome, PassOutput, denoise, settle
-from dlm.loop.pass_plan import Cache, plan_pass
+from dlm.loop.pass_plan import plan_pass
 from dlm.sequence import Sequence
 
 SlotOutcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
@@ -27,22 +27,13 @@ class Pipeline:
     """Passes over canvases, one after another. No pass is under way between two calls of `step`:
     caches and slots may be changed there."""
 
-    def __init__(
-        self,
-        model: Denoiser,
-        cache: Cache,
-        config: DecodeConfig,
-        encode_tokens: int,
-        work: int,
-        by_kernel: bool | None = None,
-    ):
-        """`encode_tokens` limits the tokens of prompts in a pass, `work` the units of work that all
-        constraints do in a step. `by_kernel` is whether a kernel reads logits; None: on GPUs."""
-        self._model, self._cache, self._config = model, cache, config
-        self._encode_tokens, self._work = encode_tokens, work
-        self.masks = MaskTable(-(-model.vocab_size // 32))
-        more = {"config": config, "masks": self.masks, "by_kernel": by_kernel}
-        self._denoise = partial(denoise, model, cache, **more)
+    def __init__(self, context: EngineContext):
+        self._model, self._cache, self._config = context.model, context.cache, context.config
+        self._encode_tokens = context.policy.encode_tokens  # of prompts in a pass
+        self._work = context.policy.step_work  # units that all constraints do in a step
+        self.masks = MaskTable(-(-self._model.vocab_size // 32))
+        more = {"config": self._config, "masks": self.masks, "by_kernel": context.by_kernel}
+        self._denoise = partial(denoise, self._model, self._cache, **more)
         self.idle = False  # whether the last step had nothing to do
 
     def step(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
@@ -96,8 +87,7 @@ class Diffusion:
         return CanvasDecoder(context)
 
     def passes(self, context: EngineContext) -> Pipeline:
-        limits = context.policy.encode_tokens, context.policy.step_work
-        return Pipeline(context.model, context.cache, context.config, *limits, context.by_kernel)
+        return Pipeline(context)
 
     def constrain(
         self,
@@ -123,8 +113,7 @@ class CanvasDecoder(Decoder):
     decides = True
 
     def __init__(self, context: EngineContext):
-        more = context.policy, context.vocabulary, context.compiler
-        super().__init__(context.cache, context.config, *more)
+        super().__init__(context)
         self._model: Denoiser = context.model
 
     def _start(self, sequence: Sequence) -> None:

@@ -56,8 +56,7 @@ class Autoregressive:
         return positions
 
     def decoder(self, context: EngineContext) -> "TokenDecoder":
-        more = context.policy, context.vocabulary, context.compiler
-        return TokenDecoder(context.cache, context.config, *more)
+        return TokenDecoder(context)
 
     def passes(self, context: EngineContext) -> CausalPasses:
         return CausalPasses(context, self.temperature, Drafts(context) if self.drafts else None)

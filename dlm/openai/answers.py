@@ -13,11 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
 from dlm.grammar.schema.dialect import BARE_VALUE
+from dlm.openai.body import Body
 from dlm.openai.requests import Generation
 from dlm.request import Result
 
@@ -135,9 +136,6 @@ class CallStream:
             call.open_brackets.pop()
         call.in_key = character in "{," and call.open_brackets[-1:] == ["{"]
         return ", " if character == "," else character
-
-
-Body = dict[str, Any]
 
 
 class Answers(ABC):

@@ -19,6 +19,8 @@ from dlm.errors import RequestError
 from dlm.grammar import InvalidGrammarError, Spec
 from dlm.policy import Policy
 
+Body = dict[str, Any]  # of an answer, or a part of it
+
 
 def object_at(field: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
@@ -213,7 +215,7 @@ _ELSEWHERE = {  # by field of other servers, or of OpenAI until 2023: what to se
 }
 _KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 _GUIDED = "guided_"  # vLLM's fields of constraints until 2026
-_ALIKE = 0.8  # least similarity of an unknown name to a known one that it may stand for
+_ALIKE = 0.8  # least similarity of an unknown name to the one that it may stand for
 
 
 def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
@@ -232,9 +234,14 @@ def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
                 raise RequestError(message, field=field)
         else:
             name = f"{field!s:.60}"
-            alike = get_close_matches(name.lower(), known, 1, _ALIKE)
-            hint = f", or send {alike[0]} if that is meant" if alike else ""
+            meant = closest(name, known)
+            hint = f", or send {meant} if that is meant" if meant else ""
             raise RequestError(f"{name} is unknown here: leave it out{hint}", field=name)
+
+
+def closest(name: str, known: Collection[str]) -> str | None:
+    """Return the one of `known` that an unknown name most likely stands for; None if none is."""
+    return next(iter(get_close_matches(name.lower(), known, 1, _ALIKE)), None)
 
 
 def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:

@@ -21,15 +21,13 @@ from dlm.decisions.questions import (
 )
 from dlm.errors import RequestError
 from dlm.events import Decided
-from dlm.openai.body import check_fields, list_at, object_at, text_at, whole_at, wrong
+from dlm.openai.body import Body, check_fields, list_at, object_at, text_at, whole_at, wrong
 from dlm.openai.messages import messages_of
 from dlm.openai.requests import model_of
 from dlm.request import Request
 
 DECISION = ("model", "input", "questions", "seed", "prompt_cache_options")
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
-
-Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,20 @@ shown to the model. A message's `name` is passed to the template (Gemma's ignore
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from dlm.errors import RequestError
-from dlm.openai.body import check_only, flag_at, list_at, object_at, shown, text_at, whole_at, wrong
+from dlm.openai.body import (
+    check_only,
+    closest,
+    flag_at,
+    list_at,
+    object_at,
+    shown,
+    text_at,
+    whole_at,
+    wrong,
+)
 from dlm.openai.tools import arguments_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -29,7 +38,6 @@ _LOST = {  # fields with a part of the conversation that the model would not see
 }
 _TEXTS = ("text", "input_text", "output_text", "refusal")  # types of parts
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
-_ALIKE = 0.8  # least similarity of an unknown name to a missing one that it may stand for
 
 
 def messages_of(value: Any, field: str = "messages") -> list[dict[str, Any]]:
@@ -77,10 +85,8 @@ def _check_fields(field: str, message: Mapping[str, Any], read: tuple[str, ...])
             raise RequestError(
                 f"{field}.{name} is {shown(value)}, and would be lost: {_LOST[name]}"
             )
-        if alike := get_close_matches(str(name)[:40].lower(), missing, 1, _ALIKE):
-            raise RequestError(
-                f"{field}.{name!s:.40} is unknown: is it {alike[0]}, which is missing?"
-            )
+        if meant := closest(f"{name!s:.40}", missing):
+            raise RequestError(f"{field}.{name!s:.40} is unknown: is it {meant}, which is missing?")
 
 
 def _content(field: str, content: Any, role: str) -> str:

@@ -108,7 +108,7 @@ def test_entropies_draws_guesses_and_soft_embeddings_are_of_what_is_left(step, c
     assert (uniform + 1e-5 >= reached - p.gather(-1, drawn)[..., 0]).all()
     assert torch.equal(marginals.draws([0.0] * n), p.argmax(-1))
     table = torch.randn(SIZE, 7, generator=torch.Generator().manual_seed(1))
-    means = marginals.expected(lambda distributions: distributions.expected(table))
+    means = marginals.distributions().expected(table)
     far = table.norm(dim=1).max() * 1e-4 + 1e-3
     assert ((means.double() - p.flatten(0, 1) @ table.double()).norm(dim=1) <= far).all()
 
@@ -116,13 +116,13 @@ def test_entropies_draws_guesses_and_soft_embeddings_are_of_what_is_left(step, c
 def test_a_canvas_is_cut_bit_for_bit_as_it_is_alone(step):
     logits, uniform, bitmask = step
     together = read(*step, CUTS)
-    means = together.expected(lambda distributions: distributions.expected(torch.eye(SIZE)))
+    means = together.distributions().expected(torch.eye(SIZE))
     for i in range(3):  # those with masks
         one = slice(i, i + 1)
         alone = read(logits[one], uniform[one], bitmask, CUTS[one])
         assert torch.equal(alone.entropies, together.entropies[one])
         assert torch.equal(alone.draws([1.0]), together.draws([1.0] * B)[one])
-        found = alone.expected(lambda distributions: distributions.expected(torch.eye(SIZE)))
+        found = alone.distributions().expected(torch.eye(SIZE))
         assert torch.equal(found, means.unflatten(0, (B, L))[i])
 
 

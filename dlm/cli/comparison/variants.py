@@ -114,7 +114,7 @@ class _RawPipeline(Pipeline):
 
 
 class _RawDistributions(TokenDistributions):
-    """TokenDistributions that remember their values from before the masks."""
+    """Token distributions that also keep their values from before the masks."""
 
     def __init__(self, masked: TokenDistributions, decoding: Raw):
         vars(self).update(vars(masked))
@@ -173,7 +173,6 @@ def _allowed(row: int, bitmask: Tensor, rng: torch.Generator) -> int:
 
 def _piped(kind: type[Any], decoding: dlm.Diffusion, context: EngineContext) -> Pipeline:
     """Return a pipeline of class `kind` that knows its decoding."""
-    limits = context.policy.encode_tokens, context.policy.step_work
-    pipeline = kind(context.model, context.cache, context.config, *limits, context.by_kernel)
+    pipeline = kind(context)
     pipeline.decoding = decoding
     return pipeline
