@@ -112,9 +112,7 @@ class TokenProcessor(LogitsProcessor):
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, input_ids: Int[Tensor, "R n"], scores: Float[Tensor, "R V"]
     ) -> Float[Tensor, "R V"]:
-        if self._prompts is None:
-            self._begin(input_ids)
-        prompts = input_ids if self._prompts is None else self._prompts
+        prompts = self._begin(input_ids) if self._prompts is None else self._prompts
         n = prompts.shape[1]
         if input_ids.shape[0] != len(prompts) or not torch.equal(input_ids[:, :n], prompts):
             raise DlmError(_OTHER_PROMPTS)
@@ -127,7 +125,8 @@ class TokenProcessor(LogitsProcessor):
             logits.masked_fill_(forbidden.to(logits.device), -torch.inf)
         return scores
 
-    def _begin(self, input_ids: Int[Tensor, "R n"]) -> None:
+    def _begin(self, input_ids: Int[Tensor, "R n"]) -> Int[Tensor, "R n"]:
+        """Make the rows' matchers; `input_ids` are the prompts, which are returned."""
         beams, rest = divmod(len(input_ids), len(self._matchers))
         if rest or not beams:
             raise DlmError(
@@ -135,6 +134,7 @@ class TokenProcessor(LogitsProcessor):
             )
         self._prompts, self._beams = input_ids, beams > 1
         self._rows = [make and _Row(make()) for make in self._matchers for _ in range(beams)]
+        return input_ids
 
     def _follow(self, row: "_Row", tokens: list[int]) -> bool:
         """Read the tokens of a row; return False if the grammar forbids them. That may happen to

@@ -20,8 +20,10 @@ from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.policy import Policy
 from dlm.request import Result
 
+Route = tuple[Callable[[Any, Policy], Generation], type[Answers]]  # reads a body, forms its answer
+
 _FIELDS = ("custom_id", "method", "url", "body")
-_ROUTES: dict[str, tuple[Callable[[Any, Policy], Generation], type[Answers]]] = {
+_ROUTES: dict[str, Route] = {
     "/v1/chat/completions": (chat_of, ChatAnswers),
     "/v1/completions": (completion_of, TextAnswers),
 }
@@ -75,7 +77,7 @@ class BatchLines:
         return int(str(answer["id"]).removeprefix(_ID_PREFIX))
 
 
-def _route(line: Mapping[str, Any]) -> tuple[Callable[[Any, Policy], Generation], type[Answers]]:
+def _route(line: Mapping[str, Any]) -> Route:
     if line.get("method") not in (None, "POST"):
         raise wrong("method", line["method"], "POST")
     url = line.get("url")

@@ -327,6 +327,7 @@ class FewestTokens:
                 onward.append((after, child))
         if trie.token_count[node]:
             self._found.setdefault(at, int(trie.tokens[trie.token_first[node]]))
+        # Charged at the end: a search that runs out of work keeps the states that it has found.
         self._meter.add(count // _BYTES)
         self._bytes_read += count
         self._todo.pop()
