@@ -6,7 +6,8 @@ whose sampler applies the grammars (`sampler`, `slots`). Requests are admitted i
 vLLM is changed, and a request without a constraint takes vLLM's own path.
 
 If this vLLM lacks something that the plugin needs (`needs`), nothing is registered, and a warning
-is logged. `VLLM_PLUGINS=` turns the plugin off.
+is logged. Otherwise a line of level INFO says that constraints are served. `VLLM_PLUGINS=` turns
+the plugin off.
 """
 
 import logging
@@ -43,3 +44,4 @@ def register() -> None:
     )
     front_end.install()
     scheduler.install()
+    _LOG.info("dlm: vLLM %s serves constraints with DiffusionGemma", vllm.__version__)

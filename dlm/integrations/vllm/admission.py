@@ -59,6 +59,47 @@ class ToolsText(str):
     __slots__ = ()
 
 
+def as_chat_tools(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `tools`, `tool_choice` and `parallel_tool_calls` of a body of `/v1/responses` in the
+    form of chat completions, with the names and parameters that vLLM shows to the model.
+
+    The functions of a namespace are named `NAMESPACE__NAME`, and a custom tool is a function with
+    one text, `input`. vLLM shows no other tools (`web_search`, `mcp`, ...), so they are left out.
+    """
+    tools: list[dict[str, Any]] = []
+    for tool in body["tools"]:
+        inner = tool.get("tools") or () if tool["type"] == "namespace" else (tool,)
+        prefix = f"{tool['name']}__" if tool["type"] == "namespace" else ""
+        for one in inner:
+            if one["type"] not in ("function", "custom"):
+                continue
+            function = {name: one[name] for name in _FUNCTION_FIELDS if name in one}
+            function["name"] = prefix + one["name"]
+            if one["type"] == "custom":
+                function["parameters"] = _CUSTOM_PARAMETERS
+            tools.append({"type": "function", "function": function})
+    return {**body, "tools": tools, "tool_choice": _as_chat_choice(body.get("tool_choice"))}
+
+
+_FUNCTION_FIELDS = ("description", "parameters", "strict")
+_CUSTOM_PARAMETERS = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+def _as_chat_choice(choice: Any) -> Any:
+    match choice:
+        case {"type": "function" | "custom", "name": name}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": "allowed_tools", "mode": mode, "tools": tools}:
+            names = [_as_chat_choice(tool) for tool in tools]
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}}
+    return choice
+
+
 _FIELDS = (*OUTPUTS, "whitespace_pattern")
 _FLAGS = "disable_any_whitespace disable_additional_properties".split()
 _SUPPORTED = frozenset(("diffusion_max_steps",))  # vLLM's `diffusion_` options with constraints

@@ -23,6 +23,7 @@ from dlm.integrations.vllm.admission import (
     Admitted,
     FrontEndAdmission,
     ToolsText,
+    as_chat_tools,
     check_options,
     forged_tools,
     has_constraint,
@@ -112,6 +113,7 @@ def install() -> None:
     """Wrap the methods through which requests enter this process's vLLM. Calling it again changes
     nothing."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
     from vllm.sampling_params import SamplingParams
     from vllm.tool_parsers.gemma4_engine_tool_parser import Gemma4EngineToolParser
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -120,7 +122,7 @@ def install() -> None:
     wrap(InputProcessor, "__init__", _wrap_init)
     wrap(InputProcessor, "process_inputs", functools.partial(_wrap_process_inputs, SamplingParams))
     wrap(AsyncLLM, "add_request", functools.partial(_wrap_add_request, SamplingParams))
-    adjust = functools.partial(_wrap_adjust_request, ChatCompletionRequest)
+    adjust = functools.partial(_wrap_adjust_request, ChatCompletionRequest, ResponsesRequest)
     wrap(Gemma4EngineToolParser, "adjust_request", adjust)
 
 
@@ -176,14 +178,20 @@ def _wrap_add_request(sampling: type, original: Function) -> Function:
     return add_request
 
 
-def _wrap_adjust_request(chat: type, original: Function) -> Function:
+def _wrap_adjust_request(chat: type, responses: type, original: Function) -> Function:
     """Add the tools to the request: vLLM's parser of Gemma's calls adds no constraint itself."""
 
     def adjust_request(self: Any, request: Any) -> Any:
         request = original(self, request)
-        if isinstance(request, chat) and request.tools and request.tool_choice != "none":
+        if (
+            isinstance(request, (chat, responses))
+            and request.tools
+            and request.tool_choice != "none"
+        ):
             fields = {"tools", "tool_choice", "parallel_tool_calls"}
             body = request.model_dump(mode="json", include=fields, exclude_none=True)
+            if isinstance(request, responses):
+                body = as_chat_tools(body)
             extra: dict[str, Any] = dict(request.vllm_xargs or {})
             with _vllm_errors():
                 if TOOLS in extra:

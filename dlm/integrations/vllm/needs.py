@@ -14,6 +14,7 @@ from typing import Any
 
 _MODEL = "model_executor/models/diffusion_gemma.py"
 OUTPUTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "vllm_xargs")
 MOVED = (  # attributes of vLLM's request states that a step of a canvas moves
     "canvas",
     "argmax_canvas",
@@ -116,6 +117,16 @@ NEEDS = (
         file="tool_parsers/gemma4_engine_tool_parser.py",
         name="Gemma4EngineToolParser",
         methods={"adjust_request": ("request",)},
+    ),
+    Need(
+        file="entrypoints/openai/chat_completion/protocol.py",
+        name="ChatCompletionRequest",
+        attributes=_TOOL_FIELDS,
+    ),
+    Need(
+        file="entrypoints/openai/responses/protocol.py",
+        name="ResponsesRequest",
+        attributes=_TOOL_FIELDS,
     ),
     Need(file="exceptions.py", name="VLLMValidationError"),
 )

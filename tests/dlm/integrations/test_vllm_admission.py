@@ -13,12 +13,15 @@ from dlm.integrations.vllm.admission import (
     TOOLS,
     FrontEndAdmission,
     Payload,
+    as_chat_tools,
     check_options,
     has_constraint,
     spec_of,
     vocabulary_of,
 )
 from dlm.integrations.vllm.scheduler import has_failed
+from dlm.openai.constraint import constraint_of
+from dlm.openai.tools import ToolChoice, choice_of
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)
@@ -66,6 +69,49 @@ def test_tools_that_a_client_made_up_are_refused():
     assert not has_constraint(Params(extra_args={"other": 1}))
     with pytest.raises(RequestError, match="not a client's to send"):
         has_constraint(Params(extra_args={TOOLS: "{}"}))
+
+
+SET = {"type": "function", "name": "set", "parameters": {"type": "object"}, "strict": True}
+
+
+def test_tools_of_responses_are_those_that_the_model_is_shown():
+    light = {"type": "namespace", "name": "light", "tools": [SET]}
+    note = {"type": "custom", "name": "note", "description": "Writes."}
+    body = as_chat_tools({"tools": [SET, light, note, {"type": "web_search"}]})
+    tools = [tool["function"] for tool in body["tools"]]
+    assert [tool["name"] for tool in tools] == ["set", "light__set", "note"]
+    assert tools[0] == {"name": "set", "parameters": {"type": "object"}, "strict": True}
+    assert tools[2]["parameters"]["required"] == ["input"]
+    assert constraint_of(body, POLICY).calls
+    assert constraint_of(as_chat_tools({"tools": [{"type": "web_search"}]}), POLICY) is None
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        ("required", ToolChoice(mode="required")),
+        ({"type": "function", "name": "set"}, ToolChoice(mode="required", named="set")),
+        ({"type": "custom", "name": "set"}, ToolChoice(mode="required", named="set")),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "name": "set"}],
+            },
+            ToolChoice(mode="auto", allowed=("set",)),
+        ),
+    ],
+)
+def test_tool_choices_of_responses_are_those_of_chat(choice, found):
+    body = as_chat_tools({"tools": [SET], "tool_choice": choice})
+    assert choice_of(body["tool_choice"]) == found
+    assert constraint_of(body, POLICY).calls
+
+
+def test_a_tool_choice_that_nothing_can_serve_is_refused():
+    body = as_chat_tools({"tools": [SET], "tool_choice": {"type": "web_search"}})
+    with pytest.raises(RequestError, match="tool_choice"):
+        constraint_of(body, POLICY)
 
 
 @pytest.mark.parametrize(

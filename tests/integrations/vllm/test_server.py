@@ -115,6 +115,25 @@ def test_tools_are_called_as_vllm_s_own_parser_reads_them(server, choice):
         jsonschema.validate(json.loads(call.function.arguments), schema)
 
 
+FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "book"}, "auto"])
+def test_tools_of_responses_are_called_with_valid_arguments(server, choice):
+    answer = server.client.responses.create(
+        model="tiny",
+        input="Book 3 nights in Lisbon.",
+        tools=FLAT,
+        tool_choice=choice,
+        max_output_tokens=128,
+    )
+    calls = [item for item in answer.output if item.type == "function_call"]
+    assert calls or choice == "auto"
+    for call in calls:
+        assert call.name == "book"
+        jsonschema.validate(json.loads(call.arguments), FLAT[0]["parameters"])
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
