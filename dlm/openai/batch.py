@@ -4,17 +4,17 @@ A row is `{"custom_id", "method": "POST", "url", "body"}`. Its answer has the sa
 response or an error, and an `id` that holds the row's number.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from dlm.batch.batch import AnswerRow, Job
 from dlm.batch.rows import InputRow, Rows
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
-from dlm.openai.body import check_only, object_at, text_at, wrong
+from dlm.openai.body import REQUIRED, ClosedModel, Takes, Words, read
 from dlm.openai.errors import describe_error, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.policy import Policy
@@ -22,12 +22,21 @@ from dlm.request import Result
 
 Route = tuple[Callable[[Any, Policy], Generation], type[Answers]]  # reads a body, forms its answer
 
-_FIELDS = ("custom_id", "method", "url", "body")
-_ROUTES: dict[str, Route] = {
+Url = Literal["/v1/chat/completions", "/v1/completions"]
+_ROUTES: dict[Url, Route] = {
     "/v1/chat/completions": (chat_of, ChatAnswers),
     "/v1/completions": (completion_of, TextAnswers),
 }
 _ID_PREFIX = "batch_req_"
+
+
+class BatchLine(ClosedModel):
+    """Row in the form of OpenAI's batches."""
+
+    custom_id: Annotated[Words, Takes("a text that names the line")] = REQUIRED
+    method: Literal["POST"] = "POST"
+    url: Url = REQUIRED
+    body: Any = None
 
 
 def are_lines(rows: Rows) -> bool:
@@ -53,18 +62,16 @@ class BatchLines:
     def job(self, row: InputRow, engine: Engine) -> Job:
         if row.problem is not None:
             raise RequestError(row.problem)
-        line = object_at("the line", row.value)
-        check_only("the line", line, _FIELDS)
-        id = text_at("custom_id", line.get("custom_id"), "a text that names the line")
-        read, form = _route(line)
-        generation = read(line.get("body"), engine.policy)
+        line = read(BatchLine.model_validate, row.value, what="the line")
+        make_generation, form = _ROUTES[line.url]
+        generation = make_generation(line.body, engine.policy)
         if generation.stream:
             raise RequestError("stream is true: a batch has whole answers")
         name = known_name(generation.model, self.names)
         answers = form(generation, name, engine.vocabulary)
 
         def answer(results: Sequence[Result]) -> AnswerRow:
-            return _answer_row(row.number, id, 200, answers.whole(results))
+            return _answer_row(row.number, line.custom_id, 200, answers.whole(results))
 
         return Job(requests=generation.requests, answer=answer)
 
@@ -75,15 +82,6 @@ class BatchLines:
 
     def row_of(self, answer: AnswerRow) -> int:
         return int(str(answer["id"]).removeprefix(_ID_PREFIX))
-
-
-def _route(line: Mapping[str, Any]) -> Route:
-    if line.get("method") not in (None, "POST"):
-        raise wrong("method", line["method"], "POST")
-    url = line.get("url")
-    if not isinstance(url, str) or url not in _ROUTES:
-        raise wrong("url", url, " or ".join(_ROUTES))
-    return _ROUTES[url]
 
 
 def _answer_row(number: int, id: str | None, status: int, body: dict[str, Any]) -> AnswerRow:

@@ -1,62 +1,282 @@
-"""Checks of a JSON body, whose errors name what was found and what would have been right.
+"""Models of JSON bodies, and their errors: what was found, where, and what would have been right.
 
-- Readers of JSON's types (`object_at`, `text_at`, ...), which know no field.
+This is the common ground of all faces, whatever their fields are called:
+
+- `JsonModel` and `ClosedModel` are the bases of objects. Their fields are strict: true is no
+  integer, and a text is no number. Null counts as left out.
+- `Takes`, `ByField` and `Shaped` annotate fields: the words of an error, the choice among models,
+  data that is checked but passed on unchanged.
+- `read` validates data, and turns the first problem into a `RequestError`.
 - `make_spec` builds a spec from a field, within the limits of a policy.
 - `parse_json` refuses texts that would take long to parse: Python's interpreter runs no other code
   meanwhile, so no request would advance. The time depends on the number of values and keys, far
   more than on the length.
-- `check_fields` refuses unknown fields, and fields that would change the answer of an ordinary
-  server but have no effect here, unless their value is neutral. No client gets less than it
-  requested without an error.
+
+Clients may nest without limit: data of any form is `Any` or `Object`, which is never walked here.
+Lists end at their first wrong element.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from dlm.errors import RequestError
 from dlm.grammar import InvalidGrammarError, Spec
 from dlm.policy import Policy
 
 Body = dict[str, Any]  # of an answer, or a part of it
+T = TypeVar("T")
+
+REQUIRED: Any = None  # default of a field that must be given: null is no value of its type
+Object = dict[Any, Any]  # any JSON object; only itself is copied, nothing in it
+
+_WRONG, _REFUSED = "wrong", "refused"  # types of our own errors
+_RIGHT = {  # by pydantic's type of error
+    "string_type": "text",
+    "string_unicode": "text without half a surrogate pair",
+    "string_too_short": "text that is not empty",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "too_short": "a list that is not empty",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
 
 
-def object_at(field: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise wrong(field, value, "an object")
-    return value
+def refused_name(name: Any, problem: str) -> PydanticCustomError:
+    """Return a validator's error for a field of an object: `problem` follows the field's path."""
+    context = {"name": sendable(f"{name!s:.40}"), "problem": sendable(problem)}
+    return PydanticCustomError(_REFUSED, _REFUSED, context)
 
 
-def list_at(field: str, value: Any) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        raise wrong(field, value, "a list that is not empty")
-    return value
+def sendable(text: str) -> str:
+    """Escape lone surrogates, which a client may have sent and which cannot be encoded."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
-def text_at(field: str, value: Any, right: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise wrong(field, value, right)
-    return value
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError(_WRONG, _WRONG, {"right": "text that is not blank"})
+    return text
 
 
-def whole_at(field: str, value: Any) -> int | None:
-    if value is not None and type(value) is not int:  # true and false are ints to Python
-        raise wrong(field, value, "a whole number")
-    return value
+Words = Annotated[str, AfterValidator(_not_blank)]
 
 
-def flag_at(field: str, value: Any) -> bool | None:
-    if not isinstance(value, bool | None):
-        raise wrong(field, value, "true or false")
-    return value
+class JsonModel(BaseModel):
+    """Object in a body. Fields that it does not have are ignored, unless `check_names` refuses
+    them."""
+
+    model_config = ConfigDict(strict=True, frozen=True, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        given = {name: one for name, one in value.items() if one is not None}
+        try:
+            cls.check_names(given)
+        except RequestError as error:
+            raise PydanticCustomError(_REFUSED, _REFUSED, {"error": error}) from None
+        return given
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        """Raise an error for a field that may not be given."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the fields as clients write them."""
+        return tuple(field.alias or name for name, field in cls.model_fields.items())
 
 
-def check_only(field: str, found: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise `RequestError` if `found` has a field that is not among `known`; null is ignored."""
-    for name, value in found.items():
-        if name not in known and value is not None:
-            raise RequestError(f"{field}.{name!s:.40} is unknown: it takes {', '.join(known)}")
+class ClosedModel(JsonModel):
+    """Object in a body that may have no other fields."""
+
+    refused: ClassVar[Mapping[str, str]] = {}  # reasons by names of fields that are not served
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        names = cls.names()
+        for name in given:
+            if name in cls.refused:
+                raise refused_name(name, f"is not supported: {cls.refused[name]}")
+            if name not in names:
+                raise refused_name(name, f"is unknown: it takes {', '.join(names)}")
+
+
+class ListRule:
+    """Annotation of a list of `least` elements or more, read up to the first wrong one."""
+
+    def __init__(self, least: int = 0):
+        self.least = least
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        more: Any = {"fail_fast": True, "min_length": self.least}
+        return handler(source) | more
+
+
+Each = Annotated[list[T], ListRule()]
+Several = Annotated[list[T], ListRule(1)]
+
+
+class Takes:
+    """Annotation of a field's type: `right` is what errors say that the field takes.
+
+    The type may be a union of types that JSON tells apart, such as `str | list[Part]`. An error
+    within a list or an object keeps its own words.
+    """
+
+    def __init__(self, right: str):
+        self.right = right
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        words = _words(right=self.right)
+        types = get_args(source) if get_origin(source) in (Union, UnionType) else (source,)
+        kinds = {_kind(type_): type_ for type_ in types}
+        if not {list, dict} & kinds.keys():
+            return core_schema.custom_error_schema(handler(source), **words)
+        choices: dict[str, CoreSchema] = {}
+        for kind, type_ in kinds.items():
+            schema = handler(source) if len(types) == 1 else handler.generate_schema(type_)
+            if kind not in (list, dict):
+                schema = core_schema.custom_error_schema(schema, **words)
+            choices[_tag(kind)] = schema
+
+        def choose(value: Any) -> str | None:
+            return next((_tag(kind) for kind in kinds if isinstance(value, kind)), None)
+
+        return core_schema.tagged_union_schema(choices, choose, **words)
+
+
+class ByField:
+    """Annotation of a union of models: `field` chooses the one that has its value as a literal.
+    `right` is what errors say that the field takes; by default the values."""
+
+    def __init__(self, field: str, right: str | None = None):
+        self.field, self.right = field, right
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        field, tags = self.field, dict[str, str]()
+        for model in get_args(source):
+            tags |= dict.fromkeys(get_args(model.model_fields[field].annotation), _tag(model))
+        choices = {_tag(model): handler.generate_schema(model) for model in get_args(source)}
+
+        def choose(value: Any) -> str | None:
+            chosen = value.get(field) if isinstance(value, dict) else None
+            return tags.get(chosen) if isinstance(chosen, str) else None
+
+        words = _words(right=self.right or ", ".join(tags), by=field)
+        return core_schema.tagged_union_schema(choices, choose, **words)
+
+
+class Shaped:
+    """Annotation of data that must have the form of `model`, and is passed on unchanged."""
+
+    def __init__(self, model: type[JsonModel]):
+        self.model = model
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        def check(value: Any, validate: Callable[[Any], Any]) -> Any:
+            validate(value)
+            return value
+
+        schema = handler.generate_schema(self.model)
+        return core_schema.no_info_wrap_validator_function(check, schema)
+
+
+def _words(**context: str) -> Any:
+    """Return the arguments of a schema whose own errors have a context for `read`."""
+    return {
+        "custom_error_type": _WRONG,
+        "custom_error_message": _WRONG,
+        "custom_error_context": context,
+    }
+
+
+def _kind(type_: Any) -> type:
+    """Return the Python type of the JSON values that a type takes."""
+    origin, args = get_origin(type_), get_args(type_)
+    if origin in (Annotated, Union, UnionType):
+        return _kind(args[0])
+    if origin is Literal:
+        return type(args[0])
+    kind = origin or type_
+    return dict if issubclass(kind, BaseModel) else kind
+
+
+_TAG = "|"  # begins what pydantic's paths name of a union, and no name of a field
+
+
+def _tag(kind: type) -> str:
+    return _TAG + kind.__name__
+
+
+_FIELD = re.compile(r"[A-Za-z_]+")
+
+
+def read(validate: Callable[[Any], T], value: Any, at: str = "", what: str = "the body") -> T:
+    """Return `validate(value)`, where `validate` is that of a model or a `TypeAdapter`.
+
+    `at` is the value's path in its body, and `what` the name of a value that has none. Raises
+    `RequestError` for the first problem.
+    """
+    try:
+        return validate(value)
+    except ValidationError as error:
+        raise _first_problem(error, at, what) from None
+
+
+def _first_problem(error: ValidationError, path: str, what: str) -> RequestError:
+    first = error.errors(include_url=False)[0]
+    value, context = first["input"], first.get("ctx", {})
+    if isinstance(context.get("error"), RequestError):
+        return context["error"]
+    for step in first["loc"]:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step.startswith(_TAG):
+            path = _joined(path, step)
+    right = context.get("right") or _RIGHT.get(first["type"])
+    if "by" in context and isinstance(value, dict):
+        path, value = _joined(path, context["by"]), value.get(context["by"])
+    elif "by" in context:
+        right = _RIGHT["model_type"]
+    elif "expected" in context:  # 'a', 'b' or 'c'
+        right = context["expected"].replace("'", "")
+    if first["type"] == _REFUSED:
+        path = _joined(path, context["name"])
+        message = f"{path} {context['problem']}"
+    else:
+        message = f"{path or what} is {shown(value)}: it takes {right or first['msg']}"
+    field = _FIELD.match(path)
+    return RequestError(message, field=field and field[0])
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def wrong(field: str, found: Any, right: str) -> RequestError:
@@ -74,6 +294,8 @@ def shown(value: Any) -> str:
             return "a list" if value else "an empty list"
         case bool():
             return str(value).lower()
+        case int() if value.bit_length() > 1000:  # Python writes no integer of 4,301 digits
+            return "a number of over 300 digits"
         case _:
             return f"{value!r:.60}"
 
@@ -115,150 +337,3 @@ def parse_json(what: str, text: str | bytes) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number in JSON")
-
-
-# Fields that label a request; they change no answer of OpenAI's either.
-LABELS = frozenset(
-    """user metadata safety_identifier prompt_cache_key prompt_cache_retention
-    prompt_cache_options""".split()
-)
-
-_ENTROPY = "sampling goes by the entropy of whole canvases, in which it has no meaning"
-_LABELS = "the probabilities of labels are the model's own, and nothing is drawn"
-_WHOLE = "a canvas is denoised as a whole, and its tokens have no probabilities of their own"
-_COMPLETE = "an answer ends where it is complete"
-_TEXT = "this server's models read and write text"
-_OWN = "a conversation is rendered by the model's own template"
-
-# By field: its neutral values, and why others are refused.
-_NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "top_p": ((1,), _LABELS),  # these three are refused for decisions only
-    "top_k": ((-1, 0), _LABELS),
-    "min_p": ((0,), _LABELS),
-    "frequency_penalty": ((0,), _ENTROPY),
-    "presence_penalty": ((0,), _ENTROPY),
-    "repetition_penalty": ((1,), _ENTROPY),
-    "length_penalty": ((1,), _ENTROPY),
-    "logit_bias": (({},), _ENTROPY),
-    "bad_words": (([],), "use structured_outputs"),
-    "allowed_token_ids": (([],), "use structured_outputs"),
-    "use_beam_search": ((False,), _ENTROPY),
-    "best_of": ((1,), "use n"),
-    "logprobs": ((False,), _WHOLE),
-    "top_logprobs": ((0,), _WHOLE),
-    "prompt_logprobs": ((), _WHOLE),
-    "min_tokens": ((0,), _COMPLETE),
-    "ignore_eos": ((False,), _COMPLETE),
-    "include_stop_str_in_output": ((False,), "an answer ends before its stop"),
-    "skip_special_tokens": ((True,), "control tokens are no text"),
-    "spaces_between_special_tokens": ((True,), "control tokens are no text"),
-    "truncate_prompt_tokens": ((), "a prompt is read whole or not at all"),
-    "return_token_ids": ((False,), "use /tokenize"),
-    "return_tokens_as_token_ids": ((False,), "use /tokenize"),
-    "echo": ((False,), "an answer does not repeat its prompt"),
-    "suffix": (("",), "an answer continues its prompt"),
-    "add_special_tokens": ((True,), "a prompt begins as the model was trained to see it"),
-    "chat_template": ((), _OWN),
-    "add_generation_prompt": ((True,), _OWN),
-    "continue_final_message": ((False,), _OWN),
-    "documents": (([],), _OWN),
-    "cache_salt": ((), "all requests share the cache of prompts"),
-    "priority": ((0,), "requests are served in the order of their arrival"),
-    "service_tier": (("auto", "default", "flex", "priority", "scale"), "there is one tier"),
-    "store": ((False, True), "nothing is stored here"),
-    "verbosity": (("low", "medium", "high"), "write it in the prompt"),
-    "modalities": ((["text"],), _TEXT),
-    "audio": ((), _TEXT),
-    "mm_processor_kwargs": (({},), _TEXT),
-    "prediction": ((), "predicted outputs are not used"),
-    "web_search_options": ((), "this server searches nothing"),
-}
-_SCHEMA = (
-    'a schema goes to response_format: {"type": "json_schema", "json_schema": {"name": ..., '
-    '"schema": ...}}, or to structured_outputs.json'
-)
-_ELSEWHERE = {  # by field of other servers, or of OpenAI until 2023: what to send here
-    **dict.fromkeys(
-        "json_schema schema response_schema responseSchema output_schema output_format format json "
-        "output_config text".split(),
-        _SCHEMA,
-    ),
-    **dict.fromkeys(
-        ("json_object", "json_mode", "response_mime_type"),
-        'any JSON object is response_format: {"type": "json_object"}',
-    ),
-    **dict.fromkeys(("regex", "pattern"), "a regex goes to structured_outputs.regex"),
-    **dict.fromkeys(
-        ("grammar", "ebnf", "gbnf", "lark"),
-        "a grammar, EBNF or Lark, goes to structured_outputs.grammar",
-    ),
-    **dict.fromkeys(
-        ("choice", "choices"),
-        "a list of texts to choose from goes to structured_outputs.choice",
-    ),
-    "structural_tag": "a structural tag goes to structured_outputs.structural_tag",
-    **dict.fromkeys(
-        ("extra_body", "extra_json"),
-        "send the fields that it holds at the top of the body, structured_outputs for one",
-    ),
-    **dict.fromkeys(
-        ("max_output_tokens", "max_new_tokens", "num_predict", "n_predict"),
-        "send max_completion_tokens or max_tokens",
-    ),
-    **dict.fromkeys(
-        ("enable_thinking", "thinking", "reasoning"),
-        "send reasoning_effort, thinking_token_budget or chat_template_kwargs.enable_thinking",
-    ),
-    "stop_sequences": "send stop",
-    "functions": "use tools",
-    "function_call": "use tool_choice",
-}
-_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
-_GUIDED = "guided_"  # vLLM's fields of constraints until 2026
-_ALIKE = 0.8  # least similarity of an unknown name to the one that it may stand for
-
-
-def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise `RequestError` for a field that is not among `known`, unless it is a label or its value
-    is neutral."""
-    check_old(body, known)
-    for field, value in body.items():
-        if value is None or field in known or field in LABELS:
-            continue
-        if value == "" and field in _ELSEWHERE:
-            continue
-        if field in _NEUTRAL:
-            neutral, reason = _NEUTRAL[field]
-            if not any(type(value) in _equal_types(one) and value == one for one in neutral):
-                message = f"{field} is {shown(value)}, which is not supported: {reason}"
-                raise RequestError(message, field=field)
-        else:
-            name = f"{field!s:.60}"
-            meant = closest(name, known)
-            hint = f", or send {meant} if that is meant" if meant else ""
-            raise RequestError(f"{name} is unknown here: leave it out{hint}", field=name)
-
-
-def closest(name: str, known: Collection[str]) -> str | None:
-    """Return the one of `known` that an unknown name most likely stands for; None if none is."""
-    return next(iter(get_close_matches(name.lower(), known, 1, _ALIKE)), None)
-
-
-def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
-    """Raise `RequestError` for a field that has another name or place here, so that no constraint
-    is lost. An empty text counts as left out."""
-    for field, value in body.items():
-        if value is None or value == "" or field in known:
-            continue
-        place = _ELSEWHERE.get(field)
-        if place is None and str(field).startswith(_GUIDED):
-            kind = str(field).removeprefix(_GUIDED)
-            place = f"use structured_outputs{f'.{kind}' if kind in _KINDS else ''}"
-        if place is not None:
-            name = f"{field:.60}"
-            raise RequestError(f"{name} is not supported: {place}", field=name)
-
-
-def _equal_types(value: Any) -> tuple[type, ...]:
-    """Types of JSON values that may equal `value`: 1 equals 1.0, but not true."""
-    return (int, float) if type(value) is int else (type(value),)

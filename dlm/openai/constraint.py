@@ -1,13 +1,15 @@
 """Reader of the constraint in a body: from OpenAI's fields, and vLLM's.
 
-The message of a `RequestError` is meant for a response with status 400. A field that is null
-counts as left out.
+`FormatFields` has the fields of a chat and a completion. `json_schema_spec` is for faces that have
+a schema in another place.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from dlm.errors import RequestError
 from dlm.grammar import (
@@ -20,67 +22,161 @@ from dlm.grammar import (
     StructuralTag,
 )
 from dlm.openai.body import (
-    check_old,
-    check_only,
-    flag_at,
-    list_at,
+    REQUIRED,
+    ClosedModel,
+    JsonModel,
+    Object,
+    Several,
+    Takes,
+    Words,
     make_spec,
-    object_at,
-    text_at,
+    read,
     wrong,
 )
-from dlm.openai.tools import tools_of
+from dlm.openai.other_fields import check_old
+from dlm.openai.tools import ToolFields, tools_spec
 from dlm.policy import Policy
 
-_WRAPPER = ("name", "description", "schema", "strict")  # fields of OpenAI's object around a schema
 _KEYWORDS = frozenset(  # every schema that constrains anything has one of these
     """type properties required additionalProperties patternProperties items prefixItems enum const
     anyOf allOf oneOf not if $ref $defs definitions $schema""".split()
 )
-_FLAGS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback")
 _EBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
 _LARK = re.compile(r"^[ \t]*[?!]*start(?:\.\d+)?[ \t]*:(?!:=)", re.MULTILINE)
 
+Schema = Annotated[Words | Object, Takes("a JSON schema; json_object takes any object")]
+Tag = Annotated[Words | Object, Takes("a structural tag")]
+
+
+class SchemaWrapper(ClosedModel):
+    """OpenAI's object around a schema."""
+
+    name: str | None = None
+    description: str | None = None
+    source: Schema | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class FlatFormat(SchemaWrapper):
+    """`response_format` with the wrapper's fields beside its type."""
+
+    type: Any = None
+
+
+class WrappedFormat(ClosedModel):
+    """`response_format` with a wrapper, or with a schema instead of it."""
+
+    type: Any = None
+    json_schema: Object = REQUIRED
+
+
+class TextFormat(ClosedModel):
+    type: Any = None
+
+
+class JsonFormat(ClosedModel):
+    """`response_format` for any JSON object, or with a schema, as other servers have it."""
+
+    type: Any = None
+    source: Schema | None = Field(None, alias="schema")
+
+
+class StructuredOutputs(ClosedModel):
+    """vLLM's constraints, of which a body has one."""
+
+    json_: Schema | None = Field(None, alias="json")
+    regex: Annotated[Words, Takes("a regex as text")] | None = None
+    choice: Several[str] | None = None
+    grammar: Annotated[Words, Takes("a grammar as text")] | None = None
+    json_object: Annotated[Literal[True], Takes("true")] | None = None
+    structural_tag: Tag | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None  # None is True
+    disable_fallback: bool | None = None
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "whitespace_pattern": ("whitespace is free, or left out with disable_any_whitespace"),
+    }
+
+
+class FormatFields(JsonModel):
+    """Fields of a body about the form of its answer."""
+
+    response_format: Object | None = Field(
+        None,
+        description='`text`, `json_object`, `json_schema`, `structural_tag`; a schema also as \
+`{"type": "json_object", "schema": S}`, `{"type": "json_schema", "schema": S}` or without the \
+wrapper, `"json_schema": S`. With `strict` true, a keyword that a grammar cannot enforce is a 400; \
+otherwise the finished value is checked and mended',
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        None,
+        description="vLLM's: `json`, `regex`, `choice`, `grammar` (EBNF or Lark), `json_object`, \
+`structural_tag`; beside them `disable_any_whitespace` (compact JSON), and \
+`disable_additional_properties`: absent or true: objects have the properties that the schema \
+names; false: others too where the specification allows them. `whitespace_pattern` is a 400",
+    )
+
+    def content_spec(self, policy: Policy) -> Spec | None:
+        """Return the spec of an answer's text; None for free text. Raises `RequestError`."""
+        formats = {
+            "response_format": _response_format(self.response_format, policy),
+            "structured_outputs": _structured_outputs(self.structured_outputs, policy),
+        }
+        given = {field: spec for field, spec in formats.items() if spec is not None}
+        if len(given) > 1:
+            raise RequestError(f"{' and '.join(given)} each constrain the answer: send one of them")
+        return next(iter(given.values()), None)
+
+
+class ConstraintFields(FormatFields, ToolFields):
+    """Fields of a body that constrain its answer."""
+
+    def spec(self, policy: Policy) -> Spec | None:
+        """Return the one constraint; None for free text. Raises `RequestError`.
+
+        Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them
+        constrains answers without calls.
+        """
+        content, parallel = self.content_spec(policy), self.parallel_tool_calls is not False
+        spec = tools_spec(self.tools, policy, self.choice, parallel=parallel, content=content)
+        return spec or content
+
+
+class ConstraintBody(ConstraintFields):
+    """Body whose fields without a constraint are not read."""
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        check_old(given)
+
 
 def constraint_of(body: Any, policy: Policy) -> Spec | None:
-    """Return the one constraint in `body`; None for free text.
-
-    Tools constrain the answer unless `tool_choice` is "none". A `response_format` beside them
-    constrains answers without calls. Raises `RequestError`.
-    """
-    body = object_at("the body", body)
-    check_old(body)
-    formats = {
-        "response_format": _response_format(body, policy),
-        "structured_outputs": _structured_outputs(body, policy),
-    }
-    given = {field: spec for field, spec in formats.items() if spec is not None}
-    if len(given) > 1:
-        raise RequestError(f"{' and '.join(given)} each constrain the answer: send one of them")
-    content = next(iter(given.values()), None)
-    return tools_of(body, policy, content) or content
+    """Return the one constraint in `body`; None for free text. Fields about other things are not
+    read. Raises `RequestError`."""
+    return read(ConstraintBody.model_validate, body).spec(policy)
 
 
-def _response_format(body: Mapping[str, Any], policy: Policy) -> Spec | None:
-    field = "response_format"
-    if body.get(field) is None:
+def _response_format(format: dict[str, Any] | None, policy: Policy) -> Spec | None:
+    if format is None:
         return None
-    format = object_at(field, body[field])
+    field = "response_format"
     match format.get("type"):
         case "text":
-            check_only(field, format, ("type",))
+            read(TextFormat.model_validate, format, field)
             return None
         case "json_object" | "json":
-            check_only(field, format, ("type", "schema"))
-            if format.get("schema") is not None:
-                return _json(f"{field}.schema", format["schema"], policy, lax=True)
-            return _json_object(field, True, policy)
+            schema = read(JsonFormat.model_validate, format, field).source
+            if schema is not None:
+                return json_schema_spec(f"{field}.schema", schema, policy, lax=True)
+            return _json_object(field, policy)
         case "json_schema":
             return _json_schema(field, format, policy)
         case "structural_tag":
             return _structural_tag(field, format, policy)
         case other:
-            hint = f"; structured_outputs takes {other}" if other in tuple(_KINDS) else ""
+            kinds = "json", "json_object", "regex", "choice", "grammar", "structural_tag"
+            hint = f"; structured_outputs takes {other}" if other in kinds else ""
             if not _KEYWORDS.isdisjoint(format.keys() - {"type"}):
                 hint = "; a schema goes to json_schema.schema beside the type json_schema"
             right = f"text, json_object, json_schema or structural_tag{hint}"
@@ -91,68 +187,70 @@ def _json_schema(field: str, format: Mapping[str, Any], policy: Policy) -> Spec:
     """Read a schema in OpenAI's wrapper, `{"json_schema": {"schema": ...}}`. As on other servers,
     the wrapper's fields may stand beside `type`, and `json_schema` may be the schema itself."""
     if format.get("json_schema") is None and format.get("schema") is not None:
-        check_only(field, format, ("type", *_WRAPPER))
-        wrapper = {name: value for name, value in format.items() if name != "type"}
+        wrapper = read(FlatFormat.model_validate, format, field)
     else:
-        check_only(field, format, ("type", "json_schema"))
+        data = read(WrappedFormat.model_validate, format, field).json_schema
         field = f"{field}.json_schema"
-        wrapper = object_at(field, format.get("json_schema"))
-        if "schema" not in wrapper and not _KEYWORDS.isdisjoint(wrapper):
-            return _json(field, wrapper, policy, lax=wrapper.get("strict") is not True)
-        check_only(field, wrapper, _WRAPPER)
-    for name, type_, right in (
-        ("name", str, "text"),
-        ("description", str, "text"),
-        ("strict", bool, "true or false"),
-    ):
-        if not isinstance(wrapper.get(name), type_ | None):
-            raise wrong(f"{field}.{name}", wrapper[name], right)
-    lax = wrapper.get("strict") is not True
-    return _json(f"{field}.schema", wrapper.get("schema"), policy, lax)
+        if "schema" not in data and not _KEYWORDS.isdisjoint(data):
+            return json_schema_spec(field, data, policy, lax=data.get("strict") is not True)
+        wrapper = read(SchemaWrapper.model_validate, data, field)
+    field = f"{field}.schema"
+    if wrapper.source is None:
+        raise wrong(field, None, "a JSON schema")
+    return json_schema_spec(field, wrapper.source, policy, lax=wrapper.strict is not True)
 
 
-def _structured_outputs(body: Mapping[str, Any], policy: Policy) -> Spec | None:
-    field = "structured_outputs"
-    if body.get(field) is None:
+def _structured_outputs(outputs: StructuredOutputs | None, policy: Policy) -> Spec | None:
+    if outputs is None:
         return None
-    outputs = {k: v for k, v in object_at(field, body[field]).items() if v is not None}
-    if outputs.pop("whitespace_pattern", None) is not None:
-        raise RequestError(
-            f"{field}.whitespace_pattern is not supported: whitespace is free, or left out with "
-            "disable_any_whitespace"
-        )
-    flags = {name: flag_at(f"{field}.{name}", outputs.pop(name, None)) for name in _FLAGS}
-    compact = flags["disable_any_whitespace"] is True
-    opened = flags["disable_additional_properties"] is False  # if it is left out, they are closed
-    check_only(field, outputs, tuple(_KINDS))
-    if len(outputs) != 1:
-        got = " and ".join(outputs) or "none"
-        raise RequestError(f"{field} takes exactly one of {', '.join(_KINDS)}; got {got}")
-    ((name, value),) = outputs.items()
-    if name == "json":
-        return _json(f"{field}.{name}", value, policy, compact=compact, opened=opened)
-    if name == "json_object":
-        return _json_object(f"{field}.{name}", value, policy, compact)
-    return _KINDS[name](f"{field}.{name}", value, policy)
+    field = "structured_outputs"
+    kinds: dict[str, Any] = {
+        "json": outputs.json_,
+        "regex": outputs.regex,
+        "choice": outputs.choice,
+        "grammar": outputs.grammar,
+        "structural_tag": outputs.structural_tag,
+        "json_object": outputs.json_object,
+    }
+    given = {name: value for name, value in kinds.items() if value is not None}
+    if len(given) != 1:
+        got = " and ".join(given) or "none"
+        raise RequestError(f"{field} takes exactly one of {', '.join(kinds)}; got {got}")
+    ((name, value),) = given.items()
+    field, compact = f"{field}.{name}", outputs.disable_any_whitespace is True
+    match name:
+        case "json":
+            opened = outputs.disable_additional_properties is False
+            return json_schema_spec(field, value, policy, compact=compact, opened=opened)
+        case "json_object":
+            return _json_object(field, policy, compact)
+        case "regex":
+            return make_spec(field, policy, Regex.kind, value, lambda: Regex(value))
+        case "choice":
+            return make_spec(field, policy, Choice.kind, value, lambda: Choice(value))
+        case "grammar":
+            return _grammar(field, value, policy)
+    return _structural_tag(field, value, policy)
 
 
-def _json(
+def json_schema_spec(
     field: str,
-    value: Any,
+    value: str | dict[str, Any],
     policy: Policy,
     lax: bool = False,
     *,
     compact: bool = False,
     opened: bool = False,
 ) -> Spec:
-    """Make a spec of a schema. With `lax`, keywords that no grammar can enforce are checked at the
-    end rather than refused. `compact` JSON has no whitespace. With `opened`, objects may have
-    additional properties if the schema allows them."""
-    if not isinstance(value, str | dict) or value == "":
-        raise wrong(field, value, "a JSON schema; json_object takes any object")
+    """Return the spec of a schema in `field`. Raises `RequestError`.
+
+    With `lax`, keywords that no grammar can enforce are checked at the end rather than refused.
+    `compact` JSON has no whitespace. With `opened`, objects may have additional properties if the
+    schema allows them.
+    """
     if isinstance(value, dict) and isinstance(value.get("schema"), dict):
         # OpenAI's wrapper, which as a schema would constrain nothing.
-        value = value["schema"] if value.keys() <= set(_WRAPPER) else value
+        value = value["schema"] if value.keys() <= set(SchemaWrapper.names()) else value
 
     def make() -> Spec:
         schema = json.loads(value) if isinstance(value, str) else value
@@ -168,31 +266,14 @@ def _json(
     return make_spec(field, policy, JsonSchema.kind, value, make)
 
 
-def _json_object(field: str, value: Any, policy: Policy, compact: bool = False) -> Spec:
-    if value is not True:
-        raise wrong(field, value, "true")
-
+def _json_object(field: str, policy: Policy, compact: bool = False) -> Spec:
     def make() -> Spec:
         return JsonObject(whitespace="compact" if compact else "any")
 
     return make_spec(field, policy, JsonObject.kind, None, make)
 
 
-def _regex(field: str, value: Any, policy: Policy) -> Spec:
-    value = text_at(field, value, "a regex as text")
-    return make_spec(field, policy, Regex.kind, value, lambda: Regex(value))
-
-
-def _choice(field: str, value: Any, policy: Policy) -> Spec:
-    options = list_at(field, value)
-    for i, option in enumerate(options):
-        if not isinstance(option, str):
-            raise wrong(f"{field}[{i}]", option, "text")
-    return make_spec(field, policy, Choice.kind, options, lambda: Choice(options))
-
-
-def _grammar(field: str, value: Any, policy: Policy) -> Spec:
-    rules = text_at(field, value, "a grammar as text")
+def _grammar(field: str, rules: str, policy: Policy) -> Spec:
     ebnf, lark = (bool(form.search(rules)) for form in (_EBNF, _LARK))
     if ebnf is lark:
         found = "both" if ebnf else "neither"
@@ -204,17 +285,7 @@ def _grammar(field: str, value: Any, policy: Policy) -> Spec:
     return make_spec(field, policy, Grammar.kind, rules, lambda: Grammar(rules, syntax))
 
 
-def _structural_tag(field: str, value: Any, policy: Policy) -> Spec:
-    if not isinstance(value, str | dict) or not value:
+def _structural_tag(field: str, value: str | dict[str, Any], policy: Policy) -> Spec:
+    if not value:
         raise wrong(field, value, "a structural tag")
     return make_spec(field, policy, StructuralTag.kind, value, lambda: StructuralTag(value))
-
-
-_KINDS: dict[str, Callable[[str, Any, Policy], Spec]] = {
-    "json": _json,
-    "regex": _regex,
-    "choice": _choice,
-    "grammar": _grammar,
-    "structural_tag": _structural_tag,
-    "json_object": _json_object,
-}

@@ -7,7 +7,9 @@ texts "true" and "false", and answers have them as booleans again.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import TypeAdapter
 
 from dlm.decisions.questions import (
     Decision,
@@ -21,13 +23,56 @@ from dlm.decisions.questions import (
 )
 from dlm.errors import RequestError
 from dlm.events import Decided
-from dlm.openai.body import Body, check_fields, list_at, object_at, text_at, whole_at, wrong
-from dlm.openai.messages import messages_of
-from dlm.openai.requests import model_of
+from dlm.openai.body import (
+    REQUIRED,
+    Body,
+    ByField,
+    Each,
+    JsonModel,
+    Several,
+    Takes,
+    Words,
+    read,
+    wrong,
+)
+from dlm.openai.messages import RefusalContent, TextContent, messages_of, text_of
+from dlm.openai.other_fields import RequestModel
+from dlm.openai.requests import ModelName
 from dlm.request import Request
 
-DECISION = ("model", "input", "questions", "seed", "prompt_cache_options")
-_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
+class InputText(TextContent):
+    text: Annotated[Words, Takes("text that is not blank")] = REQUIRED
+
+
+class JsonContent(JsonModel):
+    """Part of JSON, which the model sees as text."""
+
+    type: Literal["input_json"] = REQUIRED
+    data: Annotated[dict[Any, Any] | list[Any], Takes("an object or a list of objects")] = REQUIRED
+
+
+_BY_TYPE = ByField("type", "input_text or input_json: this server's models read nothing else")
+InputPart = InputText | RefusalContent | JsonContent
+_PARTS: TypeAdapter[list[InputPart]] = TypeAdapter(Each[Annotated[InputPart, _BY_TYPE]])
+
+
+class InputMessage(JsonModel):
+    """Message of an input, beside the fields of a chat's message."""
+
+    type: Annotated[Literal["message"], Takes("message: calls of tools are no input here")] = (
+        "message"
+    )
+
+
+class DecisionFields(RequestModel):
+    """Fields of a body of `/v1/decisions`."""
+
+    model: ModelName | None = None
+    input: Annotated[Words | Several[Any], Takes("text or a list of messages")] = REQUIRED
+    questions: Several[Any] = REQUIRED
+    seed: int | None = None
+    prompt_cache_options: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +87,18 @@ class DecisionBody:
 
 def decision_body_of(body: Any) -> DecisionBody:
     """Read a body of `/v1/decisions`. Raises `RequestError`."""
-    body = object_at("the body", body)
-    check_fields(body, DECISION)
+    fields = read(DecisionFields.model_validate, body)
     questions, choices = list[Question](), list[dict[str, str | bool]]()
-    for i, value in enumerate(list_at("questions", body.get("questions"))):
+    for i, value in enumerate(fields.questions):
         with at(i):
             question, labels = _question(value)
         questions.append(question)
         choices.append(labels)
-    seed = whole_at("seed", body.get("seed")) or 0
-    request = Request(**_input(body.get("input")), seed=seed)
+    request = Request(**_input(fields.input), seed=fields.seed or 0)
     return DecisionBody(
         decision=Decision(request=request, questions=questions),
         kinds=tuple(question.type for question in questions),
-        model=model_of(body),
+        model=fields.model,
         choices=tuple(choices),
     )
 
@@ -106,7 +149,9 @@ def _probabilities(answer: QuestionAnswer, choices: Mapping[str, str | bool]) ->
 
 def _question(value: Any) -> tuple[Question, dict[str, str | bool]]:
     """Return a question, and the client's choice by label."""
-    fields = {name: one for name, one in object_at("a question", value).items() if one is not None}
+    if not isinstance(value, dict):
+        raise wrong("a question", value, "an object")
+    fields = {name: one for name, one in value.items() if one is not None}
     if isinstance(fields.get("instructions"), list):
         fields["instructions"] = _text("instructions", fields["instructions"])
     names: dict[str, str | bool] = {}
@@ -129,44 +174,32 @@ def _label(value: str | bool) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-def _input(value: Any) -> dict[str, Any]:
+def _input(value: str | list[Any]) -> dict[str, Any]:
     """Return the fields of a `Request` for an input: a text, or a conversation."""
-    if isinstance(value, list):
-        messages = [_message(f"input[{i}]", one) for i, one in enumerate(list_at("input", value))]
-        return {"messages": messages_of(messages, "input")}
-    return {"prompt": text_at("input", value, "text or a list of messages")}
+    if isinstance(value, str):
+        return {"prompt": value}
+    messages = [_message(f"input[{i}]", one) for i, one in enumerate(value)]
+    return {"messages": messages_of(messages, "input")}
 
 
 def _message(field: str, value: Any) -> Body:
     """Return a message in the form of `/v1/chat/completions`."""
-    message = {name: one for name, one in object_at(field, value).items() if name != "phase"}
-    if (kind := message.pop("type", None)) not in (None, "message"):
-        raise wrong(f"{field}.type", kind, "message: calls of tools are no input here")
+    read(InputMessage.model_validate, value, field)
+    message = {name: one for name, one in value.items() if name not in ("type", "phase")}
     if isinstance(message.get("content"), list):
         message["content"] = _text(f"{field}.content", message["content"])
     return message
 
 
-def _text(field: str, parts: list[Any]) -> str:
-    """Join the texts of `parts`, each beginning on a new line; JSON is written as text."""
+def _text(field: str, value: list[Any]) -> str:
+    """Join the texts of parts, each beginning on a new line; JSON is written as text."""
     texts = []
-    for i, value in enumerate(parts):
-        part = object_at(f"{field}[{i}]", value)
-        kind = part.get("type")
-        if kind == "input_json":
-            texts.append(_json(f"{field}[{i}].data", part.get("data")))
-        elif isinstance(kind, str) and kind in _TEXTS:
-            texts.append(text_at(f"{field}[{i}].{_TEXTS[kind]}", part.get(_TEXTS[kind]), "text"))
+    for part in read(_PARTS.validate_python, value, field):
+        if isinstance(part, JsonContent):
+            try:
+                texts.append(json.dumps(part.data, ensure_ascii=False))
+            except RecursionError as error:
+                raise RequestError(f"{field} holds JSON that nests too deep") from error
         else:
-            right = "input_text or input_json: this server's models read nothing else"
-            raise wrong(f"{field}[{i}].type", kind, right)
+            texts.append(text_of([part]))
     return "\n".join(texts)
-
-
-def _json(field: str, value: Any) -> str:
-    if not isinstance(value, dict | list):
-        raise wrong(field, value, "an object or a list of objects")
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except RecursionError as error:
-        raise RequestError(f"{field} nests too deep") from error

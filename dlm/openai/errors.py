@@ -6,13 +6,14 @@ from typing import Any
 from dlm.errors import DlmError, QueueFullError, RequestError, UnavailableError
 from dlm.grammar import CrashError, GrammarError
 from dlm.models import ModelError
-from dlm.openai.decisions import DECISION
+from dlm.openai.body import sendable
+from dlm.openai.decisions import DecisionFields
 from dlm.openai.requests import (
-    CHAT,
-    COMPLETION,
-    DETOKENIZE,
-    TOKENIZE,
-    TOKENIZE_CHAT,
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    TokenizeBody,
+    TokenizeChatBody,
     UnknownModelError,
 )
 
@@ -32,19 +33,15 @@ _TYPES = {
     503: "ServiceUnavailableError",
 }
 _FIELD = re.compile(r"[a-z_]+")
-_FIELDS = frozenset((*CHAT, *COMPLETION, *DECISION, *TOKENIZE, *TOKENIZE_CHAT, *DETOKENIZE))
+_BODIES = (ChatBody, CompletionBody, DecisionFields, TokenizeBody, TokenizeChatBody, DetokenizeBody)
+_FIELDS = frozenset(name for body in _BODIES for name in body.names())
 
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
     """Return the body of an error. `param` is the request's field that it is about, if known."""
-    message, param = _sendable(message), None if param is None else _sendable(param)
+    message, param = sendable(message), None if param is None else sendable(param)
     type_ = _TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
     return {"error": {"message": message, "type": type_, "param": param, "code": status}}
-
-
-def _sendable(text: str) -> str:
-    """Escape lone surrogates, which a client may have sent and which cannot be encoded."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def status_of(error: Exception) -> int:

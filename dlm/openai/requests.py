@@ -1,49 +1,239 @@
-"""Reader of JSON bodies: from the body of a chat or a completion to its requests.
+"""Bodies of chats and completions, and the requests they become.
+
+The fields stand in groups, which bodies of other faces may have too: `SamplingFields`,
+`StreamFields`, `FormatFields`, `ToolFields` and `ReasoningFields`. `check_budget`, `choices` and
+`known_name` need no body. `python -m dlm.openai.fields` writes the fields' table in the docs.
 
 This module knows bodies and policies, not HTTP: the message of a `RequestError` is meant for a
-response with status 400. A field that is null counts as left out, as clients send it.
+response with status 400.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from secrets import randbelow
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, TypeAdapter
 
 from dlm.errors import RequestError
 from dlm.openai.body import (
-    check_fields,
-    check_only,
-    flag_at,
-    object_at,
+    REQUIRED,
+    ClosedModel,
+    Each,
+    JsonModel,
+    Several,
+    Takes,
+    Words,
+    read,
     shown,
-    text_at,
-    whole_at,
-    wrong,
 )
-from dlm.openai.constraint import constraint_of
-from dlm.openai.messages import messages_of, thinking_of
-from dlm.openai.tools import choice_of, declared
+from dlm.openai.constraint import ConstraintFields, FormatFields
+from dlm.openai.messages import Messages, ReasoningFields, TemplateSwitches, chat_messages
+from dlm.openai.other_fields import RequestModel
+from dlm.openai.tools import ToolList
 from dlm.policy import Policy
 from dlm.request import HOTTEST, Request
 
 UNLIMITED = -1  # as `max_tokens`, from clients of llama.cpp and LM Studio: the server's default
 COMPLETION_TOKENS = 16  # default `max_tokens` of a completion, as OpenAI has it
 _SEEDS = 2**63
-_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
-_COMMON = (
-    "model n seed stop stop_token_ids max_tokens temperature top_k top_p min_p stream "
-    "stream_options request_id response_format structured_outputs"
-).split()
-CHAT = (
-    "messages max_completion_tokens tools tool_choice parallel_tool_calls reasoning_effort "
-    "thinking_token_budget include_reasoning chat_template_kwargs"
-).split() + _COMMON
-COMPLETION = ["prompt", *_COMMON]
-TOKENIZE = ("model", "prompt", "return_token_strs")
-TOKENIZE_CHAT = ("model", "messages", "tools", "chat_template_kwargs", "return_token_strs")
-DETOKENIZE = ("model", "tokens")
+TokenId = Annotated[int, Takes("a token id")]
+Prompt = Annotated[Words | Several[TokenId], Takes("text that is not blank, or token ids")]
+ModelName = Annotated[Words, Takes("the name of a model")]
+_STRICT = ConfigDict(strict=True)
+_PROMPT: TypeAdapter[str | list[int]] = TypeAdapter(Prompt, config=_STRICT)
+_PROMPTS: TypeAdapter[list[str | list[int]]] = TypeAdapter(Several[Prompt], config=_STRICT)
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+    """Return one prompt, or those of a list, as a list."""
+    if isinstance(value, list) and value and type(value[0]) is not int:
+        return _PROMPTS.validate_python(value)
+    return [_PROMPT.validate_python(value)]
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+_COUNTS = """up to 16 answers, and at most `--slots` plus `--max-queue`. Their seeds count up from \
+`seed`, any integer, by default a random one"""
+_LENGTH = """by default 1,024 for a chat, or fewer if the context ends earlier, and 16 for a \
+completion; -1 is 1,024 for both. Under a constraint the answer ends within them, or the request \
+is refused"""
+_CUTS = """only the likeliest tokens are kept: `top_k` of them (0, -1: all); the fewest that \
+together reach `top_p` (above 0, up to 1); those at least `min_p` times as likely as the likeliest \
+(0 to 1). As in vLLM the cut comes before the sampler: entropies, draws, soft embeddings and the \
+guess see the remaining tokens. It uses the model's probabilities before the schedule's \
+temperature; left to right, after the temperature. It is made among the tokens that a constraint \
+allows. Equally likely tokens are kept or removed together"""
+_STOPS = """free text ends before them: an answer without a constraint, and the text before the \
+first call of a tool. Text under a constraint ends where it is complete and ignores them"""
+_STREAM = """`include_usage`: usage in the last chunk, also with `continuous_usage_stats`. \
+`drafts` is our own: chunks without choices that show each canvas between two passes (see \
+[Answers](#answers))"""
+
+
+class SamplingFields(JsonModel):
+    """Fields of a body about sampling. `Request` checks their ranges."""
+
+    seed: int | None = Field(None, description=_COUNTS)
+    temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = Field(
+        None,
+        description="0 to 2. Below 1, the draws of a pass are sharpened; at 0 they are the \
+likeliest tokens. Above 1, the model's whole schedule is hotter. Canvases begin from noise at any \
+temperature: for the same answer send the same `seed`",
+    )
+    top_k: int | None = Field(None, description=_CUTS)
+    top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = Field(
+        None, description=_CUTS
+    )
+    min_p: Annotated[int | float, Takes("0 to 1")] | None = Field(None, description=_CUTS)
+    stop: (
+        Annotated[Each[str], Takes("a text or a list of texts"), BeforeValidator(_listed)] | None
+    ) = Field(None, description=_STOPS)
+    stop_token_ids: Annotated[Each[TokenId], Takes("a list of token ids")] | None = Field(
+        None, description=_STOPS
+    )
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Fields of a `Request`."""
+        values = {name: getattr(self, name) for name in SamplingFields.model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class StreamOptions(ClosedModel):
+    """Options of a stream. `include_obfuscation` (OpenAI) and `continuous_usage_stats` (vLLM) have
+    no effect: usage comes with the last chunk."""
+
+    include_usage: bool | None = None
+    drafts: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class StreamFields(JsonModel):
+    """Fields of a body about the form of a stream."""
+
+    stream: bool | None = Field(None, description=_STREAM)
+    stream_options: StreamOptions | None = Field(None, description=_STREAM)
+
+    @property
+    def options(self) -> StreamOptions:
+        """Options, which only a stream may have. Raises `RequestError`."""
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("stream_options is given without stream: set stream to true")
+        return self.stream_options or StreamOptions()
+
+
+class AnswerFields(JsonModel):
+    """Fields of a chat and a completion about their answers."""
+
+    model: ModelName | None = Field(None, description="one of the names, else 404; may be left out")
+    n: int | None = Field(None, description=_COUNTS)
+    max_tokens: int | None = Field(None, description=_LENGTH)
+    request_id: (
+        Annotated[
+            str,
+            Field(pattern=r"^[\x21-\x7e]{1,128}$"),
+            Takes("1 to 128 letters, digits and signs of ASCII"),
+        ]
+        | None
+    ) = Field(None, description="becomes part of the answer's `id`")
+
+
+class CompletionBody(RequestModel, StreamFields, FormatFields, SamplingFields, AnswerFields):
+    """Body of `/v1/completions`."""
+
+    prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)] = Field(
+        REQUIRED,
+        description="text or token ids, or a list of either. It is continued as it is, and names \
+of control tokens mean the tokens",
+    )
+
+
+class _ConversationBody(
+    RequestModel, StreamFields, ReasoningFields, ConstraintFields, SamplingFields, AnswerFields
+):
+    max_completion_tokens: int | None = Field(None, description=_LENGTH)
+    include_reasoning: bool | None = Field(
+        None, description="whether reasoning is sent to the client, true by default"
+    )
+
+    @property
+    def budget(self) -> tuple[str, int | None]:
+        """Name and value of the field that bounds an answer's tokens. The value is None if the
+        field is left out or `UNLIMITED`."""
+        fields = {
+            "max_completion_tokens": self.max_completion_tokens,
+            "max_tokens": self.max_tokens,
+        }
+        given = {name: found for name, found in fields.items() if found not in (None, UNLIMITED)}
+        if len(set(given.values())) > 1:
+            new, old = given.values()
+            raise RequestError(
+                f"max_completion_tokens is {new} and max_tokens {old}: send one of them"
+            )
+        return next(iter(given.items()), ("max_tokens", None))
+
+    def fields(self, policy: Policy) -> dict[str, Any]:
+        """Return the fields of a `Request` that the body sets, but its prompt."""
+        thinking, thinking_budget = self.thinking
+        fields = {
+            "constraint": self.spec(policy),
+            "max_tokens": check_budget(*self.budget, policy),
+            "tools": self.declared or None,
+            "thinking": thinking or None,
+            "thinking_budget": thinking_budget,
+        }
+        return self.sampling | {k: value for k, value in fields.items() if value is not None}
+
+
+class ChatBody(_ConversationBody):
+    """Body of `/v1/chat/completions`."""
+
+    messages: Messages = Field(
+        REQUIRED,
+        description="text, or parts of text; images and sound are a 400. Tool calls and their \
+results are shown to the model, and its earlier reasoning is not. Arguments that are not a JSON \
+object are shown as text. Other fields of messages and parts (`id`, `metadata`, `cache_control`, \
+`reasoning_details`, `thinking_blocks`, `annotations`, ...) are ignored; a misspelled name of a \
+missing field is a 400",
+    )
+
+
+class LibraryBody(_ConversationBody):
+    """Body that `request_of` reads."""
+
+    messages: Messages | None = None
+    prompt: Prompt | None = None
+
+
+class TokenizeBody(RequestModel):
+    """Body of `/tokenize` for a text."""
+
+    model: ModelName | None = None
+    prompt: Words = REQUIRED
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatBody(RequestModel):
+    """Body of `/tokenize` for a conversation."""
+
+    model: ModelName | None = None
+    messages: Messages = REQUIRED
+    tools: ToolList | None = None
+    chat_template_kwargs: TemplateSwitches | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(RequestModel):
+    """Body of `/detokenize`."""
+
+    model: ModelName | None = None
+    tokens: Several[TokenId] = REQUIRED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,139 +264,58 @@ def request_of(body: Any, policy: Policy) -> Request:
 
     `messages` is a conversation. `prompt` is a user's message, or token ids that the model gets
     unchanged. Tools are declared to the model unless `tool_choice` is "none". Fields about the
-    form of the answer (`stream`, `model`) are not read. Raises `RequestError`.
+    form of the answer (`stream`, `model`) have no effect. Raises `RequestError`.
     """
-    body = object_at("the body", body)
-    check_fields(body, [*CHAT, "prompt"])
-    if body.get("n") not in (None, 1):
-        raise RequestError(f"n is {shown(body['n'])}: it takes 1 here")
-    given = [name for name in ("messages", "prompt") if body.get(name) is not None]
-    if len(given) != 1:
-        raise RequestError(f"give messages or prompt; got {' and '.join(given) or 'neither'}")
-    fields = _fields(body, policy)
-    if (prompt := body.get("prompt")) is not None:
-        fields["prompt" if isinstance(prompt, str) else "token_ids"] = _prompt("prompt", prompt)
+    given = read(LibraryBody.model_validate, body)
+    if given.n not in (None, 1):
+        raise RequestError(f"n is {shown(given.n)}: it takes 1 here")
+    fields, prompt = given.fields(policy), given.prompt
+    if (given.messages is None) is (prompt is None):
+        found = "neither" if prompt is None else "messages and prompt"
+        raise RequestError(f"give messages or prompt; got {found}")
+    if given.messages is not None:
+        fields["messages"] = chat_messages(given.messages)
+    else:
+        fields["prompt" if isinstance(prompt, str) else "token_ids"] = prompt
     return Request(**fields)
 
 
 def chat_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/chat/completions`. Raises `RequestError`."""
-    body = object_at("the body", body)
-    check_fields(body, CHAT)
-    if body.get("messages") is None:
-        raise wrong("messages", None, "a list of messages")
-    fields = _fields(body, policy)
-    fields.setdefault("max_tokens", policy.answer_tokens)
-    fit = _tokens_of(body)[1] is None
-    named = choice_of(body.get("tool_choice")).named is not None and bool(body.get("tools"))
-    reasoning = flag_at("include_reasoning", body.get("include_reasoning")) is not False
-    requests = _choices([fields | {"fit": fit}], body, policy)
-    return _generation(requests, body, named=named, reasoning=reasoning)
+    chat = read(ChatBody.model_validate, body)
+    field, tokens = chat.budget
+    fields = {"max_tokens": policy.answer_tokens, "fit": tokens is None} | chat.fields(policy)
+    fields["messages"] = chat_messages(chat.messages)
+    return _generation(
+        chat,
+        choices([fields], chat.n, policy),
+        named=chat.choice.named is not None and bool(chat.tools),
+        reasoning=chat.include_reasoning is not False,
+        tokens_field=field,
+    )
 
 
 def completion_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/completions`: a text or tokens, or a list of either, which the model
     continues without a chat template. Raises `RequestError`."""
-    body = object_at("the body", body)
-    check_fields(body, COMPLETION)
-    fields: dict[str, Any] = {"max_tokens": COMPLETION_TOKENS} | _fields(body, policy)
-    if body.get("max_tokens") == UNLIMITED:
+    completion = read(CompletionBody.model_validate, body)
+    fields: dict[str, Any] = {"constraint": completion.content_spec(policy), **completion.sampling}
+    if completion.max_tokens == UNLIMITED:
         fields |= {"max_tokens": policy.answer_tokens, "fit": True}
-    prompt = body.get("prompt")
-    several = isinstance(prompt, list) and bool(prompt) and type(prompt[0]) is not int
-    prompts = []
-    for i, value in enumerate(prompt if several else [prompt]):
-        read = _prompt(f"prompt[{i}]" if several else "prompt", value)
-        prompts.append(fields | {"text" if isinstance(read, str) else "token_ids": read})
-    return _generation(_choices(prompts, body, policy), body, prompts=len(prompts))
+    else:
+        tokens = check_budget("max_tokens", completion.max_tokens, policy)
+        fields["max_tokens"] = COMPLETION_TOKENS if tokens is None else tokens
+    prompts = [
+        fields | {"text" if isinstance(prompt, str) else "token_ids": prompt}
+        for prompt in completion.prompt
+    ]
+    requests = choices(prompts, completion.n, policy)
+    return _generation(completion, requests, prompts=len(prompts))
 
 
-def model_of(body: Mapping[str, Any]) -> str | None:
-    model = body.get("model")
-    return None if model is None else text_at("model", model, "the name of a model")
-
-
-def _fields(body: Mapping[str, Any], policy: Policy) -> dict[str, Any]:
-    """Return the fields of a `Request` that `body` sets."""
-    constraint = constraint_of(body, policy)
-    thinking, budget = thinking_of(body)
-    fields: dict[str, Any] = {
-        "constraint": constraint,
-        "max_tokens": _max_tokens(body, policy),
-        "seed": whole_at("seed", body.get("seed")),
-        "temperature": _number_at("temperature", body.get("temperature"), f"0 to {HOTTEST:g}"),
-        "top_k": whole_at("top_k", body.get("top_k")),
-        "top_p": _number_at("top_p", body.get("top_p"), "more than 0, up to 1"),
-        "min_p": _number_at("min_p", body.get("min_p"), "0 to 1"),
-        "stop": _stop(body.get("stop")),
-        "stop_token_ids": body.get("stop_token_ids"),
-        "tools": declared(body) or None,
-        "thinking": thinking or None,
-        "thinking_budget": budget,
-    }
-    if body.get("messages") is not None:
-        fields["messages"] = messages_of(body["messages"])
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _choices(
-    prompts: list[dict[str, Any]], body: Mapping[str, Any], policy: Policy
-) -> tuple[Request, ...]:
-    """Make `n` requests for each prompt, each with a seed of its own."""
-    n = whole_at("n", body.get("n"))
-    count = 1 if n is None else n
-    total = count * len(prompts)
-    if not 1 <= total <= policy.max_choices:
-        several = f"prompt holds {len(prompts)} prompts of {count} answers each"
-        found = several if len(prompts) > 1 else f"n is {count}"
-        raise RequestError(f"{found}: it takes 1 to {policy.max_choices} answers together")
-    seed = prompts[0].get("seed")
-    first = randbelow(_SEEDS) if seed is None else seed
-    return tuple(Request(**{**prompts[i // count], "seed": first + i}) for i in range(total))
-
-
-def _generation(
-    requests: tuple[Request, ...],
-    body: Mapping[str, Any],
-    *,
-    prompts: int = 1,
-    named: bool = False,
-    reasoning: bool = True,
-) -> Generation:
-    stream = flag_at("stream", body.get("stream")) or False
-    options = _stream_options(body.get("stream_options"), stream)
-    id = body.get("request_id")
-    if id is not None and not (isinstance(id, str) and _ID.fullmatch(id)):
-        raise wrong("request_id", id, "1 to 128 letters, digits and signs of ASCII")
-    return Generation(
-        requests=requests,
-        prompts=prompts,
-        model=model_of(body),
-        id=id,
-        stream=stream,
-        usage=options.get("include_usage") or False,
-        drafts=options.get("drafts") or False,
-        named=named,
-        reasoning=reasoning,
-        tokens_field=_tokens_of(body)[0],
-    )
-
-
-def _stream_options(value: Any, stream: bool) -> dict[str, bool | None]:
-    """Return the flags of `stream_options`. `include_obfuscation` (OpenAI) and
-    `continuous_usage_stats` (vLLM) are accepted without effect: usage comes with the last chunk."""
-    if value is None:
-        return {}
-    if not stream:
-        raise RequestError("stream_options is given without stream: set stream to true")
-    options = object_at("stream_options", value)
-    known = ("include_usage", "drafts", "include_obfuscation", "continuous_usage_stats")
-    check_only("stream_options", options, known)
-    return {name: flag_at(f"stream_options.{name}", option) for name, option in options.items()}
-
-
-def _max_tokens(body: Mapping[str, Any], policy: Policy) -> int | None:
-    field, tokens = _tokens_of(body)
+def check_budget(field: str, tokens: int | None, policy: Policy) -> int | None:
+    """Return `tokens`, the value of the `field` that bounds an answer. Raises `RequestError` if the
+    policy does not admit it."""
     most = policy.max_answer_tokens
     if tokens is not None and not 1 <= tokens <= most:
         right = ": it takes at least 1" if tokens < 1 else f", and up to {most} are served here"
@@ -214,42 +323,34 @@ def _max_tokens(body: Mapping[str, Any], policy: Policy) -> int | None:
     return tokens
 
 
-def _tokens_of(body: Mapping[str, Any]) -> tuple[str, int | None]:
-    """Return the name and the value of the field that bounds an answer's tokens. The value is None
-    if the field is left out or `UNLIMITED`."""
-    given = {
-        field: tokens
-        for field in ("max_completion_tokens", "max_tokens")
-        if (tokens := whole_at(field, body.get(field))) not in (None, UNLIMITED)
-    }
-    if len(set(given.values())) > 1:
-        new, old = given.values()
-        raise RequestError(f"max_completion_tokens is {new} and max_tokens {old}: send one of them")
-    return next(iter(given.items()), ("max_tokens", None))
+def choices(
+    prompts: Sequence[Mapping[str, Any]], n: int | None, policy: Policy
+) -> tuple[Request, ...]:
+    """Make `n` requests of each prompt's fields, each with a seed of its own. Raises
+    `RequestError`."""
+    count = 1 if n is None else n
+    total = count * len(prompts)
+    if not 1 <= total <= policy.max_choices:
+        several = f"prompt holds {len(prompts)} prompts of {shown(count)} answers each"
+        found = several if len(prompts) > 1 else f"n is {shown(count)}"
+        raise RequestError(f"{found}: it takes 1 to {policy.max_choices} answers together")
+    seed = prompts[0].get("seed")
+    first = randbelow(_SEEDS) if seed is None else seed
+    return tuple(Request(**{**prompts[i // count], "seed": first + i}) for i in range(total))
 
 
-def _number_at(field: str, value: Any, right: str) -> float | None:
-    """Return a number or None. `right` names the range, which only `Request` checks."""
-    if value is not None and type(value) not in (int, float):
-        raise wrong(field, value, right)
-    return value
-
-
-def _stop(value: Any) -> list[str] | None:
-    if not isinstance(value, str | list | None):
-        raise wrong("stop", value, "a text or a list of texts")
-    return [value] if isinstance(value, str) else value
-
-
-def _prompt(field: str, value: Any) -> str | list[int]:
-    if isinstance(value, str):
-        return text_at(field, value, "text that is not blank, or token ids")
-    if not isinstance(value, list) or not value:
-        raise wrong(field, value, "text or token ids")
-    for i, token in enumerate(value):
-        if type(token) is not int:
-            raise wrong(f"{field}[{i}]", token, "a token id")
-    return value
+def _generation(
+    body: ChatBody | CompletionBody, requests: tuple[Request, ...], **more: Any
+) -> Generation:
+    return Generation(
+        requests=requests,
+        model=body.model,
+        id=body.request_id,
+        stream=body.stream or False,
+        usage=body.options.include_usage or False,
+        drafts=body.options.drafts or False,
+        **more,
+    )
 
 
 class UnknownModelError(RequestError):

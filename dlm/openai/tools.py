@@ -1,131 +1,166 @@
 """Tools of a body, and arguments of earlier calls.
 
-`tools_of` reads the fields `tools`, `tool_choice` and `parallel_tool_calls`. `arguments_of` reads
-the arguments of a call in a conversation and never refuses them: another model may have written
-them, or a stream may have been cut, and one broken turn must not make all later turns fail.
+`ToolFields` has the fields of a chat. `tools_spec` makes the constraint for tools in its form and a
+`ToolChoice`, whichever face they come from. `arguments_of` reads the arguments of a call in a
+conversation and never refuses them: another model may have written them, or a stream may have been
+cut, and one broken turn must not make all later turns fail.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from dlm.errors import RequestError
 from dlm.grammar import Spec, Tools
 from dlm.openai.body import (
-    flag_at,
-    list_at,
+    REQUIRED,
+    ByField,
+    Each,
+    JsonModel,
+    Object,
+    Several,
+    Shaped,
+    Takes,
+    Words,
     make_spec,
-    object_at,
     parse_json,
     shown,
-    text_at,
-    wrong,
 )
 from dlm.policy import Policy
 
-_MODES = ("none", "auto", "required")
-_NAMED = '{"type": "function", "function": {"name": ...}}'
-_ALLOWED = '{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'
+
+class FunctionForm(JsonModel):
+    """Function of a tool. `Tools` checks its name and its schema."""
+
+    name: Annotated[Words, Takes("the name of a tool")] = REQUIRED
+    description: str | None = None
+    parameters: Object | None = None
+    strict: bool | None = None
+
+
+class ToolForm(JsonModel):
+    """Tool in the form of a chat."""
+
+    type: Literal["function"] = REQUIRED
+    function: FunctionForm = REQUIRED
+
+
+class FunctionName(JsonModel):
+    name: str = REQUIRED
+
+
+class NamedTool(JsonModel):
+    """`tool_choice` for one tool that must be called, or one of the allowed tools."""
+
+    type: Literal["function"] = "function"
+    function: FunctionName = REQUIRED
+
+
+class AllowedTools(JsonModel):
+    mode: Literal["auto", "required"] = REQUIRED
+    tools: Several[NamedTool] = REQUIRED
+
+
+class AllowedChoice(JsonModel):
+    """`tool_choice` for some of the tools."""
+
+    type: Literal["allowed_tools"] = REQUIRED
+    allowed_tools: AllowedTools = REQUIRED
+
+
+_MODE = Literal["none", "auto", "required"]
+_CHOICE = """none, auto, required, {"type": "function", "function": {"name": ...}} or \
+{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}"""
+ToolList = Each[Annotated[Object, Shaped(ToolForm)]]
+
+_TOOLS = """none, auto, required, a named tool, `allowed_tools`; an empty list means no tools. \
+A `response_format` beside them is the form of an answer without calls. Without `strict`, \
+keywords of a tool's parameters that rules cannot express are checked once the arguments are \
+finished, and arguments that do not fit are written again; a stream sends such calls once they \
+are checked. With `strict` true it is a 400. A tool whose parameters do not say what they hold \
+(`{}`, `{"type": "object"}`) takes none"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolChoice:
-    """Content of `tool_choice`."""
+    """Tools that may or must be called."""
 
-    mode: str  # none, auto or required
+    mode: Literal["none", "auto", "required"] = "auto"
     named: str | None = None  # the one tool that must be called
     allowed: tuple[str, ...] | None = None  # tools that may be called; None: all
 
 
-def tools_of(body: Mapping[str, Any], policy: Policy, content: Spec | None) -> Spec | None:
+class ToolFields(JsonModel):
+    """Fields of a body about tools."""
+
+    tools: ToolList | None = Field(None, description=_TOOLS)
+    tool_choice: (
+        Annotated[
+            _MODE | Annotated[NamedTool | AllowedChoice, ByField("type")],
+            Takes(_CHOICE),
+        ]
+        | None
+    ) = Field(None, description=_TOOLS)
+    parallel_tool_calls: bool | None = Field(None, description=_TOOLS)
+
+    @property
+    def choice(self) -> ToolChoice:
+        match self.tool_choice:
+            case None:
+                return ToolChoice()
+            case NamedTool(function=function):
+                return ToolChoice(mode="required", named=function.name)
+            case AllowedChoice(allowed_tools=allowed):
+                names = tuple(tool.function.name for tool in allowed.tools)
+                return ToolChoice(mode=allowed.mode, allowed=names)
+            case mode:
+                return ToolChoice(mode=mode)
+
+    @property
+    def declared(self) -> list[dict[str, Any]]:
+        """Tools that the model is shown: all, or none if none may be called."""
+        return [] if self.tools is None or self.choice.mode == "none" else self.tools
+
+
+def tools_spec(
+    tools: Sequence[dict[str, Any]] | None,
+    policy: Policy,
+    choice: ToolChoice | None = None,
+    *,
+    parallel: bool = True,
+    content: Spec | None = None,
+) -> Spec | None:
     """Return the spec of an answer with tools; None if there are no tools, or none may be called.
 
-    `content` is the spec of answers without calls; None: free text. Raises `RequestError`.
+    `tools` have the form of a chat, `ToolForm`. `content` is the spec of answers without calls;
+    None: free text. Raises `RequestError`.
     """
-    parallel = flag_at("parallel_tool_calls", body.get("parallel_tool_calls"))
-    choice = choice_of(body.get("tool_choice"))
-    if body.get("tools") in (None, []):
+    choice = choice or ToolChoice()
+    if not tools:
         if choice.mode == "required" or choice.allowed is not None:
             raise RequestError("tool_choice needs tools, and there are no tools")
         return None
-    tools = _offered(body["tools"])
     if choice.mode == "none":
         return None
-    named = [choice.named] if choice.named is not None else choice.allowed or ()
-    for name in named:
-        if name not in (names := [_name(tool) for tool in tools]):
-            offered = ", ".join(map(shown, names))
+    by_name = {tool["function"]["name"]: tool for tool in tools}
+    for name in (choice.named,) if choice.named is not None else choice.allowed or ():
+        if name not in by_name:
+            offered = ", ".join(map(shown, by_name))
             raise RequestError(f"tool_choice names {name!r:.80}: it takes one of {offered:.200}")
     if choice.allowed is not None:
-        tools = [tool for tool in tools if _name(tool) in choice.allowed]
+        allowed = set(choice.allowed)
+        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
     if choice.mode == "required":
         content = None
 
     def make() -> Spec:
-        return Tools(tools, choice.mode, choice.named, parallel is not False, content=content)
+        return Tools(tools, choice.mode, choice.named, parallel, content=content)
 
     return make_spec("tools", policy, Tools.kind, tools, make)
-
-
-def _offered(value: Any) -> list[dict[str, Any]]:
-    """Check that tools have OpenAI's form. `Tools` checks their names and schemas."""
-    tools = list_at("tools", value)
-    for i, tool in enumerate(tools):
-        if (kind := object_at(f"tools[{i}]", tool).get("type")) != "function":
-            raise wrong(f"tools[{i}].type", kind, "function")
-        field = f"tools[{i}].function"
-        function = object_at(field, tool.get("function"))
-        text_at(f"{field}.name", function.get("name"), "the name of a tool")
-        if not isinstance(description := function.get("description"), str | None):
-            raise wrong(f"{field}.description", description, "text")
-        if function.get("parameters") is not None:
-            object_at(f"{field}.parameters", function["parameters"])
-        flag_at(f"{field}.strict", function.get("strict"))
-    return tools
-
-
-def declared(body: Mapping[str, Any]) -> list[Any]:
-    """Return the tools that the model is shown: all, or none if none may be called."""
-    if body.get("tools") in (None, []) or choice_of(body.get("tool_choice")).mode == "none":
-        return []
-    return list(body["tools"])
-
-
-def choice_of(value: Any) -> ToolChoice:
-    """Read the field `tool_choice`. Raises `RequestError`."""
-    if value is None:
-        return ToolChoice(mode="auto")
-    if isinstance(value, str) and value in _MODES:
-        return ToolChoice(mode=value)
-    if isinstance(value, dict) and value.get("type") == "allowed_tools":
-        return _allowed(value.get("allowed_tools"))
-    name = _name(value)
-    if not isinstance(value, dict) or value.get("type") != "function" or name is None:
-        raise wrong("tool_choice", value, f"{', '.join(_MODES)}, {_NAMED} or {_ALLOWED}")
-    return ToolChoice(mode="required", named=name)
-
-
-def _allowed(value: Any) -> ToolChoice:
-    field = "tool_choice.allowed_tools"
-    allowed = object_at(field, value)
-    mode = allowed.get("mode")
-    if mode not in _MODES[1:]:
-        raise wrong(f"{field}.mode", mode, "auto or required")
-    names = []
-    for i, tool in enumerate(list_at(f"{field}.tools", allowed.get("tools"))):
-        if (name := _name(tool)) is None:
-            raise wrong(f"{field}.tools[{i}]", tool, _NAMED)
-        names.append(name)
-    return ToolChoice(mode=mode, allowed=tuple(names))
-
-
-def _name(tool: Any) -> str | None:
-    """Return the name of a tool in OpenAI's form; None if it has none."""
-    function = tool.get("function") if isinstance(tool, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else None
 
 
 _DEEPEST = 64  # levels of nesting; templates write values recursively

@@ -8,7 +8,7 @@ the routes with one engine in this process; other implementations may pass reque
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -29,17 +29,17 @@ from dlm.collector import tune_garbage_collector
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
-from dlm.openai.body import object_at, parse_json
+from dlm.openai.body import parse_json
 from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.openai.errors import describe_error, error_body, status_of
-from dlm.openai.requests import Generation, chat_of, completion_of, known_name, model_of
+from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.policy import Policy
 from dlm.serving.answering import answer, await_decision
 from dlm.serving.async_engine import AsyncEngine
 from dlm.serving.guard import Arrival, ClientGoneError, Entrance, Guard, note, until_disconnected
 from dlm.serving.metrics import Metrics
 from dlm.serving.settings import Settings
-from dlm.serving.tokens import detokenized, tokenized
+from dlm.serving.tokens import detokenize_body_of, detokenized, tokenize_body_of, tokenized
 
 ErrorHandler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -264,18 +264,20 @@ class Service(Routes):
         return JSONResponse(decision_answer(body, decided, name))
 
     async def tokenize(self, request: Request) -> Response:
-        return (await self._read(request, self._tokens(tokenized)))[0]
+        def read(data: Any) -> Response:
+            body = tokenize_body_of(data)
+            self._name(body.model)  # raises if it is unknown
+            return JSONResponse(tokenized(self._engine, body))  # in the reader's thread
+
+        return (await self._read(request, read))[0]
 
     async def detokenize(self, request: Request) -> Response:
-        return (await self._read(request, self._tokens(detokenized)))[0]
+        def read(data: Any) -> Response:
+            body = detokenize_body_of(data)
+            self._name(body.model)
+            return JSONResponse(detokenized(self._engine, body))
 
-    def _tokens(self, work: Callable[[Engine, Mapping[str, Any]], Any]) -> Callable[[Any], Any]:
-        def read(body: Any) -> Any:
-            body = object_at("the body", body)
-            self._name(model_of(body))  # raises if it is unknown
-            return JSONResponse(work(self._engine, body))  # rendered here, in the reader's thread
-
-        return read
+        return (await self._read(request, read))[0]
 
     async def _read(self, request: Request, read: Callable[[Any], T]) -> tuple[T, Arrival]:
         """Return what `read`, in a thread, makes of the body's JSON, and the body's arrival."""

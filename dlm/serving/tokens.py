@@ -1,32 +1,44 @@
 """Answers of `/tokenize` and `/detokenize`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from dlm.engine import Engine
 from dlm.errors import RequestError
-from dlm.openai.body import check_fields, flag_at, list_at, text_at
-from dlm.openai.messages import messages_of, thinking_of
-from dlm.openai.requests import DETOKENIZE, TOKENIZE, TOKENIZE_CHAT
-from dlm.openai.tools import declared, tools_of
+from dlm.openai.body import read
+from dlm.openai.messages import chat_messages
+from dlm.openai.requests import DetokenizeBody, TokenizeBody, TokenizeChatBody
+from dlm.openai.tools import tools_spec
 from dlm.request import Request
 
 
-def tokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
+def tokenize_body_of(body: Any) -> TokenizeBody | TokenizeChatBody:
+    """Read a body of `/tokenize`. Raises `RequestError`."""
+    chat = isinstance(body, dict) and body.get("messages") is not None
+    return read((TokenizeChatBody if chat else TokenizeBody).model_validate, body)
+
+
+def detokenize_body_of(body: Any) -> DetokenizeBody:
+    """Read a body of `/detokenize`. Raises `RequestError`."""
+    return read(DetokenizeBody.model_validate, body)
+
+
+def tokenized(engine: Engine, body: TokenizeBody | TokenizeChatBody) -> dict[str, Any]:
     """Return the tokens of `messages`, or of a `prompt` without a template. Raises
     `RequestError`."""
-    check_fields(body, TOKENIZE_CHAT if body.get("messages") is not None else TOKENIZE)
-    if body.get("messages") is not None:
-        tools_of(body, engine.policy, None)  # raises for tools that a chat would be refused for
-        messages, thinking = messages_of(body["messages"]), thinking_of(body)[0]
+    if isinstance(body, TokenizeChatBody):
+        tools_spec(body.tools, engine.policy)  # raises for tools that a chat would be refused for
+        switches = body.chat_template_kwargs
         request = Request(
-            messages=messages, tools=declared(body), constrained=False, thinking=thinking
+            messages=chat_messages(body.messages),
+            tools=body.tools or (),
+            constrained=False,
+            thinking=switches is not None and switches.enable_thinking is True,
         )
     else:
-        request = Request(text=text_at("prompt", body.get("prompt"), "text"))
+        request = Request(text=body.prompt)
     tokens = engine.chat.prompt(request)
     strings = None
-    if flag_at("return_token_strs", body.get("return_token_strs")):
+    if body.return_token_strs:
         strings = engine.chat.tokenizer.convert_ids_to_tokens(tokens)
     return {
         "count": len(tokens),
@@ -36,11 +48,10 @@ def tokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def detokenized(engine: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
+def detokenized(engine: Engine, body: DetokenizeBody) -> dict[str, Any]:
     """Return the text of `tokens`, control tokens included. Raises `RequestError`."""
-    check_fields(body, DETOKENIZE)
-    tokens, V = list_at("tokens", body.get("tokens")), engine.model.vocab_size
-    for i, token in enumerate(tokens):
-        if type(token) is not int or not 0 <= token < V:
+    V = engine.model.vocab_size
+    for i, token in enumerate(body.tokens):
+        if not 0 <= token < V:
             raise RequestError(f"tokens[{i}] is {token!r:.40}: it takes 0 to {V - 1}")
-    return {"prompt": engine.chat.tokenizer.decode(tokens)}
+    return {"prompt": engine.chat.tokenizer.decode(body.tokens)}

@@ -71,7 +71,7 @@ def test_lines_are_read_as_they_are_needed(engine):
         (json.dumps({"custom_id": "a", "url": "/v1/other"}), "a", "url is '/v1/other': it takes"),
         (json.dumps({"custom_id": "a", "method": "GET", "url": CHAT}), "a", "method is 'GET'"),
         (json.dumps({"custom_id": "a", "url": CHAT}), "a", "the body is missing"),
-        (json.dumps({"custom_id": "a", "x": 1}), "a", "the line.x is unknown"),
+        (json.dumps({"custom_id": "a", "x": 1}), "a", "x is unknown: it takes custom_id, method"),
         (line("a", stream=True), "a", "stream is true: a batch has whole answers"),
         (line("a", temperature=9), "a", "temperature is 9"),
         (line("a", max_tokens=120_000, n=2), "a", "fewer than max_tokens"),

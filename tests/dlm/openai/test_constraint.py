@@ -218,7 +218,7 @@ def test_a_body_asks_for_one_constraint(body, spec):
         ({"tool_choice": BOOK}, "tool_choice needs tools, and there are no tools"),
         ({"tools": TOOLS[:1], "tool_choice": BOOK}, "choice names 'book': it takes one of 'find'"),
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice is 'any': it takes none, auto, req"),
-        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice is an object of type"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function is missing"),
         ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls is 1: it takes true or"),
         ({"guided_json": SCHEMA}, "guided_json is not supported: use structured_outputs.json$"),
         ({"guided_regex": "a"}, "guided_regex is not supported: use structured_outputs.regex$"),

@@ -3,8 +3,8 @@
 import pytest
 
 from dlm import Request, RequestError, Tools
-from dlm.openai.body import LABELS
 from dlm.openai.messages import EFFORT, thinking_of
+from dlm.openai.other_fields import LABELS
 from dlm.openai.requests import chat_of, completion_of, request_of
 from dlm.policy import Policy
 
@@ -229,7 +229,7 @@ def test_labels_and_values_that_ask_for_nothing_are_taken():
         ),
         ({"stop": [""]}, "stop holds an empty text"),
         ({"stop": 3}, "stop is 3: it takes a text or a list of texts"),
-        ({"stop_token_ids": [True]}, r"stop_token_ids\[0\] is True: it takes token ids"),
+        ({"stop_token_ids": [True]}, r"stop_token_ids\[0\] is true: it takes a token id"),
         ({"messages": None}, "^messages is missing: it takes a list of messages"),
         ({"stop_token_ids": "a"}, "stop_token_ids is 'a': it takes a list of token ids"),
         ({"max_tokens": 200_000}, "max_tokens is 200000, and up to 131072 are served here"),
@@ -250,7 +250,7 @@ def test_a_field_that_would_be_lost_is_refused_by_name(fields, problem):
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ({}, "prompt is missing: it takes text or token ids"),
+        ({}, "prompt is missing: it takes text that is not blank, or"),
         ({"prompt": ""}, "prompt is '': it takes text that is not blank, or token ids"),
         ({"prompt": " "}, "prompt is ' ': it takes text that is not blank, or token ids"),
         ({"prompt": ["a", "\n"]}, r"prompt\[1\] is .*: it takes text that is not blank"),
@@ -258,7 +258,7 @@ def test_a_field_that_would_be_lost_is_refused_by_name(fields, problem):
         ({"prompt": [1, True]}, r"prompt\[1\] is true: it takes a token id"),
         ({"prompt": [[1], [2, 0.5]]}, r"prompt\[1\]\[1\] is 0\.5: it takes a token id"),
         ({"prompt": []}, "prompt is an empty list"),
-        ({"prompt": ["a", 3]}, r"prompt\[1\] is 3: it takes text or token ids"),
+        ({"prompt": ["a", 3]}, r"prompt\[1\] is 3: it takes text that is not blank, or"),
         (
             {"prompt": ["a"] * 9, "n": 2},
             "prompt holds 9 prompts of 2 answers each: it takes",

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlm import Policy, RequestError
-from dlm.openai.body import _NEUTRAL
 from dlm.openai.errors import describe_error
-from dlm.openai.requests import CHAT, COMPLETION, Generation, chat_of, completion_of
+from dlm.openai.other_fields import NEUTRAL
+from dlm.openai.requests import ChatBody, CompletionBody, Generation, chat_of, completion_of
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -40,7 +40,8 @@ BODY: dict[str, Any] = {
 PLAIN = [None, True, 0, -1, 1.5, 10**30, 1e308, "", "a", "\ud800", "none", [], [[]], ["a"], {}]
 ODD = [{"": None}, {"type": "function"}, {"\ud800": 1}, [{"type": "text"}], ["a"] * 2000]
 STRANGE = st.sampled_from([*PLAIN, *ODD])
-KEYS = st.sampled_from(sorted({*CHAT, *COMPLETION, *_NEUTRAL, "guided_json", "x", "\ud800"}))
+NAMES = {*ChatBody.names(), *CompletionBody.names(), *NEUTRAL}
+KEYS = st.sampled_from(sorted({*NAMES, "guided_json", "x", "\ud800"}))
 
 
 def places(value, path=()):

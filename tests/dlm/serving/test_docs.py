@@ -10,10 +10,8 @@ from doubles import Random
 from values import V
 
 from dlm.engine import Occupancy
-from dlm.openai import body
-from dlm.openai.decisions import DECISION
-from dlm.openai.messages import EFFORT
-from dlm.openai.requests import CHAT, COMPLETION
+from dlm.openai.decisions import DecisionFields
+from dlm.openai.fields import with_table
 from dlm.serving.app import app_of
 from dlm.serving.metrics import Metrics
 from dlm.serving.settings import Settings
@@ -32,11 +30,11 @@ def test_flags(name):
 
 
 def test_fields():
-    fields = {*CHAT, *COMPLETION, *DECISION, *body._NEUTRAL, *body.LABELS}
-    left_out = {field for field in fields if not re.search(rf"\b{field}\b", DOC)}
+    page = (ROOT / "docs" / "serving.md").read_text()
+    assert with_table(page) == page, "run python -m dlm.openai.fields docs/serving.md"
+    assert with_table(page.replace("| `max_tokens`", "| `most_tokens`")) == page
+    left_out = {name for name in DecisionFields.names() if not re.search(rf"\b{name}\b", page)}
     assert not left_out
-    for effort, tokens in EFFORT.items():
-        assert f"{effort} {tokens:,}" in DOC
 
 
 def test_routes(engine_of):

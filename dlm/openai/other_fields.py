@@ -1,0 +1,168 @@
+"""Fields of bodies that are no part of a model: refused, or accepted without an effect.
+
+`check_fields` refuses unknown fields, and fields that would change the answer of an ordinary server
+but have no effect here, unless their value is neutral. No client gets less than it requested
+without an error. `check_old` refuses names that have another place here.
+"""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from dlm.errors import RequestError
+from dlm.openai.body import JsonModel, shown
+
+# Fields that label a request; they change no answer of OpenAI's either.
+LABELS = frozenset(
+    """user metadata safety_identifier prompt_cache_key prompt_cache_retention
+    prompt_cache_options""".split()
+)
+
+_ENTROPY = "sampling goes by the entropy of whole canvases, in which it has no meaning"
+_LABELS = "the probabilities of labels are the model's own, and nothing is drawn"
+_WHOLE = "a canvas is denoised as a whole, and its tokens have no probabilities of their own"
+_COMPLETE = "an answer ends where it is complete"
+_TEXT = "this server's models read and write text"
+_OWN = "a conversation is rendered by the model's own template"
+
+# By field: its neutral values, and why others are refused.
+NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+    "top_p": ((1,), _LABELS),  # these three are refused for decisions only
+    "top_k": ((-1, 0), _LABELS),
+    "min_p": ((0,), _LABELS),
+    "frequency_penalty": ((0,), _ENTROPY),
+    "presence_penalty": ((0,), _ENTROPY),
+    "repetition_penalty": ((1,), _ENTROPY),
+    "length_penalty": ((1,), _ENTROPY),
+    "logit_bias": (({},), _ENTROPY),
+    "bad_words": (([],), "use structured_outputs"),
+    "allowed_token_ids": (([],), "use structured_outputs"),
+    "use_beam_search": ((False,), _ENTROPY),
+    "best_of": ((1,), "use n"),
+    "logprobs": ((False,), _WHOLE),
+    "top_logprobs": ((0,), _WHOLE),
+    "prompt_logprobs": ((), _WHOLE),
+    "min_tokens": ((0,), _COMPLETE),
+    "ignore_eos": ((False,), _COMPLETE),
+    "include_stop_str_in_output": ((False,), "an answer ends before its stop"),
+    "skip_special_tokens": ((True,), "control tokens are no text"),
+    "spaces_between_special_tokens": ((True,), "control tokens are no text"),
+    "truncate_prompt_tokens": ((), "a prompt is read whole or not at all"),
+    "return_token_ids": ((False,), "use /tokenize"),
+    "return_tokens_as_token_ids": ((False,), "use /tokenize"),
+    "echo": ((False,), "an answer does not repeat its prompt"),
+    "suffix": (("",), "an answer continues its prompt"),
+    "add_special_tokens": ((True,), "a prompt begins as the model was trained to see it"),
+    "chat_template": ((), _OWN),
+    "add_generation_prompt": ((True,), _OWN),
+    "continue_final_message": ((False,), _OWN),
+    "documents": (([],), _OWN),
+    "cache_salt": ((), "all requests share the cache of prompts"),
+    "priority": ((0,), "requests are served in the order of their arrival"),
+    "service_tier": (("auto", "default", "flex", "priority", "scale"), "there is one tier"),
+    "store": ((False, True), "nothing is stored here"),
+    "verbosity": (("low", "medium", "high"), "write it in the prompt"),
+    "modalities": ((["text"],), _TEXT),
+    "audio": ((), _TEXT),
+    "mm_processor_kwargs": (({},), _TEXT),
+    "prediction": ((), "predicted outputs are not used"),
+    "web_search_options": ((), "this server searches nothing"),
+}
+_SCHEMA = (
+    'a schema goes to response_format: {"type": "json_schema", "json_schema": {"name": ..., '
+    '"schema": ...}}, or to structured_outputs.json'
+)
+_ELSEWHERE = {  # by field of other servers, or of OpenAI until 2023: what to send here
+    **dict.fromkeys(
+        "json_schema schema response_schema responseSchema output_schema output_format format json "
+        "output_config text".split(),
+        _SCHEMA,
+    ),
+    **dict.fromkeys(
+        ("json_object", "json_mode", "response_mime_type"),
+        'any JSON object is response_format: {"type": "json_object"}',
+    ),
+    **dict.fromkeys(("regex", "pattern"), "a regex goes to structured_outputs.regex"),
+    **dict.fromkeys(
+        ("grammar", "ebnf", "gbnf", "lark"),
+        "a grammar, EBNF or Lark, goes to structured_outputs.grammar",
+    ),
+    **dict.fromkeys(
+        ("choice", "choices"),
+        "a list of texts to choose from goes to structured_outputs.choice",
+    ),
+    "structural_tag": "a structural tag goes to structured_outputs.structural_tag",
+    **dict.fromkeys(
+        ("extra_body", "extra_json"),
+        "send the fields that it holds at the top of the body, structured_outputs for one",
+    ),
+    **dict.fromkeys(
+        ("max_output_tokens", "max_new_tokens", "num_predict", "n_predict"),
+        "send max_completion_tokens or max_tokens",
+    ),
+    **dict.fromkeys(
+        ("enable_thinking", "thinking", "reasoning"),
+        "send reasoning_effort, thinking_token_budget or chat_template_kwargs.enable_thinking",
+    ),
+    "stop_sequences": "send stop",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+}
+_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+_GUIDED = "guided_"  # vLLM's fields of constraints until 2026
+_ALIKE = 0.8  # least similarity of an unknown name to the one that it may stand for
+
+
+def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise `RequestError` for a field that is not among `known`, unless it is a label or its value
+    is neutral."""
+    check_old(body, known)
+    for field, value in body.items():
+        if value is None or field in known or field in LABELS:
+            continue
+        if value == "" and field in _ELSEWHERE:
+            continue
+        if field in NEUTRAL:
+            neutral, reason = NEUTRAL[field]
+            if not any(type(value) in _equal_types(one) and value == one for one in neutral):
+                message = f"{field} is {shown(value)}, which is not supported: {reason}"
+                raise RequestError(message, field=field)
+        else:
+            name = f"{field!s:.60}"
+            meant = closest(name, known)
+            hint = f", or send {meant} if that is meant" if meant else ""
+            raise RequestError(f"{name} is unknown here: leave it out{hint}", field=name)
+
+
+def closest(name: str, known: Collection[str]) -> str | None:
+    """Return the one of `known` that an unknown name most likely stands for; None if none is."""
+    return next(iter(get_close_matches(name.lower(), known, 1, _ALIKE)), None)
+
+
+def check_old(body: Mapping[str, Any], known: Collection[str] = ()) -> None:
+    """Raise `RequestError` for a field that has another name or place here, so that no constraint
+    is lost. An empty text counts as left out."""
+    for field, value in body.items():
+        if value is None or value == "" or field in known:
+            continue
+        place = _ELSEWHERE.get(field)
+        if place is None and str(field).startswith(_GUIDED):
+            kind = str(field).removeprefix(_GUIDED)
+            place = f"use structured_outputs{f'.{kind}' if kind in _KINDS else ''}"
+        if place is not None:
+            name = f"{field:.60}"
+            raise RequestError(f"{name} is not supported: {place}", field=name)
+
+
+def _equal_types(value: Any) -> tuple[type, ...]:
+    """Types of JSON values that may equal `value`: 1 equals 1.0, but not true."""
+    return (int, float) if type(value) is int else (type(value),)
+
+
+class RequestModel(JsonModel):
+    """Whole body of a request. Its fields are all that a client may send, beside labels and neutral
+    values."""
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        check_fields(given, cls.names())
