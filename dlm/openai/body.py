@@ -46,7 +46,7 @@ _WRONG, _REFUSED = "wrong", "refused"  # types of our own errors
 _RIGHT = {  # by pydantic's type of error
     "string_type": "text",
     "string_unicode": "text without half a surrogate pair",
-    "string_too_short": "text that is not empty",
+    "float_type": "a number",
     "int_type": "a whole number",
     "bool_type": "true or false",
     "list_type": "a list",
