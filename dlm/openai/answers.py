@@ -1,141 +1,20 @@
 """Bodies of answers in OpenAI's form, whole or in chunks, made from results and events.
 
-`CallStream` turns tool calls from Gemma's own form, token by token, into JSON arguments while they
-are being generated; `dlm.grammar.calls.gemma` reads finished answers. It takes what the grammar of
-tools allows, and checks nothing. This module knows no HTTP.
+Knows no HTTP.
 """
 
-import codecs
-import json
-import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from secrets import token_hex
 from typing import ClassVar
 
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
-from dlm.grammar.schema.dialect import BARE_VALUE
+from dlm.grammar.calls.gemma import CallReader
 from dlm.openai.body import Body
 from dlm.openai.requests import Generation
 from dlm.request import Result
-
-_WORDS = "|".join(
-    word[:end] for word in ("true", "false", "null") for end in range(1, len(word) + 1)
-)
-# The beginning of a number or of a word of JSON.
-_BEGUN_VALUE = re.compile(rf"(?:-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?|{_WORDS})")
-
-
-@dataclass(slots=True)
-class CallDelta:
-    """A piece of a call: either its name, without arguments, or some JSON text of its arguments."""
-
-    index: int  # number of the call in its answer, from 0
-    name: str | None
-    arguments: str
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call that is being read."""
-
-    name: str | None = None  # None until it is complete
-    text: str = ""  # the part of the name, or of a key, that has been read
-    open_brackets: list[str] = field(default_factory=list)  # "{" and "["
-    in_key: bool = False  # a key is being read, or comes next
-    after_colon: str | None = None  # text after a colon that may end the key; None: no such colon
-    quoted: bool = False  # within a string
-
-
-class CallStream:
-    """Reader of the calls of one answer."""
-
-    def __init__(self, vocabulary: Vocabulary):
-        if vocabulary.call is None:
-            raise ValueError("this vocabulary has no tokens of tool calls")
-        self._markers, self._pieces = vocabulary.call, vocabulary.pieces
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._call: _Call | None = None
-        self._index = -1
-
-    def feed(self, tokens: Sequence[int]) -> list[CallDelta]:
-        """Read the next final `tokens`; return for each call its name and one piece of arguments,
-        as far as these tokens have them."""
-        deltas: list[CallDelta] = []
-        for token in tokens:
-            for delta in self._read(token):
-                last = deltas[-1] if deltas else None
-                if last and delta.name is None and (last.index, last.name) == (delta.index, None):
-                    last.arguments += delta.arguments
-                else:
-                    deltas.append(delta)
-        return deltas
-
-    def _read(self, token: int) -> Iterator[CallDelta]:
-        markers, call = self._markers, self._call
-        if token == markers.open:
-            self._call, self._index = _Call(), self._index + 1
-        elif call is None:
-            return
-        elif token == markers.close:
-            self._call = None
-        elif token == markers.quote:
-            if call.after_colon == "":
-                yield self._end_key(call)
-            call.quoted = not call.quoted
-            yield self._piece('"')
-        else:
-            for character in self._decoder.decode(self._pieces[token]):
-                yield from self._take(call, character)
-
-    def _piece(self, arguments: str) -> CallDelta:
-        return CallDelta(self._index, None, arguments)
-
-    def _take(self, call: _Call, character: str) -> Iterator[CallDelta]:
-        if call.quoted:
-            yield self._piece(json.dumps(character, ensure_ascii=False)[1:-1])
-        elif call.name is None and character != "{":
-            call.text += character
-        elif call.after_colon is not None:
-            yield from self._after_colon(call, call.after_colon + character)
-        elif call.in_key and character == ":":
-            call.after_colon = ""
-        elif call.in_key and (character != "}" or call.text):
-            call.text += character
-        else:
-            if call.name is None:
-                call.name, call.text = call.text.removeprefix("call:"), ""
-                yield CallDelta(self._index, call.name, "")
-            yield self._piece(self._value(call, character))
-
-    def _after_colon(self, call: _Call, after: str) -> Iterator[CallDelta]:
-        """Decide by the text `after` a colon whether the colon ends the key (`dialect.is_bare`)."""
-        if BARE_VALUE.match(after):
-            yield self._end_key(call)
-            for character in after:
-                yield self._piece(self._value(call, character))
-        elif _BEGUN_VALUE.fullmatch(after):
-            call.after_colon = after
-        else:
-            call.text, call.after_colon = f"{call.text}:{after[:-1]}", None
-            yield from self._take(call, after[-1])
-
-    def _end_key(self, call: _Call) -> CallDelta:
-        key = json.dumps(call.text, ensure_ascii=False)
-        call.text, call.in_key, call.after_colon = "", False, None
-        return self._piece(f"{key}: ")
-
-    def _value(self, call: _Call, character: str) -> str:
-        """Return the JSON text for a character of a value, or between values."""
-        if character in "{[":
-            call.open_brackets.append(character)
-        elif character in "}]":
-            call.open_brackets.pop()
-        call.in_key = character in "{," and call.open_brackets[-1:] == ["{"]
-        return ", " if character == "," else character
 
 
 class Answers(ABC):
@@ -246,7 +125,7 @@ class ChatAnswers(Answers):
     def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
         super().__init__(generation, model, vocabulary)
         self._calls = {
-            index: CallStream(vocabulary)
+            index: CallReader(vocabulary)
             for index, request in enumerate(generation.requests)
             if request.constraint is not None and request.constraint.calls
         }

@@ -2,16 +2,17 @@
 
 Keys are bare, and the token `<|"|>` quotes strings; there are no escapes and no spaces. A key ends
 at the first colon that a value follows (`schema.dialect.is_bare`). A marker is a token; text that
-looks like one is text. `Answer` is the result for every form of calls. Knows no tools and no
-schemas.
+looks like one is text. `CallReader` turns calls into JSON, token by token; a finished call is what
+its pieces add up to. `Answer` is the result for every form of calls. Knows no tools and no schemas.
 """
 
+import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dlm.grammar.errors import InvalidValueError
 from dlm.grammar.regex.nodes import Node, SpecialToken, concatenation
@@ -44,26 +45,39 @@ class Answer:
     tool_calls: tuple[ToolCall, ...]
 
 
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_WORDS = {"true": True, "false": False, "null": None}
+@dataclass(slots=True)
+class CallDelta:
+    """A piece of a call: either its name, without arguments, or some JSON text of its arguments."""
+
+    index: int  # number of the call in its answer, from 0
+    name: str | None
+    arguments: str
+
+
+_SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
+_WORDS = "|".join(
+    word[:end] for word in ("true", "false", "null") for end in range(1, len(word) + 1)
+)
+# The beginning of a number or of a word of JSON.
+_BEGUN_SCALAR = re.compile(rf"(?:-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?|{_WORDS})")
+_CALL = "call:"
 _NAME = re.compile(r"[\w.-]+")
+_CLOSING = {"{": "}", "[": "]"}
 
 
 def gemma_call(name: str, arguments: Node, markers: CallMarkers) -> Node:
     """Return a call of the tool `name`."""
     opened, closed = (SpecialToken(frozenset((id,))) for id in (markers.open, markers.close))
-    return concatenation(opened, f"call:{name}", arguments, closed)
+    return concatenation(opened, f"{_CALL}{name}", arguments, closed)
 
 
 def read_calls(tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Answer:
     """Return the text and the calls of an answer. Raises `InvalidValueError` if malformed."""
     if vocabulary.call is None:
         return Answer(vocabulary.text(tokens) or None, ())
-    reader = _CallReader(tokens, vocabulary, vocabulary.call)
-    try:
-        return reader.answer()
-    except RecursionError as error:
-        raise reader.error("values are nested too deeply") from error
+    reader = CallReader(vocabulary)
+    reader.feed(tokens)
+    return reader.answer()
 
 
 def span_of(
@@ -78,188 +92,270 @@ def span_of(
     """
     if vocabulary.call is None:
         return None
-    reader = _CallReader(tokens, vocabulary, vocabulary.call, wanted=[call, *path])
-    with suppress(InvalidValueError, RecursionError):
-        reader.answer()
+    reader = CallReader(vocabulary, wanted=[call, *path])
+    with suppress(InvalidValueError):
+        reader.feed(tokens)
     return reader.span
 
 
-class _CallReader:
-    """Parser of runs of text and the control tokens between them."""
+@dataclass(slots=True)
+class _Container:
+    """An object or an array that is being read."""
+
+    bracket: str  # "{" or "["
+    step: str | int | None  # the current key or index; None: no key has been read
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that is being read, or has been."""
+
+    name: str | None = None  # None until it is complete
+    text: str = ""  # the part of the name, of a key, or of a number or word that has been read
+    pieces: list[str] = field(default_factory=list)  # JSON text of the arguments
+    containers: list[_Container] = field(default_factory=list)
+    # Characters, each with its token, after a colon that may end the key; None: no such colon.
+    after_colon: list[tuple[str, int]] | None = None
+
+
+class CallReader:
+    """Incremental parser of an answer, with its calls."""
 
     def __init__(
-        self,
-        tokens: Sequence[int],
-        vocabulary: "Vocabulary | VocabularySlice",
-        markers: CallMarkers,
-        wanted: Sequence[str | int] = (),
+        self, vocabulary: "Vocabulary | VocabularySlice", wanted: Sequence[str | int] = ()
     ):
         """Start at the first token.
 
         `wanted` is a call's index and a path in its arguments; `span` becomes the part's tokens.
         """
-        self._tokens, self._vocabulary, self._markers = list(tokens), vocabulary, markers
-        self._token = 0  # index of the next token, which is not in `_text`
-        self._text, self._at = "", 0
+        if vocabulary.call is None:
+            raise ValueError("this vocabulary has no tokens of tool calls")
+        self._vocabulary, self._markers = vocabulary, vocabulary.call
         self.span: tuple[int, int] | None = None
-        self._wanted, self._path = list(wanted), list[str | int]()
+        self._wanted, self._begun = list(wanted), 0
+        self._token = 0  # index of the token that is being read
+        self._last = 0  # index of the token of the last character or marker
+        self._content, self._calls = list[str](), list[_Call]()
+        self._deltas: list[CallDelta] = []
+        self._call = _Call()
+        # Takes the next character of a call; None: no call is being read.
+        self._state: Callable[[str], None] | None = None
+        self._text, self._strict = (
+            codecs.getincrementaldecoder("utf-8")(errors) for errors in ("replace", "strict")
+        )
 
-    def error(self, reason: str) -> InvalidValueError:
-        return InvalidValueError(f"a tool call is malformed before token {self._token}: {reason}")
+    def feed(self, tokens: Sequence[int]) -> list[CallDelta]:
+        """Read the next `tokens`; return for each call its name and one piece of arguments, as far
+        as these tokens have them. Raises `InvalidValueError` if a call is malformed."""
+        self._deltas = []
+        for token in tokens:
+            control = token in self._vocabulary.control
+            self._read(b"" if control else self._vocabulary.pieces[token], control)
+            if control:
+                self._mark(token)
+            self._last = self._token
+            self._token += 1
+        return self._deltas
 
     def answer(self) -> Answer:
-        content, calls = [], []
-        while self._token < len(self._tokens):
-            content.append(self._run("replace"))
-            if self._marked(self._markers.open):
-                self._path.append(len(calls))
-                calls.append(self._call())
-                self._path.pop()
-            elif self._marked(self._markers.close) or self._marked(self._markers.quote):
-                raise self.error("its beginning is missing")
-            else:
-                self._token += 1  # a control token without meaning here
-        return Answer("".join(content) or None, tuple(calls))
+        """Return the answer, which ends here. Raises `InvalidValueError` if a call is malformed."""
+        self._read(b"", final=True)
+        if self._state is not None:
+            self._fail("the answer's end")
+        calls = tuple(self._finished(call) for call in self._calls)
+        return Answer("".join(self._content) or None, calls)
 
-    def _run(self, errors: str) -> str:
-        """Return the text up to the next control token, and move to that token."""
-        start, control = self._token, self._vocabulary.control
-        while self._token < len(self._tokens) and self._tokens[self._token] not in control:
-            self._token += 1
-        pieces = self._vocabulary.pieces
-        run = b"".join(pieces[token] for token in self._tokens[start : self._token])
+    def _finished(self, call: _Call) -> ToolCall:
         try:
-            return run.decode("utf-8", errors)
-        except UnicodeDecodeError as error:
-            raise self.error("its bytes are not UTF-8") from error
-
-    def _marked(self, marker: int) -> bool:
-        """Whether the control token `marker` is next; if so, move after it."""
-        if self._at < len(self._text) or self._tokens[self._token : self._token + 1] != [marker]:
-            return False
-        self._token += 1
-        return True
-
-    def _inside(self, marker: int) -> bool:
-        """Whether the control token `marker` is next; if so, continue with the text after it."""
-        if found := self._marked(marker):
-            self._text, self._at = self._run("strict"), 0
-        return found
-
-    def _next(self, text: str) -> bool:
-        found = self._text.startswith(text, self._at)
-        self._at += len(text) * found
-        return found
-
-    def _expect(self, text: str) -> None:
-        if not self._next(text):
-            raise self.error(f"{text!r} is missing before {self._text[self._at :]!r:.40}")
-
-    def _match(self, pattern: re.Pattern[str], name: str) -> str:
-        if not (found := pattern.match(self._text, self._at)):
-            raise self.error(f"{name} is missing before {self._text[self._at :]!r:.40}")
-        self._at = found.end()
-        return found[0]
-
-    def _call(self) -> ToolCall:
-        self._text, self._at = self._run("strict"), 0
-        self._expect("call:")
-        name = self._match(_NAME, "a tool's name")
-        first = self._reached()
-        self._expect("{")
-        arguments = self._members()
-        self._note(first)
-        if not self._marked(self._markers.close):
-            raise self.error("its closing marker is missing")
-        return ToolCall(name, arguments)
-
-    def _members(self) -> dict[str, Any]:
-        members = {}
-        if not self._next("}"):
-            while True:
-                key = self._key()
-                members[key] = self._part(key)
-                if self._next("}"):
-                    break
-                self._expect(",")
-        return members
-
-    def _key(self) -> str:
-        """Return the next key, and move after its colon."""
-        text, start = self._text, self._at
-        first = end = text.find(":", start)
-        while end >= 0 and not self._is_value(end + 1):
-            end = text.find(":", end + 1)
-        if first < 0:
-            missing = "a key" if text[start : start + 1] in ("", "}") else "':'"
-            raise self.error(f"{missing} is missing before {text[start:]!r:.40}")
-        end = first if end < 0 else end  # no value follows any colon: report the first one
-        self._at = end + 1
-        return text[start:end]
-
-    def _is_value(self, at: int) -> bool:
-        """Whether a value begins at the index `at`, which may be the end of the text."""
-        if at < len(self._text):
-            return BARE_VALUE.match(self._text, at) is not None
-        return self._tokens[self._token : self._token + 1] == [self._markers.quote]
-
-    def _items(self) -> list[Any]:
-        items = []
-        if not self._next("]"):
-            while True:
-                items.append(self._part(len(items)))
-                if self._next("]"):
-                    break
-                self._expect(",")
-        return items
-
-    def _part(self, step: str | int) -> Any:
-        """Return the next value; `step` is the last step of the path to it."""
-        first = self._reached()
-        self._path.append(step)
-        value = self._value()
-        self._note(first)
-        self._path.pop()
-        return value
-
-    def _note(self, first: int) -> None:
-        """Set `span` to the tokens since `first` if the current path is the wanted one."""
-        if self._path == self._wanted:
-            self.span = first, self._reached(last=True)
-
-    def _reached(self, last: bool = False) -> int:
-        """Return the index of the next token, or of the `last` one that was read."""
-        if not self._wanted:
-            return 0
-        at, left = self._token, len(self._text[self._at :].encode())
-        while left > 0:
-            at -= 1
-            left -= len(self._vocabulary.pieces[self._tokens[at]])
-        return at - 1 if last and left == 0 else at
-
-    def _value(self) -> Any:
-        if self._marked(self._markers.quote):
-            text = self._run("strict")
-            if not self._inside(self._markers.quote):
-                raise self.error("a string does not end")
-            return text
-        if self._next("{"):
-            return self._members()
-        if self._next("["):
-            return self._items()
-        for word, value in _WORDS.items():
-            if self._next(word):
-                return value
-        return self._number()
-
-    def _number(self) -> int | float:
-        start = self._at
-        text = self._match(_NUMBER, "a value")
-        found = _NUMBER.fullmatch(self._text, start, self._at)
-        try:
-            number = float(text) if found and (found[1] or found[2]) else int(text)
+            arguments = json.loads("".join(call.pieces), parse_float=self._float)
+        except RecursionError as error:
+            raise self._error("values are nested too deeply") from error
         except ValueError as error:
-            raise self.error("a number has too many digits") from error
-        if number in (float("inf"), float("-inf")):
-            raise self.error(f"{text:.40} is too large a number")
+            raise self._error("a number has too many digits") from error
+        return ToolCall(call.name or "", arguments)
+
+    def _float(self, text: str) -> float:
+        if (number := float(text)) in (float("inf"), float("-inf")):
+            raise self._error(f"{text:.40} is too large a number")
         return number
+
+    def _error(self, reason: str) -> InvalidValueError:
+        return InvalidValueError(f"a tool call is malformed before token {self._token}: {reason}")
+
+    def _fail(self, found: str) -> NoReturn:
+        """Raise an error that names what is missing before `found`."""
+        call, missing = self._call, "a value"
+        if self._state == self._head:
+            begun = call.text.startswith(_CALL)
+            missing = "'{'" if begun and _NAME.match(call.text, len(_CALL)) else "a tool's name"
+            missing = missing if begun else f"{_CALL!r}"
+        elif self._state == self._key and call.after_colon is None and ":" not in call.text:
+            missing = "':'" if call.text else "a key"
+        elif self._state == self._after:
+            missing = "','" if call.containers else "its closing marker"
+        reason = f"{missing} is missing before {found}"
+        raise self._error("a string does not end" if self._state == self._string else reason)
+
+    def _read(self, piece: bytes, final: bool = False) -> None:
+        """Read the bytes of a token; `final`: a character ends with them."""
+        if self._state is None:
+            self._content.append(self._text.decode(piece, final))
+            return
+        try:
+            text = self._strict.decode(piece, final)
+        except UnicodeDecodeError as error:
+            raise self._error("its bytes are not UTF-8") from error
+        if self._state == self._string:
+            self._string(text)
+            return
+        for character in text:
+            self._state(character)
+            self._last = self._token
+
+    def _mark(self, token: int) -> None:
+        """Read a control token."""
+        call, markers = self._call, self._markers
+        if self._state is None:
+            if token == markers.open:
+                self._call, self._state = _Call(), self._head
+                self._calls.append(self._call)
+            elif token in (markers.close, markers.quote):
+                raise self._error("its beginning is missing")
+        elif token == markers.close and self._state == self._after and not call.containers:
+            self._state = None
+        elif token != markers.quote:
+            self._fail("a control token")
+        elif self._state == self._string:
+            self._emit('"')
+            self._end(self._token)
+        else:
+            if self._state == self._key and call.after_colon == []:
+                self._end_key()
+            if self._state != self._value:
+                self._fail("a string")
+            self._begin()
+            self._emit('"')
+            self._state = self._string
+
+    def _emit(self, arguments: str) -> None:
+        if not arguments:
+            return
+        self._call.pieces.append(arguments)
+        index, last = len(self._calls) - 1, self._deltas[-1] if self._deltas else None
+        if last and (last.index, last.name) == (index, None):
+            last.arguments += arguments
+        else:
+            self._deltas.append(CallDelta(index, None, arguments))
+
+    def _head(self, character: str) -> None:
+        call = self._call
+        if character != "{":
+            call.text += character
+            return
+        name = call.text.removeprefix(_CALL)
+        if not call.text.startswith(_CALL) or not _NAME.fullmatch(name):
+            self._fail(repr(character))
+        call.name = name
+        self._deltas.append(CallDelta(len(self._calls) - 1, name, ""))
+        self._value(character)
+
+    def _key(self, character: str) -> None:
+        call = self._call
+        if call.after_colon is not None:
+            self._after_colon(call.after_colon, character)
+        elif character == ":":
+            call.after_colon = []
+        elif character != "}" or call.text:
+            call.text += character
+        elif call.containers[-1].step is None:
+            self._close(character)
+        else:
+            self._fail(repr(character))
+
+    def _after_colon(self, after: list[tuple[str, int]], character: str) -> None:
+        """Decide by the text after a colon whether the colon ends the key (`dialect.is_bare`)."""
+        call = self._call
+        after.append((character, self._token))
+        text = "".join(one for one, _ in after)
+        if BARE_VALUE.match(text):
+            self._end_key()
+            for one, self._token in after:
+                self._state(one)
+                self._last = self._token
+        elif not _BEGUN_SCALAR.fullmatch(text):
+            call.text, call.after_colon = f"{call.text}:{text[:-1]}", None
+            self._key(character)
+
+    def _end_key(self) -> None:
+        call = self._call
+        call.containers[-1].step = call.text
+        self._emit(f"{json.dumps(call.text, ensure_ascii=False)}: ")
+        call.text, call.after_colon, self._state = "", None, self._value
+
+    def _value(self, character: str) -> None:
+        call = self._call
+        if character == "]" and call.containers[-1:] == [_Container("[", 0)]:
+            self._close(character)
+        elif character in ",]}":
+            self._fail(repr(character))
+        else:
+            self._begin()
+            call.text = ""
+            if character in "{[":
+                call.containers.append(_Container(character, 0 if character == "[" else None))
+                self._emit(character)
+                self._state = self._key if character == "{" else self._value
+            else:
+                self._state = self._scalar
+                self._scalar(character)
+
+    def _scalar(self, character: str) -> None:
+        call = self._call
+        if character not in ",]}":
+            call.text += character
+            self._emit(character)
+            return
+        if not _SCALAR.fullmatch(call.text):
+            self._fail(f"{call.text!r:.40}")
+        call.text = ""
+        self._end(self._last)
+        self._after(character)
+
+    def _string(self, text: str) -> None:
+        """Read several characters within a string at once."""
+        self._emit(json.dumps(text, ensure_ascii=False)[1:-1])
+
+    def _after(self, character: str) -> None:
+        """Read a character after a value."""
+        containers = self._call.containers
+        if not containers:
+            self._fail(repr(character))
+        innermost = containers[-1]
+        if character == _CLOSING[innermost.bracket]:
+            self._close(character)
+        elif character != ",":
+            self._fail(repr(character))
+        else:
+            self._emit(", ")
+            if isinstance(innermost.step, int):
+                innermost.step += 1
+            self._state = self._key if innermost.bracket == "{" else self._value
+
+    def _close(self, character: str) -> None:
+        self._call.containers.pop()
+        self._emit(character)
+        self._end(self._token)
+
+    def _begin(self) -> None:
+        """Note where a value begins."""
+        if self._wanted and self._path() == self._wanted:
+            self._begun = self._token
+
+    def _end(self, last: int) -> None:
+        """Expect what follows a value whose last token has the index `last`."""
+        self._state = self._after
+        if self._wanted and self._path() == self._wanted:
+            self.span = self._begun, last
+
+    def _path(self) -> list[str | int | None]:
+        return [len(self._calls) - 1, *(container.step for container in self._call.containers)]

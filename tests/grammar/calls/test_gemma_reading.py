@@ -2,14 +2,15 @@
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from native_calls import call_tokens, spell
+from native_calls import answer_tokens, call_tokens, spell
 
 from dlm.grammar import InvalidValueError, Vocabulary
-from dlm.grammar.calls.gemma import Answer, ToolCall, read_calls
+from dlm.grammar.calls.gemma import Answer, CallReader, ToolCall, read_calls
 from dlm.grammar.schema.dialect import is_bare
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -122,10 +123,15 @@ def test_broken_characters_are_replaced_in_text_and_refused_in_calls(vocabulary)
         ("<call:f{a:`b}>", "a string does not end"),
         ("<call:f{a:`b~`}>", "a string does not end"),
         ('<call:f{a:"b"}>', "a value is missing"),
-        ("<call:f{a:01}>", "',' is missing"),
+        ("<call:f{a:01}>", "a value is missing"),
+        ("<call:f{a:[01]}>", "a value is missing before '01'"),
+        ("<call:f{a:[1}", "',' is missing before '}'"),
+        ("<call:f{a:1,}b:2}>", "a key is missing"),
+        ("<call:f{a:[`b`,`c", "a string does not end"),
+        ("<call:f g{}>", "'{' is missing"),
         ("<call:f{a:1e999}>", "too large a number"),
         (f"<call:f{{a:{'9' * 5000}}}>", "too many digits"),
-        (f"<call:f{{a:{'[' * 5000}", "nested too deep"),
+        (f"<call:f{{a:{'[' * 5000}{']' * 5000}}}>", "nested too deep"),
         ("<call:f{`a`:1}>", "a key is missing"),
         ("x>", "its beginning is missing"),
         ("x`y`", "its beginning is missing"),
@@ -150,3 +156,64 @@ def test_a_call_in_openais_form_has_its_arguments_as_json():
     assert call["type"] == "function"
     assert call["function"]["name"] == "get_weather"
     assert json.loads(call["function"]["arguments"]) == {"city": "Zürich", "days": 2}
+
+
+CALLS = st.builds(
+    ToolCall,
+    st.sampled_from(["find", "set_alarm.v2", "a-b"]),
+    st.dictionaries(KEYS | st.sampled_from(["xml:lang", "a:1", "t:tru", "n:-"]), VALUES),
+)
+
+
+def streamed(vocabulary, tokens, cuts=()):
+    """Calls as a client puts their pieces together, if the reader gets `tokens` cut at `cuts`."""
+    reader, calls, start = CallReader(vocabulary), [], 0
+    for end in sorted({min(cut, len(tokens)) for cut in cuts} | {len(tokens)}):
+        for delta in reader.feed(tokens[start:end]):
+            if delta.name is not None:
+                assert (delta.index, delta.arguments) == (len(calls), "")  # the name comes first
+                calls.append([delta.name, ""])
+            else:
+                assert delta.index == len(calls) - 1
+                calls[-1][1] += delta.arguments
+        start = end
+    return calls, reader
+
+
+@given(
+    parts=st.lists(CALLS | TEXTS.filter(bool), max_size=4),
+    cuts=st.lists(st.integers(0, 80), max_size=6),
+)
+def test_any_cut_of_the_tokens_gives_the_same_calls(vocabulary, parts, cuts):
+    tokens = answer_tokens(vocabulary, *parts)
+    calls, reader = streamed(vocabulary, tokens, cuts)
+    expected = [part for part in parts if isinstance(part, ToolCall)]
+    assert calls == [[c.name, json.dumps(c.arguments, ensure_ascii=False)] for c in expected]
+    content = "".join(part for part in parts if isinstance(part, str))
+    assert reader.answer() == Answer(content or None, tuple(expected))
+
+
+def test_arguments_are_emitted_as_they_come_and_not_only_at_the_end(vocabulary):
+    tokens = call_tokens(vocabulary, "find", {"a": "one two", "b_1": [1, 2]})
+    emitted = [
+        "".join(arguments for _, arguments in streamed(vocabulary, tokens[:end])[0])
+        for end in range(len(tokens))
+    ]
+    assert len(set(emitted)) > 6
+    assert all(later.startswith(earlier) for earlier, later in pairwise(emitted))
+
+
+@pytest.mark.parametrize("digits", [62, 63, 64, 65, 3000])
+def test_a_long_number_is_emitted_before_its_end(vocabulary, digits):
+    tokens = call_tokens(vocabulary, "find", {"a": int("7" * digits)})
+    assert streamed(vocabulary, tokens)[0] == [["find", f'{{"a": {"7" * digits}}}']]
+    begun = streamed(vocabulary, tokens[:-2])[0][0][1]
+    assert ("7" * min(digits, 63) in begun) == (digits >= 63)
+
+
+def test_a_reader_of_calls_needs_a_vocabulary_with_their_markers():
+    plain = Vocabulary(
+        [b"a", b"", b""], control=[1, 2], stops=[1], pad=2, thought=None, encode=list
+    )
+    with pytest.raises(ValueError, match="no tokens of tool calls"):
+        CallReader(plain)
