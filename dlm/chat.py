@@ -25,6 +25,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from dlm.errors import DlmError, RequestError
+from dlm.grammar.json_text import SURROGATES
 from dlm.grammar.schema.documents import without_nulls
 from dlm.request import Request
 
@@ -34,7 +35,6 @@ _NO_THOUGHT = "<|channel>thought\n<channel|>"  # an empty thought channel
 _STAND_INS = [chr(c) for c in range(0x13000, 0x13400)]
 _TEMPLATE_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _PIECE = 65_536  # characters searched at a time
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Chat:
@@ -77,7 +77,7 @@ class Chat:
 
     def raw(self, text: str) -> list[int]:
         """Return the tokens of a text in which the names of control tokens are control tokens."""
-        if _SURROGATES.search(text):
+        if SURROGATES.search(text):
             raise RequestError("the text holds half a surrogate pair, which is no text")
         begin, tokens = self.tokenizer.bos_token_id, self._encode(text)
         if isinstance(begin, int) and tokens[:1] != [begin]:
@@ -117,7 +117,7 @@ class Chat:
         token. No stand-in occurs in the caller's text, so each one in a rendering can be replaced
         back."""
         used = set[str]().union(*(one for one in leaves(written) if isinstance(one, str)))
-        if _SURROGATES.search("".join(used)):
+        if SURROGATES.search("".join(used)):
             raise RequestError("messages hold half a surrogate pair, which is no text")
         begin = sorted({name[0] for name in self._control} & used)
         free = [c for c in _STAND_INS if c not in used]

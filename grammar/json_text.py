@@ -1,9 +1,12 @@
 """JSON data that a user gives, as text or as Python's own."""
 
 import json
+import re
 from typing import Any
 
 from dlm.grammar.errors import InvalidGrammarError
+
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of pairs, which are no text
 
 
 def plain(kind: str, given: Any, where: str = "") -> Any:

@@ -3,7 +3,6 @@
 Questions are checked when they are made. This module knows no model and no tokens.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from dlm.errors import RequestError
+from dlm.grammar.json_text import SURROGATES
 from dlm.request import Request
 
 MOST_QUESTIONS, MOST_CHOICES, MOST_LEVELS = 200, 255, 10  # the protocol's own limits
 YES, NO = "yes", "no"  # the labels of a predicate
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Question(ABC):
     def __post_init__(self) -> None:
         for field in ("name", "instructions"):
             value = getattr(self, field)
-            if not isinstance(value, str) or _SURROGATES.search(value):
+            if not isinstance(value, str) or SURROGATES.search(value):
                 raise RequestError(f"{field} is {value!r:.40}: it takes text that can be written")
         labels = self.labels
         if not 1 <= len(labels) <= self.most:
@@ -50,7 +49,7 @@ class Question(ABC):
         seen: set[str] = set()
         for i, label in enumerate(labels):
             where, value = f"{self.part}[{i}]", label.value
-            if not isinstance(value, str) or not value.strip() or _SURROGATES.search(value):
+            if not isinstance(value, str) or not value.strip() or SURROGATES.search(value):
                 raise RequestError(f"{where} is {value!r:.40}: it takes text that can be written")
             if not isinstance(label.description, str):
                 raise RequestError(f"{where}: its description is no text")

@@ -1,7 +1,7 @@
-"""Tool calls in the textual forms of other models: rules and parsers.
+"""Tool calls in the textual forms of Qwen, Hermes and Llama: rules and parsers.
 
-Some forms write each argument as an element of markup, with strings bare and other values as JSON
-text. A parser raises `InvalidValueError` for a malformed call. It does not check arguments.
+Diffusion models were made from models that write calls in these forms. A parser raises
+`InvalidValueError` for a malformed call. It does not check arguments.
 """
 
 import re
@@ -31,22 +31,17 @@ from dlm.grammar.schema.writer import FormWriter, Writer, as_object
 
 _KEY = re.compile(r"""[^<>"'\s]+""")
 _FREE_KEY = "[A-Za-z_][A-Za-z0-9_.-]*"
-_BARE = ("string",)
-_REST = tuple(kind for kind in KINDS if kind != "string")
+_JSON_KINDS = tuple(kind for kind in KINDS if kind != "string")
+_PARAMETER_END = "</parameter>"
 
 
 @dataclass(frozen=True)
 class Elements(Dialect):
-    """Syntax of an object as elements: `before`, key, `between`, value, `end`.
+    """Syntax of an object as elements `<parameter=KEY>value</parameter>`, as Qwen writes calls.
 
-    `between` is a text for each group of types; a line feed in it stands for any whitespace. With
-    `lines`, a value may be on lines of its own, and line feeds around it are not part of it.
+    Strings are bare, and other values are JSON text. A value may be on lines of its own; line feeds
+    around it are not part of it.
     """
-
-    before: str = ""
-    between: tuple[tuple[tuple[str, ...], str], ...] = ()
-    end: str = ""
-    lines: bool = False
 
     def mark(self, text: str) -> Node:
         if text == "{}":  # two line breaks in a call without arguments
@@ -56,12 +51,11 @@ class Elements(Dialect):
     def key(self, name: str) -> Node:
         if not _KEY.fullmatch(name):
             raise InvalidGrammarError("schema", f"{name!r:.80} cannot be a name in this markup")
-        return Literal(self.before + name)
+        return Literal(f"<parameter={name}>")
 
     def free_key(self, keys: Automaton) -> Node:
-        return concatenation(
-            self.before, Terminal(keys.intersection(automaton_of(_FREE_KEY, True)))
-        )
+        key = Terminal(keys.intersection(automaton_of(_FREE_KEY, True)))
+        return concatenation("<parameter=", key, ">")
 
     def form(self, writer: Writer, formula: Formula) -> Node:
         """Return the arguments that fit `formula`.
@@ -77,35 +71,22 @@ class Elements(Dialect):
         return alternation(*options) if options else NOTHING
 
     def _value(self, writer: Writer, formula: Formula) -> Node:
-        options = []
-        for kinds, between in self.between:
-            opened = concatenation(*self._spaced(between))
-            if kinds == _BARE:
-                options += [
-                    concatenation(opened, bare, self.end) for bare in self._bare(writer, formula)
-                ]
-            elif (json := writer.value(formula, kinds)) != NOTHING:
-                options.append(concatenation(opened, self.space, json, self.space, self.end))
+        options = [concatenation(bare, _PARAMETER_END) for bare in self._bare(writer, formula)]
+        if (json := writer.value(formula, _JSON_KINDS)) != NOTHING:
+            options.append(concatenation(self.space, json, self.space, _PARAMETER_END))
         return alternation(*options) if options else NOTHING
 
-    def _spaced(self, text: str) -> Iterator[Node]:
-        for i, part in enumerate(text.split("\n")):
-            if i:
-                yield self.space
-            yield Literal(part)
-
     def _bare(self, writer: Writer, formula: Formula) -> Iterator[Node]:
-        for shape in writer.shapes(formula, _BARE):
+        for shape in writer.shapes(formula, ("string",)):
             try:
                 if (texts := writer.texts(shape)) is None:
                     continue
                 automaton, low, high = texts
-                automaton = automaton.intersection(free_of([self.end]))
+                automaton = automaton.intersection(free_of([_PARAMETER_END]))
                 first, last = self._edges(automaton)
-                forms = [("", automaton, "")]
-                if self.lines:  # a line feed at an end is not part of the value
-                    forms = [("\n", automaton, "\n"), ("\n", last, ""), ("", first, "\n")]
-                    forms.append(("", first.intersection(last), ""))
+                # A line feed at an end is not part of the value.
+                forms = [("\n", automaton, "\n"), ("\n", last, ""), ("", first, "\n")]
+                forms.append(("", first.intersection(last), ""))
             except TooLargeError as error:
                 raise InvalidGrammarError("schema", f"a string is too large: {error}") from error
             for before, inner, after in forms:
@@ -119,37 +100,13 @@ class Elements(Dialect):
         return automaton.difference(begins), automaton.difference(ends)
 
 
-def _alike(before: str, between: str, end: str, lines: bool = False) -> Elements:
-    return Elements(
-        before=before, between=((_BARE, between), (_REST, between)), end=end, lines=lines
-    )
-
-
-def _deepseek(name: str) -> Elements:
-    name = f"\uff5cDSML\uff5c{name}"
-    between = (_BARE, '" string="true">'), (_REST, '" string="false">')
-    return Elements(before=f'<{name} name="', between=between, end=f"</{name}>")
-
-
-STYLES = {  # by their names in xgrammar's structural tags
-    "qwen_xml": _alike("<parameter=", ">", "</parameter>", lines=True),
-    "minimax_xml": _alike('<parameter name="', '">', "</parameter>"),
-    "deepseek_xml": _deepseek("parameter"),
-    "deepseek_v4_1_xml": _deepseek(" parameter"),
-    "glm_xml": _alike("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
-    "kimi_k3_xml": Elements(
-        before='<|open|>argument key="',
-        between=tuple(((kind,), f'" type="{kind}"<|sep|>') for kind in KINDS),
-        end="<|close|>argument<|sep|>",
-    ),
-}
+STYLES = {"qwen_xml": Elements()}  # by their names in xgrammar's structural tags
 
 
 Accepts = Callable[[str, str, Any], bool]  # (tool, argument, value): whether the value fits
 
 _FUNCTION = re.compile(r"([^>\s]+)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\s]+)>")
-_PARAMETER_END = "</parameter>"
 _END = re.compile(r"\s*</function>\s*</tool_call>")
 _SPACE = re.compile(r"\s*")
 _JSON = Dialect()

@@ -1,11 +1,11 @@
 """Algebra of deterministic automata: minimization, products, complement, words and lengths."""
 
-import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
+from dlm.grammar.json_text import SURROGATES
 from dlm.grammar.regex.nodes import EVERY, Ranges, alphabet, inverted, spend
 
 MOST_STATES = 4096
@@ -168,7 +168,6 @@ def _refined(
 
 
 ANYTHING: TransitionMachine = ((tuple((low, high, 0) for low, high in EVERY),), frozenset({0}))
-_HALF = re.compile("[\ud800-\udfff]")
 _DEAD = -1
 _MOST_PRODUCT = 16 * MOST_STATES
 
@@ -274,7 +273,7 @@ def words(texts: Iterable[str]) -> TransitionMachine:
             path[-1][last[len(path) - 1]] = registry.setdefault(key, len(registry))
 
     last = ""
-    for text in sorted({text for text in texts if not _HALF.search(text)}):
+    for text in sorted({text for text in texts if not SURROGATES.search(text)}):
         common = next(
             (i for i, (a, b) in enumerate(zip(last, text, strict=False)) if a != b),
             min(len(last), len(text)),

@@ -9,6 +9,7 @@ from itertools import count
 from typing import NoReturn, cast
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.json_text import SURROGATES
 from dlm.grammar.regex.nodes import (
     EMPTY,
     EVERY,
@@ -86,7 +87,7 @@ class NotationText:
         if len(text) > MOST_CHARACTERS:
             reason = f"{len(text)} characters are too many: the limit is {MOST_CHARACTERS}"
             raise InvalidGrammarError(kind, reason)
-        if half := re.search("[\ud800-\udfff]", text):
+        if half := SURROGATES.search(text):
             raise self.error("half a surrogate pair is no text", half.start())
 
     def error(self, reason: str, at: int) -> InvalidGrammarError:

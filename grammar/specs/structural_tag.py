@@ -37,7 +37,6 @@ KIND = "structural tag"
 
 _MOST_NESTED = 64  # depth of formats within formats
 _BY_TOKEN = ("token", "exclude_token", "any_tokens", "token_triggered_tags", "token_dispatch")
-_NESTING = ("cohere_xml", "minimax_m3_xml")  # styles whose values may be nested elements
 
 Path = tuple[str | int, ...]
 FieldCheck = Callable[[Any, Path], None]
@@ -135,10 +134,8 @@ def _pair(value: Any, path: Path) -> None:
 
 
 def _style(value: Any, path: Path) -> None:
-    if value in _NESTING:
-        fail(f"the style {value} is not supported: its values nest", path)
     if value not in ("json", *STYLES):
-        fail(f"{value!r:.40} is no style: it takes json, {', '.join(STYLES)}", path)
+        fail(f"{value!r:.40} is no supported style: it takes json, {', '.join(STYLES)}", path)
 
 
 def _only(reason: str, *allowed: Any) -> FieldCheck:
