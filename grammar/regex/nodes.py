@@ -6,7 +6,7 @@ caller that cannot wait. Knows no notation, no vocabulary and no schema.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -116,6 +116,18 @@ class Terminal(Node):
 
 EMPTY = Concatenation(())
 NOTHING = Alternation(())
+
+
+def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
+    """Return `node` with `change` applied to its parts; a node without parts is returned as is."""
+    match node:
+        case Concatenation(parts):
+            return Concatenation(tuple(map(change, parts)))
+        case Alternation(options):
+            return Alternation(tuple(map(change, options)))
+        case Repetition(part, low, high):
+            return Repetition(change(part), low, high)
+    return node
 
 
 def optional(node: Node) -> Node:

@@ -31,10 +31,12 @@ from dlm.grammar.regex.nodes import (
     Terminal,
     alternation,
     concatenation,
+    mapped,
     optional,
 )
 from dlm.grammar.rules.lark_syntax import (
     COMMON,
+    START,
     LarkAnd,
     LarkCall,
     LarkData,
@@ -45,12 +47,12 @@ from dlm.grammar.rules.lark_syntax import (
     is_terminal,
     parse,
 )
-from dlm.grammar.rules.rules import NotationText, Rules
+from dlm.grammar.rules.notation import NotationText
+from dlm.grammar.rules.rules import Rules
 from dlm.grammar.rules.terminals import matching
 
 Schemas = Callable[[Any, Rules], Node]  # adds the rules of a JSON schema, returns their node
 
-_START = "start"
 _UNLIKE = re.compile(r"\\.|\[(\^?)(\]?)((?:\\.|[^\]\\])*)\]|\.", re.DOTALL)
 _MOST_INSTANCES = 1000  # of templates
 _MOST_RANKED = 100  # terminals and strings in a grammar with priorities
@@ -80,8 +82,9 @@ class _Translator:
         self._arguments: dict[Node, Reference] = {}
         # Instances of templates that are not translated yet, with their arguments.
         self._waiting: list[tuple[Reference, LarkItem, dict[str, Node]]] = []
-        self.rules = Rules(_START)
-        self._check_names()
+        self.rules = Rules(START)
+        if self._items[START].params:
+            raise self._source.error("a text cannot begin with a template", 0)
         rules = [name for name, item in parsed.items.items() if not item.params]
         for name in (*rules, *parsed.imported):
             self.rules.nodes[name] = EMPTY  # reserves the name
@@ -90,22 +93,10 @@ class _Translator:
         if self._ignored:
             nodes = [self._terminal(node) for node in parsed.ignored]
             self.rules.define(self._ignored, Repetition(alternation(*nodes)))
-            begin = concatenation(self._ignored, Reference(_START))
-            self.rules.root = self.rules.add(begin, _START).name
+            begin = concatenation(self._ignored, Reference(START))
+            self.rules.root = self.rules.add(begin, START).name
         if any(item.priority and is_terminal(name) for name, item in self._items.items()):
             self._check_priorities()
-
-    def _check_names(self) -> None:
-        known = {*self._items, *self._parsed.imported}
-        known.update(name for item in self._items.values() for name in item.params)
-        for name, at in self._parsed.used.items():
-            if name not in known:
-                kind = "terminal" if is_terminal(name) else "rule"
-                raise self._source.error(f"there is no {kind} {name}", at)
-        if _START not in self._items:
-            raise self._source.error(f"there is no rule {_START}, where a text begins", 0)
-        if self._items[_START].params:
-            raise self._source.error("a text cannot begin with a template", 0)
 
     def _define(self) -> None:
         for new, (name, at) in self._parsed.imported.items():
@@ -152,12 +143,8 @@ class _Translator:
                     reason = f"{name} is a template, or its parameter"
                     raise self._source.error(reason, self._parsed.used[name])
                 return node
-            case Concatenation(parts):
-                return Concatenation(tuple(self._expression(part, given) for part in parts))
-            case Alternation(options):
-                return Alternation(tuple(self._expression(option, given) for option in options))
-            case Repetition(part, low, high):
-                return Repetition(self._expression(part, given), low, high)
+            case Concatenation() | Alternation() | Repetition():
+                return mapped(node, lambda part: self._expression(part, given))
             case LarkCall(name, arguments, at):
                 return self._instance(name, [self._expression(a, given) for a in arguments], at)
             case LarkData("%json", text, at):
@@ -204,12 +191,6 @@ class _Translator:
                 kind = "parameter" if is_terminal(name) else "rule"
                 reason = f"a terminal cannot contain the {kind} {name}"
                 raise self._source.error(reason, self._parsed.used[name])
-            case Concatenation(parts):
-                return Concatenation(tuple(map(self._terminal, parts)))
-            case Alternation(options):
-                return Alternation(tuple(map(self._terminal, options)))
-            case Repetition(part, low, high):
-                return Repetition(self._terminal(part), low, high)
             case LarkRegex(pattern, flags, at):
                 return self._regex(pattern, flags, at)
             case LarkAnd(parts, at):
@@ -221,7 +202,7 @@ class _Translator:
                 return self._substring(json.loads(text), at)
             case LarkCall(_, _, at) | LarkData(_, _, at):
                 raise self._source.error("this is for rules, not for terminals", at)
-        return node
+        return mapped(node, self._terminal)
 
     def _automaton(self, node: Node, at: int) -> Automaton:
         return self._automaton_of(self._terminal(node), at)
@@ -231,18 +212,12 @@ class _Translator:
         return self._made(lambda: Automaton.of(self._inlined(node, at)), at)
 
     def _inlined(self, node: Node, at: int) -> Node:
-        match node:
-            case Reference(name):
-                if name not in self._automata:
-                    self._automata[name] = self._automaton_of(self.rules.nodes[name], at)
-                return Terminal(self._automata[name])
-            case Concatenation(parts):
-                return Concatenation(tuple(self._inlined(part, at) for part in parts))
-            case Alternation(options):
-                return Alternation(tuple(self._inlined(option, at) for option in options))
-            case Repetition(part, low, high):
-                return Repetition(self._inlined(part, at), low, high)
-        return node
+        if isinstance(node, Reference):
+            if node.name not in self._automata:
+                rule = self.rules.nodes[node.name]
+                self._automata[node.name] = self._automaton_of(rule, at)
+            return Terminal(self._automata[node.name])
+        return mapped(node, lambda part: self._inlined(part, at))
 
     def _made(self, make: Callable[[], Automaton], at: int) -> Automaton:
         """Return `make()`. Raises an error at `at` if it is too large or matches nothing."""

@@ -8,23 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlm.grammar.regex.nodes import (
-    EMPTY,
-    Literal,
-    Node,
-    Reference,
-    Repetition,
-    alternation,
-    concatenation,
-    optional,
-)
-from dlm.grammar.rules.rules import (
-    MOST_NESTED,
-    MOST_REPEATED,
-    NamedTokens,
-    NotationText,
-    characters,
-)
+from dlm.grammar.regex.nodes import Literal, Node, Reference, optional
+from dlm.grammar.rules.notation import Notation, NotationParser, NotationText, characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +77,9 @@ class LarkGrammar:
     used: dict[str, int] = field(default_factory=dict)  # index of the first use of each name
 
 
+START = "start"  # rule where a text begins
+
+
 def is_terminal(name: str) -> bool:
     return name.lstrip("_")[0].isupper()
 
@@ -99,14 +87,15 @@ def is_terminal(name: str) -> bool:
 _NAME = r"_*[A-Za-z](?:[A-Za-z0-9_]|-(?!>))*"
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"i?'
 _REGEX = r"/(?![/*])[^/\\\n]*(?:\\.[^/\\\n]*)*/[a-z]*"
-_SPACE = re.compile(r"(?:[ \t\f\r\n]+|(?://|#)[^\n]*)*")
 _TOKEN = re.compile(
     rf"""(?P<head>(?P<kept>[?!]*)(?P<new>{_NAME})(?P<params>\{{[^{{}}\n]*\}})?
         (?:\.(?P<priority>-?[0-9]{{1,9}}))?
         (?P<options>\[(?:{_STRING}|{_REGEX}|[^\[\]"/\n])*+\])?(?P<param>::_)?[ \t]*:(?!:))
     |(?P<name>{_NAME})|(?P<string>{_STRING})|(?P<regex>{_REGEX})
-    |(?P<directive>%[a-z_]+)|(?P<alias>->[ \t]*{_NAME})
-    |(?P<times>~[ \t]*(?P<few>[0-9]{{1,18}})(?:[ \t]*\.\.[ \t]*(?P<most>[0-9]{{1,18}}))?)
+    |(?P<directive>%(?:ignore|import|llguidance|grammar_options)\b)|(?P<data>%[a-z_]+)
+    |(?P<alias>->[ \t]*{_NAME})
+    |(?P<times>~[ \t]*(?P<few>[0-9]{{1,18}})
+        (?:[ \t]*(?P<to>\.\.)[ \t]*(?P<most>[0-9]{{1,18}}))?)
     |(?P<braces>\{{[ \t]*(?P<low>[0-9]{{1,18}})?[ \t]*(?P<open>,)?[ \t]*(?P<high>[0-9]{{1,18}})?
         [ \t]*\}})
     |(?P<token><[^<>\s]+>)|(?P<grammar>@[A-Za-z0-9_-]+)
@@ -121,8 +110,17 @@ _IMPORT = re.compile(
     |[ \t]*\(\s*(?P<names>{_NAME}(?:\s*,\s*{_NAME})*)\s*\))""",
     re.VERBOSE,
 )
-_UNFINISHED = {'"': 'a string needs its closing "', "/": "a regex needs its closing /"}
-_DIRECTIVES = ("%ignore", "%import", "%llguidance", "%grammar_options")
+_LARK = Notation(
+    tokens=_TOKEN,
+    separators=re.compile(r"(?:[ \t\f\r\n]+|(?://|#)[^\n]*)*"),
+    unfinished={
+        '"': 'a string needs its closing "',
+        "/": "a regex needs its closing /",
+        "{": "a repetition is {m}, {m,}, {,n} or {m,n}",
+    },
+    ends=frozenset(("head", "alias", "directive", "end", "|", "&", ")", "]", "}", ",")),
+    repetitions={"braces": ("low", "open", "high"), "times": ("few", "to", "most")},
+)
 _ELSEWHERE = {
     "%lark": "a grammar within a grammar is not supported",
     "%if": "conditions of parametric rules are not supported",
@@ -136,29 +134,32 @@ def parse(source: NotationText) -> LarkGrammar:
     return _Parser(source).parsed()
 
 
-class _Parser(NamedTokens):
+class _Parser(NotationParser):
     def __init__(self, source: NotationText):
-        super().__init__(source, _TOKEN, _SPACE, _UNFINISHED)
-        self._parsed = LarkGrammar()
+        super().__init__(_LARK, source)
+        self._parsed = LarkGrammar(used=self.used)
         self._names: set[str] = set()
 
     def parsed(self) -> LarkGrammar:
         while self.kind != "end":
             if self.kind == "head":
                 self._item()
-            elif self.kind == "directive":
+            elif self.kind in ("directive", "data"):
                 self._directive()
             else:
                 self.fail("a rule begins with its name and a colon")
-        return self._parsed
+        parsed = self._parsed
+        params = [name for item in parsed.items.values() for name in item.params]
+        self.check_names({*parsed.items, *parsed.imported, *params}, START)
+        return parsed
+
+    def kind_of(self, name: str) -> str:
+        return "terminal" if is_terminal(name) else "rule"
 
     def _item(self) -> None:
         at, token = self.at, self.token
         name = token["new"]
-        if name in self._parsed.items or name in self._parsed.imported:
-            self.fail(f"{name} is there twice")
-        if not self.first_on_its_line():
-            self.fail("a rule begins on a line of its own")
+        self.check_head(name, self._parsed.items.keys() | self._parsed.imported.keys())
         if token["param"]:
             self.fail("parametric rules are not supported")
         self._names.clear()
@@ -167,7 +168,7 @@ class _Parser(NamedTokens):
             self.fail("a terminal takes neither parameters nor options")
         options = self._options_of(token["options"], token.start("options"))
         self.next()
-        body = self._expression(0)
+        body = self.expression()
         priority, names = int(token["priority"] or 0), frozenset(self._names)
         self._parsed.items[name] = LarkItem(body, at, priority, params, options, names)
 
@@ -199,69 +200,30 @@ class _Parser(NamedTokens):
         return self._use(text, at)
 
     def _use(self, name: str, at: int) -> Reference:
-        self._parsed.used.setdefault(name, at)
+        self.used.setdefault(name, at)
         self._names.add(name)
         return Reference(name)
 
-    def _expression(self, depth: int) -> Node:
-        """Return the alternatives from here on; an empty one is the empty text."""
-        options: list[Node] = []
-        while True:
-            at, parts = self.at, [self._sequence(depth)]
-            while self.mark == "&":
-                self.next()
-                parts.append(self._sequence(depth))
-            options.append(LarkAnd(tuple(parts), at) if len(parts) > 1 else parts[0])
-            if self.kind == "alias":
-                self.next()
-            if self.mark != "|":
-                return alternation(*options)
+    def option(self, depth: int) -> Node:
+        at, parts = self.at, [self.sequence(depth)]
+        while self.mark == "&":
             self.next()
+            parts.append(self.sequence(depth))
+        if self.kind == "alias":
+            self.next()
+        return LarkAnd(tuple(parts), at) if len(parts) > 1 else parts[0]
 
-    def _sequence(self, depth: int) -> Node:
-        parts = []
-        while self._begins_a_part():
-            parts.append(self._repeated(self._part(depth)))
-        return concatenation(*parts) if parts else EMPTY
-
-    def _begins_a_part(self) -> bool:
-        if self.kind == "directive":
-            return self.token[0] not in _DIRECTIVES
-        if self.kind == "mark":
-            return self.mark not in ("|", "&", ")", "]", "}", ",")
-        return self.kind not in ("head", "alias", "end")
-
-    def _repeated(self, node: Node) -> Node:
-        token = self.token
-        if self.mark in ("*", "+", "?"):
-            low, high = int(self.mark == "+"), 1 if self.mark == "?" else None
-        elif self.kind == "times":
-            low = int(token["few"])
-            high = int(token["most"] or token["few"])
-        elif self.kind == "braces":
-            if not token["low"] and not token["high"]:
-                self.fail("a repetition is {m}, {m,}, {,n} or {m,n}")
-            low = int(token["low"] or 0)
-            last = token["high"] or (None if token["open"] else token["low"])
-            high = None if last is None else int(last)
-        else:
-            return node
-        if max(low, high or 0) > MOST_REPEATED:
-            self.fail(f"it repeats more than {MOST_REPEATED} times")
-        if high is not None and high < low:
-            self.fail(f"{low} to {high} times is no range")
-        self.next()
-        return Repetition(node, low, high)
-
-    def _part(self, depth: int) -> Node:
+    def part(self, depth: int) -> Node:
         at, token = self.at, self.token
         match self.kind:
-            case "mark" if self.mark in ("(", "["):
-                return self._group(depth)
+            case "mark" if self.mark == "(":
+                return self.group(depth)
+            case "mark" if self.mark == "[":
+                return optional(self.group(depth, "]"))
             case "mark" if self.mark == "~":
-                deeper = self._deeper(depth)
+                deeper = self.deeper(depth)
                 self.next()
-                return LarkNot(self._part(deeper), at)
+                return LarkNot(self.part(deeper), at)
             case "string":
                 self.next()
                 return self._range(token, at) if self.mark == ".." else self._value(token[0], at)
@@ -270,29 +232,15 @@ class _Parser(NamedTokens):
                 return self._value(token[0], at)
             case "name":
                 return self._named(token[0], at, depth)
-            case "directive" if token[0] in ("%json", "%regex"):
+            case "data" if token[0] in ("%json", "%regex"):
                 return LarkData(token[0], json.dumps(self._json()), at)
-            case "directive":
+            case "data":
                 self.fail(_ELSEWHERE.get(token[0], f"{token[0]} is not supported"))
             case "token":
                 self.fail(f"{token[0]:.40} names a token: a grammar is of text")
             case "grammar":
                 self.fail(f"{token[0]:.40}: other grammars cannot be named")
         return self.fail("expected a name, a string, a regex or a bracket")
-
-    def _group(self, depth: int) -> Node:
-        opened, mark, deeper = self.at, self.mark, self._deeper(depth)
-        self.next()
-        node = self._expression(deeper)
-        if self.mark != (")" if mark == "(" else "]"):
-            raise self.source.error("this bracket is never closed", opened)
-        self.next()
-        return node if mark == "(" else optional(node)
-
-    def _deeper(self, depth: int) -> int:
-        if depth == MOST_NESTED:
-            self.fail(f"brackets are nested more than {MOST_NESTED} deep")
-        return depth + 1
 
     def _range(self, first: re.Match[str], at: int) -> Node:
         self.next()
@@ -319,7 +267,7 @@ class _Parser(NamedTokens):
         arguments = []
         while self.mark != "}" or not arguments:
             self.next()
-            arguments.append(self._expression(self._deeper(depth)))
+            arguments.append(self.expression(self.deeper(depth)))
             if self.mark not in (",", "}"):
                 self.fail("the arguments of a template are {a, b}")
         self.next()
@@ -340,7 +288,7 @@ class _Parser(NamedTokens):
         name, at = self.token[0], self.at
         if name == "%ignore":
             self.next()
-            self._parsed.ignored.append(self._expression(0))
+            self._parsed.ignored.append(self.expression())
         elif name == "%import":
             self._import()
         elif name in ("%llguidance", "%grammar_options"):

@@ -1,0 +1,221 @@
+"""Text, tokens and expressions of any notation of grammars.
+
+An expression is an alternation of sequences of parts, and a part may be repeated. `Notation` is the
+syntax of one notation as data; a parser of it adds the parts, and whatever surrounds expressions.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn, cast
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.json_text import SURROGATES
+from dlm.grammar.regex.nodes import (
+    Characters,
+    Node,
+    Repetition,
+    alternation,
+    concatenation,
+    inverted,
+)
+
+MOST_CHARACTERS = 262_144  # of a grammar
+MOST_NESTED = 64  # levels of brackets
+MOST_REPEATED = 1_000_000_000  # times in a repetition
+
+_LAST = 0x10FFFF
+_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.)|$)", re.DOTALL)
+_NAMED = {
+    **dict(zip("abefnrtv0", "\a\b\x1b\f\n\r\t\v\0", strict=True)),
+    **{mark: mark for mark in "\"'\\/?"},
+}
+
+
+class NotationText:
+    """Text of a grammar. Raises `InvalidGrammarError` if it is too long or has surrogates."""
+
+    def __init__(self, text: str, kind: str = "grammar"):
+        self.text, self.kind = text, kind
+        if len(text) > MOST_CHARACTERS:
+            reason = f"{len(text)} characters are too many: the limit is {MOST_CHARACTERS}"
+            raise InvalidGrammarError(kind, reason)
+        if half := SURROGATES.search(text):
+            raise self.error("half a surrogate pair is no text", half.start())
+
+    def error(self, reason: str, at: int) -> InvalidGrammarError:
+        """Return an error with the line and column of the index `at`."""
+        line = self.text.count("\n", 0, at) + 1
+        column = at - self.text.rfind("\n", 0, at)
+        return InvalidGrammarError(self.kind, reason, f"line {line} column {column}")
+
+    def unescaped(self, start: int, end: int, also: str = "") -> list[tuple[int, bool]]:
+        """Return the code points of `text[start:end]`, each with whether it was escaped.
+
+        The characters of `also` may be escaped besides the usual ones.
+        """
+        text, at, found = self.text, start, []
+        while (slash := text.find("\\", at, end)) >= 0:
+            found += [(ord(c), False) for c in text[at:slash]]
+            if (escape := _ESCAPE.match(text, slash, end)) is None:
+                raise self.error(r"\u and \U take 4 and 8 hexadecimal digits", slash)
+            point, at = self._point(escape, also), escape.end()
+            low = _ESCAPE.match(text, at, end) if 0xD800 <= point < 0xDC00 else None
+            if low and low[2] and 0xDC00 <= int(low[2], 16) < 0xE000:
+                point = 0x10000 + ((point - 0xD800) << 10) + int(low[2], 16) - 0xDC00
+                at = low.end()
+            found.append((point, True))
+        return found + [(ord(c), False) for c in text[at:end]]
+
+    def literal(self, start: int, end: int) -> str:
+        """Return the text that `text[start:end]` stands for, without escapes."""
+        points = [point for point, _ in self.unescaped(start, end)]
+        if any(0xD800 <= point < 0xE000 for point in points):
+            raise self.error("half a surrogate pair is no text", start)
+        return "".join(map(chr, points))
+
+    def _point(self, escape: re.Match[str], also: str) -> int:
+        digits = escape[1] or escape[2] or escape[3]
+        if escape[1] and len(escape[1]) != 2:
+            reason = r"\x takes 2 hexadecimal digits: write \u or \U for more"
+            raise self.error(reason, escape.start())
+        if digits:
+            if (point := int(digits, 16)) > _LAST:
+                raise self.error(f"{escape[0]} is no character", escape.start())
+            return point
+        if (mark := escape[4]) is None or (mark not in _NAMED and mark not in also):
+            raise self.error(f"{escape[0]!r} is no escape", escape.start())
+        return ord(_NAMED.get(mark, mark))
+
+
+def characters(ranges: Iterable[tuple[int, int]], negated: bool = False) -> Characters:
+    """Return a node of `ranges`, in any order, or of all others if `negated`; no surrogates."""
+    others = inverted(ranges)
+    return Characters(others if negated else inverted(others))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notation:
+    """Syntax of one notation."""
+
+    tokens: re.Pattern[str]  # the name of the last group is the token's kind; "mark": punctuation
+    separators: re.Pattern[str]  # white space and comments between tokens
+    unfinished: Mapping[str, str]  # errors for characters that begin a token but complete none
+    ends: frozenset[str]  # kinds and marks that end a sequence of parts
+    # Groups of the lower limit, the sign of a range and the upper limit, by kind of repetition.
+    repetitions: Mapping[str, tuple[str, str, str]]
+
+
+class NotationParser(ABC):
+    """Recursive descent parser with a current token: its match, its kind and its index `at`.
+
+    `mark` is the text of a token of the kind "mark". At the end of the text, the kind is "end".
+    """
+
+    def __init__(self, notation: Notation, source: NotationText):
+        """Start at the first token."""
+        self.notation, self.source = notation, source
+        self.used: dict[str, int] = {}  # index of the first use of each name
+        self.token = cast("re.Match[str]", re.match("", ""))
+        self.move(0)
+
+    def move(self, at: int) -> None:
+        """Make the first token from the index `at` on the current one."""
+        self.at = self.after_separators(at)
+        found = self.notation.tokens.match(self.source.text, self.at)
+        if found is None and self.at < len(self.source.text):
+            mark = self.source.text[self.at]
+            self.fail(self.notation.unfinished.get(mark, f"{mark!r} has no meaning here"))
+        self.kind = (found and found.lastgroup) or "end"
+        self.token = found or self.token
+        self.mark = found["mark"] if found else None
+
+    def after_separators(self, at: int) -> int:
+        """Return the index after white space and comments that may begin at `at`."""
+        between = self.notation.separators.match(self.source.text, at)
+        return between.end() if between else at
+
+    def next(self) -> None:
+        self.move(self.token.end())
+
+    def fail(self, reason: str) -> NoReturn:
+        raise self.source.error(reason, self.at)
+
+    def check_head(self, name: str, known: Collection[str]) -> None:
+        """Check the head of a rule: its name is not `known`, and nothing is before it in its
+        line."""
+        if name in known:
+            self.fail(f"{name} is there twice")
+        start = self.source.text.rfind("\n", 0, self.at) + 1
+        if self.source.text[start : self.at].strip():
+            self.fail("a rule begins on a line of its own")
+
+    def check_names(self, known: Collection[str], root: str) -> None:
+        """Check that all used names are `known`, and that `root` is."""
+        for name, at in self.used.items():
+            if name not in known:
+                raise self.source.error(f"there is no {self.kind_of(name)} {name}", at)
+        if root not in known:
+            raise self.source.error(f"there is no rule {root}, where a text begins", 0)
+
+    def kind_of(self, name: str) -> str:
+        return "rule"
+
+    @abstractmethod
+    def part(self, depth: int) -> Node:
+        """Parse a part of a sequence, `depth` levels of brackets deep."""
+
+    def expression(self, depth: int = 0) -> Node:
+        """Parse the alternatives from here on; an empty one is the empty text."""
+        options = [self.option(depth)]
+        while self.mark == "|":
+            self.next()
+            options.append(self.option(depth))
+        return alternation(*options)
+
+    def option(self, depth: int) -> Node:
+        return self.sequence(depth)
+
+    def sequence(self, depth: int) -> Node:
+        parts, ends = list[Node](), self.notation.ends
+        while self.kind not in ends and self.mark not in ends:
+            parts.append(self._repeated(self.part(depth)))
+        return concatenation(*parts)
+
+    def group(self, depth: int, closing: str = ")") -> Node:
+        opened, deeper = self.at, self.deeper(depth)
+        self.next()
+        node = self.expression(deeper)
+        if self.mark != closing:
+            raise self.source.error("this bracket is never closed", opened)
+        self.next()
+        return node
+
+    def deeper(self, depth: int) -> int:
+        if depth == MOST_NESTED:
+            self.fail(f"brackets are nested more than {MOST_NESTED} deep")
+        return depth + 1
+
+    def _repeated(self, node: Node) -> Node:
+        if self.mark in _SIGNS:
+            low, high = _SIGNS[self.mark]
+        elif self.kind in self.notation.repetitions:
+            least, opened, most = (self.token[g] for g in self.notation.repetitions[self.kind])
+            if not least and not most:
+                self.fail(self.notation.unfinished["{"])
+            most = None if most == "-1" else most or (None if opened else least)
+            low, high = int(least or 0), None if most is None else int(most)
+        else:
+            return node
+        if max(low, high or 0) > MOST_REPEATED:
+            self.fail(f"it repeats more than {MOST_REPEATED} times")
+        if high is not None and high < low:
+            self.fail(f"{low} to {high} times is no range")
+        self.next()
+        if self.mark in _SIGNS or self.kind in self.notation.repetitions:
+            self.fail("a repetition of a repetition takes brackets around the inner one")
+        return Repetition(node, low, high)
+
+
+_SIGNS: dict[str | None, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
