@@ -96,7 +96,7 @@ class Engine:
         self._compiler = Compiler(self.vocabulary, seconds=seconds, workers=workers)
         self._cache = model.new_cache(slots) if cache is None else cache
         vocabulary = self.backends.get("vocabulary")
-        self._context = context = EngineContext(
+        context = EngineContext(
             model=model,
             cache=self._cache,
             config=self.config,
@@ -108,7 +108,6 @@ class Engine:
         self._decoder = decoder = self.decoding.decoder(context)
         self._slots = slots
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
-        self._pipeline = self.decoding.passes(context)
         self._events: list[Event] = []  # not returned by a step yet
         chatting, capacity = (model, chat, self.policy, self.vocabulary), self._cache.capacity
         self._decider = Decider(*chatting, capacity, decoder.decides)
@@ -263,9 +262,9 @@ class Engine:
             self._isolate(slot, self._decoder.prepare)
         if self.decoding.shares_passes:
             self._scheduler.share()
-        for slot, outcome in self._pipeline.step(running):
+        for slot, outcome in self._decoder.step(running):
             self._isolate(slot, self._decoder.advance, outcome)
-        if self._pipeline.idle and not self._events:
+        if self._decoder.idle and not self._events:
             self._compiler.warm_up(self.policy.step_work)
             self._scheduler.nap()
         events, self._events = self._events, []
@@ -358,7 +357,7 @@ class Engine:
         request, reasoning = sequence.request, None
         if request.thinking and self._reasoning is not None:
             reasoning = replace(self._reasoning, budget=request.thinking_budget)
-        self.decoding.constrain(sequence, compiled, reasoning, self._context)
+        self._decoder.constrain(sequence, compiled, reasoning)
         sequence.checked = compiled is not None and compiled.checked
 
     def _isolate(self, slot: int, work: Callable[..., Iterator[Event]], *args: Any) -> None:

@@ -1,9 +1,7 @@
-"""Base classes of decoding: what happens to one request between two passes, and what an engine
-needs.
+"""Base classes of decoding: passes over the running requests, and what happens to each of them.
 
-A `Decoder` commits tokens, emits events, checks finished answers and ends requests. A `Decoding`
-makes the parts of an engine that depend on how its model writes: in canvases, or left to right.
-This module knows neither the other requests nor how a pass is made.
+A `Decoder` runs passes, commits tokens, emits events, checks finished answers and ends requests. A
+`Decoding` is how a model writes, in canvases or left to right; it makes an engine's decoder.
 """
 
 from abc import ABC, abstractmethod
@@ -61,14 +59,27 @@ class EngineContext:
 
 
 class Decoder(ABC):
-    """State changes of a request, as events; `Finished` is the last one. An exception raised by a
-    method ends the request that it is about, and no other."""
+    """Passes of a model, and state changes of requests as events; `Finished` is the last one. An
+    exception raised by a method about one request ends that request, and no other."""
 
     decides: ClassVar[bool] = False  # whether questions are answered too, from canvases
 
     def __init__(self, context: EngineContext):
         self._cache, self._config, self._policy = context.cache, context.config, context.policy
         self._vocabulary, self._compiler = context.vocabulary, context.compiler
+        self.idle = False  # whether the last step had nothing to do
+
+    @abstractmethod
+    def constrain(
+        self, sequence: Sequence, compiled: Compiled | None, reasoning: Reasoning | None
+    ) -> None:
+        """Give a request that is about to run its constraint. Raises `BudgetError` if no answer
+        fits its tokens."""
+
+    @abstractmethod
+    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, Any]]:
+        """Run one more pass for the `running` requests, by slot. Yields outcomes for `advance`, or
+        exceptions, by slot."""
 
     def begin(self, slot: int, sequence: Sequence) -> None:
         """Start a request in an empty slot."""
@@ -190,19 +201,9 @@ class Decoder(ABC):
         yield Finished(request=sequence.number, result=result)
 
 
-class Passes(Protocol):
-    """Passes of a model over the running requests."""
-
-    idle: bool  # whether the last step had nothing to do
-
-    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, Any]]:
-        """Run one more pass; yields its outcomes for the decoder, or exceptions, by slot."""
-        ...
-
-
 @runtime_checkable
 class Decoding(Protocol):
-    """Factory of the parts of an engine that depend on how its model writes."""
+    """How a model writes."""
 
     shares_passes: ClassVar[bool]
     """Whether a pass takes longer with more requests, so that clients have to share passes."""
@@ -216,16 +217,3 @@ class Decoding(Protocol):
         ...
 
     def decoder(self, context: EngineContext) -> Decoder: ...
-
-    def passes(self, context: EngineContext) -> Passes: ...
-
-    def constrain(
-        self,
-        sequence: Sequence,
-        compiled: Compiled | None,
-        reasoning: Reasoning | None,
-        context: EngineContext,
-    ) -> None:
-        """Give a request that is about to run its constraint. Raises `BudgetError` if no answer
-        fits its tokens."""
-        ...

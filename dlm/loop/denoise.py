@@ -128,37 +128,49 @@ def pass_output(
 
 
 @torch.inference_mode()
-def settle(
-    model: Denoiser, output: PassOutput, config: DecodeConfig, work: int
-) -> dict[int, Outcome | Exception]:
-    """Query the constraints and advance each canvas by one step. Grammars do not move.
+def guide(output: PassOutput, config: DecodeConfig, work: int) -> list[Guidance | Exception | None]:
+    """Query the constraints of the canvases, by index. Grammars do not move.
 
-    All constraints together may do `work` units of work. An exception of a constraint is the
-    outcome of its slot: that canvas stays as it is, and the others are not affected. Canvases of
-    questions are read, which may take as much work again, and have no outcome.
+    All constraints together may do `work` units of work. An exception of a constraint concerns its
+    canvas alone. Canvases of questions are read, which may take as much work again, and have no
+    guidance.
     """
-    distributions, scores, canvases = output.distributions, output.scores, output.plan.canvases
-    running, start = list(canvases.values()), perf_counter()
-    failed = _read_questions(running, scores, work)
+    running, start = list(output.plan.canvases.values()), perf_counter()
+    failed = _read_questions(running, output.scores, work)
     share = max(1, work // len(running))
     guided = [
         failed.get(i)
         if sequence.question is not None
-        else _guide(sequence, i, scores[i], distributions, config, share)
+        else _guide(sequence, i, output.scores[i], output.distributions, config, share)
         for i, sequence in enumerate(running)
     ]
-    done = perf_counter()
+    seconds = output.seconds, perf_counter() - start, 0.0
+    for sequence in running:
+        sequence.stats.spend(*seconds)
+    return guided
+
+
+@torch.inference_mode()
+def settle(
+    model: Denoiser,
+    output: PassOutput,
+    guided: list[Guidance | Exception | None],
+    config: DecodeConfig,
+) -> dict[int, Outcome | Exception]:
+    """Advance each canvas that has guidance by one step; returns outcomes by slot. An exception is
+    the outcome of its slot: that canvas stays as it is."""
+    start = perf_counter()
     outcomes: dict[int, Outcome | Exception] = {
         slot: each
-        for slot, each in zip(canvases, guided, strict=True)
+        for slot, each in zip(output.plan.canvases, guided, strict=True)
         if isinstance(each, Exception)
     }
     if any(isinstance(each, Guidance) for each in guided):
         outcomes |= _advance(model, output, guided, config)
-    seconds = output.seconds, done - start, perf_counter() - done
-    for sequence, each in zip(running, scores, strict=True):
+    seconds = 0.0, 0.0, perf_counter() - start
+    for sequence, each in zip(output.plan.canvases.values(), output.scores, strict=True):
         sequence.stats.spend(*seconds)
-        sequence.stats.copies += distributions.copies.count + each.copies
+        sequence.stats.copies += output.distributions.copies.count + each.copies
         sequence.stats.fetched_rows += each.rows
         sequence.stats.graphed += output.graphed
     return outcomes

@@ -5,7 +5,6 @@ All canvases share each pass, since the model's weights are then read once for a
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -16,57 +15,11 @@ from dlm.events import Draft, Event
 from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
 from dlm.logits.masks import MaskTable
 from dlm.loop.decoding import Decoder, EngineContext, Model
-from dlm.loop.denoise import Denoiser, Outcome, PassOutput, denoise, settle
+from dlm.loop.denoise import Denoiser, Outcome, PassOutput, denoise, guide, settle
 from dlm.loop.pass_plan import plan_pass
 from dlm.sequence import Sequence
 
 SlotOutcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
-
-
-class Pipeline:
-    """Passes over canvases, one after another. No pass is under way between two calls of `step`:
-    caches and slots may be changed there."""
-
-    def __init__(self, context: EngineContext):
-        self._model, self._cache, self._config = context.model, context.cache, context.config
-        self._encode_tokens = context.policy.encode_tokens  # of prompts in a pass
-        self._work = context.policy.step_work  # units that all constraints do in a step
-        self.masks = MaskTable(-(-self._model.vocab_size // 32))
-        more = {"config": self._config, "masks": self.masks, "by_kernel": context.by_kernel}
-        self._denoise = partial(denoise, self._model, self._cache, **more)
-        self.idle = False  # whether the last step had nothing to do
-
-    def step(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
-        """Run one more pass for the `running` requests, by slot. Yields the outcomes of the
-        canvases that the pass completes, by slot, and None for a question after its labels are
-        summed. Raises what the model raises."""
-        plan = plan_pass(running, self._cache, self._encode_tokens)
-        self.idle = not plan
-        output = self._denoise(plan=plan) if plan else None
-        if output:
-            yield from self._settled(output, running)
-        yield from self._summed(running)
-
-    def _settled(self, output: PassOutput, running: Mapping[int, Sequence]) -> SlotOutcomes:
-        """Query the constraints of the canvases of a pass, and advance these by one step."""
-        yield from settle(self._model, output, self._config, self._work).items()
-
-    def _summed(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
-        """Sum the labels of questions whose canvases have been read, the oldest first. This does a
-        step's work, and goes at most one position beyond it."""
-        work = self._work
-        for slot, sequence in list(running.items()):
-            question = sequence.question
-            if question is None or not question.was_read:
-                continue
-            self.idle = False
-            try:
-                work = question.sum(work)
-            except Exception as error:
-                yield slot, error
-            else:
-                if question.ready:
-                    yield slot, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,26 +39,6 @@ class Diffusion:
     def decoder(self, context: EngineContext) -> "CanvasDecoder":
         return CanvasDecoder(context)
 
-    def passes(self, context: EngineContext) -> Pipeline:
-        return Pipeline(context)
-
-    def constrain(
-        self,
-        sequence: Sequence,
-        compiled: Compiled | None,
-        reasoning: Reasoning | None,
-        context: EngineContext,
-    ) -> None:
-        config, request = context.config, sequence.request
-        if compiled is None:
-            stops = {*config.stops, *request.stop_token_ids}
-            sequence.constraint = Free(stops)
-            if reasoning is not None and reasoning.budget is not None:
-                sequence.constraint = Bounded(stops, reasoning, -(-len(context.vocabulary) // 32))
-        else:
-            limits = request.max_tokens, reasoning, context.policy.step_work
-            sequence.constraint = Frontier(compiled, *limits)
-
 
 class CanvasDecoder(Decoder):
     """Decoder of canvases: a text takes one after another, a question takes one."""
@@ -115,6 +48,57 @@ class CanvasDecoder(Decoder):
     def __init__(self, context: EngineContext):
         super().__init__(context)
         self._model: Denoiser = context.model
+        self._by_kernel = context.by_kernel
+        self.masks = MaskTable(-(-self._model.vocab_size // 32))
+
+    def constrain(
+        self, sequence: Sequence, compiled: Compiled | None, reasoning: Reasoning | None
+    ) -> None:
+        request = sequence.request
+        if compiled is None:
+            stops = {*self._config.stops, *request.stop_token_ids}
+            sequence.constraint = Free(stops)
+            if reasoning is not None and reasoning.budget is not None:
+                words = -(-len(self._vocabulary) // 32)
+                sequence.constraint = Bounded(stops, reasoning, words)
+        else:
+            limits = request.max_tokens, reasoning, self._policy.step_work
+            sequence.constraint = Frontier(compiled, *limits)
+
+    def step(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
+        """Run one more pass. Yields the outcomes of the canvases that it completes, and None for a
+        question after its labels are summed. No pass is under way between two calls: caches and
+        slots may be changed there. Raises what the model raises."""
+        plan = plan_pass(running, self._cache, self._policy.encode_tokens)
+        self.idle = not plan
+        if plan:
+            more = self._config, self.masks, self._by_kernel
+            output = denoise(self._model, self._cache, plan, *more)
+            if output:
+                yield from self._settled(output)
+        yield from self._summed(running)
+
+    def _settled(self, output: PassOutput) -> SlotOutcomes:
+        """Query the constraints of the canvases of a pass, and advance these by one step."""
+        guided = guide(output, self._config, self._policy.step_work)
+        yield from settle(self._model, output, guided, self._config).items()
+
+    def _summed(self, running: Mapping[int, Sequence]) -> SlotOutcomes:
+        """Sum the labels of questions whose canvases have been read, the oldest first. This does a
+        step's work, and goes at most one position beyond it."""
+        work = self._policy.step_work
+        for slot, sequence in list(running.items()):
+            question = sequence.question
+            if question is None or not question.was_read:
+                continue
+            self.idle = False
+            try:
+                work = question.sum(work)
+            except Exception as error:
+                yield slot, error
+            else:
+                if question.ready:
+                    yield slot, None
 
     def _start(self, sequence: Sequence) -> None:
         self._begin_canvas(sequence)

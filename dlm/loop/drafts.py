@@ -17,7 +17,7 @@ from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.masks import MaskTable
 from dlm.loop.causal import DraftingLM
 from dlm.loop.decoding import EngineContext
-from dlm.loop.denoise import Outcome, pass_output, settle
+from dlm.loop.denoise import Outcome, guide, pass_output, settle
 from dlm.loop.pass_plan import PassPlan
 from dlm.request import Stats
 from dlm.sequence import Canvas, Sequence
@@ -75,7 +75,8 @@ class Drafts:
         rows = [row for row, _ in useful.values()]
         more = self._config, self._masks, self._by_kernel
         output = pass_output(self._model, logits[rows, 1:], PassPlan(canvases=running), *more)
-        outcomes = settle(self._model, output, self._config, self._work)
+        guided = guide(output, self._config, self._work)
+        outcomes = settle(self._model, output, guided, self._config)
         for slot, outcome in outcomes.items():
             if isinstance(outcome, Outcome):
                 _keep(running[slot], outcome)

@@ -3,7 +3,7 @@
 A diffusion language model is one too: its encoder predicts the next token.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -56,37 +56,39 @@ class Autoregressive:
         return positions
 
     def decoder(self, context: EngineContext) -> "TokenDecoder":
-        return TokenDecoder(context)
-
-    def passes(self, context: EngineContext) -> CausalPasses:
-        return CausalPasses(context, self.temperature, Drafts(context) if self.drafts else None)
-
-    def constrain(
-        self,
-        sequence: Sequence,
-        compiled: Compiled | None,
-        reasoning: Reasoning | None,
-        context: EngineContext,
-    ) -> None:
-        request, drafting = sequence.request, None
-        stops, budget = {*context.config.stops, *request.stop_token_ids}, request.max_tokens
-        if compiled is None:
-            constraint = FreeTokens(stops, budget)
-            if reasoning is not None and reasoning.budget is not None:
-                constraint = BoundedTokens(stops, budget, reasoning)
-            if self.drafts:
-                sequence.constraint = drafting = Free(stops)
-        else:
-            work = context.policy.step_work
-            constraint = LeftToRight(compiled, budget, reasoning, work)
-            if self.drafts:
-                sequence.constraint = drafting = Frontier(compiled, budget, reasoning, work)
-        numbers = DrawNumbers(fixed(request.seed), sequence.rng.device)
-        sequence.state = LeftToRightState(constraint=constraint, drafting=drafting, numbers=numbers)
+        return TokenDecoder(context, self)
 
 
 class TokenDecoder(Decoder):
     """Decoder of tokens from left to right."""
+
+    def __init__(self, context: EngineContext, decoding: Autoregressive):
+        super().__init__(context)
+        self._drafts = Drafts(context) if decoding.drafts else None
+        self._passes = CausalPasses(context, decoding.temperature, self._drafts)
+
+    def constrain(
+        self, sequence: Sequence, compiled: Compiled | None, reasoning: Reasoning | None
+    ) -> None:
+        request, drafting = sequence.request, None
+        stops, budget = {*self._config.stops, *request.stop_token_ids}, request.max_tokens
+        if compiled is None:
+            constraint = FreeTokens(stops, budget)
+            if reasoning is not None and reasoning.budget is not None:
+                constraint = BoundedTokens(stops, budget, reasoning)
+            if self._drafts:
+                sequence.constraint = drafting = Free(stops)
+        else:
+            work = self._policy.step_work
+            constraint = LeftToRight(compiled, budget, reasoning, work)
+            if self._drafts:
+                sequence.constraint = drafting = Frontier(compiled, budget, reasoning, work)
+        numbers = DrawNumbers(fixed(request.seed), sequence.rng.device)
+        sequence.state = LeftToRightState(constraint=constraint, drafting=drafting, numbers=numbers)
+
+    def step(self, running: Mapping[int, Sequence]) -> Iterator[tuple[int, StepResult | Exception]]:
+        yield from self._passes.step(running)
+        self.idle = self._passes.idle
 
     def _start(self, sequence: Sequence) -> None:
         """Do nothing: the constraint is first queried before the first pass."""

@@ -1,6 +1,6 @@
 """Decodings that lost against the engine's own. They are kept only to be compared with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -25,21 +25,30 @@ from dlm.kernels.expectation import Distributions
 from dlm.logits.distributions import TokenDistributions
 from dlm.loop.decoding import EngineContext
 from dlm.loop.denoise import Outcome, PassOutput
-from dlm.loop.diffusion import Pipeline, SlotOutcomes
+from dlm.loop.diffusion import CanvasDecoder, SlotOutcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtCommit(dlm.Diffusion):
     """Decoding without masks: the grammar only decides which tokens are committed."""
 
+    def decoder(self, context: EngineContext) -> CanvasDecoder:
+        return _AtCommit(context, self)
+
+
+class _Decoder(CanvasDecoder):
+    """Decoder that knows its decoding."""
+
+    def __init__(self, context: EngineContext, decoding: Any):
+        super().__init__(context)
+        self._decoding = decoding
+
+
+class _AtCommit(_Decoder):
     def constrain(
-        self,
-        sequence: Any,
-        compiled: Compiled | None,
-        reasoning: Reasoning | None,
-        context: EngineContext,
+        self, sequence: Any, compiled: Compiled | None, reasoning: Reasoning | None
     ) -> None:
-        super(AtCommit, self).constrain(sequence, compiled, reasoning, context)
+        super().constrain(sequence, compiled, reasoning)
         sequence.constraint = _Unseen(sequence.constraint)
 
 
@@ -74,16 +83,18 @@ class Guided(dlm.Diffusion):
 
     frontier: type[Frontier]
 
+    def decoder(self, context: EngineContext) -> CanvasDecoder:
+        return _Guided(context, self)
+
+
+class _Guided(_Decoder):
     def constrain(
-        self,
-        sequence: Any,
-        compiled: Compiled | None,
-        reasoning: Reasoning | None,
-        context: EngineContext,
+        self, sequence: Any, compiled: Compiled | None, reasoning: Reasoning | None
     ) -> None:
-        super(Guided, self).constrain(sequence, compiled, reasoning, context)
+        super().constrain(sequence, compiled, reasoning)
         if compiled is not None:
-            sequence.constraint = self.frontier(compiled, sequence.request.max_tokens, reasoning)
+            frontier = self._decoding.frontier
+            sequence.constraint = frontier(compiled, sequence.request.max_tokens, reasoning)
 
 
 class WholeChain(Frontier):
@@ -101,16 +112,14 @@ class Raw(dlm.Diffusion):
     soft_embeddings: bool = False  # those that the next pass sees
     entropies: bool = False  # those by which positions are accepted and the guess is settled
 
-    def passes(self, context: EngineContext) -> Pipeline:
-        return _piped(_RawPipeline, self, context)
+    def decoder(self, context: EngineContext) -> CanvasDecoder:
+        return _Raw(context, self)
 
 
-class _RawPipeline(Pipeline):
-    decoding: Raw
-
-    def _settled(self, output: PassOutput, running: Mapping[int, Any]) -> SlotOutcomes:
-        distributions = _RawDistributions(output.distributions, self.decoding)
-        return super()._settled(replace(output, distributions=distributions), running)
+class _Raw(_Decoder):
+    def _settled(self, output: PassOutput) -> SlotOutcomes:
+        distributions = _RawDistributions(output.distributions, self._decoding)
+        return super()._settled(replace(output, distributions=distributions))
 
 
 class _RawDistributions(TokenDistributions):
@@ -138,17 +147,15 @@ class Refilled(dlm.Diffusion):
 
     by: Literal["allowed", "draft"]  # noise of tokens that the grammar allows; the guess itself
 
-    def passes(self, context: EngineContext) -> Pipeline:
-        return _piped(_RefilledPipeline, self, context)
+    def decoder(self, context: EngineContext) -> CanvasDecoder:
+        return _Refilled(context, self)
 
 
-class _RefilledPipeline(Pipeline):
-    decoding: Refilled
-
-    def _settled(self, output: PassOutput, running: Mapping[int, Any]) -> SlotOutcomes:
-        for slot, outcome in super()._settled(output, running):
+class _Refilled(_Decoder):
+    def _settled(self, output: PassOutput) -> SlotOutcomes:
+        for slot, outcome in super()._settled(output):
             if isinstance(outcome, Outcome):
-                self._refill(running[slot], outcome)
+                self._refill(output.plan.canvases[slot], outcome)
             yield slot, outcome
 
     def _refill(self, sequence: Any, outcome: Outcome) -> None:
@@ -156,7 +163,7 @@ class _RefilledPipeline(Pipeline):
         for i, accepted in enumerate(outcome.accepted):
             if accepted:
                 continue
-            if self.decoding.by == "draft":
+            if self._decoding.by == "draft":
                 tokens[i] = guidance.guess[i]
             elif i < len(guidance.rows) and guidance.bitmask is not None:
                 tokens[i] = _allowed(guidance.rows[i], guidance.bitmask, sequence.rng)
@@ -169,10 +176,3 @@ def _allowed(row: int, bitmask: Tensor, rng: torch.Generator) -> int:
         return ~row
     some = tokens_in(bitmask[row].numpy().view(np.uint32))
     return int(some[int(torch.randint(len(some), (), generator=rng))])
-
-
-def _piped(kind: type[Any], decoding: dlm.Diffusion, context: EngineContext) -> Pipeline:
-    """Return a pipeline of class `kind` that knows its decoding."""
-    pipeline = kind(context)
-    pipeline.decoding = decoding
-    return pipeline
