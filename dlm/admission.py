@@ -14,7 +14,7 @@ from dlm.decisions.questions import Decision
 from dlm.errors import RequestError, failure
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
 from dlm.logits.sampling import fixed, generator
-from dlm.loop.decoding import Model
+from dlm.loop.interfaces import Model
 from dlm.policy import Policy
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence

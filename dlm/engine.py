@@ -28,9 +28,9 @@ from dlm.grammar import (
     Vocabulary,
     Workers,
 )
-from dlm.loop.decoding import Decoding, EngineContext, Model
+from dlm.loop.decoding import Decoding, EngineContext
 from dlm.loop.diffusion import Diffusion
-from dlm.loop.pass_plan import Cache
+from dlm.loop.interfaces import Cache, Model
 from dlm.models import ModelError, checkpoint
 from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs

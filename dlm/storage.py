@@ -7,11 +7,11 @@ from typing import get_args
 import torch
 
 from dlm.errors import DlmError
-from dlm.loop.pass_plan import CHUNK
 from dlm.models import DiffusionGemma, checkpoint, plan
 from dlm.models.backends import Kernels
 from dlm.models.cache import KVCache
 from dlm.models.graphs import Graphs
+from dlm.models.pages import CHUNK
 
 KV_TYPES = {
     "fp8": torch.float8_e4m3fn,

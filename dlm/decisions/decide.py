@@ -29,10 +29,7 @@ from dlm.decisions.running import (
 from dlm.errors import RequestError
 from dlm.grammar import Vocabulary
 from dlm.logits.sampling import fixed, generator
-from dlm.loop.causal import CausalLM
-from dlm.loop.decoding import Model
-from dlm.loop.denoise import Denoiser
-from dlm.loop.pass_plan import Cache
+from dlm.loop.interfaces import Cache, CausalLM, Denoiser, Model
 from dlm.policy import Policy
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence as Running

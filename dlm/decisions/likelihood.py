@@ -11,8 +11,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from dlm.kernels.vocab_rows import heated
-from dlm.loop.causal import CausalLM
-from dlm.loop.pass_plan import Cache
+from dlm.loop.interfaces import Cache, CausalLM
 from dlm.models.pages import CHUNK
 
 TokenTuple = tuple[int, ...]

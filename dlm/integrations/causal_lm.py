@@ -59,7 +59,7 @@ class TransformersLM:
     def predict(
         self, tokens: Mapping[int, Sequence[int]], last: Mapping[int, int], cache: "SlotCaches"
     ) -> Float[Tensor, "n V"]:
-        """Predict as `dlm.loop.causal.CausalLM.predict` does."""
+        """Predict as `dlm.loop.interfaces.CausalLM.predict` does."""
         logits = {}
         for slot, new in tokens.items():
             keep, ids = last.get(slot, 1), torch.tensor([list(new)], device=self.device)

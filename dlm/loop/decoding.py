@@ -2,47 +2,26 @@
 
 A `Decoder` runs passes, commits tokens, emits events, checks finished answers and ends requests. A
 `Decoding` is how a model writes, in canvases or left to right; it makes an engine's decoder.
+`plan_pass` schedules the work of a pass.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, ClassVar, Protocol, runtime_checkable
-
-import torch
 
 from dlm.config import DecodeConfig
 from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
-from dlm.loop.pass_plan import Cache
+from dlm.loop.interfaces import Cache, Model
+from dlm.models.pages import CHUNK
 from dlm.policy import Policy
 from dlm.request import FinishReason
 from dlm.sequence import Sequence
 
 _AT_ONCE = 256  # longest answer, in tokens, that a step parses itself: a few milliseconds
-
-
-@runtime_checkable
-class Model(Protocol):
-    """Properties of every model, however it is decoded."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def max_positions(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def softcap(self) -> float | None:
-        """Bound on logits: l counts as softcap * tanh(l / softcap); None: as it is."""
-        ...
-
-    def new_cache(self, slots: int) -> Any: ...  # a `Cache` of the model's own kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +35,44 @@ class EngineContext:
     vocabulary: Vocabulary
     compiler: Compiler
     by_kernel: bool | None  # whether kernels read logits; None: on GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """Work of one pass. A canvas can be denoised, or a next token predicted, in the pass that
+    encodes the last tokens before it."""
+
+    encode: dict[int, list[int]] = field(default_factory=dict)  # tokens to append, by slot
+    canvases: dict[int, Sequence] = field(default_factory=dict)  # encoded thereby, by slot
+
+    def __bool__(self) -> bool:
+        return bool(self.encode or self.canvases)
+
+
+def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> PassPlan:
+    """Return what the next pass does for the `running` requests, by slot, the oldest first.
+
+    Prompts are cut at multiples of `CHUNK`, whatever else the pass has to do: other pieces may
+    round otherwise, and a request's output must not depend on what runs beside it. Finished
+    canvases are encoded at once. About `budget` tokens of prompts are encoded, and at least one
+    chunk: a long prompt takes several passes, and delays no other request.
+    """
+    plan, prompts = PassPlan(), 0
+    for slot, sequence in sorted(running.items(), key=lambda one: not one[1].tokens):
+        if not sequence.ready:
+            continue
+        encoded = cache.length(slot)
+        rest = sequence.unencoded(encoded)
+        chunk = rest[: CHUNK - encoded % CHUNK if encoded < len(sequence.prompt) else CHUNK]
+        if chunk and not sequence.tokens:
+            if prompts and prompts + len(chunk) > budget:
+                continue
+            prompts += len(chunk)
+        if chunk:
+            plan.encode[slot] = chunk
+        if len(chunk) == len(rest):
+            plan.canvases[slot] = sequence
+    return plan
 
 
 class Decoder(ABC):

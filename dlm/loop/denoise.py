@@ -4,11 +4,8 @@ Slots differ only in objects that are passed in, such as a grammar. This module 
 queue.
 """
 
-from collections import abc
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,45 +13,14 @@ from torch import Tensor
 
 from dlm.config import DecodeConfig
 from dlm.grammar import Guidance
-from dlm.kernels.expectation import Distributions
 from dlm.logits import sampling
 from dlm.logits.canvas_logits import CanvasLogits
 from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import MaskTable
 from dlm.logits.sampling import Cut
-from dlm.loop.decoding import Model
-from dlm.loop.pass_plan import Cache, PassPlan
+from dlm.loop.decoding import PassPlan
+from dlm.loop.interfaces import Cache, Denoiser
 from dlm.sequence import Sequence
-
-
-@runtime_checkable
-class Denoiser(Model, Protocol):
-    """Interface of a model that denoises canvases; `DiffusionGemma` is one."""
-
-    @property
-    def canvas_length(self) -> int: ...
-
-    def encode(
-        self, tokens: abc.Sequence[abc.Sequence[int]], cache: Any, slots: abc.Sequence[int]
-    ) -> Tensor: ...
-
-    def denoise(
-        self,
-        canvas: Int[Tensor, "B L"],
-        soft_embedding: Float[Tensor, "B L hidden"],
-        cache: Any,
-        slots: abc.Sequence[int],
-        encode: Mapping[int, abc.Sequence[int]],
-    ) -> Float[Tensor, "B L V"]:
-        """Return logits in the model's own dtype; the softcap is not applied yet."""
-        ...
-
-    def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
-
-    def expected_embedding(self, distributions: Distributions) -> Float[Tensor, "n hidden"]:
-        """Return the soft embeddings that the next pass gets. For a model with a table of
-        embeddings this is `distributions.expected(table)`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

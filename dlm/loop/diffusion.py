@@ -14,9 +14,9 @@ from dlm.errors import DlmError
 from dlm.events import Draft, Event
 from dlm.grammar import Bounded, Compiled, Free, Frontier, Reasoning, Unfinished
 from dlm.logits.masks import MaskTable
-from dlm.loop.decoding import Decoder, EngineContext, Model
-from dlm.loop.denoise import Denoiser, Outcome, PassOutput, denoise, guide, settle
-from dlm.loop.pass_plan import plan_pass
+from dlm.loop.decoding import Decoder, EngineContext, plan_pass
+from dlm.loop.denoise import Outcome, PassOutput, denoise, guide, settle
+from dlm.loop.interfaces import Denoiser, Model
 from dlm.sequence import Sequence
 
 SlotOutcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot

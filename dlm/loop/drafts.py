@@ -15,10 +15,9 @@ from torch import Tensor
 from dlm.grammar import Unfinished
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.masks import MaskTable
-from dlm.loop.causal import DraftingLM
-from dlm.loop.decoding import EngineContext
+from dlm.loop.decoding import EngineContext, PassPlan
 from dlm.loop.denoise import Outcome, guide, pass_output, settle
-from dlm.loop.pass_plan import PassPlan
+from dlm.loop.interfaces import DraftingLM
 from dlm.request import Stats
 from dlm.sequence import Canvas, Sequence
 

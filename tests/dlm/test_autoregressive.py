@@ -30,8 +30,8 @@ from dlm.engine import BUILT_IN
 from dlm.grammar import LeftToRight, Matcher
 from dlm.grammar.masks.bits import unpacked
 from dlm.logits.canvas_logits import DeviceCopies
-from dlm.loop.causal_passes import pick
-from dlm.loop.pass_plan import CHUNK
+from dlm.loop.left_to_right import pick
+from dlm.models.pages import CHUNK
 
 PERSON = {
     "type": "object",

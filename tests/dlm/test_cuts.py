@@ -23,7 +23,7 @@ from dlm.logits.canvas_logits import DeviceCopies
 from dlm.logits.distributions import TokenDistributions
 from dlm.logits.masks import MaskTable
 from dlm.logits.sampling import Cut, columns
-from dlm.loop.causal_passes import pick
+from dlm.loop.left_to_right import pick
 
 B, L, SIZE = 4, 5, 700
 WORDS = -(-SIZE // 32)

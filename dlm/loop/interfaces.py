@@ -1,0 +1,126 @@
+"""Interfaces of models that an engine can decode, and of their caches."""
+
+from collections import abc
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from dlm.kernels.expectation import Distributions
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Properties of every model, however it is decoded."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def softcap(self) -> float | None:
+        """Bound on logits: l counts as softcap * tanh(l / softcap); None: as it is."""
+        ...
+
+    def new_cache(self, slots: int) -> Any: ...  # a `Cache` of the model's own kind
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """Keys and values of each slot's committed tokens."""
+
+    @property
+    def capacity(self) -> int | None:
+        """Number of tokens of all slots together; None: it grows."""
+        ...
+
+    @property
+    def usage(self) -> float:
+        """Share of its memory that is held; any thread may read it."""
+        ...
+
+    def length(self, slot: int) -> int: ...
+
+    def fits(self, tokens: int) -> bool:
+        """Whether a slot could reserve `tokens` tokens now."""
+        ...
+
+    def reserve(self, slot: int, tokens: int) -> None: ...
+
+    def attach(self, slot: int, tokens: abc.Sequence[int]) -> int | None:
+        """Begin a prompt in an empty slot; returns how many of its tokens are cached already. None:
+        other slots are about to encode a good part of it; try again after the next pass."""
+        ...
+
+    def rewind(self, slot: int, length: int) -> int:
+        """Keep at most the first `length` tokens; returns how many are kept."""
+        ...
+
+    def release(self, slot: int) -> None: ...
+
+
+@runtime_checkable
+class Denoiser(Model, Protocol):
+    """Interface of a model that denoises canvases; `DiffusionGemma` is one."""
+
+    @property
+    def canvas_length(self) -> int: ...
+
+    def encode(
+        self, tokens: abc.Sequence[abc.Sequence[int]], cache: Any, slots: abc.Sequence[int]
+    ) -> Tensor: ...
+
+    def denoise(
+        self,
+        canvas: Int[Tensor, "B L"],
+        soft_embedding: Float[Tensor, "B L hidden"],
+        cache: Any,
+        slots: abc.Sequence[int],
+        encode: Mapping[int, abc.Sequence[int]],
+    ) -> Float[Tensor, "B L V"]:
+        """Return logits in the model's own dtype; the softcap is not applied yet."""
+        ...
+
+    def no_soft_embedding(self) -> Float[Tensor, "L hidden"]: ...
+
+    def expected_embedding(self, distributions: Distributions) -> Float[Tensor, "n hidden"]:
+        """Return the soft embeddings that the next pass gets. For a model with a table of
+        embeddings this is `distributions.expected(table)`."""
+        ...
+
+
+@runtime_checkable
+class CausalLM(Model, Protocol):
+    """A model that predicts the next token; `DiffusionGemma` is one, by its encoder."""
+
+    def predict(
+        self, tokens: Mapping[int, abc.Sequence[int]], last: Mapping[int, int], cache: Any
+    ) -> Float[Tensor, "n V"]:
+        """Append `tokens[slot]` to each slot and predict. Returns the logits of the next token
+        after each of the last `last[slot]` tokens, slot by slot in the order of `last`; the softcap
+        is not applied yet."""
+        ...
+
+
+@runtime_checkable
+class DraftingLM(CausalLM, Denoiser, Protocol):
+    """A causal model that denoises canvases by the same weights; `DiffusionGemma` is one."""
+
+    def predict_and_denoise(
+        self,
+        tokens: Mapping[int, abc.Sequence[int]],
+        last: Mapping[int, int],
+        canvas: Int[Tensor, "B L"],
+        soft_embedding: Float[Tensor, "B L hidden"],
+        cache: Any,
+    ) -> tuple[Float[Tensor, "n V"], Float[Tensor, "B L V"]]:
+        """Run `predict`, and in the same pass denoise a canvas after each slot of `last`. Returns
+        the logits of `predict` and those of the canvases."""
+        ...
