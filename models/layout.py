@@ -18,9 +18,8 @@ from dlm.models.backends import Dispatch, padded
 from dlm.models.config import ModelConfig
 from dlm.models.errors import BackendError
 from dlm.models.formats import MODELOPT, Format
-from dlm.models.layers import Attention, Experts, GatedMLP
+from dlm.models.layers import Attention, Experts, GatedMLP, NVFP4Linear, NVFP4Weight
 from dlm.models.model import DiffusionGemma
-from dlm.models.quantised import NVFP4Linear, NVFP4Weight
 
 _DECODER = "model.decoder."
 _ENCODER_SCALAR = re.compile(r"model\.encoder\.language_model\.layers\.(\d+)\.layer_scalar")

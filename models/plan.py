@@ -18,10 +18,10 @@ from dlm.models.backends import Dispatch
 from dlm.models.config import LayerType, ModelConfig
 from dlm.models.errors import ModelError
 from dlm.models.formats import MODELOPT
+from dlm.models.layers import NVFP4Weight
 from dlm.models.layout import adapt, tensor_name
 from dlm.models.model import DiffusionGemma
 from dlm.models.pages import CHUNK, PAGE, pages_of
-from dlm.models.quantised import NVFP4Weight
 
 Weights = Literal["nvfp4", "bf16"]  # of experts; all others are bf16
 CacheType = Literal["fp8", "bf16"]

@@ -34,8 +34,7 @@ def main(draw: Callable[[int, int], list[Prompt]] = built_in) -> None:
     """Run the command. `draw` makes the prompts, from their number and the seed."""
     args = arguments()
     try:
-        from dlm.cli.comparison.plots import png, quality
-        from dlm.cli.comparison.report import page
+        from dlm.cli.comparison.report import page, png, quality
     except ModuleNotFoundError as error:
         fail(f"{error} for {sys.executable}: pip install 'dlm[compare]'")
     torch.set_num_threads(args.threads)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from chained import STOPS, one_by_one
 
-from dlm.decisions.likelihood import log_probabilities
+from dlm.decisions.decide import log_probabilities
 
 TEXTS = ["mage", "mages and warriors", "warrior", "a label of many words", "a label of few", "é日"]
 

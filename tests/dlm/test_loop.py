@@ -15,7 +15,7 @@ from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Policy, Rege
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
 from dlm.grammar.masks.bits import unpacked
 from dlm.logits import sampling
-from dlm.retry import alike_in, is_blank, outside_strings, token_to_replace, untried
+from dlm.sequence import alike_in, is_blank, outside_strings, token_to_replace, untried
 
 UNHURRIED = Policy(step_work=1 << 40)  # no pass is made again since a grammar took too long
 CONFIG = DecodeConfig(max_steps=7, confidence=0.5, patience=2, lost=0.2, entropy_bound=2.0)

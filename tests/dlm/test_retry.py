@@ -12,7 +12,7 @@ from specs import checked
 from values import PROMPT, V
 
 from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
-from dlm.retry import alike_in, outside_strings, token_to_replace, untried
+from dlm.sequence import alike_in, outside_strings, token_to_replace, untried
 
 engine_of = engine_of_each
 FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])

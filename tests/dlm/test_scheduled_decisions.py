@@ -24,8 +24,7 @@ from dlm import (
     Request,
     Selection,
 )
-from dlm.decisions.labels import Labels
-from dlm.decisions.running import RunningQuestion, reading_units
+from dlm.decisions.running import Labels, RunningQuestion, reading_units
 from dlm.events import End
 
 INPUT = "Anna lives in Paris, and is aged 30. " * 6

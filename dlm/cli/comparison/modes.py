@@ -1,11 +1,184 @@
-"""Modes of a comparison: how an engine decodes, and what is done with an answer."""
+"""Modes of a comparison: how an engine decodes, and what is done with an answer.
+
+The decodings here lost against the engine's own. They are kept only to be compared with it.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
 
 import dlm
-from dlm.cli.comparison.variants import AtCommit, Guided, Raw, Refilled, WholeChain
+from dlm.grammar import (
+    NOTHING,
+    Compiled,
+    Constraint,
+    Fixed,
+    Frontier,
+    Guidance,
+    Reasoning,
+    Scores,
+)
+from dlm.grammar.canvas.frontier import CanvasPass
+from dlm.grammar.masks.bits import tokens_in
+from dlm.kernels.expectation import Distributions
+from dlm.logits.distributions import TokenDistributions
+from dlm.loop.decoding import EngineContext
+from dlm.loop.denoise import Outcome, PassOutput
+from dlm.loop.diffusion import CanvasDecoder, SlotOutcomes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtCommit(dlm.Diffusion):
+    """Decoding without masks: the grammar only decides which tokens are committed."""
+
+    def decoder(self, context: EngineContext) -> CanvasDecoder:
+        return _AtCommit(context, self)
+
+
+class _Decoder(CanvasDecoder):
+    """Decoder that knows its decoding."""
+
+    def __init__(self, context: EngineContext, decoding: Any):
+        super().__init__(context)
+        self._decoding = decoding
+
+
+class _AtCommit(_Decoder):
+    def constrain(
+        self, sequence: Any, compiled: Compiled | None, reasoning: Reasoning | None
+    ) -> None:
+        super().constrain(sequence, compiled, reasoning)
+        sequence.constraint = _Unseen(sequence.constraint)
+
+
+class _Unseen:
+    """A constraint that hides its masks from the loop."""
+
+    def __init__(self, constraint: Constraint):
+        self._constraint = constraint
+
+    @property
+    def work(self) -> int:
+        return self._constraint.work
+
+    @work.setter
+    def work(self, units: int) -> None:
+        self._constraint.work = units
+
+    def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
+        guidance = self._constraint.guide(scores, replace(fixed, last=True))  # any may be the last
+        return replace(guidance, bitmask=None, rows=[], suspect=len(guidance.guess))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self._constraint.commit(tokens)
+
+    def rollback(self, count: int) -> None:
+        self._constraint.rollback(count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guided(dlm.Diffusion):
+    """Decoding with another frontier."""
+
+    frontier: type[Frontier]
+
+    def decoder(self, context: EngineContext) -> CanvasDecoder:
+        return _Guided(context, self)
+
+
+class _Guided(_Decoder):
+    def constrain(
+        self, sequence: Any, compiled: Compiled | None, reasoning: Reasoning | None
+    ) -> None:
+        super().constrain(sequence, compiled, reasoning)
+        if compiled is not None:
+            frontier = self._decoding.frontier
+            sequence.constraint = frontier(compiled, sequence.request.max_tokens, reasoning)
+
+
+class WholeChain(Frontier):
+    """A frontier with masks along the whole guess, after a wrong left context too."""
+
+    def _advance(self, scores: Scores, here: CanvasPass) -> None:
+        super()._advance(scores, here)
+        here.repair = None  # each disagreement counts as the first: no position after it is suspect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw(dlm.Diffusion):
+    """Decoding that takes some quantities from the model's distributions without masks."""
+
+    soft_embeddings: bool = False  # those that the next pass sees
+    entropies: bool = False  # those by which positions are accepted and the guess is settled
+
+    def decoder(self, context: EngineContext) -> CanvasDecoder:
+        return _Raw(context, self)
+
+
+class _Raw(_Decoder):
+    def _settled(self, output: PassOutput) -> SlotOutcomes:
+        distributions = _RawDistributions(output.distributions, self._decoding)
+        return super()._settled(replace(output, distributions=distributions))
+
+
+class _RawDistributions(TokenDistributions):
+    """Token distributions that also keep their values from before the masks."""
+
+    def __init__(self, masked: TokenDistributions, decoding: Raw):
+        vars(self).update(vars(masked))
+        self._decoding = decoding
+
+    def mask(self) -> None:
+        self._before = super().entropies, super().distributions()
+        super().mask()
+
+    @property
+    def entropies(self) -> Tensor:
+        return self._before[0] if self._decoding.entropies else super().entropies
+
+    def distributions(self) -> Distributions:
+        return self._before[1] if self._decoding.soft_embeddings else super().distributions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refilled(dlm.Diffusion):
+    """Decoding that fills positions without an accepted token with other than uniform noise."""
+
+    by: Literal["allowed", "draft"]  # noise of tokens that the grammar allows; the guess itself
+
+    def decoder(self, context: EngineContext) -> CanvasDecoder:
+        return _Refilled(context, self)
+
+
+class _Refilled(_Decoder):
+    def _settled(self, output: PassOutput) -> SlotOutcomes:
+        for slot, outcome in super()._settled(output):
+            if isinstance(outcome, Outcome):
+                self._refill(output.plan.canvases[slot], outcome)
+            yield slot, outcome
+
+    def _refill(self, sequence: Any, outcome: Outcome) -> None:
+        tokens, guidance = sequence.canvas.tokens.clone(), outcome.guidance
+        for i, accepted in enumerate(outcome.accepted):
+            if accepted:
+                continue
+            if self._decoding.by == "draft":
+                tokens[i] = guidance.guess[i]
+            elif i < len(guidance.rows) and guidance.bitmask is not None:
+                tokens[i] = _allowed(guidance.rows[i], guidance.bitmask, sequence.rng)
+        sequence.canvas.tokens = tokens
+
+
+def _allowed(row: int, bitmask: Tensor, rng: torch.Generator) -> int:
+    """Draw one of the tokens that a row of the guidance allows, with equal probability."""
+    if row < 0:
+        return ~row
+    some = tokens_in(bitmask[row].numpy().view(np.uint32))
+    return int(some[int(torch.randint(len(some), (), generator=rng))])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

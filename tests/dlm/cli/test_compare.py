@@ -14,9 +14,8 @@ from dlm.cli import compare
 from dlm.cli.comparison import runs as runs_module
 from dlm.cli.comparison.modes import AT_COMMIT, CONSTRAINED, FREE, STUDIES
 from dlm.cli.comparison.prompts import Prompt, PromptError, built_in, read
-from dlm.cli.comparison.report import page
+from dlm.cli.comparison.report import estimate, page, paired
 from dlm.cli.comparison.runs import Records, Run, engine_of, judged, runs
-from dlm.cli.comparison.statistics import estimate, paired
 
 RUN = Run(
     mode="a",
@@ -207,7 +206,7 @@ def test_a_report_shows_what_has_no_answer():
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "dlm.cli.comparison.plots", None)
+    monkeypatch.setitem(sys.modules, "dlm.cli.comparison.report", None)
     assert ended(monkeypatch, compare, "--out", tmp_path) == 2
     assert capsys.readouterr().err.endswith(": pip install 'dlm[compare]'\n")
 

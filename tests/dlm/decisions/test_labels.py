@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spellings import probability
 
-from dlm.decisions.labels import FirstTokens, Labels
+from dlm.decisions.running import FirstTokens, Labels
 from dlm.grammar import GrammarError, Vocabulary
 
 PIECES = [b"", b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"a", "é".encode(), b"\xc3", b"\xa9"]
