@@ -168,6 +168,8 @@ class CallReader:
     def _finished(self, call: _Call) -> ToolCall:
         try:
             arguments = json.loads("".join(call.pieces), parse_float=self._float)
+        except InvalidValueError:
+            raise
         except RecursionError as error:
             raise self._error("values are nested too deeply") from error
         except ValueError as error:
