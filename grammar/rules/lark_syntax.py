@@ -92,8 +92,8 @@ _TOKEN = re.compile(
         (?:\.(?P<priority>-?[0-9]{{1,9}}))?
         (?P<options>\[(?:{_STRING}|{_REGEX}|[^\[\]"/\n])*+\])?(?P<param>::_)?[ \t]*:(?!:))
     |(?P<name>{_NAME})|(?P<string>{_STRING})|(?P<regex>{_REGEX})
-    |(?P<directive>%(?:ignore|import|llguidance|grammar_options)\b)|(?P<data>%[a-z_]+)
-    |(?P<alias>->[ \t]*{_NAME})
+    |(?P<directive>%(?:ignore|import|llguidance|grammar_options)(?![a-z_]))
+    |(?P<data>%[a-z_]+)|(?P<alias>->[ \t]*{_NAME})
     |(?P<times>~[ \t]*(?P<few>[0-9]{{1,18}})
         (?:[ \t]*(?P<to>\.\.)[ \t]*(?P<most>[0-9]{{1,18}}))?)
     |(?P<braces>\{{[ \t]*(?P<low>[0-9]{{1,18}})?[ \t]*(?P<open>,)?[ \t]*(?P<high>[0-9]{{1,18}})?
