@@ -211,6 +211,11 @@ class CallReader:
             self._string(text)
             return
         for character in text:
+            self._take(character)
+
+    def _take(self, character: str) -> None:
+        """Read a character of a call."""
+        if self._state is not None:
             self._state(character)
             self._last = self._token
 
@@ -282,8 +287,7 @@ class CallReader:
         if BARE_VALUE.match(text):
             self._end_key()
             for one, self._token in after:
-                self._state(one)
-                self._last = self._token
+                self._take(one)
         elif not _BEGUN_SCALAR.fullmatch(text):
             call.text, call.after_colon = f"{call.text}:{text[:-1]}", None
             self._key(character)
