@@ -27,6 +27,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from dlm.errors import DlmError, RequestError
 from dlm.grammar.json_text import SURROGATES
 from dlm.grammar.schema.documents import without_nulls
+from dlm.grammar.specs.tools import function_of
 from dlm.request import Request
 
 _TURN = "<|turn>model\n"  # beginning of a model's turn
@@ -182,15 +183,15 @@ class Chat:
 
 def _declared(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a tool in the form for templates: with a schema of parameters, and without nulls."""
-    function = tool.get("function")
-    if not isinstance(function, Mapping):
+    function = function_of(tool)
+    if function is None:
         return tool
     schema = function.get("parameters") or {"type": "object"}
     with suppress(RecursionError):  # too deep to be served, which is checked elsewhere
         schema = without_nulls(schema)
     if isinstance(schema, Mapping):
         function = {**function, "parameters": {"properties": {}, **schema}}
-    return {**tool, "function": function}
+    return {"type": "function", "function": function}
 
 
 def leaves(written: Any) -> Iterator[str | float | None]:

@@ -160,7 +160,7 @@ class Policy:
 class _Place(Enum):
     """Role of a part of a source."""
 
-    TOOLS = auto()  # a list of tools, a tool, or its function
+    TOOLS = auto()  # a list of tools, a tool, or its function or custom tool
     SCHEMA = auto()  # a schema, or a list of them
     NAMES = auto()  # schemas by names
     DATA = auto()  # anything that counts as it is
@@ -180,8 +180,8 @@ def _within_schema(keyword: str) -> _Place:
 
 def _within_tool(field: str) -> _Place:
     match field:
-        case "function":
-            return _Place.TOOLS
+        case "function" | "custom":
+            return _Place.TOOLS  # the grammar of a custom tool is admitted as one of its own
         case "parameters":
             return _Place.SCHEMA
     return _Place.DATA if field == "name" else _Place.PROSE

@@ -17,7 +17,15 @@ from dlm.grammar.calls.markup import MARKUPS
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.json_text import plain
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.regex.nodes import Node, Repetition, Terminal, alternation, concatenation, optional
+from dlm.grammar.regex.nodes import (
+    Node,
+    Repetition,
+    SpecialToken,
+    Terminal,
+    alternation,
+    concatenation,
+    optional,
+)
 from dlm.grammar.rules.analysis import dispatch
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError
@@ -26,6 +34,7 @@ from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError, expand_nul
 from dlm.grammar.schema.evaluate import UncheckableError, check
 from dlm.grammar.schema.writer import FormWriter, as_object, write
 from dlm.grammar.specs.spec import Spec
+from dlm.grammar.specs.text import Grammar, Regex
 from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:
@@ -142,6 +151,60 @@ def _is_pattern(where: str) -> bool:
     return last == "pattern" or above == "patternProperties"
 
 
+INPUT = "input"  # name of the one argument of a custom tool
+_INPUT_FORMS = "lark", "regex"
+
+
+def function_of(tool: Any) -> dict[str, Any] | None:
+    """Return the function that a model is shown for a tool in OpenAI's form; None if it is neither
+    `{"type": "function", "function": {...}}` nor `{"type": "custom", "custom": {...}}`.
+
+    A custom tool is a function of one text, `input`, whose grammar is part of its description.
+    """
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    found = tool.get(kind) if kind in ("function", "custom") else None
+    if not isinstance(found, dict) or kind == "function":
+        return found if isinstance(found, dict) else None
+    given = _format_of(found)
+    described = {"description": "The {}:\n{}".format(*given)} if given else {}
+    text = {"type": "string", **described}
+    parameters = {
+        "type": "object",
+        "properties": {INPUT: text},
+        "required": [INPUT],
+        "additionalProperties": False,
+    }
+    return {**found, "parameters": parameters}
+
+
+def input_spec(tool: dict[str, Any]) -> Spec | None:
+    """Return the spec of a custom tool's text, from its `format`; None: any text.
+
+    Raises `InvalidGrammarError`, whose `where` is a JSON pointer within the tool's `custom`.
+    """
+    if tool.get("type") != "custom" or (given := _format_of(tool["custom"])) is None:
+        return None
+    syntax, definition = given
+    if syntax not in _INPUT_FORMS or not isinstance(definition, str):
+        reason = f"a grammar has a definition, and the syntax {' or '.join(_INPUT_FORMS)}"
+        raise InvalidGrammarError(_KIND, reason, "/format")
+    try:
+        return Regex(definition) if syntax == "regex" else Grammar(definition, "lark")
+    except InvalidGrammarError as error:
+        reason = f"{error.reason} ({error.where})" if error.where else error.reason
+        raise InvalidGrammarError(_KIND, reason, "/format/definition") from error
+
+
+def _format_of(custom: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Return the syntax and the definition of a custom tool's grammar; None: it has none. They
+    stand in `format`, or in its field `grammar`, as chat completions have it."""
+    given = custom.get("format")
+    if not isinstance(given, dict) or given.get("type") != "grammar":
+        return None
+    inner = given["grammar"] if isinstance(given.get("grammar"), dict) else given
+    return inner.get("syntax"), inner.get("definition")
+
+
 _NATIVE = "gemma4"
 _CHOICES = ("auto", "required")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -154,7 +217,8 @@ class Tools(Spec):
     """Text, calls of `tools`, or text and then calls.
 
     `tools` are in OpenAI's form; each function needs a name. A tool takes no arguments if its
-    `parameters` are left out, or do not describe an object's properties. If `choice` is
+    `parameters` are left out, or do not describe an object's properties. A custom tool takes one
+    text, `input`, of any form or of a grammar (`format`). If `choice` is
     "required", there is a call, and no text before it. If `named` is given, there is exactly one
     call, of that tool. Without `parallel`, there is at most one call. If `content` is given, the
     answer is either text of that spec, or calls without text.
@@ -190,6 +254,8 @@ class Tools(Spec):
         if not self.parameters:
             raise self._error("there are no tools", "/tools")
         for name in self._offered:
+            if self.custom.get(name) is not None:
+                continue  # a grammar is read in `rules` alone, since it may take long
             with suppress(TooMuchWorkError):  # `rules` tries again with more work
                 self._call(name, _ANY_MARKERS, Rules(), _AT_ONCE // len(self._offered))
 
@@ -219,17 +285,40 @@ class Tools(Spec):
         return found
 
     @cached_property
-    def _functions(self) -> list[dict[str, Any]]:
-        """A copy of the tools' functions, as plain JSON data."""
+    def _read(self) -> list[dict[str, Any]]:
+        """A copy of the tools, as plain JSON data."""
         read = plain(self.kind, self.tools, "/tools") if not isinstance(self.tools, str) else None
         if not isinstance(read, list):
             raise self._error(f"a list of tools, not {self.tools!r:.40}", "/tools")
-        for i, tool in enumerate(read):
-            function = tool.get("function") if isinstance(tool, dict) else None
-            if not isinstance(function, dict) or tool.get("type") != "function":
-                form = '{"type": "function", "function": {...}}'
+        return read
+
+    @cached_property
+    def _functions(self) -> list[dict[str, Any]]:
+        """The tools as functions."""
+        found = []
+        for i, tool in enumerate(self._read):
+            if (function := function_of(tool)) is None:
+                form = '{"type": "function", "function": {...}}, or custom likewise'
                 raise self._error(f"a tool is {form}, not {tool!r:.60}", f"/tools/{i}")
-        return [tool["function"] for tool in read]
+            found.append(function)
+        return found
+
+    @cached_property
+    def custom(self) -> dict[str, Spec | None]:
+        """The custom tools by name, with the spec of their text; None: any text."""
+        found: dict[str, Spec | None] = {}
+        for i, (tool, function) in enumerate(zip(self._read, self._functions, strict=True)):
+            if tool["type"] != "custom":
+                continue
+            where = f"/tools/{i}/custom"
+            try:
+                spec = input_spec(tool)
+            except InvalidGrammarError as error:
+                raise self._error(error.reason, where + error.where) from error
+            if spec is not None and not self.calls:
+                raise self._error(f"{self.format} takes no grammar of a tool", f"{where}/format")
+            found[function["name"]] = spec
+        return found
 
     @cached_property
     def _strict(self) -> frozenset[str]:
@@ -269,7 +358,8 @@ class Tools(Spec):
 
     @property
     def parts(self) -> tuple[Spec, ...]:
-        return () if self.content is None else (self.content,)
+        inputs = tuple(spec for spec in self.custom.values() if spec is not None)
+        return inputs if self.content is None else (*inputs, self.content)
 
     @property
     def source(self) -> Any:
@@ -279,7 +369,9 @@ class Tools(Spec):
     def key(self) -> Hashable:
         schemas = json.dumps([self.parameters, sorted(self._strict)])
         content = None if self._content is None else self._content.key
-        return self.kind, self.format, self.choice, self.named, self.parallel, schemas, content
+        inputs = tuple((name, spec.key) for name, spec in self.custom.items() if spec is not None)
+        form = self.format, self.choice, self.named, self.parallel
+        return self.kind, *form, schemas, inputs, content
 
     def rules(self, markers: CallMarkers | None) -> Rules:
         rules = Rules()
@@ -319,6 +411,16 @@ class Tools(Spec):
     ) -> tuple[Node, bool]:
         """Return a tool's call (in a markup, without its opening), and whether it is exact."""
         native = markers if self.calls else None
+        if native and (spec := self.custom.get(name)) is not None:
+            quote = SpecialToken(frozenset((native.quote,)))
+            try:
+                text = rules.include(spec.rules(None))
+            except InvalidGrammarError as error:
+                reason = f"{error.reason} ({error.where})" if error.where else error.reason
+                where = f"/tools/{list(self.parameters).index(name)}/custom/format/definition"
+                raise self._error(f"tool {name!r}: {reason}", where) from error
+            node = concatenation(f"{{{INPUT}:", quote, text, quote, "}")
+            return gemma_call(name, node, native), True
         written = write_arguments(
             self.parameters[name],
             tool=name,
