@@ -201,7 +201,8 @@ class Scheduler:
             raise
         except BudgetError as error:
             max_tokens = one.sequences[0].request.max_tokens
-            raise RequestError(f"max_tokens is {max_tokens}: {error}") from error
+            message = f"max_tokens is {max_tokens}: {error}"
+            raise RequestError(message, field="max_tokens") from error
         except CrashError as error:
             raise failure(error) from error
         except GrammarError as error:

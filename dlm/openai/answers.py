@@ -3,26 +3,65 @@
 Knows no HTTP.
 """
 
+import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from secrets import token_hex
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
-from dlm.grammar.calls.gemma import CallReader
+from dlm.grammar.calls.gemma import ToolCall
+from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import Body
+from dlm.openai.errors import describe_error
+from dlm.openai.items import Added, Change, Item, ItemReader, Kind, Opened, custom_tools
 from dlm.openai.requests import Generation
 from dlm.request import Result
 
 
 class Answers(ABC):
-    """Answers to one body: one for each of its requests."""
+    """Answers to one body: one for each of its requests, whole or as the events of a stream."""
+
+    event_names: ClassVar[bool] = False  # whether a stream names each event after its `type`
+    end_mark: ClassVar[str] = ""  # text after the last event of a stream
+
+    @abstractmethod
+    def whole(self, results: Sequence[Result]) -> Body:
+        """Return the body of an answer that does not stream."""
+
+    @abstractmethod
+    def first(self) -> list[Body]:
+        """Return the events that come before all others."""
+
+    @abstractmethod
+    def progress(self, index: int, event: Committed | Draft) -> list[Body]:
+        """Return the events for what has been generated for request number `index`."""
+
+    @abstractmethod
+    def end(self, index: int, result: Result) -> list[Body]:
+        """Return the events at the end of request number `index`."""
+
+    @abstractmethod
+    def last(self) -> list[Body]:
+        """Return the events after the ends of all requests."""
+
+    @abstractmethod
+    def failure(self, error: Exception) -> list[Body]:
+        """Return the events for an error that ends the stream."""
+
+
+MakeAnswers = Callable[[Any, str, Vocabulary], Answers]  # of a generation, and the model's name
+
+
+class Choices(Answers):
+    """Answers in the form of a list of choices."""
 
     name: ClassVar[str]  # `object` of a whole answer
     chunk_name: ClassVar[str]  # `object` of a chunk
     prefix: ClassVar[str]  # prefix of ids
+    end_mark = "data: [DONE]\n\n"
 
     def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
         """`model` is the model's name in the answers."""
@@ -44,31 +83,34 @@ class Answers(ABC):
         """Return the choices of the chunks for text and calls that have become final."""
 
     @abstractmethod
-    def last(self, index: int, reason: str) -> Body:
+    def ending(self, index: int, reason: str) -> Body:
         """Return the choice of the chunk that ends an answer."""
 
     def whole(self, results: Sequence[Result]) -> Body:
-        """Return the body of an answer that does not stream."""
         choices = [self.choice(i, result) for i, result in enumerate(results)]
         return self._body(self.name, choices) | {"usage": self._usage(results)}
 
-    def first_chunks(self) -> list[Body]:
+    def first(self) -> list[Body]:
         count = len(self._generation.requests)
         return [self._chunk([choice]) for index in range(count) for choice in self.begin(index)]
 
-    def chunks(self, index: int, event: Committed | Draft) -> list[Body]:
+    def progress(self, index: int, event: Committed | Draft) -> list[Body]:
         if isinstance(event, Draft):
             return [self._chunk([]) | {"draft": self._draft(index, event)}]
         return [self._chunk([choice]) for choice in self.pieces(index, event)]
 
-    def last_chunk(self, index: int, result: Result) -> Body:
+    def end(self, index: int, result: Result) -> list[Body]:
         self._results[index] = result
-        return self._chunk([self.last(index, self.finish_reason(result))])
+        return [self._chunk([self.ending(index, self.finish_reason(result))])]
 
-    def usage_chunk(self) -> Body:
-        """Return the chunk with the usage of all answers, to be sent after their last chunks."""
+    def last(self) -> list[Body]:
+        if not self._generation.usage:
+            return []
         results = [result for _, result in sorted(self._results.items())]
-        return self._chunk([]) | {"usage": self._usage(results)}
+        return [self._chunk([]) | {"usage": self._usage(results)}]
+
+    def failure(self, error: Exception) -> list[Body]:
+        return [describe_error(error)]
 
     def finish_reason(self, result: Result) -> str:
         """Return why an answer ended: "tool_calls" only if the model itself chose to call."""
@@ -117,18 +159,15 @@ class Answers(ABC):
         }
 
 
-class ChatAnswers(Answers):
+class ChatAnswers(Choices):
     """Answers of `/v1/chat/completions`."""
 
     name, chunk_name, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
     def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
         super().__init__(generation, model, vocabulary)
-        self._calls = {
-            index: CallReader(vocabulary)
-            for index, request in enumerate(generation.requests)
-            if request.constraint is not None and request.constraint.calls
-        }
+        self._items = [ItemReader(request, vocabulary) for request in generation.requests]
+        self._call_counts = [0] * len(self._items)
 
     def choice(self, index: int, result: Result) -> Body:
         message: Body = {"role": "assistant", "content": result.text, "refusal": None}
@@ -136,7 +175,8 @@ class ChatAnswers(Answers):
             message["reasoning"] = result.reasoning
         if result.tool_calls:
             message["content"] = result.text or None
-            message["tool_calls"] = [call.to_openai(_call_id()) for call in result.tool_calls]
+            custom = custom_tools(self._generation.requests[index])
+            message["tool_calls"] = [_call(call, custom) for call in result.tool_calls]
         return {
             "index": index,
             "message": message,
@@ -148,25 +188,32 @@ class ChatAnswers(Answers):
         return [_delta(index, {"role": "assistant", "content": ""})]
 
     def pieces(self, index: int, event: Committed) -> list[Body]:
-        deltas: list[Body] = []
-        if event.reasoning and self._generation.reasoning:
-            deltas.append({"reasoning": event.reasoning})
-        if event.text:
-            deltas.append({"content": event.text})
-        calls = self._calls.get(index)
-        for call in calls.feed(event.tokens) if calls else ():
-            delta: Body = {"index": call.index, "function": {"arguments": call.arguments}}
-            if call.name is not None:
-                delta |= {"id": _call_id(), "type": "function"}
-                delta["function"]["name"] = call.name
-            deltas.append({"tool_calls": [delta]})
-        return [_delta(index, delta) for delta in deltas]
+        deltas = [self._piece(index, change) for change in self._items[index].feed(event)]
+        return [_delta(index, delta) for delta in deltas if delta is not None]
 
-    def last(self, index: int, reason: str) -> Body:
+    def _piece(self, index: int, change: Change) -> Body | None:
+        match change:
+            case Added(Item("reasoning"), text) if self._generation.reasoning:
+                return {"reasoning": text}
+            case Added(Item("text"), text):
+                return {"content": text}
+            case Opened(Item("call" | "input" as kind, name=name)):
+                number = self._call_counts[index]
+                self._call_counts[index] += 1
+                return {"tool_calls": [{"index": number} | _call_body(kind, name, "")]}
+            case Added(Item("call"), text):
+                piece = {"function": {"arguments": text}}
+            case Added(Item("input"), text):
+                piece = {"custom": {"input": text}}
+            case _:
+                return None
+        return {"tool_calls": [{"index": self._call_counts[index] - 1} | piece]}
+
+    def ending(self, index: int, reason: str) -> Body:
         return _delta(index, {}, reason)
 
 
-class TextAnswers(Answers):
+class TextAnswers(Choices):
     """Answers of `/v1/completions`."""
 
     name, chunk_name, prefix = "text_completion", "text_completion", "cmpl-"
@@ -180,7 +227,7 @@ class TextAnswers(Answers):
     def pieces(self, index: int, event: Committed) -> list[Body]:
         return [_text(index, event.text)] if event.text else []
 
-    def last(self, index: int, reason: str) -> Body:
+    def ending(self, index: int, reason: str) -> Body:
         return _text(index, "", reason)
 
 
@@ -192,5 +239,16 @@ def _text(index: int, text: str, reason: str | None = None) -> Body:
     return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
 
 
-def _call_id() -> str:
-    return f"call_{token_hex(12)}"
+def _call(call: ToolCall, custom: Collection[str]) -> Body:
+    """Return a finished call in the form of chat completions."""
+    if call.name in custom:
+        return _call_body("input", call.name, call.arguments[INPUT])
+    return _call_body("call", call.name, json.dumps(call.arguments, ensure_ascii=False))
+
+
+def _call_body(kind: Kind, name: str, text: str) -> Body:
+    """Return a call, or its beginning; `text` is JSON arguments, or a custom tool's input."""
+    id = f"call_{token_hex(12)}"
+    if kind == "input":
+        return {"id": id, "type": "custom", "custom": {"name": name, "input": text}}
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}

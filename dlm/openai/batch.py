@@ -13,19 +13,28 @@ from dlm.batch.batch import AnswerRow, Job
 from dlm.batch.rows import InputRow, Rows
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
-from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
+from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers
 from dlm.openai.body import REQUIRED, ClosedModel, Takes, Words, read
 from dlm.openai.errors import describe_error, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
+from dlm.openai.response_answers import ResponseAnswers
+from dlm.openai.response_store import ResponseStore
+from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.request import Result
 
-Route = tuple[Callable[[Any, Policy], Generation], type[Answers]]  # reads a body, forms its answer
+Route = tuple[Callable[[Any, Policy], Generation], MakeAnswers]  # reads a body, forms its answer
 
-Url = Literal["/v1/chat/completions", "/v1/completions"]
+
+def _response(body: Any, policy: Policy) -> Generation:
+    return response_of(body, policy, ResponseStore(0).of(""))  # a batch stores none
+
+
+Url = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
 _ROUTES: dict[Url, Route] = {
     "/v1/chat/completions": (chat_of, ChatAnswers),
     "/v1/completions": (completion_of, TextAnswers),
+    "/v1/responses": (_response, ResponseAnswers),
 }
 _ID_PREFIX = "batch_req_"
 

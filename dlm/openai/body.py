@@ -25,6 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     GetCoreSchemaHandler,
     ValidationError,
@@ -190,10 +191,21 @@ class ByField:
         return core_schema.tagged_union_schema(choices, choose, **words)
 
 
-class Shaped:
-    """Annotation of data that must have the form of `model`, and is passed on unchanged."""
+def having(field: str, default: str) -> BeforeValidator:
+    """Return an annotation of a union by `field`, whose value is `default` where it is left out."""
 
-    def __init__(self, model: type[JsonModel]):
+    def filled(value: Any) -> Any:
+        bare = isinstance(value, dict) and value.get(field) is None
+        return {**value, field: default} if bare else value
+
+    return BeforeValidator(filled)
+
+
+class Shaped:
+    """Annotation of data that must have the form of `model`, a model or a union of them, and is
+    passed on unchanged."""
+
+    def __init__(self, model: Any):
         self.model = model
 
     def __get_pydantic_core_schema__(

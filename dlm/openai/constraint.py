@@ -121,7 +121,7 @@ names; false: others too where the specification allows them. `whitespace_patter
         """Return the spec of an answer's text; None for free text. Raises `RequestError`."""
         formats = {
             "response_format": _response_format(self.response_format, policy),
-            "structured_outputs": _structured_outputs(self.structured_outputs, policy),
+            "structured_outputs": outputs_spec(self.structured_outputs, policy),
         }
         given = {field: spec for field, spec in formats.items() if spec is not None}
         if len(given) > 1:
@@ -200,7 +200,8 @@ def _json_schema(field: str, format: Mapping[str, Any], policy: Policy) -> Spec:
     return json_schema_spec(field, wrapper.source, policy, lax=wrapper.strict is not True)
 
 
-def _structured_outputs(outputs: StructuredOutputs | None, policy: Policy) -> Spec | None:
+def outputs_spec(outputs: StructuredOutputs | None, policy: Policy) -> Spec | None:
+    """Return the spec of the field `structured_outputs`. Raises `RequestError`."""
     if outputs is None:
         return None
     field = "structured_outputs"

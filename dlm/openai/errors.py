@@ -16,6 +16,7 @@ from dlm.openai.requests import (
     TokenizeChatBody,
     UnknownModelError,
 )
+from dlm.openai.response_store import UnknownResponseError
 
 _TYPES = {
     400: "BadRequestError",
@@ -48,7 +49,7 @@ def status_of(error: Exception) -> int:
     """Return the HTTP status of an error: 400 for a body that cannot be served, 404 for an unknown
     model, 422 for an answer that could not be made, 429 and 503 for what may succeed later."""
     match error:
-        case UnknownModelError():
+        case UnknownModelError() | UnknownResponseError():
             return 404
         case RequestError():
             return 400

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from dlm.errors import RequestError
+from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import (
     REQUIRED,
     ByField,
@@ -24,6 +25,7 @@ from dlm.openai.body import (
     Several,
     Takes,
     Words,
+    having,
     read,
     refused_name,
     shown,
@@ -68,17 +70,46 @@ class CalledFunction(JsonModel):
     arguments: Any = None
 
 
-class EarlierCall(JsonModel):
-    """Call of a tool in a conversation."""
+class CalledCustom(JsonModel):
+    name: Annotated[Words, Takes("a tool's name")] = REQUIRED
+    input: str = ""
+
+
+class EarlierCustomCall(JsonModel):
+    """Call of a custom tool in a conversation."""
 
     id: Words = REQUIRED
-    type: Literal["function"] = "function"
-    function: CalledFunction = REQUIRED
+    type: Literal["custom"] = REQUIRED
+    custom: CalledCustom = REQUIRED
+
+    @property
+    def name(self) -> str:
+        return self.custom.name
 
     def chat_form(self) -> dict[str, Any]:
-        name, arguments = self.function.name, arguments_of(self.function.arguments)
-        function = {"name": name, "arguments": arguments}
+        function = {"name": self.name, "arguments": {INPUT: self.custom.input}}
         return {"id": self.id, "type": "function", "function": function}
+
+
+class EarlierCall(JsonModel):
+    """Call of a function in a conversation."""
+
+    id: Words = REQUIRED
+    type: Literal["function"] = REQUIRED
+    function: CalledFunction = REQUIRED
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    def chat_form(self) -> dict[str, Any]:
+        function = {"name": self.name, "arguments": arguments_of(self.function.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+AnyCall = Annotated[
+    Annotated[EarlierCall | EarlierCustomCall, ByField("type")], having("type", "function")
+]
 
 
 class ChatMessage(JsonModel):
@@ -112,9 +143,7 @@ class ChatMessage(JsonModel):
 class AssistantMessage(ChatMessage):
     role: Literal["assistant"] = REQUIRED
     content: OwnContent | None = None
-    tool_calls: Annotated[
-        Each[EarlierCall] | None, BeforeValidator(lambda value: value or None)
-    ] = None
+    tool_calls: Annotated[Each[AnyCall] | None, BeforeValidator(lambda value: value or None)] = None
     refusal: str | None = None
 
 
@@ -155,7 +184,7 @@ def chat_messages(messages: Sequence[Message], field: str = "messages") -> list[
         if isinstance(message, AssistantMessage):
             content = message.refusal if content is None else content
             if message.tool_calls:
-                called |= {call.id: call.function.name for call in message.tool_calls}
+                called |= {call.id: call.name for call in message.tool_calls}
                 shape["tool_calls"] = [call.chat_form() for call in message.tool_calls]
         elif isinstance(message, ToolMessage):
             id = message.tool_call_id

@@ -7,7 +7,7 @@ without an error. `check_old` refuses names that have another place here.
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 from dlm.errors import RequestError
 from dlm.openai.body import JsonModel, shown
@@ -123,15 +123,19 @@ def check_fields(body: Mapping[str, Any], known: Collection[str]) -> None:
         if value == "" and field in _ELSEWHERE:
             continue
         if field in NEUTRAL:
-            neutral, reason = NEUTRAL[field]
-            if not any(type(value) in _equal_types(one) and value == one for one in neutral):
-                message = f"{field} is {shown(value)}, which is not supported: {reason}"
-                raise RequestError(message, field=field)
+            check_neutral(field, value, *NEUTRAL[field])
         else:
             name = f"{field!s:.60}"
             meant = closest(name, known)
             hint = f", or send {meant} if that is meant" if meant else ""
             raise RequestError(f"{name} is unknown here: leave it out{hint}", field=name)
+
+
+def check_neutral(field: str, value: Any, neutral: Collection[Any], reason: str) -> None:
+    """Raise `RequestError` for a value that is none of those that have no effect."""
+    if not any(type(value) in _equal_types(one) and value == one for one in neutral):
+        message = f"{field} is {shown(value)}, which is not supported: {reason}"
+        raise RequestError(message, field=field)
 
 
 def closest(name: str, known: Collection[str]) -> str | None:
@@ -166,3 +170,27 @@ class RequestModel(JsonModel):
     @classmethod
     def check_names(cls, given: Mapping[str, Any]) -> None:
         check_fields(given, cls.names())
+
+
+NeutralFields = Mapping[str, tuple[tuple[Any, ...], str]]
+
+
+class LenientModel(JsonModel):
+    """Whole body of a request, whose clients send new fields with each version. Unknown fields are
+    ignored, unless they would constrain the answer or may be misspelled names."""
+
+    neutral: ClassVar[NeutralFields] = {}  # as `NEUTRAL`, but for this body alone
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        names = cls.names()
+        check_old(given, names)
+        for name, value in given.items():
+            if name in names:
+                continue
+            if name in cls.neutral:
+                check_neutral(name, value, *cls.neutral[name])
+            elif meant := closest(f"{name!s:.60}", set(names) - given.keys()):
+                raise RequestError(
+                    f"{name!s:.60} is unknown here: send {meant} if that is meant", field=meant
+                )

@@ -15,7 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dlm.errors import RequestError
-from dlm.grammar import Spec, Tools
+from dlm.grammar import InvalidGrammarError, Spec, Tools
+from dlm.grammar.json_text import SURROGATES
+from dlm.grammar.specs.tools import input_spec
 from dlm.openai.body import (
     REQUIRED,
     ByField,
@@ -26,6 +28,7 @@ from dlm.openai.body import (
     Shaped,
     Takes,
     Words,
+    having,
     make_spec,
     parse_json,
     shown,
@@ -42,27 +45,59 @@ class FunctionForm(JsonModel):
     strict: bool | None = None
 
 
-class ToolForm(JsonModel):
+class FunctionTool(JsonModel):
     """Tool in the form of a chat."""
 
     type: Literal["function"] = REQUIRED
     function: FunctionForm = REQUIRED
 
 
-class FunctionName(JsonModel):
+class CustomForm(JsonModel):
+    """Tool that takes a text. `Tools` checks its name and the grammar of the text."""
+
+    name: Annotated[Words, Takes("the name of a tool")] = REQUIRED
+    description: str | None = None
+    format: Object | None = None
+
+
+class CustomTool(JsonModel):
+    type: Literal["custom"] = REQUIRED
+    custom: CustomForm = REQUIRED
+
+
+class ToolName(JsonModel):
     name: str = REQUIRED
 
 
-class NamedTool(JsonModel):
+class NamedFunction(JsonModel):
     """`tool_choice` for one tool that must be called, or one of the allowed tools."""
 
-    type: Literal["function"] = "function"
-    function: FunctionName = REQUIRED
+    type: Literal["function"] = REQUIRED
+    function: ToolName = REQUIRED
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+
+class NamedCustom(JsonModel):
+    type: Literal["custom"] = REQUIRED
+    custom: ToolName = REQUIRED
+
+    @property
+    def name(self) -> str:
+        return self.custom.name
+
+
+ToolForm = Annotated[FunctionTool | CustomTool, ByField("type")]
+AllowedTool = Annotated[
+    Annotated[NamedFunction | NamedCustom, ByField("type")], having("type", "function")
+]
 
 
 class AllowedTools(JsonModel):
     mode: Literal["auto", "required"] = REQUIRED
-    tools: Several[NamedTool] = REQUIRED
+    tools: Several[AllowedTool] = REQUIRED
 
 
 class AllowedChoice(JsonModel):
@@ -100,7 +135,7 @@ class ToolFields(JsonModel):
     tools: ToolList | None = Field(None, description=_TOOLS)
     tool_choice: (
         Annotated[
-            _MODE | Annotated[NamedTool | AllowedChoice, ByField("type")],
+            _MODE | Annotated[NamedFunction | NamedCustom | AllowedChoice, ByField("type")],
             Takes(_CHOICE),
         ]
         | None
@@ -112,10 +147,10 @@ class ToolFields(JsonModel):
         match self.tool_choice:
             case None:
                 return ToolChoice()
-            case NamedTool(function=function):
-                return ToolChoice(mode="required", named=function.name)
+            case NamedFunction() | NamedCustom() as tool:
+                return ToolChoice(mode="required", named=tool.name)
             case AllowedChoice(allowed_tools=allowed):
-                names = tuple(tool.function.name for tool in allowed.tools)
+                names = tuple(tool.name for tool in allowed.tools)
                 return ToolChoice(mode=allowed.mode, allowed=names)
             case mode:
                 return ToolChoice(mode=mode)
@@ -133,11 +168,14 @@ def tools_spec(
     *,
     parallel: bool = True,
     content: Spec | None = None,
+    places: Sequence[str] | None = None,
+    schema_name: str = "parameters",
 ) -> Spec | None:
     """Return the spec of an answer with tools; None if there are no tools, or none may be called.
 
     `tools` have the form of a chat, `ToolForm`. `content` is the spec of answers without calls;
-    None: free text. Raises `RequestError`.
+    None: free text. In a body of another form, `places` are the tools' JSON pointers, and
+    `schema_name` is the field of their schemas. Raises `RequestError`.
     """
     choice = choice or ToolChoice()
     if not tools:
@@ -146,25 +184,42 @@ def tools_spec(
         return None
     if choice.mode == "none":
         return None
-    by_name = {tool["function"]["name"]: tool for tool in tools}
+    by_name = {tool[tool["type"]]["name"]: tool for tool in tools}
     for name in (choice.named,) if choice.named is not None else choice.allowed or ():
         if name not in by_name:
             offered = ", ".join(map(shown, by_name))
             raise RequestError(f"tool_choice names {name!r:.80}: it takes one of {offered:.200}")
     if choice.allowed is not None:
-        allowed = set(choice.allowed)
-        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
+        tools = [by_name[name] for name in by_name if name in choice.allowed]
     if choice.mode == "required":
         content = None
 
     def make() -> Spec:
-        return Tools(tools, choice.mode, choice.named, parallel, content=content)
+        for tool in tools:
+            if (spec := input_spec(tool)) is not None:
+                policy.check(spec)
+        try:
+            return Tools(tools, choice.mode, choice.named, parallel, content=content)
+        except InvalidGrammarError as error:
+            where = _moved(error.where, places, schema_name) if places else error.where
+            raise InvalidGrammarError(error.kind, error.reason, where) from error
 
     return make_spec("tools", policy, Tools.kind, tools, make)
 
 
+_POINTER = re.compile(r"/tools/(\d+)/(?:function|custom)(/parameters)?")
+
+
+def _moved(where: str, places: Sequence[str], schema_name: str) -> str:
+    """Return a pointer into tools of a chat as one into the tools at `places`."""
+
+    def moved(found: re.Match[str]) -> str:
+        return places[int(found[1])] + (f"/{schema_name}" if found[2] else "")
+
+    return _POINTER.sub(moved, where, count=1)
+
+
 _DEEPEST = 64  # levels of nesting; templates write values recursively
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def arguments_of(value: Any) -> dict[str, Any] | str:
@@ -181,7 +236,7 @@ def arguments_of(value: Any) -> dict[str, Any] | str:
         read, text = value, json.dumps(value, ensure_ascii=False)
     if isinstance(read, dict) and _is_plain(read):
         return read
-    return _SURROGATES.sub("\ufffd", text)
+    return SURROGATES.sub("\ufffd", text)
 
 
 def _is_plain(value: Any) -> bool:
@@ -189,7 +244,7 @@ def _is_plain(value: Any) -> bool:
     waiting = [(0, value)]
     while waiting:
         depth, value = waiting.pop()
-        if depth > _DEEPEST or (isinstance(value, str) and _SURROGATES.search(value)):
+        if depth > _DEEPEST or (isinstance(value, str) and SURROGATES.search(value)):
             return False
         if isinstance(value, dict):
             waiting += [(depth + 1, inner) for pair in value.items() for inner in pair]

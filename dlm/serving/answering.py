@@ -18,7 +18,6 @@ from dlm.decisions.questions import Decision
 from dlm.errors import RequestError
 from dlm.events import Committed, Decided, Draft, Event, Failed, Finished
 from dlm.openai.answers import Answers, Body
-from dlm.openai.errors import describe_error
 from dlm.openai.requests import Generation
 from dlm.request import Result
 from dlm.serving.async_engine import AsyncEngine, EventStream
@@ -91,20 +90,20 @@ async def answer(
     )
     try:
         streams = await until_disconnected(request, opening, _close)
+        events = MergedEvents(streams, silence)
+        try:
+            if not generation.stream:
+                results = await until_disconnected(request, _results(events))
+                return JSONResponse(answers.whole(results))
+            first = await until_disconnected(request, anext(events))
+            if first is not None and isinstance(first[1], Failed):
+                raise first[1].error
+        except BaseException:
+            events.close()
+            raise
     except RequestError as error:
         raise generation.error(error) from error
-    events = MergedEvents(streams, silence)
-    try:
-        if not generation.stream:
-            results = await until_disconnected(request, _results(events))
-            return JSONResponse(answers.whole(results))
-        first = await until_disconnected(request, anext(events))
-        if first is not None and isinstance(first[1], Failed):
-            raise first[1].error
-    except BaseException:
-        events.close()
-        raise
-    return _EventResponse(events, _server_sent(events, first, answers, generation))
+    return _EventResponse(events, _server_sent(events, first, answers))
 
 
 async def await_decision(
@@ -163,39 +162,42 @@ async def _results(events: MergedEvents) -> list[Result]:
 
 
 async def _server_sent(
-    events: MergedEvents, first: NumberedEvent, answers: Answers, generation: Generation
+    events: MergedEvents, first: NumberedEvent, answers: Answers
 ) -> AsyncIterator[str]:
     """Yield server-sent events. If a request fails, its error ends all of them."""
-    for chunk in answers.first_chunks():
-        yield _event(chunk)
     try:
+        for body in answers.first():
+            yield _event(body, answers)
         one: NumberedEvent = first
         while True:
             if one is None:
                 yield ": keep-alive\n\n"
             else:
-                for chunk in _chunks(answers, *one):
-                    yield _event(chunk)
+                for body in _bodies(answers, *one):
+                    yield _event(body, answers)
             one = await anext(events)
     except StopAsyncIteration:
-        if generation.usage:
-            yield _event(answers.usage_chunk())
+        for body in answers.last():
+            yield _event(body, answers)
     except Exception as error:  # the status has been sent, so the error is an event
         note(error)
-        yield _event(describe_error(error))
-    yield "data: [DONE]\n\n"
+        for body in answers.failure(error):
+            yield _event(body, answers)
+    if answers.end_mark:
+        yield answers.end_mark
 
 
-def _chunks(answers: Answers, index: int, event: Event) -> list[Body]:
+def _bodies(answers: Answers, index: int, event: Event) -> list[Body]:
     match event:
         case Failed(error=error):
             raise error
         case Finished(result=result):
-            return [answers.last_chunk(index, result)]
+            return answers.end(index, result)
         case Committed() | Draft():
-            return answers.chunks(index, event)
+            return answers.progress(index, event)
     raise TypeError(f"an answer that streams has no {type(event).__name__}")
 
 
-def _event(body: Body) -> str:
-    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
+def _event(body: Body, answers: Answers) -> str:
+    name = f"event: {body['type']}\n" if answers.event_names else ""
+    return f"{name}data: {json.dumps(body, ensure_ascii=False)}\n\n"

@@ -25,14 +25,20 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dlm.anthropic.answers import MessageAnswers
+from dlm.anthropic.errors import anthropic_body, anthropic_error
+from dlm.anthropic.messages import message_of, prompt_of
 from dlm.collector import tune_garbage_collector
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
-from dlm.openai.answers import Answers, ChatAnswers, TextAnswers
+from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers
 from dlm.openai.body import parse_json
 from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.openai.errors import describe_error, error_body, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
+from dlm.openai.response_answers import ResponseAnswers
+from dlm.openai.response_store import ResponseStore
+from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.serving.answering import answer, await_decision
 from dlm.serving.async_engine import AsyncEngine
@@ -124,6 +130,24 @@ class Routes(ABC):
     async def complete(self, request: Request) -> Response: ...
 
     @abstractmethod
+    async def respond(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def stored_response(self, request: Request, id: str) -> Response: ...
+
+    @abstractmethod
+    async def delete_response(self, request: Request, id: str) -> Response: ...
+
+    @abstractmethod
+    async def response_items(self, request: Request, id: str) -> Response: ...
+
+    @abstractmethod
+    async def message(self, request: Request) -> Response: ...
+
+    @abstractmethod
+    async def count_tokens(self, request: Request) -> Response: ...
+
+    @abstractmethod
     async def decide(self, request: Request) -> Response: ...
 
     @abstractmethod
@@ -154,8 +178,9 @@ class Routes(ABC):
     async def on_http_error(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
-        body = error_body(error.status_code, str(error.detail))
-        return JSONResponse(body, error.status_code, dict(error.headers or {}))
+        status, message = error.status_code, str(error.detail)
+        form = anthropic_body if _is_anthropic(request) else error_body
+        return JSONResponse(form(status, message), status, dict(error.headers or {}))
 
     async def on_error(self, request: Request, error: Exception) -> Response:
         """Answer a request that failed with `error`."""
@@ -164,7 +189,14 @@ class Routes(ABC):
         note(error)
         status = status_of(error)
         wait = {"Retry-After": str(self.settings.retry_after)} if status in (429, 503) else None
-        return JSONResponse(describe_error(error), status, wait)
+        form = anthropic_error if _is_anthropic(request) else describe_error
+        return JSONResponse(form(error), status, wait)
+
+
+def _is_anthropic(request: Request) -> bool:
+    """Whether a request is for a route of Anthropic's, whose errors have a form of their own."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    return path.startswith("/v1/messages")
 
 
 def application(service: Routes) -> FastAPI:
@@ -182,11 +214,19 @@ def application(service: Routes) -> FastAPI:
     for path, handler in {
         "/v1/chat/completions": service.chat,
         "/v1/completions": service.complete,
+        "/v1/responses": service.respond,
+        "/v1/messages": service.message,
+        "/v1/messages/count_tokens": service.count_tokens,
         "/v1/decisions": service.decide,
         "/tokenize": service.tokenize,
         "/detokenize": service.detokenize,
     }.items():
         guarded.add_api_route(path, handler, methods=["POST"], dependencies=typed)
+    stored = "/v1/responses/{id}"
+    guarded.add_api_route(stored, service.stored_response, methods=_READ_METHODS)
+    guarded.add_api_route(stored, service.delete_response, methods=["DELETE"])
+    items = f"{stored}/input_items"
+    guarded.add_api_route(items, service.response_items, methods=_READ_METHODS)
     guarded.add_api_route("/v1/models", service.models, methods=_READ_METHODS)
     guarded.add_api_route("/v1/models/{name:path}", service.model, methods=_READ_METHODS)
     app.include_router(guarded)
@@ -223,6 +263,7 @@ class Service(Routes):
     def __init__(self, engine: Engine, settings: Settings):
         super().__init__(settings)
         self._engine = engine
+        self._responses = ResponseStore(settings.stored_responses, settings.stored_bytes)
         L = getattr(engine.model, "canvas_length", 0)  # left-to-right models have none
         self.metrics = Metrics(settings.names[0], L, lambda: engine.occupancy)
         self.engine: AsyncEngine  # while it serves
@@ -251,9 +292,41 @@ class Service(Routes):
     async def complete(self, request: Request) -> Response:
         return await self._generate(request, completion_of, TextAnswers)
 
-    async def _generate(self, request: Request, read: BodyReader, form: type[Answers]) -> Response:
+    async def respond(self, request: Request) -> Response:
+        responses = self._responses.of(self.guard.client(request))
+
+        def read(body: Any, policy: Policy) -> Generation:
+            return response_of(body, policy, responses)
+
+        return await self._generate(request, read, ResponseAnswers)
+
+    async def stored_response(self, request: Request, id: str) -> Response:
+        return JSONResponse(self._responses.of(self.guard.client(request)).get(id).response)
+
+    async def delete_response(self, request: Request, id: str) -> Response:
+        self._responses.of(self.guard.client(request)).delete(id)
+        return JSONResponse({"id": id, "object": "response", "deleted": True})
+
+    async def response_items(self, request: Request, id: str) -> Response:
+        stored = self._responses.of(self.guard.client(request)).get(id)
+        return JSONResponse({"object": "list", "data": stored.items, "has_more": False})
+
+    async def message(self, request: Request) -> Response:
+        return await self._generate(request, message_of, MessageAnswers)
+
+    async def count_tokens(self, request: Request) -> Response:
+        def read(body: Any) -> Response:
+            model, prompt = prompt_of(body, self._policy)
+            self._name(model)  # raises if it is unknown
+            return JSONResponse({"input_tokens": len(self._engine.chat.prompt(prompt))})
+
+        return (await self._read(request, read))[0]
+
+    async def _generate(
+        self, request: Request, read: BodyReader, make_answers: MakeAnswers
+    ) -> Response:
         generation, arrival = await self._read(request, lambda body: read(body, self._policy))
-        answers = form(generation, self._name(generation.model), self._engine.vocabulary)
+        answers = make_answers(generation, self._name(generation.model), self._engine.vocabulary)
         silence = self.settings.keep_alive
         return await answer(request, self.engine, generation, answers, silence, arrival)
 
@@ -330,10 +403,11 @@ def prefix_of(raw: bytes) -> str:
         body = None
     if not isinstance(body, dict):
         return _digest("")
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        return _digest(json.dumps([body.get("tools"), *_opening(messages)]))
-    return _digest(json.dumps(body.get("prompt", body.get("input"))))
+    before = [body.get(name) for name in ("tools", "system", "instructions")]
+    for name in ("messages", "input"):
+        if isinstance(turns := body.get(name), list):
+            return _digest(json.dumps([*before, *_opening(turns)]))
+    return _digest(json.dumps([*before, body.get("prompt", body.get("input"))]))
 
 
 def _opening(messages: list[Any]) -> Iterator[Any]:

@@ -116,7 +116,7 @@ class Guard:
         valid = [hmac.compare_digest(given, one) for one in self._keys]
         if self._keys and not any(valid):
             problem = "Incorrect API key provided" if sent else "An API key is missing"
-            message = f"{problem}: send it as `Authorization: Bearer KEY`"
+            message = f"{problem}: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"
             raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
 
     def client(self, request: Request) -> str:
@@ -206,6 +206,8 @@ class Guard:
 def _key(request: Request) -> tuple[bool, str]:
     """Return whether the header of a key was sent, and the key."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
+    if not key and (other := request.headers.get("x-api-key")):  # as Anthropic's clients send it
+        return True, other.strip()
     return bool(key), key.strip() if kind.lower() == "bearer" else ""
 
 

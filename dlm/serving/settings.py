@@ -27,12 +27,16 @@ class Settings:
     max_bodies_bytes: int = 256 << 20  # of all bodies that arrive, and of all that are being read
     body_seconds: float = 60.0  # time in which a body must have arrived
     keep_alive: float = 10.0  # seconds of silence after which a stream sends a comment
+    stored_responses: int = 1000  # of `/v1/responses` that are kept; 0: none
+    stored_bytes: int = 64 << 20  # that they may take together
     retry_after: int = 1  # seconds that clients wait if the queue is full
 
     def __post_init__(self) -> None:
         for name in ("slots", "max_body_bytes", "max_bodies_bytes", "retry_after"):
             if getattr(self, name) < 1:
                 raise DlmError(f"{name} is {getattr(self, name)}: it takes at least 1")
+        if self.stored_responses < 0 or self.stored_bytes < 0:
+            raise DlmError("stored_responses and stored_bytes take 0 or more")
         if self.max_queue < 0:
             raise DlmError(f"max_queue is {self.max_queue}: it takes 0 or more requests")
         if not 0 <= self.reserved_slots < self.slots:

@@ -29,6 +29,7 @@ from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray.cluster import Call, Cluster
 from dlm.loading import Loading
 from dlm.openai.errors import describe_error
+from dlm.openai.response_store import UnknownResponseError
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
 from dlm.serving.guard import CLIENT, ClientGoneError, until_disconnected
 from dlm.serving.metrics import merge_metrics
@@ -37,6 +38,7 @@ from dlm.serving.settings import Settings
 _CHANCES = 3  # replicas that a request may be given to
 _WELL = 5.0  # seconds in which some replica says that it is well
 _COUNTED = 5.0  # seconds in which replicas tell what they have counted
+_UNSTORED = "this server has several replicas, and stores no responses"
 _ENDED = (RayActorError, ObjectLostError)  # what a replica that has ended shows itself as
 
 Messages = DeploymentResponseGenerator[Any]  # an answer, in ASGI's
@@ -73,6 +75,24 @@ class Relay(Routes):
 
     async def complete(self, request: Request) -> Response:
         return await self._relayed(request, "/v1/completions")
+
+    async def respond(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/responses")
+
+    async def stored_response(self, request: Request, id: str) -> Response:
+        raise UnknownResponseError(_UNSTORED)
+
+    async def delete_response(self, request: Request, id: str) -> Response:
+        raise UnknownResponseError(_UNSTORED)
+
+    async def response_items(self, request: Request, id: str) -> Response:
+        raise UnknownResponseError(_UNSTORED)
+
+    async def message(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/messages")
+
+    async def count_tokens(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/messages/count_tokens")
 
     async def decide(self, request: Request) -> Response:
         return await self._relayed(request, "/v1/decisions")
@@ -185,6 +205,7 @@ class Replica:
             allowed_hosts=("*",),
             root_path="",
             request_ids=False,
+            stored_responses=0,
         )
         self._app, self._service = app_of(engine, inner)
         self._serving = self._service.serving(self._app)

@@ -33,6 +33,20 @@ def test_instructions_tools_and_the_first_message_count():
     assert len(names) == 6
 
 
+def test_items_of_responses_and_the_system_of_messages_count():
+    items = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
+    first = named(input=items[:1], instructions="Be brief.")
+    assert named(input=items, instructions="Be brief.") == first
+    names = {
+        first,
+        named(input=items[:1]),
+        named(input="Hi."),
+        chat(("user", "Hi."), system="Be brief."),
+        chat(("user", "Hi."), system="Be long."),
+    }
+    assert len(names) == 5
+
+
 def test_what_differs_behind_a_long_beginning_does_not_count():
     document = "It was a dark and stormy night. " * 40
     assert len({chat(("user", document + question)) for question in ("Who?", "Where?")}) == 1

@@ -1,0 +1,1 @@
+"""Anthropic's Messages: bodies, answers and errors. Knows no HTTP."""

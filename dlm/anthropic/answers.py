@@ -1,0 +1,134 @@
+"""Answers of `/v1/messages`: a message, or the events that build it.
+
+Both come from one reader of items, so that a stream ends with the message that an answer without a
+stream is. The number of a prompt's tokens is known at the end: a stream's first event has zero, and
+its `message_delta` the number.
+"""
+
+import json
+from collections.abc import Sequence
+from secrets import token_hex
+
+from dlm.anthropic.errors import anthropic_error
+from dlm.events import Committed, Draft
+from dlm.grammar import Vocabulary
+from dlm.openai.answers import Answers
+from dlm.openai.body import Body
+from dlm.openai.items import Added, Change, Closed, Item, ItemReader, Opened
+from dlm.openai.requests import Generation
+from dlm.request import Result
+
+
+class MessageAnswers(Answers):
+    """The answer to one body, whose generation has one request."""
+
+    event_names = True
+
+    def __init__(self, generation: Generation, model: str, vocabulary: Vocabulary):
+        """`model` is the model's name in the answer."""
+        self._request, self._model = generation.requests[0], model
+        self._vocabulary = vocabulary
+        self._reader = ItemReader(self._request, vocabulary)
+        self.id = f"msg_{token_hex(12)}"
+
+    def whole(self, results: Sequence[Result]) -> Body:
+        (result,) = results
+        content = [_block(item) for item in self._reader.read(result)]
+        return self._message(content, _usage(result)) | self._stop(result)
+
+    def first(self) -> list[Body]:
+        empty = {"input_tokens": 0, "output_tokens": 0}
+        return [{"type": "message_start", "message": self._message([], empty)}]
+
+    def progress(self, index: int, event: Committed | Draft) -> list[Body]:
+        if isinstance(event, Draft):
+            return []
+        return [body for change in self._reader.feed(event) for body in _events(change)]
+
+    def end(self, index: int, result: Result) -> list[Body]:
+        ends = [body for change in self._reader.close() for body in _events(change)]
+        delta = {"type": "message_delta", "delta": self._stop(result), "usage": _usage(result)}
+        return [*ends, delta, {"type": "message_stop"}]
+
+    def last(self) -> list[Body]:
+        return []
+
+    def failure(self, error: Exception) -> list[Body]:
+        return [anthropic_error(error)]
+
+    def _message(self, content: list[Body], usage: Body) -> Body:
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+    def _stop(self, result: Result) -> Body:
+        """Return why the answer ended."""
+        if result.finish_reason == "length":
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
+        if result.tool_calls:
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        found = self._stop_sequence(result)
+        return {
+            "stop_reason": "end_turn" if found is None else "stop_sequence",
+            "stop_sequence": found,
+        }
+
+    def _stop_sequence(self, result: Result) -> str | None:
+        """Return the text of `stop` that ended the answer; None if none did. The answer's tokens
+        include it, and its text does not."""
+        if not self._request.stop:
+            return None
+        whole = self._vocabulary.text(result.token_ids[result.reasoning_tokens :])
+        after = whole.removeprefix(result.text)
+        found = [text for text in self._request.stop if after.startswith(text)]
+        return max(found, key=len, default=None)
+
+
+def _block(item: Item) -> Body:
+    match item.kind:
+        case "reasoning":
+            return {"type": "thinking", "thinking": item.text, "signature": ""}
+        case "text":
+            return {"type": "text", "text": item.text, "citations": None}
+    given = json.loads(item.text or "{}")
+    return {"type": "tool_use", "id": f"toolu_{token_hex(12)}", "name": item.name, "input": given}
+
+
+def _events(change: Change) -> list[Body]:
+    item = change.item
+    at = {"index": item.number}
+    match change:
+        case Opened():
+            empty = Item(item.kind, item.number, item.name)
+            return [{"type": "content_block_start", **at, "content_block": _block(empty)}]
+        case Added(text=text):
+            return [{"type": "content_block_delta", **at, "delta": _delta(item, text)}]
+        case Closed():
+            return [{"type": "content_block_stop", **at}]
+
+
+def _delta(item: Item, text: str) -> Body:
+    match item.kind:
+        case "reasoning":
+            return {"type": "thinking_delta", "thinking": text}
+        case "text":
+            return {"type": "text_delta", "text": text}
+    return {"type": "input_json_delta", "partial_json": text}
+
+
+def _usage(result: Result) -> Body:
+    """Count tokens. Those of the prompt that were cached count apart from the others."""
+    cached = result.stats.cached
+    return {
+        "input_tokens": result.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": result.stats.tokens,
+    }

@@ -1,0 +1,26 @@
+"""Errors in Anthropic's form."""
+
+from typing import Any
+
+from dlm.openai.errors import describe_error, status_of
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_body(status: int, message: str) -> dict[str, Any]:
+    """Return the body of an error with an HTTP status."""
+    type_ = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": type_, "message": message}}
+
+
+def anthropic_error(error: Exception) -> dict[str, Any]:
+    """Return the body for an error. A status of 500 has no details of the error."""
+    status = status_of(error)
+    return anthropic_body(status, describe_error(error)["error"]["message"])

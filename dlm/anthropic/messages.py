@@ -1,0 +1,328 @@
+"""Bodies of `/v1/messages`, and the requests they become.
+
+Blocks of content and tools become messages and tools of a chat, so that a request means the same
+whichever way it arrives. Fields that only label, cache or bill are ignored. Tools that a server
+would run itself (`web_search_...`, `web_fetch_...`, `code_execution_...`) are left out; tools whose
+parameters only Anthropic's own models know (`bash_...`, `computer_...`) are refused.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from dlm.errors import RequestError
+from dlm.grammar import Spec
+from dlm.openai.body import (
+    REQUIRED,
+    Body,
+    ByField,
+    Each,
+    JsonModel,
+    Object,
+    Several,
+    Takes,
+    Words,
+    read,
+    shown,
+)
+from dlm.openai.constraint import Schema, json_schema_spec
+from dlm.openai.messages import EFFORT
+from dlm.openai.other_fields import LenientModel, NeutralFields
+from dlm.openai.requests import Generation, ModelName, choices
+from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
+from dlm.policy import Policy
+from dlm.request import Request
+
+
+class TextBlock(JsonModel):
+    type: Literal["text"] = REQUIRED
+    text: str = REQUIRED
+
+
+class ReferenceBlock(JsonModel):
+    """Name of a tool that a search for tools has found."""
+
+    type: Literal["tool_reference"] = REQUIRED
+    tool_name: str = REQUIRED
+
+
+class UseBlock(JsonModel):
+    """Call of a tool."""
+
+    type: Literal["tool_use"] = REQUIRED
+    id: Words = REQUIRED
+    name: Words = REQUIRED
+    input: Any = None
+
+
+class OmittedBlock(JsonModel):
+    """Block that the model is not shown: earlier reasoning, and work of tools of other servers."""
+
+    type: Literal[
+        "thinking",
+        "redacted_thinking",
+        "server_tool_use",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "compaction",
+    ] = REQUIRED
+
+
+_BLOCKS = Takes("text, or a list of blocks")
+_TYPES = "text, tool_use and tool_result: this server's models read text"
+TextContent = Annotated[str | Each[Annotated[TextBlock | OmittedBlock, ByField("type")]], _BLOCKS]
+ResultContent = Annotated[
+    str | Each[Annotated[TextBlock | ReferenceBlock, ByField("type", "text")]], _BLOCKS
+]
+
+
+class ResultBlock(JsonModel):
+    """Result of a tool."""
+
+    type: Literal["tool_result"] = REQUIRED
+    tool_use_id: Words = REQUIRED
+    content: ResultContent = ""
+    is_error: bool | None = None
+
+
+Block = TextBlock | UseBlock | ResultBlock | OmittedBlock
+
+
+class Message(JsonModel):
+    role: Literal["user", "assistant", "system"] = REQUIRED
+    content: Annotated[str | Each[Annotated[Block, ByField("type", _TYPES)]], _BLOCKS] = REQUIRED
+
+
+class ClientTool(JsonModel):
+    """Tool that the client runs."""
+
+    type: Literal["custom"] = "custom"
+    name: Annotated[Words, Takes("the name of a tool")] = REQUIRED
+    description: str | None = None
+    input_schema: Object = REQUIRED
+    strict: bool | None = None
+
+    def chat_form(self) -> Body:
+        given = {"description": self.description, "strict": self.strict}
+        function = {name: value for name, value in given.items() if value is not None}
+        function |= {"name": self.name, "parameters": self.input_schema}
+        return {"type": "function", "function": function}
+
+
+_HOSTED = re.compile(r"(web_search|web_fetch|code_execution|tool_search_tool_\w+?)_\d+")
+
+
+class Choice(JsonModel):
+    type: Literal["auto", "any", "none"] = REQUIRED
+    disable_parallel_tool_use: bool | None = None
+
+
+class NamedChoice(JsonModel):
+    type: Literal["tool"] = REQUIRED
+    name: str = REQUIRED
+    disable_parallel_tool_use: bool | None = None
+
+
+class EnabledThinking(JsonModel):
+    type: Literal["enabled"] = REQUIRED
+    budget_tokens: Annotated[int, Field(ge=1), Takes("a whole number, 1 or more tokens")] = REQUIRED
+
+
+class OtherThinking(JsonModel):
+    type: Literal["adaptive", "disabled"] = REQUIRED
+
+
+class OutputFormat(JsonModel):
+    type: Literal["json_schema"] = REQUIRED
+    source: Schema = Field(REQUIRED, alias="schema")
+
+
+class OutputConfig(JsonModel):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class PromptBody(LenientModel):
+    """Fields of a body that make a prompt: the body of `/v1/messages/count_tokens`."""
+
+    neutral: ClassVar[NeutralFields] = {
+        "mcp_servers": (([],), "this server connects to no other"),
+        "response_format": ((), "use output_config.format"),
+        "max_completion_tokens": ((), "use max_tokens"),
+        "stop": ((), "use stop_sequences"),
+        "instructions": ((), "use system"),
+        "n": ((1,), "a message is one answer"),
+    }
+
+    model: ModelName | None = None
+    messages: Annotated[Several[Message], Takes("a list of messages")] = REQUIRED
+    system: TextContent | None = None
+    tools: Each[Object] | None = None
+    tool_choice: Annotated[Choice | NamedChoice, ByField("type")] | None = None
+    thinking: Annotated[EnabledThinking | OtherThinking, ByField("type")] | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # an earlier place of `output_config.format`
+
+    @property
+    def forms(self) -> dict[str, Body]:
+        """The tools in the form of a chat, by their JSON pointers. Raises `RequestError`."""
+        forms = ((f"/tools/{i}", _form(tool, i)) for i, tool in enumerate(self.tools or ()))
+        return {place: form for place, form in forms if form is not None}
+
+    @property
+    def choice(self) -> ToolChoice:
+        match self.tool_choice:
+            case NamedChoice(name=name):
+                return ToolChoice(mode="required", named=name)
+            case Choice(type="none"):
+                return ToolChoice(mode="none")
+            case Choice(type="any"):
+                return ToolChoice(mode="required")
+        return ToolChoice()
+
+    @property
+    def reasoning(self) -> tuple[bool, int | None]:
+        """Whether to think, and the most tokens for it. Adaptive thinking has those of its effort,
+        by default "high" as Anthropic has it."""
+        match self.thinking:
+            case EnabledThinking(budget_tokens=budget):
+                return True, budget
+            case OtherThinking(type="adaptive"):
+                effort = self.output_config.effort if self.output_config else None
+                return True, EFFORT[effort or "high"]
+        return False, None
+
+    def spec(self, policy: Policy) -> Spec | None:
+        """Return the constraint; None for free text. Raises `RequestError`."""
+        config, content = self.output_config, None
+        format = (config.format if config else None) or self.output_format
+        if format is not None:
+            content = json_schema_spec("output_config.format.schema", format.source, policy, True)
+        parallel = self.tool_choice is None or not self.tool_choice.disable_parallel_tool_use
+        tools = tools_spec(
+            list(self.forms.values()),
+            policy,
+            self.choice,
+            parallel=parallel,
+            content=content,
+            places=list(self.forms),
+            schema_name="input_schema",
+        )
+        return tools or content
+
+    def prompt(self) -> dict[str, Any]:
+        """Return the fields of a `Request` that make its prompt. Raises `RequestError`."""
+        tools = list(self.forms.values()) if self.choice.mode != "none" else []
+        thinking, budget = self.reasoning
+        found = {"messages": _messages(self), "tools": tools, "thinking": thinking}
+        return found if budget is None else {**found, "thinking_budget": budget}
+
+
+class MessagesBody(PromptBody):
+    """Body of `/v1/messages`."""
+
+    max_tokens: Annotated[int, Field(ge=1), Takes("a whole number, 1 or more tokens")] = REQUIRED
+    stop_sequences: Each[str] | None = None
+    temperature: Annotated[int | float, Takes("0 to 1")] | None = None
+    top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = None
+    top_k: int | None = None
+    stream: bool | None = None
+    metadata: Object | None = None
+
+
+def message_of(body: Any, policy: Policy) -> Generation:
+    """Read a body of `/v1/messages`. An answer has fewer than `max_tokens` tokens if the context or
+    the server has no room for more. Raises `RequestError`."""
+    given = read(MessagesBody.model_validate, body)
+    sampling = {name: getattr(given, name) for name in ("temperature", "top_p", "top_k")}
+    fields = given.prompt() | {
+        "constraint": given.spec(policy),
+        "max_tokens": min(given.max_tokens, policy.max_answer_tokens),
+        "fit": True,
+        "stop": [text for text in given.stop_sequences or () if text],
+        **{name: value for name, value in sampling.items() if value is not None},
+    }
+    requests = choices([fields], None, policy)
+    return Generation(requests=requests, model=given.model, stream=given.stream or False)
+
+
+def prompt_of(body: Any, policy: Policy) -> tuple[str | None, Request]:
+    """Read a body of `/v1/messages/count_tokens`: its model, and a request with its prompt. Raises
+    `RequestError`."""
+    given = read(PromptBody.model_validate, body)
+    given.spec(policy)  # raises for what a message would be refused for
+    return given.model, Request(**given.prompt(), constrained=False)
+
+
+def _form(tool: Body, number: int) -> Body | None:
+    """Return a tool in the form of a chat; None if a server would run it."""
+    kind, where = tool.get("type"), f"tools[{number}]"
+    if isinstance(kind, str) and _HOSTED.fullmatch(kind):
+        return None
+    if kind not in (None, "custom"):
+        raise RequestError(
+            f"{where}.type is {shown(kind)}: it takes custom, with an input_schema; a tool that "
+            "only Anthropic's models know is not served",
+            field="tools",
+        )
+    return read(ClientTool.model_validate, tool, where).chat_form()
+
+
+def _messages(given: PromptBody) -> list[Body]:
+    """Return the conversation in the form of a chat. Raises `RequestError`."""
+    found: list[Body] = []
+    called: dict[str, str] = {}  # names of tools by ids of their calls
+    if given.system is not None and (system := _text(given.system)):
+        found.append({"role": "system", "content": system})
+    for i, message in enumerate(given.messages):
+        found += _turn(message, f"messages[{i}].content", called)
+    if not found or found[-1]["role"] == "assistant":
+        raise RequestError(
+            "the last message is the assistant's: it takes one of the user, since an answer does "
+            "not continue an earlier text",
+            field="messages",
+        )
+    return found
+
+
+def _turn(message: Message, where: str, called: dict[str, str]) -> Iterator[Body]:
+    """Yield a message's results of tools, and then its text and calls."""
+    if isinstance(message.content, str):
+        yield {"role": message.role, "content": message.content}
+        return
+    calls, results = [], 0
+    for i, block in enumerate(message.content):
+        match block:
+            case UseBlock(id=id, name=name, input=given):
+                called[id] = name
+                function = {"name": name, "arguments": arguments_of(given)}
+                calls.append({"id": id, "type": "function", "function": function})
+            case ResultBlock(tool_use_id=id):
+                if id not in called:
+                    problem = f"tool_use_id is {shown(id)}: no call before it has that id"
+                    raise RequestError(f"{where}[{i}].{problem}", field="messages")
+                results += 1
+                text = _text(block.content)
+                content = f"Error: {text}" if block.is_error else text
+                named = {"tool_call_id": id, "name": called[id]}
+                yield {"role": "tool", **named, "content": content}
+    text = _text(message.content)
+    if text or calls or not results:
+        turn: Body = {"role": message.role, "content": text}
+        yield {**turn, "tool_calls": calls} if calls else turn
+
+
+def _text(content: str | Sequence[Block | ReferenceBlock]) -> str:
+    """Return the text of content; each block begins on a new line."""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for block in content:
+        if isinstance(block, TextBlock):
+            texts.append(block.text)
+        elif isinstance(block, ReferenceBlock):
+            texts.append(block.tool_name)
+    return "\n".join(texts)

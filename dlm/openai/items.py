@@ -1,0 +1,152 @@
+"""Items of an answer: its reasoning, its text and its calls, in the order of their generation.
+
+OpenAI's Responses and Anthropic's Messages have an answer as a list of such items, and stream each
+of them from its opening to its close. `ItemReader` makes both from the engine's events: a whole
+answer is what its changes add up to. This module knows neither of the two forms.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from dlm.events import Committed
+from dlm.grammar import Tools, Vocabulary
+from dlm.grammar.calls.gemma import CallDelta, CallReader
+from dlm.request import Request, Result
+
+Kind = Literal["reasoning", "text", "call", "input"]
+
+
+@dataclass(slots=True)
+class Item:
+    """One item, as far as it has been generated."""
+
+    kind: Kind  # input: a call of a custom tool
+    number: int  # index in the answer
+    name: str = ""  # of the called tool
+    text: str = ""  # of a call the JSON text of its arguments, of an input the input itself
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Beginning of an item, whose `text` is still empty."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Text that an item has got."""
+
+    item: Item
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """End of an item."""
+
+    item: Item
+
+
+Change = Opened | Added | Closed
+
+
+def custom_tools(request: Request) -> Collection[str]:
+    """Return the names of the custom tools that a request's answer may call."""
+    constraint = request.constraint
+    return constraint.custom.keys() if isinstance(constraint, Tools) else ()
+
+
+class ItemReader:
+    """Reader of the events of one request."""
+
+    def __init__(self, request: Request, vocabulary: Vocabulary):
+        constraint = request.constraint
+        calls = constraint is not None and constraint.calls
+        self._calls = CallReader(vocabulary) if calls else None
+        self._custom = custom_tools(request)
+        self._input = _Input()
+        self.items: list[Item] = []  # all that have been opened
+        self._open = False  # whether the last of them may still get text
+
+    def feed(self, event: Committed) -> list[Change]:
+        """Return the changes by an event."""
+        changes = [*self._written("reasoning", event.reasoning)]
+        changes += self._written("text", event.text)
+        for delta in self._calls.feed(event.tokens) if self._calls else ():
+            changes += self._called(delta)
+        return changes
+
+    def close(self) -> list[Change]:
+        """Return the changes at the answer's end."""
+        if not self._open:
+            return []
+        self._open = False
+        return [Closed(self.items[-1])]
+
+    def read(self, result: Result) -> list[Item]:
+        """Return the items of a whole answer, which must be all that this reader reads."""
+        self.feed(
+            Committed(
+                request=0,
+                tokens=result.token_ids,
+                text=result.text,
+                reasoning=result.reasoning or "",
+            )
+        )
+        self.close()
+        return self.items
+
+    def _written(self, kind: Kind, text: str) -> Iterator[Change]:
+        if text:
+            if not self._open or self.items[-1].kind != kind:
+                yield from self._begin(kind)
+            yield self._added(text)
+
+    def _called(self, delta: CallDelta) -> Iterator[Change]:
+        if delta.name is not None:
+            custom = delta.name in self._custom
+            yield from self._begin("input" if custom else "call", delta.name)
+            self._input = _Input()
+        custom = self.items[-1].kind == "input"
+        text = self._input.feed(delta.arguments) if custom else delta.arguments
+        if text:
+            yield self._added(text)
+
+    def _begin(self, kind: Kind, name: str = "") -> list[Change]:
+        changes = self.close()
+        self.items.append(Item(kind, len(self.items), name))
+        self._open = True
+        return [*changes, Opened(self.items[-1])]
+
+    def _added(self, text: str) -> Added:
+        self.items[-1].text += text
+        return Added(self.items[-1], text)
+
+
+_OPENING = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*"')
+_CHARACTERS = re.compile(r'(?:[^"\\]|\\.)*')
+
+
+class _Input:
+    """Reader of the one string among a custom tool's arguments, `{"input": "..."}`."""
+
+    def __init__(self) -> None:
+        self._unread = ""
+        self._inside = False
+
+    def feed(self, arguments: str) -> str:
+        """Return the characters of the string that a piece of the arguments has, which divides no
+        escape."""
+        self._unread += arguments
+        if not self._inside and (opening := _OPENING.match(self._unread)):
+            self._inside, self._unread = True, self._unread[opening.end() :]
+        if not self._inside:
+            return ""
+        characters = _CHARACTERS.match(self._unread)
+        found = characters[0] if characters else ""
+        self._unread = self._unread[len(found) :]
+        return json.loads(f'"{found}"')

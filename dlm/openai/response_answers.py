@@ -1,0 +1,254 @@
+"""Answers of `/v1/responses`: a response object, or the events that build it.
+
+Both come from one reader of items, so that a stream ends with the object that an answer without a
+stream has. Events are numbered, and each item goes from `output_item.added` to `output_item.done`.
+"""
+
+import time
+from collections.abc import Sequence
+from secrets import token_hex
+from typing import Any
+
+from dlm.events import Committed, Draft
+from dlm.grammar import Vocabulary
+from dlm.openai.answers import Answers
+from dlm.openai.body import Body
+from dlm.openai.errors import describe_error
+from dlm.openai.items import Added, Change, Closed, Item, ItemReader, Opened
+from dlm.openai.response_store import StoredResponse
+from dlm.openai.responses import ResponseGeneration
+from dlm.request import Result
+
+_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc", "input": "ctc"}
+_ECHOED: dict[str, Any] = {  # fields of a body that its response repeats, with their defaults
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+    "truncation": "disabled",
+    "user": None,
+}
+
+
+class ResponseAnswers(Answers):
+    """The answer to one body, whose generation has one request."""
+
+    event_names = True
+
+    def __init__(self, generation: ResponseGeneration, model: str, vocabulary: Vocabulary):
+        """`model` is the model's name in the answer."""
+        self._generation, self._model = generation, model
+        self._reader = ItemReader(generation.requests[0], vocabulary)
+        self.id = f"resp_{token_hex(24)}"
+        self._created = int(time.time())
+        self._ids: list[tuple[str, str]] = []  # of each item and, if it is a call, of the call
+        self._events = 0
+
+    def whole(self, results: Sequence[Result]) -> Body:
+        self._reader.read(results[0])
+        return self._finished(results[0])
+
+    def first(self) -> list[Body]:
+        response = self._response("in_progress", [])
+        return [self._event(name, response=response) for name in ("created", "in_progress")]
+
+    def progress(self, index: int, event: Committed | Draft) -> list[Body]:
+        if isinstance(event, Draft):
+            return []
+        changes = self._reader.feed(event)
+        return [body for change in changes for body in self._change(change, "completed")]
+
+    def end(self, index: int, result: Result) -> list[Body]:
+        status = _status(result)
+        ends = [body for change in self._reader.close() for body in self._change(change, status)]
+        return [*ends, self._event(status, response=self._finished(result))]
+
+    def last(self) -> list[Body]:
+        return []
+
+    def failure(self, error: Exception) -> list[Body]:
+        told = describe_error(error)["error"]
+        problem = {"code": "server_error", "message": told["message"]}
+        response = self._response("failed", self._output("incomplete")) | {"error": problem}
+        return [self._event("failed", response=response)]
+
+    def _finished(self, result: Result) -> Body:
+        """Return the finished response, after it is stored."""
+        status = _status(result)
+        response = self._response(status, self._output(status))
+        if status == "incomplete":
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        else:
+            response["completed_at"] = int(time.time())
+        response["usage"] = _usage(result)
+        generation = self._generation
+        if generation.responses is not None:
+            size = generation.size + sum(len(item.text) for item in self._reader.items)
+            previous = generation.body.get("previous_response_id")
+            generation.responses.put(
+                StoredResponse(
+                    response=response, items=generation.items, previous=previous, size=size
+                )
+            )
+        return response
+
+    def _response(self, status: str, output: list[Body]) -> Body:
+        body = self._generation.body
+        given = {name: body.get(name) for name in _ECHOED}
+        echoed = {n: default if given[n] is None else given[n] for n, default in _ECHOED.items()}
+        reasoning = body.get("reasoning") or {}
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "model": self._model,
+            "output": output,
+            "reasoning": {name: reasoning.get(name) for name in ("effort", "summary")},
+            "service_tier": "default",
+            "store": self._generation.responses is not None,
+            "top_logprobs": 0,
+            "usage": None,
+            **echoed,
+        }
+
+    def _output(self, status: str) -> list[Body]:
+        """Return all items; `status` is that of the last."""
+        items = self._reader.items
+        return [
+            self._item(item, "completed" if item is not items[-1] else status) for item in items
+        ]
+
+    def _item(self, item: Item, status: str) -> Body:
+        while len(self._ids) <= item.number:
+            kind = self._reader.items[len(self._ids)].kind
+            self._ids.append((f"{_PREFIXES[kind]}_{token_hex(24)}", f"call_{token_hex(12)}"))
+        id, call_id = self._ids[item.number]
+        begun = status == "in_progress"
+        if item.kind == "reasoning":
+            part = _part(self._part_type(item), item.text)
+            summary = self._generation.summarized
+            return {
+                "id": id,
+                "type": "reasoning",
+                "summary": [part] if summary and not begun else [],
+                "content": [part] if not summary and not begun else [],
+                "encrypted_content": None,
+                "status": status,
+            }
+        if item.kind == "text":
+            content = [] if begun else [_part("output_text", item.text)]
+            return {
+                "id": id,
+                "type": "message",
+                "role": "assistant",
+                "content": content,
+                "status": status,
+            }
+        namespace, name = self._generation.namespaces.get(item.name, (None, item.name))
+        call = {"id": id, "call_id": call_id, "name": name}
+        if namespace is not None:
+            call["namespace"] = namespace
+        if item.kind == "input":
+            return {"type": "custom_tool_call", **call, "input": item.text}
+        return {"type": "function_call", **call, "arguments": item.text, "status": status}
+
+    def _part_type(self, item: Item) -> str:
+        if item.kind == "text":
+            return "output_text"
+        return "summary_text" if self._generation.summarized else "reasoning_text"
+
+    def _change(self, change: Change, status: str) -> list[Body]:
+        """Return the events of a change. An item that it closes has that `status`."""
+        item = change.item
+        match change:
+            case Opened():
+                shown = self._item(item, "in_progress")
+                added = self._event("output_item.added", output_index=item.number, item=shown)
+                return [added, *self._part_events(item, "added", "")]
+            case Added(text=text):
+                return [self._delta(item, text)]
+            case Closed():
+                done = [self._done(item), *self._part_events(item, "done", item.text)]
+                shown = self._item(item, status)
+                ended = self._event("output_item.done", output_index=item.number, item=shown)
+                return [*done, ended]
+
+    def _part_events(self, item: Item, step: str, text: str) -> list[Body]:
+        """Return the event at the beginning or the end of the one part of a text."""
+        if item.kind in ("call", "input"):
+            return []
+        type_ = self._part_type(item)
+        name = "reasoning_summary_part" if type_ == "summary_text" else "content_part"
+        return [self._event(f"{name}.{step}", **self._place(item), part=_part(type_, text))]
+
+    def _place(self, item: Item) -> Body:
+        """Return the fields that tell to which item, and to which part of it, an event belongs."""
+        place = {"item_id": self._ids[item.number][0], "output_index": item.number}
+        if item.kind in ("call", "input"):
+            return place
+        index = "summary_index" if self._part_type(item) == "summary_text" else "content_index"
+        return {**place, index: 0}
+
+    def _stem(self, item: Item) -> str:
+        """Return the name of an item's events of text."""
+        match item.kind:
+            case "call":
+                return "function_call_arguments"
+            case "input":
+                return "custom_tool_call_input"
+        type_ = self._part_type(item)
+        return "reasoning_summary_text" if type_ == "summary_text" else type_
+
+    def _delta(self, item: Item, text: str) -> Body:
+        more: Body = {"logprobs": []} if item.kind == "text" else {}
+        return self._event(f"{self._stem(item)}.delta", **self._place(item), delta=text, **more)
+
+    def _done(self, item: Item) -> Body:
+        match item.kind:
+            case "call":
+                more: Body = {"arguments": item.text, "name": self._item(item, "")["name"]}
+            case "input":
+                more = {"input": item.text}
+            case "text":
+                more = {"text": item.text, "logprobs": []}
+            case _:
+                more = {"text": item.text}
+        return self._event(f"{self._stem(item)}.done", **self._place(item), **more)
+
+    def _event(self, name: str, /, **fields: Any) -> Body:
+        number = self._events
+        self._events += 1
+        return {"type": f"response.{name}", "sequence_number": number, **fields}
+
+
+def _status(result: Result) -> str:
+    return "incomplete" if result.finish_reason == "length" else "completed"
+
+
+def _part(type_: str, text: str) -> Body:
+    more: Body = {"annotations": [], "logprobs": []} if type_ == "output_text" else {}
+    return {"type": type_, "text": text, **more}
+
+
+def _usage(result: Result) -> Body:
+    read, written = result.prompt_tokens, result.stats.tokens
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": result.stats.cached},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": result.reasoning_tokens},
+        "total_tokens": read + written,
+    }

@@ -1,0 +1,438 @@
+"""Bodies of `/v1/responses`, and the requests they become.
+
+A body's `input` is text, or items: messages, calls of tools and their results. They may continue a
+stored response. Items and tools become messages and tools of a chat, so that a request means the
+same whichever way it arrives.
+
+Tools that a server would run itself (`web_search`, `file_search`, `mcp`, ...) are left out, as in
+vLLM: the model is not shown them. Tools of a namespace are shown as `NAMESPACE__NAME`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from dlm.errors import RequestError
+from dlm.grammar import JsonObject, Spec
+from dlm.grammar.specs.tools import INPUT
+from dlm.openai.body import (
+    REQUIRED,
+    Body,
+    ByField,
+    Each,
+    JsonModel,
+    Object,
+    Several,
+    Takes,
+    Words,
+    make_spec,
+    read,
+    shown,
+)
+from dlm.openai.constraint import Schema, StructuredOutputs, json_schema_spec, outputs_spec
+from dlm.openai.messages import EFFORT, Effort, OwnContent, text_of
+from dlm.openai.other_fields import LenientModel, NeutralFields
+from dlm.openai.requests import Generation, ModelName, check_budget, choices
+from dlm.openai.response_store import ClientResponses
+from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
+from dlm.policy import Policy
+from dlm.request import HOTTEST
+
+
+class MessageItem(JsonModel):
+    type: Literal["message"] = REQUIRED
+    role: Literal["user", "assistant", "system", "developer"] = REQUIRED
+    content: OwnContent = REQUIRED
+
+
+class CallItem(JsonModel):
+    """Call of a function."""
+
+    type: Literal["function_call"] = REQUIRED
+    call_id: Words = REQUIRED
+    name: Words = REQUIRED
+    namespace: str | None = None
+    arguments: Any = None
+
+
+class CustomCallItem(JsonModel):
+    """Call of a custom tool."""
+
+    type: Literal["custom_tool_call"] = REQUIRED
+    call_id: Words = REQUIRED
+    name: Words = REQUIRED
+    namespace: str | None = None
+    input: str = ""
+
+
+class ResultItem(JsonModel):
+    """Result of a tool."""
+
+    type: Literal["function_call_output", "custom_tool_call_output"] = REQUIRED
+    call_id: Words = REQUIRED
+    output: OwnContent = ""
+
+
+class OmittedItem(JsonModel):
+    """Item that the model is not shown: earlier reasoning, and work of tools of other servers."""
+
+    type: Literal[
+        "reasoning",
+        "compaction",
+        "web_search_call",
+        "file_search_call",
+        "code_interpreter_call",
+        "image_generation_call",
+        "mcp_list_tools",
+        "mcp_call",
+    ] = REQUIRED
+
+
+def _typed(value: Any) -> Any:
+    """Return an item with its type: one with a role alone is a message."""
+    if isinstance(value, dict) and value.get("type") is None and "role" in value:
+        return {**value, "type": "message"}
+    return value
+
+
+Item = MessageItem | CallItem | CustomCallItem | ResultItem | OmittedItem
+InputItem = Annotated[Annotated[Item, ByField("type")], BeforeValidator(_typed)]
+
+
+PlacedForm = tuple[Body, str]
+
+
+class FlatTool(JsonModel):
+    """Tool that its client runs."""
+
+    name: Annotated[Words, Takes("the name of a tool")] = REQUIRED
+    description: str | None = None
+
+    def chat_form(self, prefix: str = "") -> Body:
+        """Return the tool in the form of a chat, its name after `prefix`."""
+        given = self.model_dump(exclude_none=True)
+        kind = given.pop("type")
+        return {"type": kind, kind: {**given, "name": prefix + self.name}}
+
+    def chat_forms(self, number: int) -> list[PlacedForm]:
+        """Return the tools in the form of a chat, with their JSON pointers in a body that has this
+        one as its tool of that number."""
+        return [(self.chat_form(), f"/tools/{number}")]
+
+
+class FlatFunction(FlatTool):
+    type: Literal["function"] = REQUIRED
+    parameters: Object | None = None
+    strict: bool | None = None
+
+
+class FlatCustom(FlatTool):
+    type: Literal["custom"] = REQUIRED
+    format: Object | None = None
+
+
+class NamespaceTool(JsonModel):
+    type: Literal["namespace"] = REQUIRED
+    name: Words = REQUIRED
+    tools: Each[Annotated[FlatFunction | FlatCustom, ByField("type")]] = REQUIRED
+
+    def chat_forms(self, number: int) -> list[PlacedForm]:
+        prefix, place = f"{self.name}{_NAMESPACE}", f"/tools/{number}/tools"
+        return [(tool.chat_form(prefix), f"{place}/{i}") for i, tool in enumerate(self.tools)]
+
+
+class HostedTool(JsonModel):
+    """Tool that other servers run themselves."""
+
+    type: str = REQUIRED
+
+    def chat_forms(self, number: int) -> list[PlacedForm]:
+        return []
+
+
+_NAMESPACE = "__"  # between the names of a namespace and of a tool, as in vLLM
+_TOOL_MODELS = {"function": FlatFunction, "custom": FlatCustom, "namespace": NamespaceTool}
+Tool = FlatFunction | FlatCustom | NamespaceTool | HostedTool
+
+
+class FlatName(JsonModel):
+    type: Literal["function", "custom"] = REQUIRED
+    name: str = REQUIRED
+    namespace: str | None = None
+
+    @property
+    def full_name(self) -> str:
+        return flat_name(self.namespace, self.name)
+
+
+class AllowedNames(JsonModel):
+    type: Literal["allowed_tools"] = REQUIRED
+    mode: Literal["auto", "required"] = REQUIRED
+    tools: Several[FlatName] = REQUIRED
+
+
+_CHOICE = """none, auto, required, {"type": "function", "name": ...}, {"type": "custom", "name": \
+...} or {"type": "allowed_tools", "mode": ..., "tools": [...]}"""
+
+
+class TextFormat(JsonModel):
+    type: Literal["text"] = REQUIRED
+
+
+class ObjectFormat(JsonModel):
+    type: Literal["json_object"] = REQUIRED
+
+
+class SchemaFormat(JsonModel):
+    type: Literal["json_schema"] = REQUIRED
+    source: Schema = Field(REQUIRED, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(JsonModel):
+    format: Annotated[TextFormat | ObjectFormat | SchemaFormat, ByField("type")] | None = None
+
+
+class ReasoningOptions(JsonModel):
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponsesBody(LenientModel):
+    """Body of `/v1/responses`."""
+
+    neutral: ClassVar[NeutralFields] = {
+        "background": ((False,), "an answer is made while its client waits"),
+        "conversation": ((), "use previous_response_id, or send all items"),
+        "prompt": ((), "there are no templates of prompts here"),
+        "top_logprobs": ((0,), "a canvas is denoised as a whole"),
+        "n": ((1,), "a response is one answer"),
+        "stop": (([], ""), "the text ends where it is complete"),
+        "response_format": ((), "use text.format"),
+        "messages": ((), "use input"),
+        "max_tokens": ((), "use max_output_tokens"),
+        "max_completion_tokens": ((), "use max_output_tokens"),
+        "reasoning_effort": ((), "use reasoning.effort"),
+    }
+
+    model: ModelName | None = None
+    input: Annotated[str | Each[InputItem], Takes("text, or a list of items")] = REQUIRED
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    text: TextOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
+    tools: Each[Object] | None = None
+    tool_choice: (
+        Annotated[
+            Literal["none", "auto", "required"]
+            | Annotated[FlatName | AllowedNames, ByField("type")],
+            Takes(_CHOICE),
+        ]
+        | None
+    ) = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    max_output_tokens: int | None = None
+    temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = None
+    top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = None
+    top_k: int | None = None
+    min_p: Annotated[int | float, Takes("0 to 1")] | None = None
+    seed: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    stream: bool | None = None
+    metadata: Object | None = None
+
+    @property
+    def choice(self) -> ToolChoice:
+        match self.tool_choice:
+            case None:
+                return ToolChoice()
+            case FlatName() as tool:
+                return ToolChoice(mode="required", named=tool.full_name)
+            case AllowedNames(mode=mode, tools=tools):
+                return ToolChoice(mode=mode, allowed=tuple(tool.full_name for tool in tools))
+            case mode:
+                return ToolChoice(mode=mode)
+
+    @property
+    def thinking(self) -> tuple[bool, int | None]:
+        """Whether to think, and the most tokens for it."""
+        effort = self.reasoning.effort if self.reasoning else None
+        budget = EFFORT[effort] if effort else 0
+        return (True, budget) if budget else (False, None)
+
+    @property
+    def summarized(self) -> bool:
+        """Whether reasoning is sent as a summary, which is the reasoning itself."""
+        options = self.reasoning
+        asked = options and (options.summary or options.generate_summary)
+        return asked not in (None, "none")
+
+    def content_spec(self, policy: Policy) -> Spec | None:
+        """Return the spec of the answer's text; None for free text. Raises `RequestError`."""
+        outputs = outputs_spec(self.structured_outputs, policy)
+        found = None
+        match self.text and self.text.format:
+            case ObjectFormat():
+                found = make_spec("text.format", policy, JsonObject.kind, None, JsonObject)
+            case SchemaFormat(source=source, strict=strict):
+                lax = strict is not True
+                found = json_schema_spec("text.format.schema", source, policy, lax)
+        if found is not None and outputs is not None:
+            raise RequestError(
+                "text.format and structured_outputs each constrain the answer: send one of them"
+            )
+        return found or outputs
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """Return the name that the model is shown for a tool of a namespace."""
+    return f"{namespace}{_NAMESPACE}{name}" if namespace else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseGeneration(Generation):
+    """Content of one body, with what its answer repeats."""
+
+    body: Body  # as the client sent it
+    items: list[Body]  # of its input
+    size: int  # bytes of `items`, about
+    tools: list[Body]  # as the client sent them
+    namespaces: Mapping[str, tuple[str, str]]  # namespace and name by the name that is shown
+    summarized: bool  # reasoning is sent as a summary
+    responses: ClientResponses | None  # where the response is stored; None: nowhere
+
+
+def response_of(body: Any, policy: Policy, responses: ClientResponses) -> ResponseGeneration:
+    """Read a body of `/v1/responses`; `responses` are its client's stored ones. Raises
+    `RequestError`."""
+    given = read(ResponsesBody.model_validate, body)
+    tools = [_tool(tool, i) for i, tool in enumerate(given.tools or ())]
+    placed = [(form, place) for i, tool in enumerate(tools) for form, place in tool.chat_forms(i)]
+    forms, places = [form for form, _ in placed], [place for _, place in placed]
+    choice, content = given.choice, given.content_spec(policy)
+    parallel = given.parallel_tool_calls is not False
+    spec = tools_spec(forms, policy, choice, parallel=parallel, content=content, places=places)
+    tokens = check_budget("max_output_tokens", given.max_output_tokens, policy)
+    thinking, thinking_budget = given.thinking
+    fields: dict[str, Any] = {
+        "messages": _messages(given, responses),
+        "constraint": spec or content,
+        "max_tokens": policy.answer_tokens if tokens is None else tokens,
+        "fit": tokens is None,
+        "tools": forms if choice.mode != "none" else [],
+        "thinking": thinking or None,
+        "thinking_budget": thinking_budget,
+    } | {name: getattr(given, name) for name in _SAMPLING}
+    fields = {name: value for name, value in fields.items() if value is not None}
+    if isinstance(given.input, str):
+        items = [{"type": "message", "role": "user", "content": given.input}]
+    else:
+        items = [_typed(item) for item in body["input"]]
+    stored = given.store is not False and responses.kept
+    return ResponseGeneration(
+        requests=choices([fields], None, policy),
+        model=given.model,
+        stream=given.stream or False,
+        tokens_field="max_output_tokens",
+        named=choice.named is not None and bool(forms),
+        body=body,
+        items=items,
+        size=len(json.dumps(items)) if stored else 0,
+        tools=given.tools or [],
+        namespaces=_namespaces(tools),
+        summarized=given.summarized,
+        responses=responses if stored else None,
+    )
+
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
+_ITEMS: TypeAdapter[list[Item]] = TypeAdapter(Each[InputItem])
+
+
+def _tool(tool: dict[str, Any], number: int) -> Tool:
+    model = _TOOL_MODELS.get(str(tool.get("type")), HostedTool)
+    return read(model.model_validate, tool, f"tools[{number}]")
+
+
+def _namespaces(tools: Sequence[Tool]) -> dict[str, tuple[str, str]]:
+    return {
+        flat_name(tool.name, inner.name): (tool.name, inner.name)
+        for tool in tools
+        if isinstance(tool, NamespaceTool)
+        for inner in tool.tools
+    }
+
+
+def _messages(given: ResponsesBody, responses: ClientResponses) -> list[Body]:
+    """Return the conversation in the form of a chat: instructions, what is stored, and the input.
+
+    Instructions, and messages of the system before all others, are one message of the system.
+    """
+    found = _Conversation()
+    if given.instructions:
+        found.add_text("system", given.instructions)
+    if given.previous_response_id is not None:
+        for item in read(
+            _ITEMS.validate_python, responses.conversation(given.previous_response_id)
+        ):
+            found.add(item, "previous_response_id")
+    if isinstance(given.input, str):
+        found.add_text("user", given.input)
+    else:
+        for i, item in enumerate(given.input):
+            found.add(item, f"input[{i}]")
+    if not found.messages:
+        raise RequestError(
+            "input is an empty list: it takes text, or a list of items", field="input"
+        )
+    return found.messages
+
+
+class _Conversation:
+    """Messages of a chat, made of items."""
+
+    def __init__(self) -> None:
+        self.messages: list[Body] = []
+        self._called: dict[str, str] = {}  # names of tools by ids of their calls
+
+    def add(self, item: Item, where: str) -> None:
+        """Add an item, which stands at `where` in its body. Raises `RequestError` for the result of
+        a call that is unknown."""
+        match item:
+            case MessageItem(role="developer"):
+                self.add_text("system", text_of(item.content))
+            case MessageItem(role=role):
+                self.add_text(role, text_of(item.content))
+            case CallItem():
+                self._call(item, arguments_of(item.arguments))
+            case CustomCallItem():
+                self._call(item, {INPUT: item.input})
+            case ResultItem(call_id=id):
+                if id not in self._called:
+                    problem = f"call_id is {shown(id)}: no call before it has that id"
+                    raise RequestError(f"{where}.{problem}", field="input")
+                named = {"tool_call_id": id, "name": self._called[id]}
+                self.messages.append({"role": "tool", **named, "content": text_of(item.output)})
+
+    def add_text(self, role: str, text: str) -> None:
+        first = self.messages[0] if len(self.messages) == 1 else None
+        if role == "system" and first is not None and first["role"] == "system":
+            first["content"] += f"\n\n{text}"
+        else:
+            self.messages.append({"role": role, "content": text})
+
+    def _call(self, item: CallItem | CustomCallItem, arguments: dict[str, Any] | str) -> None:
+        """Add a call to the assistant's message before it, or to a message of its own."""
+        name = self._called[item.call_id] = flat_name(item.namespace, item.name)
+        last = self.messages[-1] if self.messages else None
+        if last is None or last["role"] != "assistant":
+            self.messages.append(last := {"role": "assistant", "content": ""})
+        function = {"name": name, "arguments": arguments}
+        call = {"id": item.call_id, "type": "function", "function": function}
+        last.setdefault("tool_calls", []).append(call)

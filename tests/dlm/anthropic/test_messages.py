@@ -1,0 +1,158 @@
+"""Bodies of `/v1/messages`: what they become, and what a 400 says of those that make no sense."""
+
+import pytest
+
+from dlm import Policy, RequestError, Tools
+from dlm.anthropic.messages import message_of, prompt_of
+from dlm.openai.messages import EFFORT
+
+POLICY = Policy()
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FIND = {"name": "find", "description": "Finds.", "input_schema": SCHEMA}
+USE = {"type": "tool_use", "id": "t1", "name": "find", "input": {"city": "Rome"}}
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def read(**body):
+    body = {"max_tokens": 50, "messages": [user("Hi.")]} | body
+    (request,) = message_of(body, POLICY).requests
+    return request
+
+
+def test_blocks_are_messages_calls_and_results():
+    messages = [
+        user([{"type": "text", "text": "Rome?", "cache_control": {"type": "ephemeral"}}]),
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+                {"type": "text", "text": "I look."},
+                USE,
+                {**USE, "id": "t2"},
+            ],
+        },
+        user(
+            [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t1",
+                    "content": [{"type": "text", "text": "sunny"}],
+                },
+                {"type": "tool_result", "tool_use_id": "t2", "content": "gone", "is_error": True},
+                {"type": "text", "text": "And now?"},
+            ]
+        ),
+        {"role": "system", "content": "Be kind."},
+        user("Go on."),
+    ]
+    found = read(messages=messages, system=[{"type": "text", "text": "Be brief."}]).messages
+    assert [one["role"] for one in found] == (
+        ["system", "user", "assistant", "tool", "tool", "user", "system", "user"]
+    )
+    assert [one["content"] for one in found] == (
+        ["Be brief.", "Rome?", "I look.", "sunny", "Error: gone", "And now?", "Be kind.", "Go on."]
+    )
+    assert [call["function"]["name"] for call in found[2]["tool_calls"]] == ["find", "find"]
+    assert found[3]["name"] == "find"
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "named", "parallel"),
+    [
+        (None, "auto", None, True),
+        ({"type": "auto"}, "auto", None, True),
+        ({"type": "any", "disable_parallel_tool_use": True}, "required", None, False),
+        ({"type": "tool", "name": "find"}, "required", "find", True),
+    ],
+)
+def test_a_choice_of_tools_is_that_of_a_chat(choice, mode, named, parallel):
+    found = read(tools=[FIND, {"type": "web_search_20250305", "name": "web"}], tool_choice=choice)
+    assert isinstance(found.constraint, Tools)
+    spec = found.constraint
+    assert (spec.choice, spec.named, spec.parallel) == (mode, named, parallel)
+    assert [tool["function"]["name"] for tool in found.tools] == ["find"]
+    assert found.tools[0]["function"]["parameters"] == SCHEMA
+
+
+def test_no_tool_may_be_called_if_none_is_chosen():
+    found = read(tools=[FIND], tool_choice={"type": "none"})
+    assert found.constraint is None
+    assert not found.tools
+
+
+def test_formats_thinking_and_sampling_are_those_of_a_chat():
+    format = {"type": "json_schema", "schema": SCHEMA}
+    found = read(
+        output_config={"format": format, "effort": "low"},
+        thinking={"type": "adaptive"},
+        temperature=0.5,
+        top_k=5,
+        stop_sequences=["x"],
+    )
+    assert found.constraint.kind == "JSON schema"
+    assert (found.thinking, found.thinking_budget) == (True, EFFORT["low"])
+    assert (found.temperature, found.top_k, found.stop, found.fit) == (0.5, 5, ["x"], True)
+    assert read(output_format=format).constraint.kind == "JSON schema"
+    enabled = read(thinking={"type": "enabled", "budget_tokens": 2000})
+    assert (enabled.thinking, enabled.thinking_budget) == (True, 2000)
+    assert not read(thinking={"type": "disabled"}).thinking
+
+
+def test_more_tokens_than_the_server_has_are_fewer():
+    assert read(max_tokens=10**9).max_tokens == POLICY.max_answer_tokens
+
+
+def test_fields_that_only_label_or_cache_are_ignored():
+    read(
+        metadata={"user_id": "x"},
+        context_management={"edits": []},
+        service_tier="auto",
+        container=None,
+        mcp_servers=[],
+    )
+
+
+def test_tokens_are_counted_of_the_prompt_alone():
+    model, request = prompt_of({"model": "m", "messages": [user("Hi.")], "tools": [FIND]}, POLICY)
+    assert model == "m"
+    assert request.messages == [user("Hi.")]
+    assert len(request.tools) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({"max_tokens": None}, "^max_tokens is missing: it takes a whole number"),
+        ({"max_tokens": 0}, "^max_tokens is 0"),
+        ({"messages": []}, "^messages is an empty list"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, r"^messages\[0\].role is 'tool'"),
+        ({"messages": [user(5)]}, r"^messages\[0\].content is 5: it takes text, or a list"),
+        ({"messages": [user([{"type": "document"}])]}, r"^messages\[0\].content\[0\].type is 'doc"),
+        (
+            {"messages": [user([{"type": "tool_result", "tool_use_id": "t1"}])]},
+            r"^messages\[0\].content\[0\].tool_use_id is 't1': no call before it",
+        ),
+        ({"messages": [user("a"), {"role": "assistant", "content": "b"}]}, "the assistant's"),
+        ({"tools": [{"name": "a"}]}, r"^tools\[0\].input_schema is missing"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, r"^tools\[0\].type is 'bash"),
+        ({"tools": [FIND, {**FIND, "name": "a b"}]}, "/tools/1/name"),
+        (
+            {"tools": [{**FIND, "input_schema": {"type": "object", "properties": 5}}]},
+            "/tools/0/input_schema",
+        ),
+        ({"tools": [FIND], "tool_choice": "any"}, "^tool_choice is 'any'"),
+        ({"tools": [FIND], "tool_choice": {"type": "tool", "name": "x"}}, "names 'x'"),
+        ({"tool_choice": {"type": "any"}}, "needs tools"),
+        ({"stop": ["x"]}, "use stop_sequences"),
+        ({"response_format": {"type": "json_object"}}, "use output_config.format"),
+        ({"mcp_servers": [{"url": "x"}]}, "connects to no other"),
+        ({"sistem": "x"}, "send system if that is meant"),
+        ({"thinking": {"type": "enabled"}}, "^thinking.budget_tokens is missing"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_place(body, problem):
+    with pytest.raises(RequestError, match=problem):
+        read(**body)

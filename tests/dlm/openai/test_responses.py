@@ -1,0 +1,193 @@
+"""Bodies of `/v1/responses`: what they become, and what a 400 says of those that make no sense."""
+
+import pytest
+
+from dlm import Policy, RequestError, Tools
+from dlm.openai.messages import EFFORT
+from dlm.openai.response_store import ResponseStore, StoredResponse
+from dlm.openai.responses import response_of
+
+POLICY = Policy()
+NONE = ResponseStore(0).of("")
+CALL = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{"city": "Rome"}'}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
+FIND = {"type": "function", "name": "find", "parameters": {"type": "object", "properties": {}}}
+
+
+def read(**body):
+    return response_of({"input": "Hi."} | body, POLICY, NONE)
+
+
+def request(**body):
+    return read(**body).requests[0]
+
+
+def test_text_and_instructions_are_messages_of_a_chat():
+    found = request(instructions="Be brief.")
+    assert found.messages == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi."},
+    ]
+    assert (found.max_tokens, found.fit) == (POLICY.answer_tokens, True)
+    assert found.constraint is None
+
+
+def test_items_are_messages_calls_and_results():
+    items = [
+        {"role": "developer", "content": "You help."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Rome?"}]},
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+        CALL,
+        {"type": "custom_tool_call", "call_id": "c2", "name": "note", "input": "Rome"},
+        RESULT,
+        {
+            "type": "custom_tool_call_output",
+            "call_id": "c2",
+            "output": [{"type": "input_text", "text": "noted"}],
+        },
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+    ]
+    system, user, assistant, *results = request(input=items, instructions="Be brief.").messages
+    assert system == {"role": "system", "content": "Be brief.\n\nYou help."}
+    assert user == {"role": "user", "content": "Rome?"}
+    assert assistant["content"] == "I look."
+    calls = [call["function"] for call in assistant["tool_calls"]]
+    assert calls == [
+        {"name": "find", "arguments": {"city": "Rome"}},
+        {"name": "note", "arguments": {"input": "Rome"}},
+    ]
+    assert [(one["role"], one["name"], one["content"]) for one in results] == [
+        ("tool", "find", "sunny"),
+        ("tool", "note", "noted"),
+    ]
+
+
+def test_tools_of_a_namespace_have_its_name_and_hosted_ones_are_left_out():
+    tools = [FIND, {"type": "namespace", "name": "maps", "tools": [FIND]}, {"type": "web_search"}]
+    found = read(tools=tools, input=[{"role": "user", "content": "Hi."}])
+    assert [tool["function"]["name"] for tool in found.requests[0].tools] == ["find", "maps__find"]
+    assert found.namespaces == {"maps__find": ("maps", "find")}
+    assert found.tools == tools
+    assert request(tools=[{"type": "web_search"}]).constraint is None
+    named = {**CALL, "namespace": "maps"}
+    (call,) = request(input=[named]).messages[0]["tool_calls"]
+    assert call["function"]["name"] == "maps__find"
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "named", "offered"),
+    [
+        ("required", "required", None, {"find", "note"}),
+        ({"type": "function", "name": "find"}, "required", "find", {"find", "note"}),
+        ({"type": "custom", "name": "note"}, "required", "note", {"find", "note"}),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "custom", "name": "note"}],
+            },
+            "auto",
+            None,
+            {"note"},
+        ),
+    ],
+)
+def test_a_choice_of_tools_is_that_of_a_chat(choice, mode, named, offered):
+    found = request(tools=[FIND, {"type": "custom", "name": "note"}], tool_choice=choice)
+    assert isinstance(found.constraint, Tools)
+    assert (found.constraint.choice, found.constraint.named) == (mode, named)
+    assert found.constraint.parameters.keys() == offered
+
+
+def test_formats_reasoning_and_sampling_are_those_of_a_chat():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    found = request(
+        text={"format": {"type": "json_schema", "name": "x", "schema": schema}, "verbosity": "low"},
+        reasoning={"effort": "low", "summary": "auto"},
+        max_output_tokens=50,
+        temperature=0.5,
+        top_p=0.9,
+    )
+    assert found.constraint.kind == "JSON schema"
+    assert (found.thinking, found.thinking_budget) == (True, EFFORT["low"])
+    assert (found.max_tokens, found.fit, found.temperature, found.top_p) == (50, False, 0.5, 0.9)
+    assert request(text={"format": {"type": "json_object"}}).constraint.kind == "JSON object"
+    assert request(text={"format": {"type": "text"}}).constraint is None
+    assert not request(reasoning={"effort": "none", "summary": "auto"}).thinking
+
+
+def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
+    request(
+        client_metadata={"a": "b"}, prompt_cache_key="x", include=["reasoning.encrypted_content"]
+    )
+    with pytest.raises(RequestError, match="send instructions if that is meant"):
+        request(instuctions="Be brief.")
+
+
+@pytest.mark.parametrize(
+    ("body", "problem", "field"),
+    [
+        ({"input": None}, "^input is missing: it takes text, or a list of items", "input"),
+        ({"input": 5}, "^input is 5: it takes text, or a list of items", "input"),
+        ({"input": []}, "^input is an empty list", "input"),
+        ({"input": [{"role": "user"}]}, r"^input\[0\].content is missing", "input"),
+        ({"input": [{"role": "tool", "content": "x"}]}, r"^input\[0\].role is 'tool'", "input"),
+        ({"input": [RESULT]}, r"^input\[0\].call_id is 'c1': no call before it", "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, r"^input\[0\].type is", "input"),
+        ({"background": True}, "^background is true, which is not supported", "background"),
+        ({"response_format": {"type": "json_object"}}, "use text.format", "response_format"),
+        ({"guided_json": {}}, "structured_outputs.json", "guided_json"),
+        ({"messages": []}, "use input", "messages"),
+        ({"text": {"format": {"type": "yaml"}}}, "^text.format.type is 'yaml'", "text"),
+        ({"tools": [{"type": "function"}]}, r"^tools\[0\].name is missing", "tools"),
+        ({"tools": [FIND], "tool_choice": {"type": "mcp"}}, "^tool_choice", "tool_choice"),
+        ({"tools": [FIND], "tool_choice": {"type": "function", "name": "x"}}, "names 'x'", None),
+        ({"max_output_tokens": 0}, "^max_output_tokens is 0", "max_output_tokens"),
+        ({"previous_response_id": "resp_x"}, "stores none", "previous_response_id"),
+        ({"reasoning": {"effort": "huge"}}, "^reasoning.effort is 'huge'", "reasoning"),
+        (
+            {
+                "tools": [
+                    FIND,
+                    {"type": "namespace", "name": "a", "tools": [{**FIND, "name": "b c"}]},
+                ]
+            },
+            "/tools/1/tools/0/name",
+            None,
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_place(body, problem, field):
+    with pytest.raises(RequestError, match=problem) as found:
+        read(**body)
+    assert found.value.field == field
+
+
+def test_a_stored_response_is_continued():
+    responses = ResponseStore().of("me")
+    item = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Bo."}],
+    }
+    for id, previous, text in (("a", None, "One."), ("b", "a", "Two.")):
+        responses.put(
+            StoredResponse(
+                response={"id": id, "output": [item]},
+                items=[{"type": "message", "role": "user", "content": text}],
+                previous=previous,
+                size=10,
+            )
+        )
+    body = {"input": "Three.", "previous_response_id": "b", "instructions": "New."}
+    found = response_of(body, POLICY, responses)
+    texts = [message["content"] for message in found.requests[0].messages]
+    assert texts == ["New.", "One.", "Bo.", "Two.", "Bo.", "Three."]
+    assert found.responses is responses
+    assert response_of({**body, "store": False}, POLICY, responses).responses is None
+    responses.delete("a")
+    with pytest.raises(RequestError, match="continues one that is not stored"):
+        response_of(body, POLICY, responses)
+    with pytest.raises(RequestError, match="'b' is not stored here"):
+        response_of(body, POLICY, ResponseStore().of("me"))

@@ -1,0 +1,136 @@
+"""`/v1/messages` through Anthropic's client, against the built-in model."""
+
+import json
+
+import anthropic
+import jsonschema
+import pytest
+
+from dlm import Engine
+
+ASK = [{"role": "user", "content": "Extract name, age as JSON. This is Olga Lopez, 61 years old."}]
+WEATHER = {
+    "name": "get_weather",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def client(tiny):
+    with anthropic.Anthropic(base_url=tiny.url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def ask(client, messages=ASK, **more):
+    return client.messages.create(
+        **{"model": "tiny", "messages": messages, "max_tokens": 96} | more
+    )
+
+
+def test_a_schema_is_kept_whole_and_streamed(client):
+    config = {"format": {"type": "json_schema", "schema": PERSON}}
+    whole = ask(client, output_config=config)
+    jsonschema.validate(json.loads(whole.content[0].text), PERSON)
+    assert whole.stop_reason == "end_turn"
+    asked = {"model": "tiny", "messages": ASK, "max_tokens": 96, "output_config": config}
+    with client.messages.stream(**asked) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert final.content[0].text == text
+    jsonschema.validate(json.loads(text), PERSON)
+    usage = final.usage
+    assert usage.input_tokens + usage.cache_read_input_tokens == (
+        whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    )
+
+
+def test_a_call_its_result_and_a_text_are_one_conversation(client):
+    question = {"role": "user", "content": "What is the weather in Lisbon for 3 days?"}
+    first = ask(client, [question], tools=[WEATHER], tool_choice={"type": "any"})
+    assert first.stop_reason == "tool_use"
+    calls = [block for block in first.content if block.type == "tool_use"]
+    for call in calls:
+        jsonschema.validate(call.input, WEATHER["input_schema"])
+    results = [
+        {"type": "tool_result", "tool_use_id": call.id, "content": "sunny"} for call in calls
+    ]
+    turns = [question, {"role": "assistant", "content": first.content}]
+    last = ask(client, [*turns, {"role": "user", "content": results}])
+    assert last.stop_reason in ("end_turn", "max_tokens")
+    assert last.usage.cache_read_input_tokens >= 0
+
+
+def test_thinking_comes_first(client):
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    answer = ask(
+        client,
+        thinking=thinking,
+        output_config={"format": {"type": "json_schema", "schema": PERSON}},
+        max_tokens=400,
+    )
+    kinds = [block.type for block in answer.content]
+    assert kinds[-1] == "text"
+    assert set(kinds[:-1]) <= {"thinking"}
+
+
+def test_a_stop_sequence_is_named(client):
+    cold = {"extra_body": {"temperature": 0.0}}
+    whole = ask(client, **cold)
+    stop = whole.content[0].text[3:5]
+    cut = ask(client, stop_sequences=["nowhere", stop], **cold)
+    assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", stop)
+    assert stop not in cut.content[0].text
+
+
+def test_tokens_are_counted(client):
+    counted = client.messages.count_tokens(model="tiny", messages=ASK, tools=[WEATHER])
+    usage = ask(client, tools=[WEATHER]).usage
+    # The answer's prompt has an empty thought channel after it.
+    assert 0 <= usage.input_tokens + usage.cache_read_input_tokens - counted.input_tokens <= 4
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        ({"messages": []}, anthropic.BadRequestError, "messages is an empty list"),
+        ({"max_tokens": 0}, anthropic.BadRequestError, "max_tokens is 0"),
+        ({"tools": [{"name": "a b", "input_schema": {}}]}, anthropic.BadRequestError, "/tools/0/n"),
+        ({"model": "other"}, anthropic.NotFoundError, "does not exist here"),
+    ],
+)
+def test_a_body_that_cannot_be_served_is_an_error_of_the_client_s_own(client, body, kind, message):
+    with pytest.raises(kind) as refused:
+        ask(client, **body)
+    found = refused.value.body
+    assert found["type"] == "error"
+    assert message in found["error"]["message"]
+
+
+def test_other_problems_have_anthropic_s_form_too(tiny):
+    answer = tiny.http.post("/v1/messages", content=b"{", headers={"Content-Type": "text/plain"})
+    assert (answer.status_code, answer.json()["type"]) == (415, "error")
+    answer = tiny.http.post("/v1/messages", content=b"{")
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert tiny.http.head("/").status_code == 200
+
+
+def test_a_key_may_come_as_anthropic_s_clients_send_it(serve):
+    with serve(Engine.load(device="cpu", slots=1), api_keys=("secret",)) as served:
+        for key, right in (("secret", True), ("other", False)):
+            own = anthropic.Anthropic(base_url=served.url, api_key=key, max_retries=0)
+            if right:
+                assert own.messages.count_tokens(model="tiny", messages=ASK).input_tokens > 0
+            else:
+                with pytest.raises(anthropic.AuthenticationError):
+                    own.messages.count_tokens(model="tiny", messages=ASK)

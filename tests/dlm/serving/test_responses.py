@@ -1,0 +1,139 @@
+"""`/v1/responses` through the official client, against the built-in model."""
+
+import re
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+ASK = "Extract name, age as JSON. This is Olga Lopez, 61 years old."
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer", "maximum": 9}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+SQL = {
+    "type": "custom",
+    "name": "sql",
+    "format": {
+        "type": "grammar",
+        "syntax": "lark",
+        "definition": 'start: "SELECT " NAME " FROM " NAME\nNAME: /[a-z]{1,6}/',
+    },
+}
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+def ask(served, given=ASK, **more):
+    return served.client.responses.create(
+        **{"model": "tiny", "input": given, "max_output_tokens": 96, "extra_body": {"seed": 1}}
+        | more
+    )
+
+
+def test_a_pydantic_model_is_parsed_whole_and_streamed(tiny):
+    asked = {"model": "tiny", "input": ASK, "text_format": Person, "max_output_tokens": 96}
+    whole = tiny.client.responses.parse(**asked)
+    assert isinstance(whole.output_parsed, Person)
+    with tiny.client.responses.stream(**asked) as stream:
+        for _ in stream:
+            pass
+        assert isinstance(stream.get_final_response().output_parsed, Person)
+    assert (whole.status, whole.usage.total_tokens) == (
+        "completed",
+        whole.usage.input_tokens + whole.usage.output_tokens,
+    )
+
+
+def test_a_call_its_result_and_a_text_are_one_conversation(tiny):
+    question = "What is the weather in Lisbon for 3 days?"
+    first = ask(tiny, question, tools=[WEATHER], tool_choice="required")
+    (call,) = first.output
+    assert (call.type, call.name) == ("function_call", "get_weather")
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    stored = ask(tiny, [result], previous_response_id=first.id)
+    items = [{"role": "user", "content": question}, call.to_dict(), result]
+    sent = ask(tiny, items, store=False)
+    assert sent.output_text == stored.output_text
+    assert stored.previous_response_id == first.id
+    assert stored.usage.input_tokens == sent.usage.input_tokens
+    with pytest.raises(openai.NotFoundError):
+        tiny.client.responses.retrieve(sent.id)
+
+
+def test_a_custom_tool_gets_a_text_of_its_grammar(tiny):
+    answer = ask(tiny, "Select names.", tools=[SQL], tool_choice={"type": "custom", "name": "sql"})
+    (call,) = answer.output
+    assert call.type == "custom_tool_call"
+    assert re.fullmatch("SELECT [a-z]{1,6} FROM [a-z]{1,6}", call.input)
+    tools = [{"type": "custom", "custom": {"name": "sql", "format": SQL["format"]}}]
+    chat = tiny.client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "Select names."}],
+        tools=tools,
+        tool_choice="required",
+        max_completion_tokens=200,
+        parallel_tool_calls=False,
+    )
+    (chosen,) = chat.choices[0].message.tool_calls
+    assert chosen.type == "custom"
+    assert re.fullmatch("SELECT [a-z]{1,6} FROM [a-z]{1,6}", chosen.custom.input)
+
+
+def test_stored_responses_are_read_listed_and_deleted(tiny):
+    kept = ask(tiny)
+    client = tiny.client.responses
+    assert client.retrieve(kept.id).to_dict() == kept.to_dict()
+    (item,) = tiny.http.get(f"/v1/responses/{kept.id}/input_items").json()["data"]
+    assert (item["role"], item["content"]) == ("user", ASK)
+    client.delete(kept.id)
+    for act in (client.retrieve, client.delete, client.input_items.list):
+        with pytest.raises(openai.NotFoundError, match=kept.id):
+            act(kept.id)
+    with pytest.raises(openai.BadRequestError, match="send all items") as refused:
+        ask(tiny, previous_response_id=kept.id)
+    assert refused.value.param == "previous_response_id"
+
+
+def test_an_answer_cut_off_is_incomplete(tiny):
+    cut = ask(tiny, "Hello there.", max_output_tokens=2)
+    if cut.status == "incomplete":
+        assert cut.incomplete_details.reason == "max_output_tokens"
+    assert cut.usage.output_tokens <= 2
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": 5}, "input"),
+        ({"background": True}, "background"),
+        ({"max_output_tokens": 10**9}, "max_output_tokens"),
+        (
+            {
+                "max_output_tokens": 3,
+                "text": {
+                    "format": {
+                        "type": "json_schema",
+                        "name": "x",
+                        "schema": Person.model_json_schema(),
+                    }
+                },
+            },
+            "max_output_tokens",
+        ),
+        ({"model": "other"}, "model"),
+    ],
+)
+def test_a_body_that_cannot_be_served_is_an_error_of_the_client_s_own(tiny, body, param):
+    with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
+        ask(tiny, **{"extra_body": body})
+    assert refused.value.param == param
