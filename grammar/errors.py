@@ -39,6 +39,10 @@ class InvalidValueError(GrammarError, ValueError):
         return type(self), (str(self), self.path, self.span)
 
 
+class UncheckableError(GrammarError):
+    """A value that cannot be checked against its schema."""
+
+
 class Unfinished(GrammarError):  # noqa: N818  # a request for more time, not an error
     """The work allowed for this step ran out. A second call continues where it stopped."""
 

@@ -6,7 +6,7 @@ counted in steps of about 10 us.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import unquote, urljoin
@@ -54,34 +54,70 @@ _ONE = frozenset(
     unevaluatedItems unevaluatedProperties contentSchema""".split()
 )
 _LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_MAPS = {*"properties patternProperties $defs definitions dependentSchemas dependencies".split()}
-DATA = ("const", "enum", "default", "examples")
+MAPS = {*"properties patternProperties $defs definitions dependentSchemas dependencies".split()}
+_VALUES = ("const", "default")  # keywords that may be null
+DATA = (*_VALUES, "enum", "examples")
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _COUNTS = {m + n for m in ("min", "max") for n in ("Length", "Items", "Properties", "Contains")}
-_TEXTS = frozenset("pattern $ref $id $anchor $dynamicAnchor $dynamicRef $recursiveRef".split())
+_TEXTS = frozenset(("pattern", "$id", "$anchor", "$dynamicAnchor", *REFERENCES))
 
 
 def has_ref_alone(node: dict[str, Any], draft: int) -> bool:
     """Whether all keywords beside the `$ref` of a schema are ignored, as in drafts up to 7."""
-    return "$ref" in node and 0 < draft <= 7
+    return node.get("$ref") is not None and 0 < draft <= 7
 
 
-def is_schema_list(word: str, value: Any) -> bool:
-    """Whether `value`, of the keyword `word`, is a list of schemas."""
-    return isinstance(value, list) and (word in _LISTS or word == "items")
+def keywords_of(node: dict[str, Any], draft: int) -> dict[str, Any]:
+    """Return the keywords of a schema that `draft` has.
+
+    Keywords that are null are left out: Go and Java clients write null for absent.
+    """
+    return {
+        word: value
+        for word, value in node.items()
+        if known(draft, word) and (value is not None or word in _VALUES)
+    }
 
 
-def is_schema_map(word: str) -> bool:
-    """Whether the value of the keyword `word` is an object whose values are schemas."""
-    return word in _MAPS
+def upgraded(node: dict[str, Any], draft: int) -> dict[str, Any]:
+    """Return the keywords of a schema of `draft` in the form of 2020-12.
+
+    `type` becomes a list, and counts become integers. The subschemas stay as they are;
+    `$recursiveRef` stays, too, beside `$dynamicRef`.
+    """
+    if has_ref_alone(node, draft):
+        return {"$ref": node["$ref"]}
+    words = keywords_of(node, draft)
+    words |= {word: int(words[word]) for word in _COUNTS & words.keys()}
+    if isinstance(words.get("type"), str):
+        words["type"] = [words["type"]]
+    if isinstance(words.get("items"), list):
+        words["prefixItems"] = words.pop("items")
+        if "additionalItems" in words:
+            words["items"] = words["additionalItems"]
+    for end, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if isinstance(words.get(strict), bool) and words.pop(strict) and end in words:
+            words[strict] = words.pop(end)
+    if "dependencies" in words:
+        needed = dict(words.get("dependentRequired", {}))
+        schemas = dict(words.get("dependentSchemas", {}))
+        for name, needs in words.pop("dependencies").items():
+            if isinstance(needs, dict | bool):
+                schemas[name] = {"allOf": [schemas[name], needs]} if name in schemas else needs
+            else:
+                names = [needs] if isinstance(needs, str) else needs
+                needed[name] = [*needed.get(name, ()), *names]
+        words |= {"dependentRequired": needed, "dependentSchemas": schemas}
+    return words
 
 
 def parts(word: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Yield the schemas in the value of a keyword, each with the keys that lead to it."""
-    if is_schema_list(word, value):
+    if isinstance(value, list) and (word in _LISTS or word == "items"):
         yield from (((i,), part) for i, part in enumerate(value))
     elif word in _ONE:
         yield (), value
-    elif word in _MAPS:
+    elif word in MAPS:
         for key, part in value.items():
             if word != "dependencies" or not isinstance(part, list | str):
                 yield (key,), part
@@ -92,7 +128,7 @@ def flaw(word: str, value: Any, draft: int) -> str | None:
     if word in _LISTS:
         if not isinstance(value, list) or not value:
             return "must be a list of schemas that is not empty"
-    elif word in _MAPS or word == "dependentRequired":
+    elif word in MAPS or word == "dependentRequired":
         if not isinstance(value, dict):
             return f"must be an object, not {value!r:.40}"
         if word == "dependentRequired" and not all(map(_names, value.values())):
@@ -158,20 +194,11 @@ _BOOLEANS: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
 class Source:
     """A subschema with its location and the context in which its references are resolved."""
 
-    node: dict[str, Any]
+    node: dict[str, Any]  # its keywords, in the form of 2020-12
     where: str  # JSON pointer, for errors
     base: str  # URI of the resource that contains it
     draft: int
     scope: tuple[str, ...]  # enclosing resources with dynamic anchors, the outermost first
-
-    def knows(self, keyword: str) -> bool:
-        """Whether the subschema has `keyword`, and its draft knows it."""
-        return keyword in self.node and known(self.draft, keyword)
-
-    @property
-    def has_ref_alone(self) -> bool:
-        """Whether all keywords beside a `$ref` are ignored."""
-        return has_ref_alone(self.node, self.draft)
 
 
 class DocumentReader:
@@ -202,10 +229,11 @@ class DocumentReader:
         self._where = where
         self._index(schema, where, "", ANY)
         self._roots.setdefault("", schema)
-        self.root = self.source(_BOOLEANS[schema] if isinstance(schema, bool) else schema)
+        self.root = self.source(schema)
 
     def source(self, node: Any, parent: Source | None = None) -> Source:
         """Return the source of `node`: part of a document, or a schema made up for `parent`."""
+        node = _BOOLEANS[node] if isinstance(node, bool) else node
         scope = parent.scope if parent else ()
         if id(node) not in self._locations:
             self._kept.append(node)
@@ -216,7 +244,7 @@ class DocumentReader:
             scope = (*scope, base)
         key = id(node), scope
         if key not in self._sources:
-            self._sources[key] = Source(node, where, base, draft, scope)
+            self._sources[key] = Source(upgraded(node, draft), where, base, draft, scope)
         return self._sources[key]
 
     def target(self, source: Source, keyword: str) -> Source:
@@ -232,7 +260,7 @@ class DocumentReader:
             found = self._anchors[base, name] if name else self._roots[base]
         if not isinstance(found, dict | bool):
             self._refuse(f"{source.where}/{keyword}", f"{reference!r:.80} leads to no schema")
-        return self.source(_BOOLEANS[found] if isinstance(found, bool) else found, source)
+        return self.source(found, source)
 
     def _found(self, base: str, fragment: str, where: str, reference: str) -> Any:
         roots = [base] if base in self._roots or self._load(base) else []
@@ -297,23 +325,22 @@ class DocumentReader:
                 continue
             if not isinstance(node, dict):
                 self._refuse(where, f"a schema is an object, not {node!r:.40}")
-            if "$schema" in node:
+            if node.get("$schema") is not None:
                 draft = self._draft(node["$schema"], where)
             base = self._named(node, base, draft)
             self._locations.setdefault(id(node), (where, base, draft))
-            listed = isinstance(node.get("items"), list)
-            if listed and "prefixItems" in node and draft in (ANY, 2020):
+            words = keywords_of(node, draft)
+            if isinstance(words.get("items"), list) and "prefixItems" in words:
                 self._refuse(f"{where}/items", "must not be a list beside prefixItems")
             alone = has_ref_alone(node, draft)
-            for word, value in node.items():
-                if known(draft, word):
-                    reason = flaw(word, value, draft)
-                    if reason and alone and word != "$ref":
-                        continue  # the keyword is ignored
-                    if reason:
-                        self._refuse(where + pointer(word), reason)
-                    for key, part in parts(word, value):
-                        waiting.append((part, where + pointer(word, *key), base, draft))
+            for word, value in words.items():
+                reason = flaw(word, value, draft)
+                if reason and alone and word != "$ref":
+                    continue  # the keyword is ignored
+                if reason:
+                    self._refuse(where + pointer(word), reason)
+                for key, part in parts(word, value):
+                    waiting.append((part, where + pointer(word, *key), base, draft))
 
     def _draft(self, uri: Any, where: str) -> int:
         if not isinstance(uri, str):
@@ -350,12 +377,15 @@ class DocumentReader:
 
 def expand_nullable(schema: Any) -> Any:
     """Return a copy of `schema` in which OpenAPI's `nullable` is expressed by `type` and `enum`."""
-    if not isinstance(schema, dict):
-        return [expand_nullable(part) for part in schema] if isinstance(schema, list) else schema
-    copy = {
-        key: part if key in DATA and not isinstance(part, dict) else expand_nullable(part)
-        for key, part in schema.items()
-    }
+    return rewritten(schema, _nullable)
+
+
+def without_nulls(schema: Any) -> Any:
+    """Return a copy of `schema` without keywords that are null."""
+    return rewritten(schema, lambda node: keywords_of(node, ANY))
+
+
+def _nullable(copy: dict[str, Any]) -> dict[str, Any]:
     if copy.get("nullable") is True and isinstance(copy.get("type"), str):
         copy["type"] = [copy["type"], "null"]
         if isinstance(copy.get("enum"), list) and None not in copy["enum"]:
@@ -363,48 +393,21 @@ def expand_nullable(schema: Any) -> Any:
     return copy
 
 
-_VALUES = ("const", "default")
+def rewritten(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a copy of `schema` in which all subschemas are replaced by what `change` returns.
 
-
-def without_nulls(schema: Any) -> Any:
-    """Return the schema without keywords that are null, which Go and Java clients write for absent.
-
-    A null in `const`, `default`, `enum` or `examples` is a value and stays. The schema itself is
-    returned if it has no null. Raises `RecursionError` if it is nested too deeply.
+    Unknown keywords may contain schemas, too. Raises `RecursionError` if it is nested too deeply.
     """
-    return _cleaned(schema) if _has_null(schema) else schema
 
+    def part(word: str, value: Any) -> Any:
+        if word in DATA:
+            return value
+        if isinstance(value, list):
+            return [rewritten(one, change) for one in value]
+        if word in MAPS and isinstance(value, dict):
+            return {key: rewritten(one, change) for key, one in value.items()}
+        return rewritten(value, change)
 
-def _has_null(data: Any) -> bool:
-    """Whether any object in JSON data has a null value."""
-    waiting = [data]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            if None in part.values():
-                return True
-            waiting += (value for value in part.values() if isinstance(value, dict | list))
-        elif isinstance(part, list):
-            waiting += (value for value in part if isinstance(value, dict | list))
-    return False
-
-
-def _cleaned(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
-    return {
-        word: _part(word, value)
-        for word, value in schema.items()
-        if value is not None or word in _VALUES
-    }
-
-
-def _part(word: str, value: Any) -> Any:
-    """Return the value of a keyword without nulls; unknown keywords may contain schemas, too."""
-    if word in DATA:
-        return value
-    if is_schema_list(word, value):
-        return [_cleaned(part) for part in value]
-    if is_schema_map(word) and isinstance(value, dict):
-        return {key: _cleaned(part) for key, part in value.items()}
-    return _cleaned(value)
+    return change({word: part(word, value) for word, value in schema.items()})

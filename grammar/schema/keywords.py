@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.schema.documents import DocumentReader, Source, pointer
+from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, pointer
 from dlm.grammar.schema.facets import (
     EMPTY,
     Alternative,
@@ -50,11 +50,10 @@ ABOUT = {
     ),
     "object": frozenset(
         """properties patternProperties additionalProperties required propertyNames minProperties
-        maxProperties dependencies dependentRequired dependentSchemas
-        unevaluatedProperties""".split()
+        maxProperties dependentRequired dependentSchemas unevaluatedProperties""".split()
     ),
 }
-_COMBINED = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if")
+_COMBINED = (*REFERENCES, "allOf", "anyOf", "oneOf", "not", "if")
 _ASSERTING = frozenset((*_COMBINED, "type", "enum", "const")).union(*ABOUT.values())
 
 
@@ -67,16 +66,8 @@ class Keywords:
         self._combined: dict[tuple[Source, bool, bool], Formula] = {}
 
     def formula(self, node: Any, parent: Source) -> Formula:
-        """Return the condition of the subschema `node` of `parent`."""
-        if isinstance(node, bool):
-            return TRUE if node else FALSE
-        if node.keys().isdisjoint(_ASSERTING):
-            return TRUE
-        return Leaf(self.reader.source(node, parent))
-
-    def made_up(self, node: dict[str, Any], parent: Source) -> Formula:
-        """Return the condition of `node`, a schema that is not in the document."""
-        return Leaf(self.reader.source(node, parent))
+        """Return the condition of `node`, a subschema of `parent` or one made up for it."""
+        return FALSE if node is False else _condition(self.reader.source(node, parent))
 
     def combined(self, source: Source, kind: str, annotate: bool = False) -> Formula:
         """Return the conjunction of the schemas that `source` applies to the same value.
@@ -90,12 +81,9 @@ class Keywords:
 
     def _together(self, source: Source, is_object: bool, annotate: bool) -> Formula:
         node, found = source.node, []
-        for word in ("$ref", "$dynamicRef", "$recursiveRef"):
-            if source.knows(word):
-                target = self.reader.target(source, word)
-                found.append(TRUE if target.node.keys().isdisjoint(_ASSERTING) else Leaf(target))
-        if source.has_ref_alone:
-            return every(*found)
+        for word in REFERENCES:
+            if word in node:
+                found.append(_condition(self.reader.target(source, word)))
         if "allOf" in node:
             found += [self.formula(part, source) for part in node["allOf"]]
         if "anyOf" in node:
@@ -106,7 +94,7 @@ class Keywords:
             found.append(parts[0] if len(parts) == 1 else ExactlyOne(parts))
         if "not" in node:
             found.append(complement(self.formula(node["not"], source)))
-        if source.knows("if") and (annotate or "then" in node or "else" in node):
+        if "if" in node and (annotate or "then" in node or "else" in node):
             branches = [self.formula(node.get(word, True), source) for word in ("then", "else")]
             found.append(Conditional(self.formula(node["if"], source), *branches))
         if is_object:
@@ -114,21 +102,17 @@ class Keywords:
         return every(*found)
 
     def _dependencies(self, source: Source) -> Iterator[Formula]:
-        for word in ("dependencies", "dependentRequired", "dependentSchemas"):
-            if source.knows(word):
-                for name, needs in source.node[word].items():
-                    if not isinstance(needs, dict | bool):
-                        names = [needs] if isinstance(needs, str) else needs
-                        needs = {"required": names} if names else True
-                    test = self.made_up({"required": [name]}, source)
-                    yield Conditional(test, self.formula(needs, source), TRUE)
+        needed = source.node.get("dependentRequired", {})
+        schemas = source.node.get("dependentSchemas", {})
+        others = ((name, {"required": names}) for name, names in needed.items() if names)
+        for name, part in (*others, *schemas.items()):
+            test = self.formula({"required": [name]}, source)
+            yield Conditional(test, self.formula(part, source), TRUE)
 
     def own(self, source: Source, kind: str, annotate: bool) -> Alternative | None:
         """Return the constraints of the other keywords; None if no value of that type fits."""
         node = source.node
-        if source.has_ref_alone:
-            return whole(kind)
-        named = types(source)
+        named = node.get("type")
         integer = named is not None and kind == "number" and "number" not in named
         if named is not None and kind not in named and not (integer and "integer" in named):
             return None
@@ -136,7 +120,7 @@ class Keywords:
         for listed in self.listed(source):
             fitting = tuple(value for value in listed if value.kind == kind)
             values = fitting if values is None else tuple(filter(set(fitting).__contains__, values))
-        typed = named is not None or "enum" in node or source.knows("const")
+        typed = named is not None or "enum" in node or "const" in node
         if values == ():
             return None
         facets: Facets | None = None
@@ -157,7 +141,7 @@ class Keywords:
     def listed(self, source: Source) -> list[tuple[Constant, ...]]:
         """Return the values of `const` and those of `enum`, a tuple for each keyword present."""
         if source not in self._lists:
-            lists = [[source.node["const"]]] if source.knows("const") else []
+            lists = [[source.node["const"]]] if "const" in source.node else []
             lists += [source.node["enum"]] if "enum" in source.node else []
             self.languages.work.count(sum(map(len, lists)) // 2, source.where)
             self._lists[source] = [tuple(dict.fromkeys(map(constant, each))) for each in lists]
@@ -170,28 +154,24 @@ class Keywords:
             for word in ("pattern", "format")
             if word in node and self.languages.asserts(word, source)
         ]
-        high = node.get("maxLength")
-        return Strings(
-            int(node.get("minLength", 0)), None if high is None else int(high), frozenset(languages)
-        )
+        return Strings(node.get("minLength", 0), node.get("maxLength"), frozenset(languages))
 
     def _arrays(self, source: Source, annotate: bool) -> Arrays:
         node = source.node
         prefix, rest = self.items(source)
         found = rest is not None
         contains, matched = (), ()
-        if source.knows("contains"):
+        if "contains" in node:
             item = self.formula(node["contains"], source)
-            low, high = contained(source)
+            low, high = node.get("minContains", 1), node.get("maxContains")
             if low or high is not None:
                 contains = (Contains(item, low, high),)
             matched = (item,) if annotate and source.draft != 2019 else ()
-        high = node.get("maxItems")
         return Arrays(
             prefix,
             TRUE if rest is None else rest,
-            int(node.get("minItems", 0)),
-            None if high is None else int(high),
+            node.get("minItems", 0),
+            node.get("maxItems"),
             contains,
             unique=bool(node.get("uniqueItems")),
             evaluated=0 if not annotate else None if found else len(prefix),
@@ -200,15 +180,9 @@ class Keywords:
 
     def items(self, source: Source) -> tuple[tuple[Formula, ...], Formula | None]:
         """Return the schemas of the first items, and of the rest; None if the rest has none."""
-        node, rest = source.node, None
-        first = node["prefixItems"] if source.knows("prefixItems") else []
-        if isinstance(node.get("items"), list):
-            first = node["items"]
-            if source.knows("additionalItems"):
-                rest = self.formula(node["additionalItems"], source)
-        elif "items" in node:
-            rest = self.formula(node["items"], source)
-        return tuple(self.formula(part, source) for part in first), rest
+        node = source.node
+        first = tuple(self.formula(part, source) for part in node.get("prefixItems", ()))
+        return first, self.formula(node["items"], source) if "items" in node else None
 
     def key_patterns(self, source: Source) -> dict[str, Any]:
         """Return the `patternProperties` whose patterns have automata."""
@@ -232,15 +206,14 @@ class Keywords:
             TRUE if rest is None or inexact else self.formula(rest, source),
         )
         names = ()
-        if source.knows("propertyNames"):
+        if "propertyNames" in node:
             names = (self.formula(node["propertyNames"], source),)
-        high = node.get("maxProperties")
         objects = Objects(
             () if clause == Clause() else (clause,),
             tuple(name for name in names if name != TRUE),
             tuple(dict.fromkeys(node.get("required", ()))),
-            int(node.get("minProperties", 0)),
-            None if high is None else int(high),
+            node.get("minProperties", 0),
+            node.get("maxProperties"),
             opened=inexact or (rest is not None and rest is not False),
             named="properties" in node,
         )
@@ -250,6 +223,10 @@ class Keywords:
         return objects.both(Objects(evaluated=(*seen, rest is not None)))
 
 
+def _condition(source: Source) -> Formula:
+    return TRUE if source.node.keys().isdisjoint(_ASSERTING) else Leaf(source)
+
+
 def whole(kind: str) -> Alternative:
     """Return the alternative that all values of the type `kind` fit."""
     if kind == "boolean":
@@ -257,27 +234,13 @@ def whole(kind: str) -> Alternative:
     return Alternative(None, (constant(None),)) if kind == "null" else Alternative(EMPTY[kind])
 
 
-def types(source: Source) -> list[str] | None:
-    """Return the types that `source` names; None if it has no `type`."""
-    named = source.node.get("type")
-    return [named] if isinstance(named, str) else named
-
-
-def contained(source: Source) -> tuple[int, int | None]:
-    """Return how many items have to fit `contains`, at least and at most."""
-    node = source.node
-    high = int(node["maxContains"]) if source.knows("maxContains") else None
-    return int(node["minContains"]) if source.knows("minContains") else 1, high
-
-
 def bounds(node: dict[str, Any]) -> Iterator[tuple[str, Bound]]:
     """Yield the limits of a number, each with "minimum" or "maximum"."""
     for end, strict in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        exclusive = node.get(strict)
         if end in node:
-            yield end, (exact(node[end]), exclusive is not True)
-        if exclusive is not None and not isinstance(exclusive, bool):
-            yield end, (exact(exclusive), False)
+            yield end, (exact(node[end]), True)
+        if strict in node:
+            yield end, (exact(node[strict]), False)
 
 
 def _numbers(source: Source, integer: bool) -> Numbers:
@@ -299,9 +262,7 @@ class NegatedKeywords:
 
     def of(self, source: Source, kind: str) -> Iterator[Formula | Alternative]:
         """Yield alternatives of the negated keywords of `source`, without those of `combined`."""
-        if source.has_ref_alone:
-            return
-        if (named := types(source)) is not None and kind not in named:
+        if (named := source.node.get("type")) is not None and kind not in named:
             if kind == "number" and "integer" in named:
                 yield Alternative(Numbers(not_multiples=frozenset((Fraction(1),))))
             else:
@@ -336,15 +297,12 @@ class NegatedKeywords:
     def _structure(self, value: Constant, source: Source) -> Formula:
         """Return the condition that a value equals `value`, an array or an object."""
         if value not in self._structures:
-            self._structures[value] = self._keywords.made_up(_schema_of(value.value), source)
+            self._structures[value] = self._keywords.formula(_schema_of(value.value), source)
         return self._structures[value]
 
     def _not_strings(self, source: Source) -> Iterator[Alternative]:
         node = source.node
-        if low := int(node.get("minLength", 0)):
-            yield Alternative(Strings(high=low - 1))
-        if "maxLength" in node:
-            yield Alternative(Strings(low=int(node["maxLength"]) + 1))
+        yield from _uncounted(Strings, node.get("minLength"), node.get("maxLength"))
         for word in ("pattern", "format"):
             if word not in node:
                 continue
@@ -362,13 +320,10 @@ class NegatedKeywords:
         if rest is not None and rest != TRUE:
             at_least = (Contains(complement(rest), 1, None, len(prefix)),)
             yield Alternative(Arrays(low=len(prefix) + 1, contains=at_least))
-        if low := int(node.get("minItems", 0)):
-            yield Alternative(Arrays(high=low - 1))
-        if "maxItems" in node:
-            yield Alternative(Arrays(low=int(node["maxItems"]) + 1))
-        if source.knows("contains"):
+        yield from _uncounted(Arrays, node.get("minItems"), node.get("maxItems"))
+        if "contains" in node:
             item = self._keywords.formula(node["contains"], source)
-            low, high = contained(source)
+            low, high = node.get("minContains", 1), node.get("maxContains")
             if low:
                 yield Alternative(Arrays(contains=(Contains(item, 0, low - 1),)))
             if high is not None:
@@ -398,14 +353,11 @@ class NegatedKeywords:
             for pattern in patterns:
                 keys = keys.intersection(self._keywords.languages.of("pattern", pattern, False))
             yield Alternative(Objects(low=1, some=((keys, complement(rest)),)))
-        if source.knows("propertyNames"):
+        if "propertyNames" in node:
             names = self._keywords.formula(node["propertyNames"], source)
             if names != TRUE:
                 yield Alternative(Objects(low=1, some=((complement(names), TRUE),)))
-        if low := int(node.get("minProperties", 0)):
-            yield Alternative(Objects(high=low - 1))
-        if "maxProperties" in node:
-            yield Alternative(Objects(low=int(node["maxProperties"]) + 1))
+        yield from _uncounted(Objects, node.get("minProperties"), node.get("maxProperties"))
 
 
 def _schema_of(value: Any) -> dict[str, Any]:
@@ -416,6 +368,16 @@ def _schema_of(value: Any) -> dict[str, Any]:
     properties = {name: {"const": part} for name, part in value.items()}
     required = {"required": list(value), "properties": properties, "maxProperties": len(value)}
     return {"type": "object", **required}
+
+
+def _uncounted(
+    facets: type[Strings | Arrays | Objects], low: int | None, high: int | None
+) -> Iterator[Alternative]:
+    """Yield alternatives of values with fewer parts than `low`, or more than `high`."""
+    if low:
+        yield Alternative(facets(high=low - 1))
+    if high is not None:
+        yield Alternative(facets(low=high + 1))
 
 
 def _not_numbers(source: Source) -> Iterator[Alternative]:

@@ -129,7 +129,7 @@ class NormalForm:
     def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source = leaf.source
         word, rest = _UNEVALUATED.get(kind, ""), None
-        if word and source.knows(word) and not source.has_ref_alone:
+        if word in source.node:
             rest = self._keywords.formula(source.node[word], source)
         noted = annotate or (rest is not None and rest != TRUE)
         own = self._keywords.own(source, kind, noted)
@@ -150,12 +150,7 @@ class NormalForm:
         for part in (complement(combined), *self._negated.of(source, kind)):
             found += [part] if isinstance(part, Alternative) else self.shapes(part, kind)
         word = _UNEVALUATED.get(kind, "")
-        if (
-            word
-            and source.knows(word)
-            and source.node[word] is not True
-            and not source.has_ref_alone
-        ):
+        if source.node.get(word, True) is not True:
             self.inexact[f"{source.where}/{word}"] = "its opposite cannot be enforced"
             return (whole(kind),)
         return found

@@ -22,7 +22,7 @@ from dlm.grammar.schema.arrays import (
     write_distinct,
 )
 from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work, without_nulls
+from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work
 from dlm.grammar.schema.facets import KINDS, Alternative, Arrays, Numbers, Objects, Strings
 from dlm.grammar.schema.formula import FALSE, Constant, Formula, pointer_of
 from dlm.grammar.schema.keywords import Keywords
@@ -88,8 +88,6 @@ def write(
     """
     try:
         work = Work(most_work)
-        schema = without_nulls(schema)
-        registry = {uri: without_nulls(one) for uri, one in (registry or {}).items()}
         reader = DocumentReader(schema, registry, where, work, strict=not implied_types)
         languages = Languages(implied_types if formats is None else formats, work)
         keywords = Keywords(reader, languages)

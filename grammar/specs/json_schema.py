@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.json_text import plain
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
+from dlm.grammar.json_text import parsed, plain
 from dlm.grammar.regex.nodes import TooMuchEffortError, at_most
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
-from dlm.grammar.schema.evaluate import UncheckableError, check, parsed
+from dlm.grammar.schema.evaluate import check
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.tokens import CallMarkers

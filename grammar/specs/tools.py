@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlm.grammar.calls.gemma import Answer, gemma_call, read_calls, span_of
 from dlm.grammar.calls.markup import MARKUPS
-from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.json_text import plain
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import (
@@ -30,8 +30,8 @@ from dlm.grammar.rules.analysis import dispatch
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError
 from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError, expand_nullable
-from dlm.grammar.schema.evaluate import UncheckableError, check
+from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError, expand_nullable
+from dlm.grammar.schema.evaluate import check
 from dlm.grammar.schema.writer import FormWriter, as_object, write
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.specs.text import Grammar, Regex
@@ -50,7 +50,6 @@ _HOLDS = frozenset(  # keywords that describe an object's properties, unless the
     const""".split()
 )
 _OPENS = ("additionalProperties", "unevaluatedProperties")  # as empty schemas, they allow all
-_MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _TOO_HARD = RecursionError, TooLargeError, TooManyError
 
 
@@ -134,7 +133,7 @@ def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> Inv
     """Return the error for a strict tool whose rules would allow too much."""
     (first, reason), *others = places
     *_, above, last = ("", "", *first.removeprefix(where).split("/"))
-    named = "the schema there" if last == "" or above in _MAPS else f"the keyword {last}"
+    named = "the schema there" if last == "" or above in MAPS else f"the keyword {last}"
     more = f" ({len(others)} more places likewise)" if others else ""
     return InvalidGrammarError(
         _KIND,

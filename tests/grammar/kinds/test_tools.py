@@ -70,7 +70,7 @@ def test_an_answer_is_text_or_calls_as_it_was_chosen(write, vocabulary, options,
         ({"parallel": False}, [ALARM, WEATHER], "more than one tool call"),
         ({}, [ToolCall("other", {})], "'other', which is not offered"),
         ({}, [ToolCall("get-weather", {})], "call of get-weather: .* 'city' is a required"),
-        ({}, [ToolCall("get-weather", {"city": 3})], r"at \$.city: 3 is not of type 'string'"),
+        ({}, [ToolCall("get-weather", {"city": 3})], r"at /city: 3 is not of type 'string'"),
     ],
 )
 def test_a_free_answer_is_held_to_the_same(write, vocabulary, options, parts, problem):

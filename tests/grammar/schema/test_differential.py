@@ -1,18 +1,21 @@
 """Random schemas against the `jsonschema` library: what the rules accept is valid, and what is
-valid they accept, but for the order of keys and keys that the schema does not name."""
+valid they accept, but for the order of keys and keys that the schema does not name. The check of
+finished values judges all values alike."""
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from recogniser import Recogniser
 from spelled import orders, text
 
-from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.regex.nodes import NOTHING
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.evaluate import check
 from dlm.grammar.schema.writer import write
 
 _NAMES = st.sampled_from(["a", "b", "ab"])
@@ -105,3 +108,15 @@ def test_what_the_rules_accept_is_valid_and_the_other_way_round(schema: Any, val
         else:
             assert closed is None or not closed.accepts(text(value))
             assert opened is None or not opened.accepts(text(value))
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@given(_SCHEMAS, st.lists(_VALUES, min_size=1, max_size=8))
+def test_the_check_of_a_finished_value_agrees_with_the_library(schema: Any, values: list[Any]):
+    judge = Draft202012Validator(schema)
+    for value in values:
+        if judge.is_valid(value):
+            check(value, schema)
+        else:
+            with pytest.raises(InvalidValueError):
+                check(value, schema)
