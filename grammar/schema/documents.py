@@ -117,7 +117,7 @@ def parts(word: str, value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         yield from (((i,), part) for i, part in enumerate(value))
     elif word in _ONE:
         yield (), value
-    elif word in MAPS:
+    elif word in MAPS and isinstance(value, dict):
         for key, part in value.items():
             if word != "dependencies" or not isinstance(part, list | str):
                 yield (key,), part

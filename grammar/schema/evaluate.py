@@ -149,9 +149,7 @@ class _Judge:
         """Yield the problems with keywords that have no subschemas: reason, and what is wanted."""
         node, own_kind = source.node, kind(value)
         kinds = {own_kind}
-        if own_kind == "number" and (
-            isinstance(value, int) or (value.is_integer() and source.draft != 4)
-        ):
+        if own_kind == "number" and value % 1 == 0 and (source.draft != 4 or type(value) is int):
             kinds.add("integer")
         if (named := node.get("type")) is not None and kinds.isdisjoint(named):
             yield "is not of type {!r:.80}", named if len(named) > 1 else named[0]
@@ -161,7 +159,7 @@ class _Judge:
         for word, (about, fits, reason) in _LIMITS.items():
             if word in node and about == own_kind and not fits(value, node[word]):
                 yield reason, node[word]
-        if own_kind == "string":
+        if isinstance(value, str):
             if "pattern" in node and not self._has_pattern(value, node["pattern"]):
                 yield "does not match {!r:.80}", node["pattern"]
             if self._formats and not _has_format(value, node.get("format")):

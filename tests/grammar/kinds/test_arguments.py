@@ -82,7 +82,7 @@ def test_the_check_of_finished_arguments_says_which_tokens_are_wrong(vocabulary)
     assert spec.read(call_tokens(vocabulary, "f", good), vocabulary).tool_calls
     before = spell(vocabulary, "Well: ")
     tokens = [*before, *call_tokens(vocabulary, "f", {"a": [{"k": "é"}, {"k": "é"}], "n": "y"})]
-    with pytest.raises(InvalidValueError, match=r"call of f: .* an item occurs twice") as raised:
+    with pytest.raises(InvalidValueError, match=r"call of f: .* has an item twice") as raised:
         spec.read(tokens, vocabulary)
     first, last = raised.value.span
     part = b"".join(vocabulary.pieces[t] or b'"' for t in tokens[first : last + 1]).decode()

@@ -69,7 +69,7 @@ def test_an_answer_is_text_or_calls_as_it_was_chosen(write, vocabulary, options,
         ({"named": "set_alarm.v2"}, [ALARM, ALARM], "more than one tool call"),
         ({"parallel": False}, [ALARM, WEATHER], "more than one tool call"),
         ({}, [ToolCall("other", {})], "'other', which is not offered"),
-        ({}, [ToolCall("get-weather", {})], "call of get-weather: .* 'city' is a required"),
+        ({}, [ToolCall("get-weather", {})], "call of get-weather: .* lacks 'city', a required"),
         ({}, [ToolCall("get-weather", {"city": 3})], r"at /city: 3 is not of type 'string'"),
     ],
 )
