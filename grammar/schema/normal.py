@@ -128,7 +128,7 @@ class NormalForm:
 
     def _positive(self, leaf: Leaf, kind: str, annotate: bool) -> Sequence[Alternative]:
         source = leaf.source
-        word, rest = _UNEVALUATED.get(kind, ""), None
+        word, rest = _UNEVALUATED.get(kind), None
         if word in source.node:
             rest = self._keywords.formula(source.node[word], source)
         noted = annotate or (rest is not None and rest != TRUE)
@@ -149,8 +149,8 @@ class NormalForm:
         self.work.count(count_pairs(combined) // 2, source.where)
         for part in (complement(combined), *self._negated.of(source, kind)):
             found += [part] if isinstance(part, Alternative) else self.shapes(part, kind)
-        word = _UNEVALUATED.get(kind, "")
-        if source.node.get(word, True) is not True:
+        word = _UNEVALUATED.get(kind)
+        if word in source.node and source.node[word] is not True:
             self.inexact[f"{source.where}/{word}"] = "its opposite cannot be enforced"
             return (whole(kind),)
         return found
