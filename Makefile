@@ -14,7 +14,11 @@ test: $(STAMP)
 	$(MAKE) --no-print-directory --jobs 2 lint suite
 
 suite: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(CASES)
+
+# Marked tests too, and five times the examples of hypothesis: over half an hour.
+test-all: CASES := -m "" --hypothesis-profile exhaustive
+test-all: lint suite
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -56,4 +60,4 @@ $(VLLM)/installed: pyproject.toml $(IN_VLLM)/environment/requirements.txt
 clean:
 	rm -rf .venv $(VLLM) dlm/kernels dlm/grammar dlm/models
 
-.PHONY: demo test suite lint vllm docs install clean
+.PHONY: demo test test-all suite lint vllm docs install clean

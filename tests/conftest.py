@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+from functools import partialmethod
+from types import SimpleNamespace
 
 import jaxtyping
 import pytest
@@ -30,8 +32,9 @@ collect_ignore = ["integrations"]  # it takes an environment of its own: `make v
 
 jaxtyping.install_import_hook(shapes.hooked(), "beartype.beartype")
 
-settings.register_profile("dlm", deadline=None, derandomize=True)  # machines are noisy
-settings.load_profile("dlm")
+settings.register_profile("exhaustive", deadline=None, derandomize=True)  # machines are noisy
+settings.register_profile("default", settings.get_profile("exhaustive"), max_examples=20)
+settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,6 +65,44 @@ def device() -> str:
 def rng() -> torch.Generator:
     """On the CPU whatever the device: a test draws the same numbers everywhere."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def engine_workers():
+    """The processes that compile for all engines of tests; two of them take a second to start."""
+    from dlm.grammar import Workers
+
+    made = Workers()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def vocabulary_of():
+    """`Vocabulary.from_tokenizer`, but a vocabulary that was made before is returned again."""
+    from dlm.grammar import Vocabulary
+
+    known = {}
+
+    def vocabulary_of(tokenizer, size, stops, pad, thought=None):
+        key = id(tokenizer), size, tuple(stops), pad, thought
+        if key not in known:  # the tokenizer is kept too, so that its id stays its own
+            made = Vocabulary.from_tokenizer(tokenizer, size, stops, pad, thought)
+            known[key] = made, tokenizer
+        return known[key][0]
+
+    return vocabulary_of
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_parts(engine_workers, vocabulary_of):
+    """Let engines share what takes longest to make: compiler processes and vocabularies."""
+    from dlm import Engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "__init__", partialmethod(Engine.__init__, workers=engine_workers))
+        patch.setattr("dlm.engine.Vocabulary", SimpleNamespace(from_tokenizer=vocabulary_of))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Engines around denoiser doubles, with the built-in model's real tokenizer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +9,6 @@ from doubles import Double
 from dlm import DecodeConfig, Engine
 from dlm.chat import Chat
 from dlm.engine import BUILT_IN
-from dlm.grammar import Workers
 
 CONFIG = DecodeConfig(max_steps=6, confidence=0.02, patience=3)
 
@@ -20,16 +19,9 @@ def chat() -> Chat:
 
 
 @pytest.fixture(scope="session")
-def workers() -> Iterator[Workers]:
-    made = Workers()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="session")
-def engine_of(chat: Chat, workers: Workers) -> Callable[..., Engine]:
+def engine_of(chat: Chat) -> Callable[..., Engine]:
     def build(model: Double, config: DecodeConfig = CONFIG, **more: Any) -> Engine:
-        return Engine(model, chat, config, **{"workers": workers} | more)
+        return Engine(model, chat, config, **more)
 
     return build
 

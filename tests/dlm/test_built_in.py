@@ -18,7 +18,7 @@ from dlm.models import DiffusionGemma, ModelConfig
 
 @pytest.fixture(scope="module")
 def asked():
-    return [extract(Random(f"built in/{i}"), "heldout") for i in range(24)]
+    return [extract(Random(f"built in/{i}"), "heldout") for i in range(8)]
 
 
 def test_a_fence_that_the_model_would_write_is_prevented(built_in, asked):
@@ -39,18 +39,18 @@ def test_thinking_comes_back_apart_from_a_valid_answer(built_in, asked):
     results = built_in.generate(
         [
             Request(prompt=s.prompt, seed=i, thinking=True, constraint=JsonSchema(s.schema))
-            for i, s in enumerate(asked[:8])
+            for i, s in enumerate(asked[:4])
         ]
     )
     for item, result in zip(asked, results, strict=False):
         assert result.finish_reason == "stop"
         jsonschema.validate(result.parsed, item.schema)
         assert result.reasoning is None or result.reasoning.startswith("The text is about")
-    assert sum(result.reasoning is not None for result in results) >= 6
+    assert sum(result.reasoning is not None for result in results) >= 3
 
 
 def test_a_choice_is_a_word_of_the_list_and_mostly_the_right_one(built_in):
-    items = [choice(Random(f"choice/{i}"), "heldout") for i in range(12)]
+    items = [choice(Random(f"choice/{i}"), "heldout") for i in range(6)]
     free = built_in.generate([Request(prompt=s.prompt) for s in items])
     bound = built_in.generate(
         [Request(prompt=s.prompt, constraint=Choice(s.schema["enum"])) for s in items]
@@ -60,15 +60,15 @@ def test_a_choice_is_a_word_of_the_list_and_mostly_the_right_one(built_in):
         sum(r.text == s.value for r, s in zip(results, items, strict=True))
         for results in (free, bound)
     )
-    assert min(right, still) >= 10
+    assert min(right, still) >= 5
 
 
 def test_it_calls_declared_tools_in_gemma_s_own_form(built_in):
-    items = [tool_call(Random(f"tool/{i}"), "heldout") for i in range(12)]
+    items = [tool_call(Random(f"tool/{i}"), "heldout") for i in range(6)]
     requests = [Request(prompt=s.prompt, tools=s.tools, constrained=False) for s in items]
     results = built_in.generate(requests)
     said = [built_in.chat.tokenizer.decode(r.token_ids) for r in results]
-    assert sum(text == s.answer for text, s in zip(said, items, strict=True)) >= 4
+    assert sum(text == s.answer for text, s in zip(said, items, strict=True)) >= 2
 
 
 @pytest.mark.interpreted

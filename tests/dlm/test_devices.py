@@ -52,9 +52,9 @@ def test_answers_are_values_of_the_schema_whatever_computes_them(decoding, direc
     kv = "fp8" if device == "cuda" else "auto"
     more = {"slots": 5, "kv": kv, "cache_tokens": 4096, "decoding": decoding}
     engine = Engine.load(directory, device=device, **more)
-    prompts = ["Extract name, age as JSON. Ada is 36.", "Who?", "7", "Say it in red. " * 20, "x"]
+    prompts = ["Extract name, age as JSON. Ada is 36.", "7", "Say it in red. " * 20]
     asked = [
-        Request(prompt=prompt, constraint=JsonSchema(SCHEMA), max_tokens=96, seed=i)
+        Request(prompt=prompt, constraint=JsonSchema(SCHEMA), max_tokens=64, seed=i)
         for i, prompt in enumerate(prompts)
     ]
     try:

@@ -8,7 +8,8 @@ import jsonschema
 import pytest
 from decodings import engine_of_each
 from doubles import Obsessed, Random, Scripted
-from hypothesis import HealthCheck, given, settings
+from exhaustive import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from oracle import judge
 from values import PROMPT, V
@@ -66,9 +67,7 @@ ADVERSARIES = st.one_of(
     st.just(Obsessed(V, [0])),  # padding
     st.just(Obsessed(V, [1, 106, 50, 0, 100, 300])),
 )
-BREAKING = settings(
-    max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+BREAKING = examples(40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 @BREAKING

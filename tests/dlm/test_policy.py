@@ -106,10 +106,9 @@ def test_an_agent_s_hundred_tools_are_served_whatever_some_of_them_ask_for(engin
     assert Matcher(grammar).shortest_completion() is not None
 
 
-@pytest.mark.parametrize("count", [60, 80, 100, 128])
-def test_what_makes_no_grammar_does_not_count(count):
-    many = described(count)
-    assert len(json.dumps(many)) > 4000 * count
+def test_what_makes_no_grammar_does_not_count():
+    many = described(128)
+    assert len(json.dumps(many)) > 4000 * 128
     Policy.server("data").admit(Tools.kind, many)
     schema = {
         "$comment": LONG * 999,

@@ -139,8 +139,7 @@ class Guest(BaseModel):
 GUEST = '{"name": "Kim", "born": "1999-02-03", "tags": ["b"]}'
 
 
-@pytest.mark.parametrize("canvas_length", [16, 64])
-@pytest.mark.parametrize("unenforced", ["refuse", "check"])
+@pytest.mark.parametrize(("canvas_length", "unenforced"), [(16, "refuse"), (64, "check")])
 def test_a_value_is_an_instance_of_the_model_that_was_the_schema(
     engine_of, tokens_of, canvas_length, unenforced
 ):

@@ -6,7 +6,8 @@ import jsonschema
 import pytest
 from decodings import engine_of_each
 from doubles import Obsessed, Random, Scripted
-from hypothesis import HealthCheck, given, settings
+from exhaustive import examples, first
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from specs import checked
 from values import PROMPT, V
@@ -15,7 +16,7 @@ from dlm import DecodeConfig, DlmError, Failed, Finished, JsonSchema, Request
 from dlm.sequence import alike_in, outside_strings, token_to_replace, untried
 
 engine_of = engine_of_each
-FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(8, suppress_health_check=[HealthCheck.too_slow])
 
 
 def bytewise(text):
@@ -143,7 +144,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(value=JSON, data=st.data(), ascii_=st.booleans(), indent=st.sampled_from([None, 2]))
 def test_the_turning_point_lies_in_the_part_whatever_the_json(value, data, ascii_, indent):
     """Oracle: with another token there, and all in front of it, the parts before are the same."""
@@ -218,7 +219,7 @@ def ends_of(engine, requests):
 
 @FEW
 @given(schema=st.sampled_from(WIDE), model=st.integers(0, 999), scale=st.sampled_from([3.0, 60.0]))
-@pytest.mark.parametrize("canvas_length", [4, 16])
+@pytest.mark.parametrize("canvas_length", first([4, 16]))
 def test_what_a_grammar_cannot_say_is_met_or_refused(
     engine_of, schema, model, scale, canvas_length
 ):
@@ -243,7 +244,7 @@ def test_what_a_grammar_cannot_say_is_met_or_refused(
         ("45", WIDE[3]),
     ],
 )
-@pytest.mark.parametrize("canvas_length", [3, 16])
+@pytest.mark.parametrize("canvas_length", first([3, 16]))
 def test_a_model_that_insists_is_turned_back_until_it_is_right(
     engine_of, tokens_of, said, schema, canvas_length
 ):
@@ -260,7 +261,7 @@ def test_a_model_that_insists_is_turned_back_until_it_is_right(
 
 
 @pytest.mark.parametrize("said", ["[1, 1]", "[ 1 ,\n1 ]", "[1\t, 1]"])
-@pytest.mark.parametrize("canvas_length", [3, 16])
+@pytest.mark.parametrize("canvas_length", first([3, 16]))
 def test_no_try_is_wasted_on_white_space(engine_of, tokens_of, said, canvas_length):
     model = Scripted(V, len(PROMPT), tokens_of(f"{said}<turn|>"), canvas_length=canvas_length)
     engine = engine_of(model, DecodeConfig(max_steps=6, confidence=0.02, patience=3, refusals=8))

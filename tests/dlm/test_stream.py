@@ -2,7 +2,8 @@
 
 import pytest
 from doubles import Obsessed, Random, Scripted
-from hypothesis import HealthCheck, given, settings
+from exhaustive import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from oracle import judge
 from specs import checked
@@ -10,7 +11,7 @@ from values import PROMPT, V
 
 from dlm import Choice, Committed, Draft, Finished, JsonSchema, Regex, Request
 
-FEW = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(15, suppress_health_check=[HealthCheck.too_slow])
 WIDE = "日本語 😀 für ß"  # the built-in tokenizer knows none of these characters: all are bytes
 OPEN, CLOSE = "<|channel>thought\n", "<channel|>"
 

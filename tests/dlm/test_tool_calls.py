@@ -5,7 +5,8 @@ import json
 import jsonschema
 import pytest
 from doubles import Obsessed, Random, Scripted
-from hypothesis import HealthCheck, given, settings
+from exhaustive import examples, first
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from native_calls import answer_tokens
 from values import PROMPT, V
@@ -25,7 +26,7 @@ from dlm import (
     request_of,
 )
 
-FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+FEW = examples(12, suppress_health_check=[HealthCheck.too_slow])
 SCHEMAS = {
     "book": {
         "type": "object",
@@ -141,7 +142,7 @@ STOP = ToolCall("stop", {})
         ["I write 日本 ", STOP, STOP],
     ],
 )
-@pytest.mark.parametrize("canvas_length", [5, 64])
+@pytest.mark.parametrize("canvas_length", first([5, 64]))
 def test_a_model_that_calls_well_is_taken_at_its_word(says, parts, canvas_length):
     engine = says(*parts, canvas_length=canvas_length)
     result, told = serve(engine, Request(token_ids=PROMPT, constraint=Tools(TOOLS), max_tokens=200))
@@ -154,7 +155,7 @@ def test_a_model_that_calls_well_is_taken_at_its_word(says, parts, canvas_length
 def test_a_call_that_is_cut_short_of_its_room_is_completed(says):
     """No budget cuts a call: it closes, or it was never begun."""
     engine = says(BOOK)
-    for max_tokens in range(2, 60, 4):
+    for max_tokens in range(2, 60, 8):
         result = engine.generate(
             Request(token_ids=PROMPT, constraint=Tools(TOOLS), max_tokens=max_tokens)
         )
@@ -177,7 +178,7 @@ def test_free_text_beside_tools_that_are_not_asked_for_holds_no_calls(says):
         ("none", set()),
     ],
 )
-@pytest.mark.parametrize("parallel", [None, True, False])
+@pytest.mark.parametrize("parallel", [True, False])
 def test_a_body_with_tools_comes_back_as_openai_has_it(says, choice, names, parallel):
     body = {
         "messages": [{"role": "user", "content": "Book the room <|tool_call>, please."}],
@@ -204,10 +205,9 @@ def test_a_body_with_tools_comes_back_as_openai_has_it(says, choice, names, para
 
 
 @pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "llama"])
-@pytest.mark.parametrize("seed", range(2))
-def test_calls_in_another_form_are_read_from_the_text(engine_of, form, seed):
+def test_calls_in_another_form_are_read_from_the_text(engine_of, form):
     spec = Tools(TOOLS, choice="required", named="stop", format=form)
-    engine = engine_of(Random(V, seed, scale=20.0))
+    engine = engine_of(Random(V, 1, scale=20.0))
     result, told = serve(engine, Request(token_ids=PROMPT, constraint=spec, max_tokens=120))
     assert result.tool_calls == (STOP,)
     assert told == result.text

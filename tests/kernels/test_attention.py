@@ -10,6 +10,7 @@ from itertools import count
 
 import pytest
 import torch
+from exhaustive import first
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -30,7 +31,11 @@ SLOTS = {  # tokens cached, tokens to encode, whether a canvas of 9 comes behind
     "a canvas behind a prompt": [(0, 21, True)],
     "all together": [(0, 5, True), (40, 0, True), (7, 30, False), (0, 0, True), (13, 2, True)],
 }
-WINDOWS = [None, 1, 7, 16, 17]
+WINDOWS = [7, None, 1, 16, 17]
+SEEN = sorted(  # those of one window first, and of it all together
+    ((name, window, stored) for name in SLOTS for window in WINDOWS for stored in (E4M3, BF16)),
+    key=lambda case: (case[1] != 7 and case[0] != "all together", case[2] != E4M3),
+)
 CANVAS = 9
 
 
@@ -122,9 +127,7 @@ def close(case: Pass, out: Tensor) -> bool:
 
 
 @BY_KERNEL
-@pytest.mark.parametrize("stored", [BF16, E4M3], ids=str)
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("name", SLOTS)
+@pytest.mark.parametrize(("name", "window", "stored"), first(SEEN, 16))
 def test_each_token_attends_to_what_it_is_to_see(name, window, stored, by_kernel, rng):
     case = Pass(SLOTS[name], rng, stored=stored, window=window)
 
@@ -230,8 +233,8 @@ def test_the_bound_is_no_wider_than_a_wrong_result(rng):
         assert ((out - expected).abs() > off).float().mean() > 0.2
 
 
-@pytest.mark.parametrize("cuts", [[1], [64], [63, 65], [16, 17, 100], list(range(1, 150, 7))])
-@pytest.mark.parametrize("window", [None, 17, 70])
+@pytest.mark.parametrize("cuts", [[64], [63, 65], list(range(1, 150, 7))])
+@pytest.mark.parametrize("window", [None, 17])
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
 def test_on_a_cpu_a_prompt_can_be_cut_anywhere_to_the_bit(dtype, window, cuts, rng):
     whole = Pass([(0, 150, False)], rng, dtype=dtype, window=window)

@@ -16,13 +16,43 @@ MOST = {80: 5.5, 90: 5.0, 100: 5.0, 120: 4.5}  # instructions a weight
 pytestmark = pytest.mark.timeout(1500)  # of the first test, for which all kernels are compiled
 
 
+def one_of_each() -> set[offline.OfflineCase]:
+    """Return a case of each kernel, of the SMs in turn."""
+    names = dict.fromkeys(name for name, *_ in CASES)
+    chosen = set()
+    for turn, name in enumerate(names):
+        cases = [case for case in CASES if case[0] == name]
+        sms = sorted({sm for *_, sm in cases})
+        chosen.add(next(case for case in cases if case[2] == sms[turn % len(sms)]))
+    return chosen
+
+
+BY_DEFAULT = one_of_each()
+
+
+def parameters(cases: list[offline.OfflineCase]) -> list[Any]:
+    """Return cases, those marked exhaustive that are not compiled by default."""
+    return [
+        pytest.param(
+            case,
+            id=f"{case[0]}-sm_{case[2]}-{case[1]}",
+            marks=() if case in BY_DEFAULT else pytest.mark.exhaustive,
+        )
+        for case in cases
+    ]
+
+
 @pytest.fixture(scope="module")
-def found() -> dict[offline.OfflineCase, dict[str, Any]]:
-    """What one process found that compiled all cases: importing torch takes longer than they do."""
-    return dict(zip(CASES, offline.findings(CASES), strict=True))
+def found(request: pytest.FixtureRequest) -> dict[offline.OfflineCase, dict[str, Any]]:
+    """Results for all cases of this run, compiled together: torch's import takes longer than one
+    case."""
+    here = [item for item in request.session.items if item.path == request.path]
+    parts = [item.callspec.params for item in here if hasattr(item, "callspec")]
+    cases = list({each["case"]: None for each in parts})
+    return dict(zip(cases, offline.findings(cases), strict=True))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-sm_{case[2]}-{case[1]}")
+@pytest.mark.parametrize("case", parameters(CASES))
 def test_compiles_within_registers_and_shared_memory(case, found):
     kernel = found[case]
     sm = case[2]
@@ -35,7 +65,13 @@ def test_compiles_within_registers_and_shared_memory(case, found):
         assert any(re.search(INSTRUCTION[case], each) for each in kernel["instructions"])
 
 
-@pytest.mark.parametrize("case", DECODING, ids=lambda case: f"{case[0]}-sm_{case[2]}-{case[1]}")
+def test_each_sm_and_a_kernel_that_decodes_are_compiled_by_default():
+    assert {sm for *_, sm in BY_DEFAULT} == {*TARGETS}
+    assert {name for name, *_ in BY_DEFAULT} == {name for name, *_ in CASES}
+    assert BY_DEFAULT & {*DECODING}
+
+
+@pytest.mark.parametrize("case", parameters(DECODING))
 def test_decoding_takes_few_instructions_a_weight(case, found):
     """A warp that has few rows, or many columns, has more of loads and products for each weight: on
     SM 9.0 one instruction of four warps is all of them."""

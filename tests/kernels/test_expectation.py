@@ -7,7 +7,8 @@ a row, 2^-24 of the largest row, in trees of far fewer levels than 64.
 
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -59,7 +60,7 @@ def probabilities(logits: Tensor, inverse: Tensor, masks: RowMasks | None, softc
     masked=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=40)
+@examples(40)
 def test_flat_rows_have_the_mean_of_all_of_the_table(f, V, scale, softcap, dtype, masked, seed):
     rng = torch.Generator().manual_seed(seed)
     N = f + 2

@@ -11,7 +11,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from exhaustive import examples
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -124,7 +125,7 @@ def test_the_kernels_mean_what_the_reference_means(V, dtype, softcap, rng):
     k=st.sampled_from([0, 1, 8, 256]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_cpu_path_means_what_the_reference_means(n, V, dtype, softcap, threshold, k, seed):
     rng = torch.Generator().manual_seed(seed)
     logits, args = random_logits(n, V, dtype, rng), (*heat(n, rng), random_masks(n, V, rng))
@@ -346,7 +347,7 @@ def test_a_row_with_too_many_candidates_says_so(likely, by_kernel):
 @example(counts=[0] * 23 + [64], more=0, seed=0)
 @example(counts=[0] * 23 + [64], more=-1, seed=0)
 @example(counts=[70, *[0] * 22, 1], more=0, seed=0)
-@settings(max_examples=25)
+@examples(25)
 def test_candidates_are_listed_in_order_wherever_they_are(by_kernel, counts, more, seed):
     """So many in each 512 tokens, and `more` places than there are candidates."""
     rng = torch.Generator().manual_seed(seed)

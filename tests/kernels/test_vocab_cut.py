@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -86,7 +87,7 @@ def test_the_kernel_cuts_as_the_reference_does(V, softcap, dtype, rng):
     min_p=st.sampled_from([0.0, 1e-6, 0.05, 0.5, 1.0]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_the_cpu_path_cuts_as_the_reference_does(n, V, dtype, softcap, top_k, top_p, min_p, seed):
     rng = torch.Generator().manual_seed(seed)
     logits, masks = random_logits(n, V, dtype, rng), random_masks(n, V, rng)

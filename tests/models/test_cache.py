@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import settings
+from exhaustive import examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paged import CANVAS, PAGE, SLOTS, WINDOW, config, consistent, make, run, sees
@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestAnyOrder = Machine.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyOrder.settings = examples(60, stateful_step_count=30)
 
 
 def test_sliding_layers_give_back_what_no_window_and_no_rewind_needs():

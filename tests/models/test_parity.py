@@ -4,7 +4,8 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm.models import ModelConfig, checkpoint
@@ -232,7 +233,7 @@ def test_a_pass_encodes_and_denoises_each_slot_as_if_alone_to_the_bit(pair, refe
             )
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(cuts=st.lists(st.integers(1, 29), max_size=6, unique=True))
 def test_a_prompt_can_be_encoded_in_any_pieces(pair, reference, cuts):
     prompt = reference.draw(torch.Generator().manual_seed(0), 30)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from exhaustive import first
 from processes import started, wait_for
 from waiting import PATIENCE
 
@@ -38,14 +39,17 @@ def interrupted(folder, script, module, prefix=()):
 
 @pytest.mark.parametrize(
     ("script", "module"),
-    [
-        ("generate", "pydantic"),
-        ("generate", "torch"),
-        ("batch", "pydantic"),
-        ("batch", "torch"),
-        ("serve", "pydantic"),
-        ("serve", "torch"),
-    ],
+    first(
+        [
+            ("generate", "torch"),
+            ("batch", "pydantic"),
+            ("serve", "pydantic"),
+            ("generate", "pydantic"),
+            ("batch", "torch"),
+            ("serve", "torch"),
+        ],
+        3,
+    ),
 )
 def test_an_interrupt_while_it_starts_is_one_line_and_exit_code_130(tmp_path, script, module):
     assert interrupted(tmp_path, script, module) == (130, f"{script}.py: interrupted\n")
@@ -72,12 +76,15 @@ def test_an_interrupt_while_rows_are_answered_is_exit_code_130_and_keeps_them(tm
 
 @pytest.mark.parametrize(
     ("closed", "prompt", "code", "out", "err"),
-    [
-        ("<&-", "-", 2, "", "generate.py: prompt is empty"),
-        (">&-", "hi", 1, "", "generate.py: stdout is closed: the result has no place to go\n"),
-        ("2>&- <&-", "hi", 0, "yes\n", ""),
-        ("2>&- >&- <&-", "hi", 1, "", ""),
-    ],
+    first(
+        [
+            ("<&-", "-", 2, "", "generate.py: prompt is empty"),
+            (">&-", "hi", 1, "", "generate.py: stdout is closed: the result has no place to go\n"),
+            ("2>&- <&-", "hi", 0, "yes\n", ""),
+            ("2>&- >&- <&-", "hi", 1, "", ""),
+        ],
+        3,
+    ),
 )
 def test_streams_that_the_caller_has_closed_are_no_traceback(closed, prompt, code, out, err):
     command = f"{sys.executable} scripts/generate.py --choice yes {prompt} {closed}"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from exhaustive import first
 
 ROOT = Path(__file__).parents[3]
 INVOICE = str(ROOT / "examples" / "invoice.json")
@@ -75,10 +76,12 @@ def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
 
 @pytest.mark.parametrize(
     ("until", "number", "right", "told"),
-    [
-        (b"loading the model", signal.SIGTERM, 143, "terminated"),
-        (b"tokens, step", signal.SIGINT, 130, "interrupted"),
-    ],
+    first(
+        [
+            (b"tokens, step", signal.SIGINT, 130, "interrupted"),
+            (b"loading the model", signal.SIGTERM, 143, "terminated"),
+        ]
+    ),
 )
 def test_a_stopped_command_leaves_the_terminal_as_it_was(until, number, right, told):
     code, shown = on_terminal(COMMAND, until, number)

@@ -16,6 +16,7 @@ import httpx2
 import openai
 import pytest
 from commands import ended
+from exhaustive import first
 from waiting import PATIENCE
 
 from dlm import Policy
@@ -266,7 +267,9 @@ def test_what_cannot_be_listened_on_is_told_before_a_model_is_loaded(
 
 @pytest.mark.parametrize(
     ("script", "flags"),
-    [("serve", ["--replicas", "2"]), ("batch", ["--input", "FILE", "--output", "OUT", "--ray"])],
+    first(
+        [("serve", ["--replicas", "2"]), ("batch", ["--input", "FILE", "--output", "OUT", "--ray"])]
+    ),
 )
 def test_without_ray_it_says_what_to_install(tmp_path, script, flags):
     """Ray is hidden from the process, whether it is installed or not."""

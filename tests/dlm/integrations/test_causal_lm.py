@@ -21,10 +21,10 @@ PERSON = {
 
 
 @pytest.fixture(scope="module")
-def engine(theirs, chat, workers) -> Engine:
+def engine(theirs, chat) -> Engine:
     model = TransformersLM(theirs)
     config = DecodeConfig.from_hf(model.generation_config())
-    return Engine(model, chat, config, workers=workers, decoding=Autoregressive())
+    return Engine(model, chat, config, decoding=Autoregressive())
 
 
 def test_an_engine_writes_what_transformers_generates(theirs, engine):
@@ -39,7 +39,7 @@ def test_an_engine_writes_what_transformers_generates(theirs, engine):
         assert result.token_ids == [token for token in wanted if token not in (1, 106, 50)]
 
 
-def test_a_cache_goes_by_the_name_that_forward_has_for_it(theirs, engine, chat, workers):
+def test_a_cache_goes_by_the_name_that_forward_has_for_it(theirs, engine, chat):
     """From transformers 5.24 on it is `cache`, and the old name a warning."""
     name = cache_name(theirs)
 
@@ -52,9 +52,7 @@ def test_a_cache_goes_by_the_name_that_forward_has_for_it(theirs, engine, chat, 
     renamed = copy(theirs)
     renamed.__class__ = Renamed
     assert cache_name(renamed) == "cache"
-    other = Engine(
-        TransformersLM(renamed), chat, engine.config, workers=workers, decoding=Autoregressive()
-    )
+    other = Engine(TransformersLM(renamed), chat, engine.config, decoding=Autoregressive())
     request = Request(token_ids=[2, 300, 400, 500], max_tokens=24)
     assert other.generate(request).token_ids == engine.generate(request).token_ids
 
@@ -98,6 +96,6 @@ def test_a_model_without_a_padding_token_is_padded_with_its_stop(theirs, monkeyp
         TransformersLM(theirs).generation_config()
 
 
-def test_it_denoises_no_canvases(theirs, chat, workers):
+def test_it_denoises_no_canvases(theirs, chat):
     with pytest.raises(DlmError, match="a TransformersLM denoises no canvases"):
-        Engine(TransformersLM(theirs), chat, workers=workers, decoding=Diffusion())
+        Engine(TransformersLM(theirs), chat, decoding=Diffusion())

@@ -4,7 +4,8 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
 from oracle import judge
@@ -136,7 +137,7 @@ def test_padding_and_stops_are_not_allowed_before_the_end(frontier, vocabulary):
         assert guidance.guess[0] not in vocabulary.control
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(seed=st.integers(0, 2**32), seen=st.integers(0, 2**32))
 def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
     """Whatever was looked at, the next look is as if nothing had been."""
@@ -149,7 +150,7 @@ def test_looking_leaves_no_trace(compiler, vocabulary, seed, seen):
     assert torch.equal(rows_of(one), rows_of(two))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=4),
     text=st.sampled_from(['{"invoice_id": "A1", "total": 12', '{ "invoice_id":"", "t', "7", "{"]),
@@ -174,7 +175,7 @@ def test_what_others_have_read_changes_nothing(compiler, vocabulary, seeds, text
             return
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, vocabulary, data):
     """Rows are reused as long as the model's choices repeat: here they do, for a random while."""
@@ -207,7 +208,7 @@ def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, 
             pinned = one.guess[: data.draw(st.integers(len(pinned), one.suspect))]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(seed=st.integers(0, 2**32), canvases=st.integers(1, 4))
 def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases):
     """The guess of a last pass could be committed; a fresh matcher takes all that were."""
@@ -227,7 +228,7 @@ def test_guesses_chain_into_a_valid_prefix(compiler, vocabulary, seed, canvases)
             break
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(seed=st.integers(0, 2**32), count=st.integers(0, L))
 def test_pinned_tokens_stay_and_are_all_that_is_allowed(compiler, vocabulary, seed, count):
     frontier = Frontier(compiler.compile(JsonSchema(SCHEMA)), BUDGET)
@@ -267,7 +268,7 @@ def test_a_refused_commit_moves_nothing(frontier, vocabulary):
     frontier.commit(tokens[3:])
 
 
-@settings(max_examples=6)
+@examples(6)
 @given(seed=st.integers(0, 2**32), work=st.integers(1, 60))
 def test_a_look_that_is_resumed_sees_what_one_look_would(vocabulary, seed, work):
     """However often its share of work is over, and whatever has been learnt by then."""

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
 from scores import scores_of
@@ -61,7 +62,7 @@ def test_the_likeliest_token_that_is_allowed_stands_in(letters):
     assert guide(compiled, scores, last=True).guess == [*tokens("abcd"), 1]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     spec=st.sampled_from(
         [

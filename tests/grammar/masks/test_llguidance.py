@@ -23,7 +23,8 @@ from compared import (
     closed,
     string,
 )
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from llguided import Oracle, of_regex, of_schema
 from made_up import REGEXES as MADE_UP
@@ -93,7 +94,7 @@ def test_a_regex_allows_what_llguidance_allows(compare, pattern):
         assert compare(Regex(pattern), of_regex(pattern), seed) == []
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(MADE_UP, st.integers(0, 2**20))
 def test_a_made_up_regex_allows_what_llguidance_allows(compare, pattern, seed):
     assert compare(Regex(pattern), of_regex(pattern), seed, steps=12) == []
@@ -118,7 +119,7 @@ def test_a_lark_grammar_allows_more_than_a_greedy_lexer(
         assert [text for text, who in apart if "llguidance" in who] == []
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(languages(), st.integers(0, 2**20))
 def test_a_made_up_grammar_allows_all_that_a_greedy_lexer_allows(compare, language, seed):
     source = language.lark()

@@ -4,7 +4,8 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from trees import node_of, trees
 
@@ -70,7 +71,7 @@ def by_tokens(grammar: Compiled, state) -> set[int]:
     return found - {*vocabulary.stops} | ({*vocabulary.stops} if state.cost == 0 else set())
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(root=TREES, other=TREES, seed=st.integers(0, 99))
 def test_a_mask_allows_what_the_parser_reads(vocabulary, terminals, root, other, seed):
     """Down random paths, stop tokens and control tokens among what is compared."""
@@ -88,7 +89,7 @@ def test_a_mask_allows_what_the_parser_reads(vocabulary, terminals, root, other,
         state = grammar.after(state, rng.choice(ways))
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(root=TREES, other=TREES, seed=st.integers(0, 99), spare=st.integers(0, 12))
 def test_a_text_within_its_budget_ends_in_time(vocabulary, terminals, root, other, seed, spare):
     """Whatever of the allowed tokens is taken: this is all that a left-to-right decoder needs."""

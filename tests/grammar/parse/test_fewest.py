@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from scores import scores_of
 
@@ -34,7 +35,7 @@ def needed_for(compiled):
     return 1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(options=WORDS, count=st.integers(1, 2))
 def test_no_text_takes_fewer_tokens_than_are_said_to_be_needed(
     compiler, vocabulary, options, count

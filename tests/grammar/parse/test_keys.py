@@ -5,7 +5,8 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from scores import scores_of
 
@@ -93,7 +94,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-@settings(max_examples=20)
+@examples(20)
 @given(
     text=st.sampled_from(WANTED),
     budget=st.integers(24, 96),
@@ -164,7 +165,7 @@ def test_masks_hold_no_token_that_ends_a_double_key(compiler, vocabulary):
 ALIKE = {name: {"type": "string"} for name in ("k", "kk", "kkName", "kkNameOf", "kkNameOfAll")}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(seed=st.integers(0, 2**32), more=st.integers(0, 30))
 def test_keys_that_begin_alike_fit_the_tightest_budget(compiler, vocabulary, seed, more):
     """Where one is a beginning of the next one, it is no double of it."""

@@ -5,7 +5,8 @@ import json
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm.grammar import (
@@ -69,7 +70,7 @@ def written(one, choose, size):
     return said
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(budget=st.integers(14, 60), seed=st.integers(0, 999), thinking=st.booleans())
 def test_whatever_is_taken_of_what_may_come_is_whole_within_the_budget(
     compiler, vocabulary, budget, seed, thinking

@@ -7,7 +7,8 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from scores import scores_of
 from trees import node_of, trees
@@ -57,7 +58,7 @@ def least(compiled, reasoning=None) -> int:
     return next(n for n in range(1, 99) if Matcher(compiled, reasoning).closes_within(n - 1))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(tree=TREES, pieces=st.sets(st.text("abc", min_size=2, max_size=4)), seed=st.integers(0, 99))
 def test_the_least_budget_that_does_is_kept(tree, pieces, seed):
     vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)])
@@ -101,7 +102,7 @@ def test_of_two_texts_of_as_many_bytes_the_one_of_fewer_tokens_is_written(canvas
 FREE = st.sets(st.sampled_from(['":', '"":0,', '","', '":0', '{"', '"}', '":0,"', '0,"', "0}"]))
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(pieces=FREE, least_keys=st.integers(2, 4), seed=st.integers(0, 99))
 def test_keys_that_may_not_come_twice_take_no_more_than_there_is(pieces, least_keys, seed):
     vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)])

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
 from scores import scores_of
@@ -52,7 +53,7 @@ WORDS = [b"a", b"b", b"c", b"aa", b"ab", b"ba", b"bb", b"aab", b"bab", b"abc"]
 MARKS = st.lists(st.sampled_from([2, 3]), min_size=1, max_size=5)  # of a and b, a byte a token
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(mark=MARKS, tokens=st.lists(st.integers(2, 11), max_size=12))
 def test_a_marker_is_found_whatever_tokens_spell_it_and_never_within_one(mark, tokens):
     """The text alone says where: a token may hold the end of the marker as its own end only."""
@@ -215,7 +216,7 @@ def test_no_token_takes_the_marker_and_part_of_the_answer(before):
     assert not any(matcher.accept(token) for token in both)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(budget=st.integers(0, 30), more=st.integers(0, 6), seed=st.integers(0, 2**32))
 @pytest.mark.parametrize("noise", [True, False])
 def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
@@ -250,7 +251,7 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
         assert spent == 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_what_is_forgotten_was_never_read(thinking, data):
     """Within the reasoning, across its end, and in the answer with its stop."""

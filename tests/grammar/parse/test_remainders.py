@@ -5,7 +5,8 @@ from copy import copy
 from sys import maxsize
 
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from trees import node_of, trees
 
@@ -40,7 +41,7 @@ def compiled(vocabulary, rules) -> Compiled:
     return Compiled(Network(rules), vocabulary, Terminals(vocabulary.trie, len(vocabulary)))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     tree=TREES,
     pieces=PIECES,
@@ -108,7 +109,7 @@ def test_a_count_that_is_cut_short_goes_on(compiler, vocabulary, schema):
     assert counted == len(vocabulary.fewest(grammar.parser.completion(start, maxsize)))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     parts=st.lists(
         st.tuples(st.text("abc", min_size=1, max_size=5), st.integers(1, 90)),

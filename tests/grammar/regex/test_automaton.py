@@ -4,7 +4,8 @@ import re
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
@@ -92,7 +93,7 @@ def test_it_accepts_what_re_matches(pattern):
     assert texts_of(automaton_of(pattern)) == {text for text in TEXTS if matches(text)}
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(PATTERNS, PATTERNS)
 def test_operations_are_those_of_sets(one, other):
     one, other = automaton_of(one), automaton_of(other)
@@ -102,7 +103,7 @@ def test_operations_are_those_of_sets(one, other):
     assert texts_of(one.complement()) == set(TEXTS) - texts_of(one)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(PATTERNS, PATTERNS)
 def test_equal_texts_make_equal_automata(one, other):
     """By identities of sets, each side of which is made in another way."""

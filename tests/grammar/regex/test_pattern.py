@@ -4,7 +4,8 @@ import re
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlm.grammar.errors import InvalidGrammarError
@@ -37,7 +38,7 @@ def readings(pattern: str) -> list[re.Pattern[str]]:
     ]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(PATTERNS, st.booleans())
 def test_it_matches_what_re_does_with_assertions_anywhere(pattern, whole):
     automaton = automaton_of(pattern, whole)
@@ -162,7 +163,7 @@ def test_a_long_count_is_left_to_whoever_counts_characters(pattern, starred, low
     assert bounded(pattern, whole=False) == (automaton_of(starred, whole=False), low, high)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(st.sampled_from(["a", "[ab]", "(ab|ba)", "b{2}"]), max_size=3), st.data())
 def test_counts_mean_what_the_pattern_does(parts, data):
     repeated = data.draw(st.sampled_from(["a", "[ab]", "(aa|ab)"]))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from doubles import Dreamer, Scripted
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from values import PROMPT, V
@@ -72,7 +73,7 @@ def probabilities(logits: Tensor, heat: list[float], softcap, bitmask: Tensor, m
     softcap=st.sampled_from([None, 30.0]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_entropies_draws_and_expectations_are_those_of_masked_rows(seed, scale, softcap, dtype):
     """The table is longer than any: of a list's tail, 1e-4 of a row may be missing."""
     logits, heat, uniform, bitmask, masks = random_step(seed, scale, dtype)

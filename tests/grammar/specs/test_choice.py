@@ -1,14 +1,15 @@
 """Choices are their options, word for word."""
 
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from spoken import recogniser
 
 from dlm.grammar import Choice, InvalidGrammarError, InvalidValueError
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True))
 def test_a_choice_is_its_options_and_nothing_else(options):
     """Whatever they are made of: quotes, escapes, line breaks, NUL."""

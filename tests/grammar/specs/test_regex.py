@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from made_up import REGEXES
 from spoken import accepts, recogniser
@@ -34,7 +35,7 @@ def test_a_regex_matches_the_whole_text(pattern, taken, refused):
     assert Regex(pattern).value(taken[0]) == taken[0]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(REGEXES, st.data())
 def test_made_up_regexes_match_what_python_does(pattern, data):
     reader = recogniser(Regex(pattern))

@@ -7,7 +7,8 @@ from textwrap import dedent
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from masked import tokens_in
 from values import V
@@ -58,7 +59,7 @@ def random_guidance(rng: np.random.Generator, logits: torch.Tensor) -> Guidance:
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     seed=st.integers(0, 2**32),
     scale=st.sampled_from([0.1, 3.0, 30.0]),
@@ -221,7 +222,7 @@ def test_a_step_takes_few_copies_however_many_canvases_there_are(compiler, vocab
 
 def test_the_example_of_the_docs_answers(chat, vocabulary):
     """Two requests of three are constrained; each canvas is committed after its last pass."""
-    page = (Path(__file__).parents[2] / "docs" / "serving_stacks.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "serving_stacks.md").read_text()
     code = page[page.index("    from dlm.grammar") : page.index("\n`last` says")]
     names: dict = {}
     exec(compile(dedent(code), "docs/serving_stacks.md", "exec"), names)

@@ -8,7 +8,8 @@ from contextlib import suppress
 import pytest
 import xgrammar as xgr
 from ebnf import COMPILER, matches
-from hypothesis import given, settings
+from exhaustive import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from spoken import accepts, recogniser
 
@@ -325,7 +326,7 @@ _TAG_FORMATS = st.recursive(
 )
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(_TAG_FORMATS)
 def test_a_malformed_tag_is_a_grammar_error_and_nothing_else(form):
     with suppress(GrammarError):
