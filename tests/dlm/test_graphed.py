@@ -24,7 +24,7 @@ class Counted(PassGraphs):
 
 def test_passes_that_encode_nothing_are_counted_as_graphs_where_there_are_any():
     engine = Engine.load(device="cpu", slots=4, cache_tokens=2048)
-    requests = [Request(prompt=f"Say {i}.", seed=i, max_tokens=96) for i in range(4)]
+    requests = [Request(prompt=f"Say {i}.", seed=i, max_tokens=48) for i in range(3)]
     eager = engine.generate(requests)
     assert engine.backends["graphs"] == "eager: cpu is no CUDA device"
     assert {result.stats.graphed for result in eager} == {0}

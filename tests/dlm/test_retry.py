@@ -290,7 +290,7 @@ def test_thinking_is_kept_where_the_answer_is_taken_back(engine_of, tokens_of):
     script = tokens_of("<|channel>thought\nhm [7, 7]<channel|>[7, 7]<turn|>")
     schema = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "uniqueItems": True}
     spec = checked(schema)
-    for canvas_length in (3, 5, 32):
+    for canvas_length in (3, 32):
         engine = engine_of(Scripted(V, len(PROMPT), script, canvas_length=canvas_length))
         request = Request(token_ids=PROMPT, constraint=spec, thinking=True, max_tokens=40)
         (end,) = ends_of(engine, [request])
