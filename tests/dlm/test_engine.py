@@ -4,6 +4,7 @@ import jsonschema
 import pytest
 import torch
 from doubles import Double, Random, Scripted
+from driven import ends_of, events_of
 from specs import checked
 from values import PROMPT, V
 
@@ -102,9 +103,7 @@ def test_events_tell_of_drafts_then_of_text_that_stays(engine_of, tokens_of):
     script = tokens_of('["laptop", "desk", "lamp", "tent", "chair", "desk"]<turn|>')
     engine = engine_of(Scripted(V, len(PROMPT), script))
     number = engine.add(Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"})))
-    events = []
-    while engine.busy:
-        events += engine.step()
+    events = events_of(engine)
     assert {event.request for event in events} == {number}
     assert isinstance(events[0], Draft)
     assert len(events[0].tokens) == len(events[0].accepted) == engine.model.canvas_length
@@ -151,11 +150,7 @@ def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
     healthy, doomed = (engine.add(Request(token_ids=PROMPT, seed=s)) for s in (0, 1))
     engine.step()
     next(s for s in engine._scheduler.running.values() if s.number == doomed).constraint = Doomed()
-    ends = {}
-    while engine.busy:
-        for event in engine.step():
-            if isinstance(event, Finished | Failed):
-                ends[event.request] = event
+    ends = ends_of(engine)
     assert isinstance(ends[doomed], Failed)
     assert "nowhere to go" in str(ends[doomed].error)
     assert isinstance(ends[healthy], Finished)

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from doubles import Random, Scripted
+from driven import events_of
 from values import PROMPT, V
 from waiting import PATIENCE
 
@@ -46,9 +47,7 @@ def test_events_of_other_requests_wait_for_step(engine):
     other = engine.add(request())
     *_, last = engine.stream(request())
     assert last.request != other
-    events = []
-    while engine.busy:
-        events += engine.step()
+    events = events_of(engine)
     assert {event.request for event in events} == {other}
     assert isinstance(events[-1], Finished)
     alone = engine.generate(request())

@@ -76,32 +76,33 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
     assert "there is no CUDA device to time kernels on; --offline compiles them" in said.err
 
 
-def test_offline_tells_what_each_kernel_takes_of_a_gpu(monkeypatch, capsys):
-    some = [case for case in CASES if case[0] == "nvfp4._quantize_kernel"][:2]
+def test_offline_tells_what_each_kernel_takes_and_what_it_will_take_and_which_do_not_compile(
+    monkeypatch, capsys
+):
+    """A kernel that does not compile is told, and counts."""
+    h100 = next(gpu for gpu in GPUS if gpu.name == "H100")
+    product = next(one for one in launches(Sizes(), h100) if one.name.startswith("NVFP4 product"))
+    quantize = next(case for case in CASES if case[0] == "nvfp4._quantize_kernel")
+    name, signature, _ = next(case for case in CASES if case[0].startswith("nvfp4._w4a4"))
+    some = [quantize, product.case, (name, signature, 90)]
     monkeypatch.setattr(bench_kernels, "compiled", partial(bench_kernels.compiled, shipped=some))
-    assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 0
+
+    assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 1
+
     told = json.loads(capsys.readouterr().out)
-    kernels = told["kernels"]
-    assert told["predicted"] == []  # not of this kernel
-    assert [(each["name"], each["target"]) for each in kernels] == [
-        ("nvfp4._quantize_kernel", target) for target in ("sm_90a", "sm_100a")
-    ]
-    for each in kernels:
+    *compiled, wrong = told["kernels"]
+    assert [each["name"] for each in compiled] == [quantize[0], product.case[0]]
+    for each in compiled:
         assert each.keys() >= {"shared", "registers", "spills", "instructions", "configuration"}
+        assert each["target"] == "sm_90a"
         assert 0 < each["registers"] <= 255
         assert each["spills"] == 0
-
-
-def test_times_are_predicted_of_kernels_that_decode_and_of_the_vocabulary(monkeypatch, capsys):
-    name = "w4a16._w4a16_kernel"
-    some = [case for case in CASES if (case[0], case[2]) == (name, 90)]
-    monkeypatch.setattr(bench_kernels, "compiled", partial(bench_kernels.compiled, shipped=some))
-    assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    assert wrong["name"] == name
+    assert wrong["error"]
     (time,) = told["predicted"]
     assert time["device"] == "H100"
     assert time["predicted"] >= time["floor"] == max(time["bytes"], time["operations"])
-    assert time["instructions_a_number"] in [kernel["a_number"] for kernel in told["kernels"]]
+    assert time["instructions_a_number"] == compiled[1]["a_number"]
 
 
 def test_a_prediction_is_the_longest_of_issue_bytes_and_operations():
@@ -121,16 +122,6 @@ def test_every_launch_of_a_prediction_is_shipped():
     for rows in (256, 4096):
         for gpu in GPUS:
             assert {launch.case for launch in launches(Sizes(rows=rows), gpu)} <= {*CASES}
-
-
-def test_a_kernel_that_does_not_compile_is_told_and_counts(monkeypatch, capsys):
-    name, signature, _ = next(case for case in CASES if case[0].startswith("nvfp4._w4a4"))
-    wrong = partial(bench_kernels.compiled, shipped=[(name, signature, 90)])
-    monkeypatch.setattr(bench_kernels, "compiled", wrong)
-    assert ended(monkeypatch, bench_kernels, "--offline", "--json") == 1
-    (kernel,) = json.loads(capsys.readouterr().out)["kernels"]
-    assert kernel["name"] == name
-    assert kernel["error"]
 
 
 @pytest.mark.gpu

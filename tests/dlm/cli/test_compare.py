@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from commands import ended
+from driven import events_of
 
 import dlm
 from dlm.batch.batch import LinesError
@@ -164,9 +165,7 @@ def test_a_grammar_that_only_sees_the_end_leaves_the_loop_free():
         engine = engine_of(mode, None)
         spec = dlm.JsonSchema(prompt.schema) if mode.constrained else None
         engine.add(dlm.Request(prompt=prompt.prompt, constraint=spec, max_tokens=96, seed=1))
-        events = []
-        while engine.busy:
-            events += engine.step()
+        events = events_of(engine)
         engine.close()
         first = next(e for e in events if isinstance(e, dlm.Draft))
         told[mode.name] = first.accepted, events[-1].result

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import Dreamer, Obsessed, Scripted
+from driven import ends_of, events_of
 from exhaustive import first
 from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion
@@ -19,7 +20,6 @@ from dlm import (
     DlmError,
     Draft,
     Engine,
-    Failed,
     Finished,
     Grammar,
     JsonSchema,
@@ -216,9 +216,7 @@ def test_a_model_that_leaves_no_token_fails_its_request_alone(engine_of):
     engine = engine_of(Silent(V, [300]))
     engine.add(Request(token_ids=PROMPT, max_tokens=4))
     engine.add(Request(token_ids=[*PROMPT, 7, 7], max_tokens=4))
-    ends = {}
-    while engine.busy:
-        ends |= {e.request: e for e in engine.step() if isinstance(e, Finished | Failed)}
+    ends = ends_of(engine)
     assert "the model's logits leave no token" in str(ends[0].error)
     assert ends[1].result.token_ids == [300] * 4
 
@@ -227,9 +225,7 @@ def test_events_tell_of_each_token_once_and_of_no_draft(engine_of, tokens_of):
     script = tokens_of('["laptop", "desk"]<turn|>')
     engine = engine_of(Scripted(V, len(PROMPT), script))
     engine.add(Request(token_ids=PROMPT, constraint=JsonSchema({"type": "array"})))
-    events = []
-    while engine.busy:
-        events += engine.step()
+    events = events_of(engine)
     assert not [event for event in events if isinstance(event, Draft)]
     told = [event for event in events if isinstance(event, Committed)]
     assert [token for event in told for token in event.tokens] == script
@@ -268,9 +264,7 @@ def test_a_grammar_that_takes_more_than_its_share_ends_its_request_alone(engine_
     engine = engine_of(Dreamer(V, 1), policy=Policy(step_work=1, looks=2))
     bad = engine.add(Request(token_ids=PROMPT, constraint=JsonSchema(PERSON)))
     good = engine.add(Request(token_ids=PROMPT, max_tokens=5))
-    ends = {}
-    while engine.busy:
-        ends |= {e.request: e for e in engine.step() if isinstance(e, Finished | Failed)}
+    ends = ends_of(engine)
     assert "the grammar takes over 2 units of work to match a token" in str(ends[bad].error)
     assert isinstance(ends[good], Finished)
 

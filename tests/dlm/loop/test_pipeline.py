@@ -2,9 +2,10 @@
 
 import pytest
 from doubles import Dreamer
+from driven import ends_of
 from values import PROMPT, V
 
-from dlm import Choice, Draft, Failed, Finished, Policy, Regex, Request
+from dlm import Choice, Draft, Finished, Policy, Regex, Request
 from dlm.grammar.canvas.workers import Task
 
 SPECS = [None, Regex("[0-9]{3,9}"), Choice(["north", "south"]), Regex("[a-f]{3,20}"), None]
@@ -37,11 +38,7 @@ def admitted(engine, count):
 
 def run(engine, numbers):
     """The ends of requests, by number."""
-    ends = {}
-    while engine.busy:
-        for event in engine.step():
-            if isinstance(event, Finished | Failed):
-                ends[event.request] = event
+    ends = ends_of(engine)
     return [ends[number] for number in numbers]
 
 
