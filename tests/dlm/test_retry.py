@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 from decodings import engine_of_each
 from doubles import Obsessed, Random, Scripted
-from exhaustive import examples, first
+from exhaustive import by_default, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from specs import checked
@@ -219,7 +219,7 @@ def ends_of(engine, requests):
 
 @FEW
 @given(schema=st.sampled_from(WIDE), model=st.integers(0, 999), scale=st.sampled_from([3.0, 60.0]))
-@pytest.mark.parametrize("canvas_length", first([4, 16]))
+@pytest.mark.parametrize("canvas_length", by_default([4, 16]))
 def test_what_a_grammar_cannot_say_is_met_or_refused(
     engine_of, schema, model, scale, canvas_length
 ):
@@ -244,7 +244,7 @@ def test_what_a_grammar_cannot_say_is_met_or_refused(
         ("45", WIDE[3]),
     ],
 )
-@pytest.mark.parametrize("canvas_length", first([3, 16]))
+@pytest.mark.parametrize("canvas_length", by_default([3, 16]))
 def test_a_model_that_insists_is_turned_back_until_it_is_right(
     engine_of, tokens_of, said, schema, canvas_length
 ):
@@ -261,7 +261,7 @@ def test_a_model_that_insists_is_turned_back_until_it_is_right(
 
 
 @pytest.mark.parametrize("said", ["[1, 1]", "[ 1 ,\n1 ]", "[1\t, 1]"])
-@pytest.mark.parametrize("canvas_length", first([3, 16]))
+@pytest.mark.parametrize("canvas_length", by_default([3, 16]))
 def test_no_try_is_wasted_on_white_space(engine_of, tokens_of, said, canvas_length):
     model = Scripted(V, len(PROMPT), tokens_of(f"{said}<turn|>"), canvas_length=canvas_length)
     engine = engine_of(model, DecodeConfig(max_steps=6, confidence=0.02, patience=3, refusals=8))

@@ -3,7 +3,7 @@
 import pytest
 from decodings import engine_of_each
 from doubles import Obsessed, Random, Scripted
-from exhaustive import first
+from exhaustive import by_default
 from values import PROMPT, V
 
 from dlm import EFFORT, Committed, Finished, JsonSchema, Policy, Request, request_of
@@ -124,7 +124,7 @@ def test_a_budget_too_small_for_the_markers_leaves_no_reasoning(scripted, kind):
 
 @KINDS
 @pytest.mark.parametrize("budget", [0, 20, None])
-@pytest.mark.parametrize("seed", first(range(2)))
+@pytest.mark.parametrize("seed", by_default(range(2)))
 def test_a_model_that_says_anything_answers_all_the_same(engine_of, kind, budget, seed):
     engine = engine_of(Random(V, seed, scale=20.0), thought=MARKERS[kind][0])
     result = engine.generate(thinks(budget, max_tokens=60))
@@ -133,7 +133,7 @@ def test_a_model_that_says_anything_answers_all_the_same(engine_of, kind, budget
     assert result.parsed.keys() == {"a"}
 
 
-@pytest.mark.parametrize("wanted", first([[100], [101], [106], [100, 101], [100, 106, 500]], 3))
+@pytest.mark.parametrize("wanted", by_default([[100], [101], [106], [100, 106, 500]], 3))
 def test_a_model_that_wants_nothing_but_markers_answers_all_the_same(engine_of, wanted):
     result = engine_of(Obsessed(V, wanted)).generate(thinks(12, max_tokens=40))
     assert result.finish_reason == "stop"
@@ -179,7 +179,7 @@ def test_without_an_effort_there_is_no_reasoning():
 
 @pytest.mark.parametrize("kind", ["control", "text"])
 @pytest.mark.parametrize(
-    ("canvas_length", "budget"), first([(4, 13), (64, 20), (7, 13), (7, 20)], 2)
+    ("canvas_length", "budget"), by_default([(4, 13), (64, 20), (7, 13), (7, 20)], 2)
 )
 def test_a_budget_closes_the_reasoning_of_an_answer_without_a_constraint(
     scripted, kind, canvas_length, budget
@@ -205,7 +205,7 @@ def test_reasoning_within_its_budget_is_left_as_it_is(scripted, canvas_length):
     )
 
 
-@pytest.mark.parametrize("seed", first(range(4), 2))
+@pytest.mark.parametrize("seed", by_default(range(4), 2))
 def test_a_budget_without_a_constraint_holds_whatever_the_model_wants(engine_of, seed):
     engine = engine_of(Random(V, seed, scale=20.0))
     opened = engine.chat._encode("<|channel>thought\n")

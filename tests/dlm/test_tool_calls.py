@@ -5,7 +5,7 @@ import json
 import jsonschema
 import pytest
 from doubles import Obsessed, Random, Scripted
-from exhaustive import examples, first
+from exhaustive import by_default, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from native_calls import answer_tokens
@@ -142,7 +142,7 @@ STOP = ToolCall("stop", {})
         ["I write 日本 ", STOP, STOP],
     ],
 )
-@pytest.mark.parametrize("canvas_length", first([5, 64]))
+@pytest.mark.parametrize("canvas_length", by_default([5, 64]))
 def test_a_model_that_calls_well_is_taken_at_its_word(says, parts, canvas_length):
     engine = says(*parts, canvas_length=canvas_length)
     result, told = serve(engine, Request(token_ids=PROMPT, constraint=Tools(TOOLS), max_tokens=200))

@@ -12,7 +12,7 @@ def examples(count: int, **more: Any) -> settings:
     return settings(max_examples=max(4, count * settings().max_examples // 100), **more)
 
 
-def first(values: Iterable[Any], count: int = 1) -> list[Any]:
+def by_default(values: Iterable[Any], count: int = 1) -> list[Any]:
     """Return parameters of a test: those after the first `count` are marked exhaustive.
 
     A tuple is one value for each of several arguments."""

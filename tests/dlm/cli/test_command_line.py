@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from exhaustive import first
+from exhaustive import by_default
 from processes import started, wait_for
 from waiting import PATIENCE
 
@@ -39,7 +39,7 @@ def interrupted(folder, script, module, prefix=()):
 
 @pytest.mark.parametrize(
     ("script", "module"),
-    first(
+    by_default(
         [
             ("generate", "torch"),
             ("batch", "pydantic"),
@@ -76,7 +76,7 @@ def test_an_interrupt_while_rows_are_answered_is_exit_code_130_and_keeps_them(tm
 
 @pytest.mark.parametrize(
     ("closed", "prompt", "code", "out", "err"),
-    first(
+    by_default(
         [
             ("<&-", "-", 2, "", "generate.py: prompt is empty"),
             (">&-", "hi", 1, "", "generate.py: stdout is closed: the result has no place to go\n"),

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from exhaustive import first
+from exhaustive import by_default
 
 ROOT = Path(__file__).parents[3]
 INVOICE = str(ROOT / "examples" / "invoice.json")
@@ -76,7 +76,7 @@ def test_a_terminal_shows_what_is_done_and_then_the_json_laid_out():
 
 @pytest.mark.parametrize(
     ("until", "number", "right", "told"),
-    first(
+    by_default(
         [
             (b"tokens, step", signal.SIGINT, 130, "interrupted"),
             (b"loading the model", signal.SIGTERM, 143, "terminated"),

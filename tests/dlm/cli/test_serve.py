@@ -16,7 +16,7 @@ import httpx2
 import openai
 import pytest
 from commands import ended
-from exhaustive import first
+from exhaustive import by_default
 from waiting import PATIENCE
 
 from dlm import Policy
@@ -267,7 +267,7 @@ def test_what_cannot_be_listened_on_is_told_before_a_model_is_loaded(
 
 @pytest.mark.parametrize(
     ("script", "flags"),
-    first(
+    by_default(
         [("serve", ["--replicas", "2"]), ("batch", ["--input", "FILE", "--output", "OUT", "--ray"])]
     ),
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import Double, Random
-from exhaustive import first
+from exhaustive import by_default
 from values import PROMPT, V
 
 from dlm import (
@@ -79,7 +79,7 @@ def alone():
     return [Engine.load(device="cpu").decide(decision().request, [one])[0] for one in QUESTIONS]
 
 
-@pytest.mark.parametrize("slots", first([3, 1, 8]))
+@pytest.mark.parametrize("slots", by_default([3, 1, 8]))
 def test_decisions_and_requests_do_not_show_in_each_other(built_in, alone, slots):
     """Bit for bit, on the CPU in fp32; whatever shares the passes, and the pages."""
     texts = [built_in.generate(request).token_ids for request in REQUESTS]

@@ -5,7 +5,7 @@ from random import Random as Dice
 import pytest
 import torch
 from doubles import Obsessed, Scripted
-from exhaustive import first
+from exhaustive import by_default
 from training.extraction import extract
 from values import PROMPT, V
 
@@ -42,7 +42,7 @@ def engines():
         engine.close()
 
 
-@pytest.mark.parametrize(("spec", "heat"), first(SETTINGS, 2))
+@pytest.mark.parametrize(("spec", "heat"), by_default(SETTINGS, 2))
 def test_drafted_answers_are_those_written_token_by_token(engines, spec, heat):
     """Greedy, and drawn too: a token is drawn by the same number, whichever pass it is drawn in."""
     plain = engines[heat, False].generate(asked(spec))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from doubles import Dreamer, Obsessed, Scripted
 from driven import ends_of, events_of
-from exhaustive import first
+from exhaustive import by_default
 from training.extraction import extract
 from transformers import DiffusionGemmaForBlockDiffusion
 from values import PROMPT, V
@@ -141,7 +141,7 @@ WAYS = [(0.7, True), (0.0, False), (0.7, False), (0.0, True)]
 
 
 @pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize(("temperature", "drafts"), first(WAYS, 2))
+@pytest.mark.parametrize(("temperature", "drafts"), by_default(WAYS, 2))
 def test_the_engine_writes_what_a_naive_loop_does(engine_of, kind, temperature, drafts):
     """Drafts of a model that contradicts itself, in canvases and left to right, change nothing."""
     spec = SPECS[kind]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from exhaustive import examples, first
+from exhaustive import by_default, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of
@@ -166,7 +166,7 @@ LONG = [
 ]
 
 
-@pytest.mark.parametrize("spec", first(LONG, 2))
+@pytest.mark.parametrize("spec", by_default(LONG, 2))
 def test_a_long_answer_is_admitted_at_its_exact_number_of_tokens_and_closes_within_it(
     compiler, vocabulary, spec
 ):
@@ -208,7 +208,7 @@ def test_two_hundred_keys_are_admitted_at_the_tokens_of_their_shortest_answer(co
 
 
 @pytest.mark.parametrize("summary", [{"type": "string"}, {"type": "string", "maxLength": 3000}])
-@pytest.mark.parametrize("more", first([1, 0, 300]))
+@pytest.mark.parametrize("more", by_default([1, 0, 300]))
 def test_a_free_text_before_many_keys_is_not_cut_while_tokens_stay_unused(
     compiler, vocabulary, summary, more
 ):

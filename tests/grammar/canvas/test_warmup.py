@@ -5,7 +5,7 @@ from sys import maxsize
 
 import pytest
 import torch
-from exhaustive import examples, first
+from exhaustive import by_default, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of
@@ -59,7 +59,7 @@ SMALL = {  # a warm-up cut into its smallest parts takes long
 }
 
 
-EACH = pytest.mark.parametrize("spec", first([*SPECS.values()], len(SPECS) - 1), ids=SPECS)
+EACH = pytest.mark.parametrize("spec", by_default([*SPECS.values()], len(SPECS) - 1), ids=SPECS)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_what_is_learnt_is_bounded_and_kept(warm, vocabulary, spec):
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("work", first([100, 1]))
+@pytest.mark.parametrize("work", by_default([100, 1]))
 def test_a_warmup_that_is_cut_short_anywhere_learns_the_same(vocabulary, name, work, monkeypatch):
     """Each part does what it is asked for, and at most one piece more."""
     monkeypatch.setattr(warmup_module, "_MOST_WORK", maxsize)  # what is cut short is begun again

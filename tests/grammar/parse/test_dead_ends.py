@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from exhaustive import by_default
 from hostile_schemas import hostile_schema, walk
 from maskbench import of_bytes
 from scores import scores_of
@@ -28,11 +29,11 @@ BYTES = of_bytes()
 COMPILER = Compiler(BYTES)
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("group", by_default(range(GROUPS), 3))
 def test_a_model_that_prefers_escapes_always_comes_to_an_end(group):
     """Each text is valid, fits its budget, and could be completed shortly at any time."""
     walked, refused = 0, 0
-    for seed in [*range(group, SCHEMAS, GROUPS), *FOUND[group::GROUPS]]:
+    for seed in [*range(group, SCHEMAS, GROUPS), *(FOUND if group == 0 else ())]:
         dice = random.Random(seed)
         try:
             spec = JsonSchema(hostile_schema(seed), max_whitespace=1)

@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 import pytest
+from exhaustive import by_default
 from jsonschema import Draft202012Validator
 from maskbench import of_bytes
 
@@ -53,7 +54,11 @@ SCHEMAS = {
 }
 
 
-@pytest.fixture(scope="module", params=SCHEMAS)
+LONG = ("open", "12", "20")  # that take seconds, and are like others
+BY_DEFAULT = [name for name in SCHEMAS if name not in LONG]
+
+
+@pytest.fixture(scope="module", params=by_default([*BY_DEFAULT, *LONG], len(BY_DEFAULT)))
 def case(request, compiler):
     schema = SCHEMAS[request.param]
     spec = JsonSchema(schema, max_whitespace=1)
