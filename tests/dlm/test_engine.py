@@ -4,7 +4,7 @@ import jsonschema
 import pytest
 import torch
 from doubles import Double, Random, Scripted
-from driven import ends_of, events_of
+from driven import events_of
 from specs import checked
 from values import PROMPT, V
 
@@ -13,13 +13,11 @@ from dlm import (
     DlmError,
     Draft,
     Engine,
-    Failed,
     Finished,
     JsonSchema,
     Request,
     RequestError,
 )
-from dlm.grammar import NOTHING, GrammarError, Guidance
 
 ASKED = [
     "Extract name, age as JSON. This is Olga Lopez, 61 years old.",
@@ -77,21 +75,6 @@ def test_a_request_that_joins_later_disturbs_nobody(built_in):
     assert [ends[n] for n in numbers] == alone
 
 
-def test_the_same_seed_repeats_and_another_does_not(engine_of):
-    def run(seed):
-        return engine_of(Random(V, seed=0)).generate(Request(token_ids=PROMPT, seed=seed)).token_ids
-
-    canvases = []
-    for seed in (1, 1, 2):
-        model = Random(V, seed=0)
-        engine = engine_of(model)
-        engine.add(Request(token_ids=PROMPT, seed=seed, max_tokens=4))
-        engine.step()
-        canvases.append(next(iter(engine._scheduler.running.values())).canvas.tokens.tolist())
-    assert canvases[0] == canvases[1] != canvases[2]
-    assert run(1) == run(1)
-
-
 def test_more_requests_than_slots_all_end(engine_of, tokens_of):
     engine = engine_of(Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>')), slots=2)
     results = engine.generate([Request(token_ids=PROMPT, seed=s) for s in range(7)])
@@ -126,35 +109,10 @@ def test_max_tokens_is_never_passed(engine_of, tokens_of, max_tokens):
     assert result.stats.canvases == -(-max_tokens // engine.model.canvas_length)
 
 
-def test_an_answer_that_would_not_fit_is_closed_in_time(engine_of, tokens_of):
-    script = tokens_of('["laptop"]<turn|>')
-    engine = engine_of(Scripted(V, len(PROMPT), script))
-    room = Request(token_ids=PROMPT, constraint=JsonSchema(True), max_tokens=len(script))
-    tight = Request(token_ids=PROMPT, constraint=JsonSchema(True), max_tokens=len(script) - 1)
-    free = Request(token_ids=PROMPT, max_tokens=len(script) - 1)
-    enough, closed, cut = engine.generate([room, tight, free])
-    assert (enough.finish_reason, enough.parsed) == ("stop", ["laptop"])
-    assert (closed.finish_reason, closed.stats.tokens) == ("stop", len(script) - 1)
-    assert "laptop".startswith(closed.parsed[0])
-    assert (cut.finish_reason, cut.parsed) == ("length", None)
-
-
 def test_unconstrained_canvases_take_at_most_the_reference_s_steps(engine_of):
     engine = engine_of(Random(V, seed=1))
     result = engine.generate(Request(token_ids=PROMPT, max_tokens=32))
     assert result.stats.denoiser_calls <= engine.config.max_steps * result.stats.canvases
-
-
-def test_a_constraint_that_fails_ends_its_request_alone(engine_of, tokens_of):
-    engine = engine_of(Scripted(V, len(PROMPT), tokens_of('"hi"<turn|>')))
-    healthy, doomed = (engine.add(Request(token_ids=PROMPT, seed=s)) for s in (0, 1))
-    engine.step()
-    next(s for s in engine._scheduler.running.values() if s.number == doomed).constraint = Doomed()
-    ends = ends_of(engine)
-    assert isinstance(ends[doomed], Failed)
-    assert "nowhere to go" in str(ends[doomed].error)
-    assert isinstance(ends[healthy], Finished)
-    assert ends[healthy].result.text == '"hi"'
 
 
 def test_an_answer_that_its_schema_refuses_is_taken_back_and_mended(engine_of, tokens_of):
@@ -177,14 +135,6 @@ def test_an_answer_that_its_schema_refuses_is_taken_back_and_mended(engine_of, t
     assert 0 < result.stats.rollbacks <= engine.config.refusals
 
 
-class Doomed:
-    def guide(self, scores, fixed=NOTHING) -> Guidance:
-        raise GrammarError("nowhere to go")
-
-    def commit(self, tokens) -> None:
-        raise AssertionError("nothing can have been settled")
-
-
 def test_a_cancelled_request_leaves_its_slot(engine_of):
     engine = engine_of(Random(V, seed=1), slots=1)
     running, waiting = (engine.add(Request(token_ids=PROMPT)) for _ in range(2))
@@ -193,20 +143,6 @@ def test_a_cancelled_request_leaves_its_slot(engine_of):
     engine.cancel(waiting)
     assert not engine.busy
     assert engine._cache.tokens == [[]]
-
-
-def test_thinking_comes_back_apart_and_does_not_satisfy_the_grammar(engine_of, tokens_of):
-    """The end of reasoning may lie anywhere in a canvas: what follows is constrained at once."""
-    for filler in range(0, 40, 3):
-        thought = "hm " * filler + 'perhaps {"a": 2}'
-        script = tokens_of(f'<|channel>thought\n{thought}<channel|>{{"a": 1}}<turn|>')
-        engine = engine_of(Scripted(V, len(PROMPT), script))
-        result = engine.generate(
-            Request(token_ids=PROMPT, constraint=JsonSchema({"type": "object"}), thinking=True)
-        )
-        assert result.reasoning == thought
-        assert (result.text, result.parsed) == ('{"a": 1}', {"a": 1})
-        assert result.token_ids == script[:-1]
 
 
 def test_reasoning_cannot_stop_the_answer_away(engine_of, tokens_of):

@@ -130,17 +130,6 @@ def test_a_csv_is_extracted_and_a_bad_row_is_its_own_error(run, tmp_path):
     assert (code, err) == (1, "3 rows, 1 errors\n")
 
 
-def test_parquet_is_extracted(run, tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    parquet.write_table(pyarrow.table({"text": [ASK]}), tmp_path / "in.parquet")
-    args = ["--schema", json.dumps(PERSON), "--output", tmp_path / "out.jsonl"]
-    code, err = run("--input", tmp_path / "in.parquet", *args)
-    assert code == 0, err
-    assert lines_of(tmp_path / "out.jsonl")[0]["value"] == {"name": "Olga Lopez", "age": 61}
-
-
 def test_texts_a_line_and_a_limit_that_grows(run, tmp_path):
     rows, out = written(tmp_path / "in.jsonl", ["one", "two", "three"]), tmp_path / "out.jsonl"
     args = ["--input", rows, "--output", out, "--choice", "yes,no"]
@@ -230,15 +219,6 @@ def test_a_template_is_checked_before_anything_is_written(run, tmp_path, templat
     assert (code, err.count("\n")) == (2, 1)
     assert problem in err.replace(f"{tmp_path}/", "")
     assert [path.name for path in tmp_path.iterdir()] == ["FILE.csv"]
-
-
-def test_a_template_that_was_wrong_can_be_mended(run, tmp_path):
-    table, out = tmp_path / "FILE.csv", tmp_path / "out.jsonl"
-    table.write_text("a,b\n1,2\n3,4\n")
-    args = ["--input", table, "--output", out, "--choice", "yes,no"]
-    assert run(*args, "--template", "{nosuch}")[0] == 2
-    code, err = run(*args, "--template", "{a} {b}")
-    assert (code, err.endswith("2 rows, 0 errors\n")) == (0, True), err
 
 
 def test_lines_of_json_may_lack_a_field_of_the_template_but_not_all_of_them(run, tmp_path):

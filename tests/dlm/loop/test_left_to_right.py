@@ -234,14 +234,6 @@ def test_events_tell_of_each_token_once_and_of_no_draft(engine_of, tokens_of):
     assert events[-1].result.parsed == ["laptop", "desk"]
 
 
-def test_a_free_answer_ends_at_its_stop_or_where_its_room_does(engine_of, tokens_of):
-    script = tokens_of("one two three<turn|>")
-    engine = engine_of(Scripted(V, len(PROMPT), script))
-    whole, cut = engine.generate([Request(token_ids=PROMPT, max_tokens=room) for room in (90, 2)])
-    assert (whole.token_ids, whole.finish_reason) == (script[:-1], "stop")
-    assert (cut.token_ids, cut.finish_reason) == (script[:2], "length")
-
-
 def test_a_look_that_takes_several_steps_changes_nothing(engine_of):
     schema = {"anyOf": [PERSON | {"title": str(i)} for i in range(9)] + [{"type": "array"}]}
     request = Request(token_ids=PROMPT, constraint=JsonSchema(schema), max_tokens=60)

@@ -113,7 +113,7 @@ def test_an_ordinary_answer_meets_nothing_new(vocabulary):
             guidance = Frontier(compiled, BUDGET).guide(scores)
             assert not guidance.repaired
             made.append(compiled.masks.count - before)
-    assert made[0] > 20
+    assert made[0] > 10
     assert max(made[2:]) <= 3  # an enum's value is one of many
 
 
