@@ -167,8 +167,9 @@ def test_bytes_of_e4m3_count_as_what_they_are(heads, rng):
     assert torch.equal(attention(*args, by_kernel=True), attention(*case.args, by_kernel=True))
 
 
-@pytest.mark.parametrize("splits", [2, 16])
-@pytest.mark.parametrize("window", [None, 17])
+@pytest.mark.parametrize(
+    ("splits", "window"), by_default([(2, 17), (16, None), (2, None), (16, 17)])
+)
 def test_parts_of_the_keys_are_merged(window, splits, rng, monkeypatch):
     """Also parts in which a query sees nothing."""
     monkeypatch.setattr(module, "_splits", lambda programs, keys: splits)
