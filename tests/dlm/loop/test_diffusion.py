@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from doubles import Dreamer, Random
+from exhaustive import by_default
 from full_rows import FullRows
 from specs import checked
 from values import PROMPT, V
@@ -175,7 +176,7 @@ def constraint_of(engine, spec, max_tokens):
 
 
 @pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("slots", [1, 3, 4])
+@pytest.mark.parametrize("slots", by_default([3, 1, 4]))
 def test_the_engine_does_what_the_loop_does_whatever_runs_beside_it(engine_of, kind, slots):
     spec = SPECS[kind]
     requests = [
