@@ -52,7 +52,7 @@ def thinks(budget=None, max_tokens=128, spec: JsonSchema | None = ANSWER):
 
 
 @KINDS
-@pytest.mark.parametrize("canvas_length", [4, 64])
+@pytest.mark.parametrize("canvas_length", by_default([4, 64]))
 def test_the_answer_is_constrained_from_the_token_behind_the_marker(scripted, kind, canvas_length):
     """vLLM #36138: tokens behind the marker, in the batch that ends it, went unchecked."""
     for filler in range(4):  # one token each, so that the marker ends at every offset
