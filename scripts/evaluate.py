@@ -4,16 +4,20 @@
 
 Sets: sentences of trained patterns and of held-out ones, all with values that no training sample
 has; texts that also mention other values; lists and nested objects; strings of random letters; tool
-calls; words to choose; sentences by other authors. Each is answered on canvases, and left to right
+calls; words to choose; sentences by other authors; sentences whose keys only the schema names;
+calls of made-up tools that are only offered, answers after their results, requests that need none.
+Each is answered on canvases, and left to right
 with drafts of canvases, unless `--decoding` chooses. "exact" and "fields" (the share of wanted
 values that are right) ignore a code fence around JSON; "valid" does not. Prints a table, or with
---json one object a line. `--only NAME` runs the sets whose name contains NAME.
+--json one object a line. `--only NAME...` runs the sets whose name contains one of the
+names, `--constrained` leaves out the answers without a constraint.
 """
 
 import argparse
 import gc
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
@@ -44,6 +48,7 @@ class EvaluationRow(ResultRow):
         "cut": "{0.cut}",
         "exact": "{0.exact_share:.3f}",
         "fields": "{0.fields:.3f}",
+        "text": "{0.text_share:.3f}",
         "calls": "{0.calls:.2f}",
         "tokens/call": "{0.tokens_per_call:.2f}",
         "s/prompt": "{0.seconds:.3f}",
@@ -57,6 +62,7 @@ class EvaluationRow(ResultRow):
     truncated: list[int]  # numbers of the prompts whose answer max_tokens cut off
     exact: int  # answers whose value is the wanted one, a code fence forgiven
     fields: float  # share of the wanted values that are at their places
+    texts: int  # answers that end by themselves and call no tool
     calls: float  # passes of the model a prompt
     tokens_per_call: float
     pins: float  # a prompt
@@ -77,6 +83,10 @@ class EvaluationRow(ResultRow):
     @property
     def exact_share(self) -> float:
         return self.exact / self.prompts
+
+    @property
+    def text_share(self) -> float:
+        return self.texts / self.prompts
 
 
 def main() -> None:
@@ -120,20 +130,21 @@ def arguments(doc: str | None, prompts: int, sets: bool = False) -> argparse.Nam
     purpose = "The type in which keys and values are stored: auto, fp8, bf16, fp16 or fp32."
     add("--kv", default="auto", metavar="TYPE", help=purpose)
     if sets:
-        purpose = "Run only the sets whose name contains NAME."
-        add("--only", metavar="NAME", default="", help=purpose)
+        purpose = "Run only the sets whose name contains one of the names."
+        add("--only", nargs="+", metavar="NAME", default=[""], help=purpose)
+        add("--constrained", action="store_true", help="Leave out answers without a constraint.")
         purpose = "The ways to decode. Default: canvas drafted."
         add("--decoding", nargs="+", choices=DECODINGS, help=purpose)
         parser.set_defaults(decoding=["canvas", "drafted"])
     return parser.parsed()
 
 
-def chosen(sets: dict[str, list[Sample]], name: str) -> dict[str, list[Sample]]:
-    """Return the sets whose name contains `name`."""
-    some = {kind: samples for kind, samples in sets.items() if name in kind}
-    if not some:
-        fail(f"no set's name holds {name!r}: there are {', '.join(sets)}")
-    return some
+def chosen(sets: dict[str, list[Sample]], names: Sequence[str]) -> dict[str, list[Sample]]:
+    """Return the sets whose name contains one of `names`."""
+    for name in names:
+        if not any(name in kind for kind in sets):
+            fail(f"no set's name holds {name!r}: there are {', '.join(sets)}")
+    return {kind: samples for kind, samples in sets.items() if any(name in kind for name in names)}
 
 
 def both(
@@ -143,9 +154,10 @@ def both(
     samples: list[Sample],
     args: argparse.Namespace,
 ) -> tuple[list[EvaluationRow], list[str]]:
-    """Measure a set without the constraint and with it; return the rows, and notes on them."""
+    """Measure a set without the constraint and with it, or only with it; return the rows, and notes
+    on them."""
     rows, outcomes, notes = [], [], []
-    for constrained in (False, True):
+    for constrained in (True,) if args.constrained else (False, True):
         how = f"{kind}, {decoding}, {'constrained' if constrained else 'free'}"
         with Console(stderr=True).status(how):
             row, exact = measure(engine, decoding, kind, samples, constrained, args)
@@ -155,7 +167,8 @@ def both(
             print(json.dumps(asdict(row)), flush=True)
         if row.truncated:
             notes.append(f"{how}: cut off at {args.max_tokens} tokens {row.truncated}")
-    notes.append(f"{kind}, {decoding}: {paired(*outcomes)}")
+    if not args.constrained:
+        notes.append(f"{kind}, {decoding}: {paired(*outcomes)}")
     return rows, notes
 
 
@@ -171,7 +184,7 @@ def measure(
     specs = [spec_of(item) for item in samples]
     requests = [
         dlm.Request(
-            prompt=item.prompt,
+            messages=item.messages,
             tools=item.tools,
             constraint=spec if constrained else None,
             constrained=constrained,
@@ -201,6 +214,7 @@ def measure(
         truncated=[i for i, r in enumerate(results) if r.finish_reason == "length"],
         exact=sum(exact),
         fields=sum(hits for hits, _ in right) / sum(all_ for _, all_ in right),
+        texts=sum(r.finish_reason == "stop" and not r.tool_calls for r in results),
         calls=calls / n,
         tokens_per_call=tokens / calls,
         pins=sum(r.stats.pins for r in results) / n,

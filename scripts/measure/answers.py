@@ -1,5 +1,6 @@
 """Answers to samples of the training's kinds: the fitting constraint, validity and value."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from training.samples import Sample
@@ -10,9 +11,16 @@ from dlm.grammar import InvalidValueError, Spec, Vocabulary
 
 
 def spec_of(item: Sample) -> Spec:
-    """Return the constraint that fits a sample's task."""
-    if item.task == "tool":
+    """Return the constraint that fits a sample's task.
+
+    Where tools are only offered, text is as good as a call. Raises `ValueError` if there is none.
+    """
+    if item.task == "tool" and "offered" not in item.traits:
         return dlm.Tools(item.tools, choice="required", parallel=False)
+    if item.tools:
+        return dlm.Tools(item.tools)
+    if item.task == "chat":
+        raise ValueError("an answer in words without tools has no constraint")
     if item.task == "choice":
         return dlm.Choice((item.schema or {})["enum"])
     return dlm.JsonSchema(item.schema or True)
@@ -20,7 +28,15 @@ def spec_of(item: Sample) -> Spec:
 
 def wanted(item: Sample) -> Any:
     """Return a sample's value in the form in which `meaning` returns an answer's."""
-    return {item.value[0]: item.value[1]} if item.task == "tool" else item.value
+    if item.task != "tool":
+        return item.value
+    calls = item.value if isinstance(item.value, list) else [item.value]
+    return _called(calls)
+
+
+def _called(calls: Sequence[tuple[str, Any]]) -> Any:
+    named = [{name: arguments} for name, arguments in calls]
+    return named[0] if len(named) == 1 else named
 
 
 def meaning(
@@ -28,14 +44,17 @@ def meaning(
 ) -> tuple[bool, Any]:
     """Return whether an answer is valid as it stands, and its value.
 
-    The value of a call is `{name: arguments}`; calls are read by the constraint's own reader.
+    The value of a call is `{name: arguments}`, of several calls a list of these; calls are read by
+    the constraint's own reader. The value of an answer in words is its text.
     """
     if isinstance(spec, dlm.Tools):
         try:
-            call = spec.read(result.token_ids, vocabulary).tool_calls[0]
+            answer = spec.read(result.token_ids, vocabulary)
         except InvalidValueError:
             return False, MISSING
-        return True, {call.name: call.arguments}
+        if calls := answer.tool_calls:
+            return True, _called([(call.name, call.arguments) for call in calls])
+        return spec.choice == "auto" and bool(answer.content), answer.content or MISSING
     if item.task == "choice":
         return result.text in (item.schema or {})["enum"], result.text.strip()
     return is_valid(result.text, item.schema or True), value_of(result.text)

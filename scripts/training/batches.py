@@ -27,7 +27,7 @@ from training.lessons import sample
 from training.samples import Sample
 
 CANVASES = 2  # canvases of each sample in a batch
-MAX_TOKENS = 208  # longer samples are drawn again
+MAX_TOKENS = 304  # longer samples are drawn again
 SHELF = 16  # batches that are drawn and sorted together
 STEP = 8  # lengths are padded to a multiple, so that few shapes occur
 HALF_OPEN = 0.5  # share of samples in which the model itself opens with an empty thought channel
@@ -142,7 +142,7 @@ def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
     The answer ends with its stop token. Given are the keys that the prompt does not name.
     """
     prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": item.prompt}],
+        item.messages,
         tools=item.tools or None,
         enable_thinking=item.thought is not None,
         add_generation_prompt=True,
@@ -157,12 +157,15 @@ def encode(tokenizer: Any, item: Sample, random: Random) -> Row:
         prompt += EMPTY_THOUGHT
     question = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     answered = tokenizer(answer, add_special_tokens=False, return_offsets_mapping=True)
-    spans = [span for key in item.unasked for span in spans_of_key(key, answer)]
+    spans = [span for key in item.unasked for span in spans_of_key(key, answer, item.task)]
     given = [any(a <= c and d <= b for a, b in spans) for c, d in answered["offset_mapping"]]
     return question, answered["input_ids"], given
 
 
-def spans_of_key(key: str, answer: str) -> list[tuple[int, int]]:
-    """Return where JSON has a key, without its quotes, which the model still has to learn."""
+def spans_of_key(key: str, answer: str, task: str = "extract") -> list[tuple[int, int]]:
+    """Return where JSON has a key, without its quotes, which the model still has to learn, or where
+    a call of a `tool` has it, bare."""
+    if task == "tool":
+        return [match.span() for match in re.finditer(rf"(?<=[{{,]){re.escape(key)}(?=:)", answer)]
     name = re.escape(json.dumps(key, ensure_ascii=False)[1:-1])
     return [match.span() for match in re.finditer(rf'(?<=[{{,\s]"){name}(?=":)', answer)]

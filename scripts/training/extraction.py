@@ -1,6 +1,7 @@
 """Main task of training: extract the fields that a prompt names from prose, as JSON."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -8,7 +9,7 @@ from training import kinds, patterns
 from training.kinds import ISO_DATE, Value
 from training.patterns import Domain, Field
 from training.samples import Sample, instruction, object_schema, plain, written
-from training.words import Draw, Split, listed
+from training.words import Draw, Split, held_out_name, listed, phrases_of
 
 THINKING = 0.08  # share of extractions that think first
 LABELLED = 0.1  # share of texts made of labels and values, whose keys are any nouns
@@ -17,9 +18,13 @@ MISSING = (
     0.08  # share of samples that ask for something the text does not say; in training twice that
 )
 ISO = 0.25  # share of full dates that are wanted in ISO form
-NESTED = 0.07
+NESTED = 0.07  # share of samples with an object in the object; in training more
+TRAINED_NESTED = 0.13
 STRANGER = 0.05  # share of texts with a sentence about something else
-UNASKED = 0.1  # share of training's prompts that leave it to the schema to say what is wanted
+UNASKED = 0.42  # share of training's prompts that leave it to the schema to say what is wanted
+ALONE = 0.5  # share of training's prompts that name no field and are nothing but the text
+COMPOUND = 0.12  # share of training's keys that also name the subject: `invoice_date`
+SYSTEM = 0.08  # share of training's prompts with a system message
 EXAMINED = 0.6  # share of training's texts that have no sentences but those exams are made of
 
 WAYS = [  # in which texts give labels and values, and what stands between two of them
@@ -78,10 +83,26 @@ def extract(random: Random, split: Split, unasked: float | None = None) -> Sampl
     if split != "unseen" and draw.chance(LABELLED):
         title, text, wanted, traits = _labelled(draw)
     else:
-        title, text, wanted, traits = _prose(draw, split)
+        title, text, wanted, traits = prose(draw, split)
     if unasked is None:
         unasked = UNASKED if split == "train" else 0.0
-    return _sample(title, text, wanted, traits, random, unasked)
+    return _sample(title, text, wanted, traits, random, unasked, split == "train")
+
+
+def bare(random: Random, split: Split) -> Sample:
+    """Draw a sample whose prompt is the text alone: only its schema names the keys."""
+    item, text = None, ""
+    while item is None or "described" in item.traits:
+        title, text, wanted, traits = prose(Draw(random, split), split)
+        item = _sample(title, text, wanted, traits, random, 0.0, False)
+    return replace(item, prompt=text, unasked=frozenset(_keys(item.value)), thought=None)
+
+
+def _keys(value: Any) -> set[str]:
+    """Return the keys of a value's objects; columns of tables are never named by a prompt."""
+    if not isinstance(value, dict):
+        return set()
+    return {*value, *(key for part in value.values() for key in _keys(part))}
 
 
 def texts_of(domain: Domain, split: Split, draw: Draw) -> tuple[list[str], dict[str, Value], bool]:
@@ -96,17 +117,17 @@ def texts_of(domain: Domain, split: Split, draw: Draw) -> tuple[list[str], dict[
             break
         chosen.append(random.choice(fitting))
         stated |= set(chosen[-1].fields)
-    values = {name: _drawn(domain.fields[name], draw) for name in domain.fields if name in stated}
+    values = {name: drawn(domain.fields[name], draw) for name in domain.fields if name in stated}
     wrapped = draw.chance(0.05)
     sentences = [patterns.fill(s, domain, values, draw, wrapped and s is first) for s in chosen]
     return sentences, values, wrapped or any("{~" in s.text for s in chosen)
 
 
-def _drawn(field: Field, draw: Draw) -> Value:
+def drawn(field: Field, draw: Draw) -> Value:
     return patterns.table(field, draw) if field.rows else kinds.draw(field.kind, draw)
 
 
-def _prose(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[str]]:
+def prose(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[str]]:
     random, held = draw.random, split == "unseen"
     further = split == "train" and not draw.chance(EXAMINED)
     able = [d for d in patterns.domains(further) if d.choose(held, False)]
@@ -115,7 +136,7 @@ def _prose(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[s
     if draw.chance(STRANGER):
         other = random.choice([d for d in able if not d.fields.keys() & domain.fields.keys()])
         stranger = random.choice(other.choose(held, False))
-        around = {name: _drawn(other.fields[name], draw) for name in sorted(set(stranger.fields))}
+        around = {name: drawn(other.fields[name], draw) for name in sorted(set(stranger.fields))}
         sentences.insert(
             random.choice([0, len(sentences)]), patterns.fill(stranger, other, around, draw, False)
         )
@@ -129,6 +150,10 @@ def _prose(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[s
     )
     keys: set[str] = set()
     wanted = [_wanted_field(domain.fields[name], values[name], keys, draw) for name in chosen]
+    if split == "train":
+        wanted = [
+            _compound(each, domain, draw) if draw.chance(COMPOUND) else each for each in wanted
+        ]
     share = 2 * MISSING if split == "train" else MISSING
     if draw.chance(share) and (absent := [n for n in domain.fields if n not in values]):
         field = domain.fields[random.choice(absent)]
@@ -137,7 +162,7 @@ def _prose(draw: Draw, split: Split) -> tuple[str, str, list[WantedField], set[s
             key = _key(field, keys, draw)
             gap = WantedField(key, None, schema, missing=True)
             wanted.insert(random.randint(0, len(wanted)), gap)
-    if draw.chance(NESTED):
+    if draw.chance(TRAINED_NESTED if split == "train" else NESTED):
         wanted = _grouped(wanted, domain, draw)
     return (
         domain.title,
@@ -154,6 +179,13 @@ def _wanted_field(field: Field, value: Value, keys: set[str], draw: Draw) -> Wan
             key = draw.random.choice([f"{key}_iso", "iso_date", f"iso_{key}"])
         return WantedField(key, value.iso, ISO_DATE)
     return WantedField(key, value.value, _schema(field))
+
+
+def _compound(field: WantedField, domain: Domain, draw: Draw) -> WantedField:
+    """Return the field with a key that also names the subject, unless exams own that key."""
+    noun = re.sub(r"\W", "_", domain.title.split(" ", 1)[-1])
+    key = draw.random.choice([f"{noun}_{field.key}", f"{field.key}_of_{noun}"])
+    return field if held_out_name(key) else replace(field, key=key)
 
 
 def _schema(field: Field) -> dict[str, Any]:
@@ -193,6 +225,8 @@ def _grouped(wanted: list[WantedField], domain: Domain, draw: Draw) -> list[Want
 def _styled(wanted: list[WantedField], draw: Draw) -> list[WantedField]:
     """Return the fields with their keys in one of the styles of programmers, each key once."""
     style = draw.random.random()
+    if not draw.heldout and 0.7 <= style < 0.82:  # training has more of them
+        style += 0.12
 
     def styled(key: str) -> str:
         if style < 0.82:
@@ -254,6 +288,7 @@ def _sample(
     traits: set[str],
     random: Random,
     unasked: float,
+    training: bool,
 ) -> Sample:
     """Return the sample. Missing values are null, or left out if the schema allows it."""
     described = random.random() < DESCRIBED
@@ -292,7 +327,8 @@ def _sample(
         traits.add("missing")
     hidden: list[str] = []
     if unasked and not described and random.random() < unasked:
-        count = len(names) if random.random() < 0.7 else random.randint(1, len(names))
+        whole = 0.9 if training else 0.7
+        count = len(names) if random.random() < whole else random.randint(1, len(names))
         hidden = random.sample(names, count)
         traits.add("unasked")
     listed = [
@@ -303,7 +339,14 @@ def _sample(
         if name not in hidden
     ]
     prompt = instruction(listed, title, text, schema if described else None, random)
+    before: list[dict[str, Any]] = []
+    if training and not listed and random.random() < ALONE:
+        prompt = text
+    if training and random.random() < SYSTEM:
+        system = random.choice(phrases_of("toolbox.txt", "systems"))
+        before.append({"role": "system", "content": system})
     return Sample(
+        before=before,
         task="extract",
         prompt=prompt,
         answer=written(value, random),

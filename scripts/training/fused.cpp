@@ -1,7 +1,7 @@
 // What a layer does between its matrix products, on the CPU: row by row, forwards and backwards.
 //
-// Numbers of the residual stream, gains and their gradients are fp32, all else is bf16; every sum is
-// fp32. `D` is a row's length. Backward functions add to the gradients of gains and overwrite the rest.
+// Numbers of the residual stream, gains and their gradients are fp32, all else is bf16, or fp32 too
+// if FP32 is defined; every sum is fp32. `D` is a row's length. Backward functions add to the gradients of gains and overwrite the rest.
 
 #include <algorithm>
 #include <bit>
@@ -10,18 +10,23 @@
 #include <cstring>
 #include <vector>
 
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) && !defined(FP32)
 #include <immintrin.h>
+#define CONVERTS
 #endif
 
-using bf16 = uint16_t;
+#ifdef FP32
+using number = float;
+#else
+using number = uint16_t;  // the bits of a bf16
+#endif
 
 static inline float get(float x) { return x; }
-static inline float get(bf16 x) { return std::bit_cast<float>(uint32_t(x) << 16); }
+static inline float get(uint16_t x) { return std::bit_cast<float>(uint32_t(x) << 16); }
 static inline void put(float &to, float x) { to = x; }
-static inline void put(bf16 &to, float x) {
+static inline void put(uint16_t &to, float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x);
-  to = bf16((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  to = uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
 // y = x / rms(x) (* gain); returns 1 / rms(x).
@@ -90,14 +95,14 @@ static inline float exponential(float x) {
 static inline float sigmoid(float x) { return 1 / (1 + exponential(std::min(-x, 80.0f))); }
 static const float A = 1.5957691216057308f, C = 0.044715f;  // of the tanh form of GELU
 
-// Rows of bf16 to fp32 and back, apart from what is computed of them.
-static inline void load(const bf16 *x, float *y, long n) {
+// Rows of numbers to fp32 and back, apart from what is computed of them.
+static inline void load(const number *x, float *y, long n) {
 #pragma omp simd
   for (long i = 0; i < n; i++) y[i] = get(x[i]);
 }
-static inline void store(const float *x, bf16 *y, long n) {
+static inline void store(const float *x, number *y, long n) {
   long i = 0;
-#ifdef __AVX512BF16__
+#ifdef CONVERTS
   for (; i + 16 <= n; i += 16)
     _mm256_storeu_si256((__m256i *)(y + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
 #endif
@@ -106,7 +111,7 @@ static inline void store(const float *x, bf16 *y, long n) {
 
 extern "C" {
 
-void unit(const float *x, bf16 *y, long rows, long D, float eps) {
+void unit(const float *x, number *y, long rows, long D, float eps) {
 #pragma omp parallel
   {
     std::vector<float> row(D);
@@ -118,7 +123,7 @@ void unit(const float *x, bf16 *y, long rows, long D, float eps) {
   }
 }
 
-void unit_backward(const float *x, const bf16 *dy, float *dx, long rows, long D, float eps) {
+void unit_backward(const float *x, const number *dy, float *dx, long rows, long D, float eps) {
 #pragma omp parallel
   {
     std::vector<float> row(D);
@@ -132,7 +137,7 @@ void unit_backward(const float *x, const bf16 *dy, float *dx, long rows, long D,
 }
 
 // y = x + norm(a) * gain
-void add_norm(const float *x, const bf16 *a, const float *gain, float *y, long rows, long D,
+void add_norm(const float *x, const number *a, const float *gain, float *y, long rows, long D,
               float eps) {
 #pragma omp parallel for
   for (long r = 0; r < rows; r++) {
@@ -142,7 +147,7 @@ void add_norm(const float *x, const bf16 *a, const float *gain, float *y, long r
   }
 }
 
-void add_norm_backward(const bf16 *a, const float *gain, const float *dy, bf16 *da, float *dgain,
+void add_norm_backward(const number *a, const float *gain, const float *dy, number *da, float *dgain,
                        long rows, long D, float eps) {
 #pragma omp parallel
   {
@@ -158,7 +163,7 @@ void add_norm_backward(const bf16 *a, const float *gain, const float *dy, bf16 *
 }
 
 // y = (x + norm(norm(a) * gains[0] + norm(b) * gains[1]) * gains[2]) * scalars[place]
-void join(const float *x, const bf16 *a, const bf16 *b, const float *gains, const float *scalars,
+void join(const float *x, const number *a, const number *b, const float *gains, const float *scalars,
           float *y, long B, long N, long D, float eps) {
 #pragma omp parallel
   {
@@ -177,8 +182,8 @@ void join(const float *x, const bf16 *a, const bf16 *b, const float *gains, cons
   }
 }
 
-void join_backward(const bf16 *a, const bf16 *b, const float *gains, const float *scalars,
-                   const float *dy, float *dx, bf16 *da, bf16 *db, float *dgains, long B,
+void join_backward(const number *a, const number *b, const float *gains, const float *scalars,
+                   const float *dy, float *dx, number *da, number *db, float *dgains, long B,
                    long N, long D, float eps) {
 #pragma omp parallel
   {
@@ -206,8 +211,8 @@ void join_backward(const bf16 *a, const bf16 *b, const float *gains, const float
 // A row of z holds queries, keys and, where `values`, values of one token. q, k, v are
 // [B, heads, N, D]: queries and keys normed, multiplied by gains [2, D] and turned by the angles
 // whose cosines and sines are [B, N, D / 2]; values normed. Without values the keys are theirs.
-void heads(const bf16 *z, const float *gains, const float *cosine, const float *sine, bf16 *q,
-           bf16 *k, bf16 *v, long B, long N, long Q, long K, long D, long values, float eps) {
+void heads(const number *z, const float *gains, const float *cosine, const float *sine, number *q,
+           number *k, number *v, long B, long N, long Q, long K, long D, long values, float eps) {
   const long half = D / 2, width = (Q + K + (values ? K : 0)) * D;
 #pragma omp parallel
   {
@@ -218,7 +223,7 @@ void heads(const bf16 *z, const float *gains, const float *cosine, const float *
       const float *c = cosine + r * half, *s = sine + r * half;
       for (long h = 0; h < Q + K; h++) {
         norm(z + r * width + h * D, gains + (h < Q ? 0 : D), row.data(), D, eps);
-        bf16 *to = h < Q ? q + ((b * Q + h) * N + n) * D : k + ((b * K + h - Q) * N + n) * D;
+        number *to = h < Q ? q + ((b * Q + h) * N + n) * D : k + ((b * K + h - Q) * N + n) * D;
 #pragma omp simd
         for (long i = 0; i < half; i++) {
           turned[i] = row[i] * c[i] - row[i + half] * s[i];
@@ -228,15 +233,15 @@ void heads(const bf16 *z, const float *gains, const float *cosine, const float *
       }
       for (long h = 0; h < K; h++) {
         norm(z + r * width + (Q + h + (values ? K : 0)) * D, nullptr, row.data(), D, eps);
-        bf16 *to = v + ((b * K + h) * N + n) * D;
+        number *to = v + ((b * K + h) * N + n) * D;
         store(row.data(), to, D);
       }
     }
   }
 }
 
-void heads_backward(const bf16 *z, const float *gains, const float *cosine, const float *sine,
-                    const bf16 *dq, const bf16 *dk, const bf16 *dv, bf16 *dz, float *dgains,
+void heads_backward(const number *z, const float *gains, const float *cosine, const float *sine,
+                    const number *dq, const number *dk, const number *dv, number *dz, float *dgains,
                     long B, long N, long Q, long K, long D, long values, float eps) {
   const long half = D / 2, width = (Q + K + (values ? K : 0)) * D;
 #pragma omp parallel
@@ -247,8 +252,8 @@ void heads_backward(const bf16 *z, const float *gains, const float *cosine, cons
       const long b = r / N, n = r % N;
       const float *c = cosine + r * half, *s = sine + r * half;
       for (long h = 0; h < Q + K; h++) {
-        const bf16 *from = h < Q ? dq + ((b * Q + h) * N + n) * D : dk + ((b * K + h - Q) * N + n) * D;
-        const bf16 *x = z + r * width + h * D;
+        const number *from = h < Q ? dq + ((b * Q + h) * N + n) * D : dk + ((b * K + h - Q) * N + n) * D;
+        const number *x = z + r * width + h * D;
         const long kind = h < Q ? 0 : D;
 #pragma omp simd
         for (long i = 0; i < half; i++) {
@@ -260,7 +265,7 @@ void heads_backward(const bf16 *z, const float *gains, const float *cosine, cons
         store(dx.data(), dz + r * width + h * D, D);
       }
       for (long h = 0; h < K; h++) {
-        const bf16 *from = dv + ((b * K + h) * N + n) * D;
+        const number *from = dv + ((b * K + h) * N + n) * D;
         const long at = r * width + (Q + h + (values ? K : 0)) * D;
         load(from, dy.data(), D);
         norm_backward(z + at, nullptr, inverse_rms(z + at, D, eps), dy.data(), dx.data(), nullptr, D);
@@ -277,7 +282,7 @@ void heads_backward(const bf16 *z, const float *gains, const float *cosine, cons
 
 // Softmax in place, of rows of scores [B, heads, N, M]. Row n of sample b sees the keys of two
 // ranges, spans[b, n] = first, end, first, end; what it does not see becomes 0.
-void softmax(bf16 *scores, const int32_t *spans, long B, long H, long N,
+void softmax(number *scores, const int32_t *spans, long B, long H, long N,
              long M) {
 #pragma omp parallel
   {
@@ -285,7 +290,7 @@ void softmax(bf16 *scores, const int32_t *spans, long B, long H, long N,
 #pragma omp for
     for (long r = 0; r < B * H * N; r++) {
       const int32_t *span = spans + (r / (H * N) * N + r % N) * 4;
-      bf16 *x = scores + r * M;
+      number *x = scores + r * M;
       float most = -1e30f, sum = 0;
       for (int part = 0; part < 4; part += 2)
 #pragma omp simd reduction(max : most)
@@ -297,7 +302,7 @@ void softmax(bf16 *scores, const int32_t *spans, long B, long H, long N,
           sum += row[i];
         }
       const float share = 1 / sum;
-      std::memset(x, 0, M * sizeof(bf16));
+      std::memset(x, 0, M * sizeof(number));
       for (int part = 0; part < 4; part += 2) {
 #pragma omp simd
         for (long i = span[part]; i < span[part + 1]; i++) row[i] *= share;
@@ -308,7 +313,7 @@ void softmax(bf16 *scores, const int32_t *spans, long B, long H, long N,
 }
 
 // dp becomes the gradient by the scores; p are the softmax's results.
-void softmax_backward(const bf16 *p, bf16 *dp, const int32_t *spans, long B, long H,
+void softmax_backward(const number *p, number *dp, const int32_t *spans, long B, long H,
                       long N, long M) {
 #pragma omp parallel
   {
@@ -316,8 +321,8 @@ void softmax_backward(const bf16 *p, bf16 *dp, const int32_t *spans, long B, lon
 #pragma omp for
     for (long r = 0; r < B * H * N; r++) {
       const int32_t *span = spans + (r / (H * N) * N + r % N) * 4;
-      const bf16 *x = p + r * M;
-      bf16 *dx = dp + r * M;
+      const number *x = p + r * M;
+      number *dx = dp + r * M;
       float dot = 0;
       for (int part = 0; part < 4; part += 2)
 #pragma omp simd reduction(+ : dot)
@@ -325,7 +330,7 @@ void softmax_backward(const bf16 *p, bf16 *dp, const int32_t *spans, long B, lon
       for (int part = 0; part < 4; part += 2)
 #pragma omp simd
         for (long i = span[part]; i < span[part + 1]; i++) row[i] = get(x[i]) * (get(dx[i]) - dot);
-      std::memset(dx, 0, M * sizeof(bf16));
+      std::memset(dx, 0, M * sizeof(number));
       for (int part = 0; part < 4; part += 2)
         store(row.data() + span[part], dx + span[part], span[part + 1] - span[part]);
     }
@@ -335,7 +340,7 @@ void softmax_backward(const bf16 *p, bf16 *dp, const int32_t *spans, long B, lon
 // A row of z holds gate and up [M] of the dense MLP, gate and up [m] of every expert, and the
 // router's E scores; `width` numbers in all. The k best experts count, by the softmax of their
 // scores times `scales`.
-static void route(const bf16 *scores, long E, long k, float *share) {
+static void route(const number *scores, long E, long k, float *share) {
   float most = -1e30f, sum = 0;
   std::fill(share, share + E, 0.0f);
   for (long rank = 0; rank < k; rank++) {
@@ -350,7 +355,7 @@ static void route(const bf16 *scores, long E, long k, float *share) {
 }
 
 // y = gelu(z[0:n]) * z[n:2n] * c
-static inline void gated(const bf16 *z, float c, float *row, bf16 *y, long n) {
+static inline void gated(const number *z, float c, float *row, number *y, long n) {
 #pragma omp simd
   for (long i = 0; i < n; i++) {
     const float x = get(z[i]);
@@ -360,7 +365,7 @@ static inline void gated(const bf16 *z, float c, float *row, bf16 *y, long n) {
 }
 
 // Returns the gradient by c.
-static inline float gated_backward(const bf16 *z, float c, const bf16 *dy, float *row, bf16 *dz,
+static inline float gated_backward(const number *z, float c, const number *dy, float *row, number *dz,
                                    long n) {
   float dc = 0;
 #pragma omp simd reduction(+ : dc)
@@ -375,14 +380,14 @@ static inline float gated_backward(const bf16 *z, float c, const bf16 *dy, float
   return dc;
 }
 
-void gate(const bf16 *z, const float *scales, bf16 *dense, bf16 *routed, long rows, long width,
+void gate(const number *z, const float *scales, number *dense, number *routed, long rows, long width,
           long M, long E, long m, long k) {
 #pragma omp parallel
   {
     std::vector<float> share(E + 1), row(std::max(M, m));
 #pragma omp for
     for (long r = 0; r < rows; r++) {
-      const bf16 *g = z + r * width, *experts = g + 2 * M;
+      const number *g = z + r * width, *experts = g + 2 * M;
       gated(g, 1, row.data(), dense + r * M, M);
       if (E) route(experts + 2 * E * m, E, k, share.data());
       for (long e = 0; e < E; e++)
@@ -391,18 +396,18 @@ void gate(const bf16 *z, const float *scales, bf16 *dense, bf16 *routed, long ro
   }
 }
 
-void gate_backward(const bf16 *z, const float *scales, const bf16 *ddense, const bf16 *drouted,
-                   bf16 *dz, float *dscales, long rows, long width, long M, long E, long m,
+void gate_backward(const number *z, const float *scales, const number *ddense, const number *drouted,
+                   number *dz, float *dscales, long rows, long width, long M, long E, long m,
                    long k) {
 #pragma omp parallel
   {
     std::vector<float> share(E + 1), dshare(E + 1), all(E), row(2 * std::max(M, m));
 #pragma omp for
     for (long r = 0; r < rows; r++) {
-      const bf16 *g = z + r * width, *experts = g + 2 * M;
-      bf16 *dg = dz + r * width, *dexperts = dg + 2 * M;
+      const number *g = z + r * width, *experts = g + 2 * M;
+      number *dg = dz + r * width, *dexperts = dg + 2 * M;
       gated_backward(g, 1, ddense + r * M, row.data(), dg, M);
-      std::fill(dexperts + 2 * E * m + E, dg + width, bf16(0));
+      std::fill(dexperts + 2 * E * m + E, dg + width, number(0));
       if (!E) continue;
       route(experts + 2 * E * m, E, k, share.data());
       float dot = 0;
@@ -413,7 +418,7 @@ void gate_backward(const bf16 *z, const float *scales, const bf16 *ddense, const
         dshare[e] = dc * scales[e];
         dot += dshare[e] * share[e];
       }
-      bf16 *dscores = dexperts + 2 * E * m;
+      number *dscores = dexperts + 2 * E * m;
       for (long e = 0; e < E; e++) put(dscores[e], share[e] * (dshare[e] - dot));
     }
     add(all, dscales);

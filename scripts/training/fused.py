@@ -1,4 +1,7 @@
-"""Layers as training runs them on a CPU: the same maths in few passes over memory, in bf16.
+"""Layers as training runs them on a CPU: the same maths in few passes over memory.
+
+Numbers are bf16 where the processor multiplies them, and fp32 elsewhere: emulated, a product of
+bf16 takes forty times as long as one of fp32.
 
 Gains of norms before matrices are folded into the matrices, products with the same input are one,
 and the operations between products are C++ (`fused.cpp`), compiled at first use. Every expert runs
@@ -39,14 +42,22 @@ KEPT = {-1: 2**31 - 1, -3: 2**30}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: memory 
 
 
 @cache
+def number() -> torch.dtype:
+    """Return the type of all numbers but those of the residual stream, which are fp32."""
+    flags = Path("/proc/cpuinfo").read_text().split()
+    return torch.bfloat16 if {"avx512_bf16", "amx_bf16"} & {*flags} else torch.float32
+
+
+@cache
 def library() -> ctypes.CDLL:
     """Return `fused.cpp` compiled for this machine. Raises `CalledProcessError`."""
     machine = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    of = zlib.crc32(f"{COMPILER}{SOURCE.read_text()}{machine}".encode())
+    compiler = COMPILER + " -DFP32" * (number() is torch.float32)
+    of = zlib.crc32(f"{compiler}{SOURCE.read_text()}{machine}".encode())
     built = Path(tempfile.gettempdir()) / f"dlm-fused-{os.getuid()}-{of:08x}.so"
     if not built.exists():
         new = built.with_suffix(f".{os.getpid()}")
-        command = [*COMPILER.split(), "-shared", "-fPIC", str(SOURCE), "-o", str(new)]
+        command = [*compiler.split(), "-shared", "-fPIC", str(SOURCE), "-o", str(new)]
         subprocess.run(command, check=True)
         new.rename(built)
     return ctypes.CDLL(str(built))
@@ -76,7 +87,7 @@ class Unit(Function):
     def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(x)
         ctx.eps = eps
-        y = torch.empty(x.shape, dtype=torch.bfloat16)
+        y = torch.empty(x.shape, dtype=number())
         call("unit", x, y, *rows_of(x), eps)
         return y
 
@@ -161,7 +172,7 @@ class Heads(Function):
         ctx.save_for_backward(z, gains, cos, sin)
         ctx.rest = *sizes, eps
         B, N, Q, K, D, _ = sizes
-        q, k, v = (torch.empty(B, heads, N, D, dtype=torch.bfloat16) for heads in (Q, K, K))
+        q, k, v = (torch.empty(B, heads, N, D, dtype=number()) for heads in (Q, K, K))
         call("heads", z, gains, cos, sin, q, k, v, *ctx.rest)
         return q, k, v
 
@@ -224,7 +235,7 @@ class Gate(Function):
         ctx.save_for_backward(z, scales)
         ctx.sizes = *rows_of(z), *sizes
         widths = sizes.dense, sizes.experts * sizes.expert
-        dense, routed = (torch.empty(*z.shape[:-1], n, dtype=torch.bfloat16) for n in widths)
+        dense, routed = (torch.empty(*z.shape[:-1], n, dtype=number()) for n in widths)
         call("gate", z, scales, dense, routed, *ctx.sizes)
         return dense, routed
 
@@ -265,11 +276,11 @@ def matrices(layer: Layer) -> Matrices:
     )
     joined = torch.cat(inner)
     return Matrices(
-        heads=(heads * gain_of(layer.input_layernorm)).bfloat16(),
-        out=attention.o_proj.weight.bfloat16(),
-        inner=F.pad(joined, (0, 0, 0, -len(joined) % ALIGNED)).bfloat16(),
-        dense=mlp.down_proj.weight.bfloat16(),
-        routed=down.permute(1, 0, 2).flatten(1).bfloat16(),
+        heads=(heads * gain_of(layer.input_layernorm)).to(number()),
+        out=attention.o_proj.weight.to(number()),
+        inner=F.pad(joined, (0, 0, 0, -len(joined) % ALIGNED)).to(number()),
+        dense=mlp.down_proj.weight.to(number()),
+        routed=down.permute(1, 0, 2).flatten(1).to(number()),
     )
 
 
@@ -347,9 +358,9 @@ def prepare(model: DiffusionGemma) -> None:
 
 def conditioned(self: SelfConditioning, canvas: Tensor, soft_embedding: Tensor) -> Tensor:
     """Run self-conditioning as `SelfConditioning.forward`."""
-    both = torch.cat((self.gate_proj.weight, self.up_proj.weight)).bfloat16()
+    both = torch.cat((self.gate_proj.weight, self.up_proj.weight)).to(number())
     mlps = MLPs(len(self.up_proj.weight), 0, 0, 0)
     with torch.autocast("cpu", enabled=False):
-        inner = F.linear(self.pre_norm(soft_embedding).bfloat16(), both)
+        inner = F.linear(self.pre_norm(soft_embedding).to(number()), both)
         dense, _ = Gate.apply(inner, torch.zeros(0), mlps)
-        return self.post_norm(canvas + F.linear(dense, self.down_proj.weight.bfloat16()))
+        return self.post_norm(canvas + F.linear(dense, self.down_proj.weight.to(number())))

@@ -7,16 +7,16 @@ written in Gemma 4's native form. An exam is a set of samples for one ability.
 import json
 import re
 from collections.abc import Callable
-from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from training import kinds, patterns
-from training.extraction import extract, texts_of
+from training import kinds, patterns, toolbox
+from training.chats import after_result, made_up_call, short_answer
+from training.extraction import bare, extract, texts_of
 from training.kinds import STRING
 from training.samples import Sample, dumps, object_schema, plain, written
+from training.toolbox import native
 from training.words import Draw, Split, made_up
 
 _COPIED = """person first city company thing product code title email phone street date time login
@@ -121,24 +121,9 @@ def prose_list(options: list[Any], random: Random) -> str:
     return ", ".join(most) + random.choice([", ", " or ", ", or "]) + last
 
 
-TOOLS = Path(__file__).parent / "lists" / "tools.txt"
-
-
-@cache
-def tools() -> dict[str, tuple[dict[str, str], tuple[str, ...]]]:
-    """Return the parameters of each tool with their kinds, and requests that name all of them."""
-    found = {}
-    for part in TOOLS.read_text(encoding="utf-8").split("== ")[1:]:
-        name, *lines = part.strip().splitlines()
-        requests = tuple(line[2:] for line in lines if line.startswith("- "))
-        parameters = dict(line.split(": ", 1) for line in lines if not line.startswith("- "))
-        found[name] = (parameters, requests)
-    return found
-
-
 def tool_call(random: Random, split: Split) -> Sample:
     """Draw a sample that calls one of the declared tools."""
-    draw, known = Draw(random, split), tools()
+    draw, known = Draw(random, split), toolbox.tools()
     declared = random.sample(list(known), random.randint(1, 3))
     name = random.choice(declared)
     parameters, requests = known[name]
@@ -152,21 +137,13 @@ def tool_call(random: Random, split: Split) -> Sample:
                 rf"{{{key}\?(\w+)\|(\w+)}}", lambda m, v=value: m[1 if v.value else 2], request
             )
     arguments = {key: value.value for key, value in values.items()}
-    body = ",".join(f"{key}:{native(value)}" for key, value in arguments.items())
     return Sample(
         task="tool",
         prompt=request,
-        answer=f"<|tool_call>call:{name}{{{body}}}<tool_call|>",
+        answer=f"<|tool_call>call:{name}{native(arguments)}<tool_call|>",
         value=(name, plain(arguments)),
         tools=[_declaration(tool, known[tool][0]) for tool in declared],
     )
-
-
-def native(value: Any) -> str:
-    """Return a value as Gemma 4 writes it in a call: strings in control tokens, others as JSON."""
-    if isinstance(value, Decimal):
-        return dumps(value)
-    return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
 
 
 def _declaration(name: str, parameters: dict[str, str]) -> dict[str, Any]:
@@ -177,7 +154,15 @@ def _declaration(name: str, parameters: dict[str, str]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": object_schema(properties)}}
 
 
-TASKS = {extract: 0.91, tool_call: 0.04, choice: 0.03, copy: 0.02}
+TASKS = {
+    extract: 0.64,
+    made_up_call: 0.17,
+    after_result: 0.06,
+    short_answer: 0.05,
+    tool_call: 0.03,
+    choice: 0.03,
+    copy: 0.02,
+}
 
 
 def sample(random: Random, split: Split, copying: float = 0.0) -> Sample:
@@ -213,6 +198,10 @@ def exams(count: int, seed: int) -> dict[str, list[Sample]]:
         **sets,
         "tools": drawn("tools", lambda r: tool_call(r, "heldout"), 2),
         "choices": drawn("choices", lambda r: choice(r, "heldout"), 2),
+        "schema alone": drawn("alone", lambda r: bare(r, "unseen")),
+        "made-up tools": drawn("made up", lambda r: made_up_call(r, "heldout")),
+        "after a result": drawn("result", lambda r: after_result(r, "heldout")),
+        "plain requests": drawn("plain", lambda r: short_answer(r, "heldout"), 2),
         "outsiders": outsiders()[:count],
     }
 

@@ -17,15 +17,23 @@ INDENTED = 0.25  # share of JSON answers spread over lines
 class Sample:
     """One conversation turn: the prompt and the wanted answer."""
 
-    task: Literal["extract", "tool", "choice", "copy"]
+    task: Literal["extract", "tool", "choice", "copy", "chat"]
     prompt: str
     answer: str  # as the model should write it, fences included, control tokens and stop excluded
-    value: Any  # the answer's meaning: parsed JSON, (tool name, arguments), or the chosen word
+    value: Any  # the answer's meaning: parsed JSON, (tool name, arguments) or a list of these for
+    # calls at once, the chosen word, or a text
     schema: dict[str, Any] | None = None
     thought: str | None = None  # None: thinking is off
     tools: list[dict[str, Any]] = field(default_factory=list)
     traits: frozenset[str] = frozenset()  # "list", "nested", "distractor", ...: for reports
     unasked: frozenset[str] = frozenset()  # keys of the answer that only the schema tells
+    before: Sequence[dict[str, Any]] = ()  # messages before the prompt
+    after: Sequence[dict[str, Any]] = ()  # messages after it: a call and its result
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The whole conversation before the answer."""
+        return [*self.before, {"role": "user", "content": self.prompt}, *self.after]
 
 
 def written(value: Any, random: Random) -> str:

@@ -25,6 +25,7 @@ from dlm.models import DiffusionGemma, ModelConfig
 from dlm.models.layers import Experts, Layer
 from dlm.models.objective import TrainingBatch
 from training.batches import tokenizer_of
+from training.muon import Muon
 
 VARIANTS = 32  # of a layer: its kind, tokens or canvases, with and without gradient, and shapes
 
@@ -99,7 +100,7 @@ def _widened(matrix: Tensor, neurons: int, name: str) -> Tensor:
     return torch.cat((matrix, rows * matrix.float().std().to(matrix)))
 
 
-RISE = 100  # steps up to the peak rate
+RISE = 100  # steps up to the peak rate, unless a run is too short for them
 COPIED = (
     500,
     1100,
@@ -131,7 +132,7 @@ def optimisers(model: DiffusionGemma) -> list[torch.optim.Optimizer]:
         else:
             rest.append(parameter)
     return [
-        torch.optim.Muon([{"params": matrices, "peak": 0.02}], weight_decay=0.01),
+        Muon([{"params": matrices, "peak": 0.02}], weight_decay=0.01),
         torch.optim.AdamW(
             [{"params": rest, "peak": 4e-3}, {"params": gains, "peak": 4e-3, "weight_decay": 0.0}],
             betas=(0.9, 0.98),
@@ -140,12 +141,12 @@ def optimisers(model: DiffusionGemma) -> list[torch.optim.Optimizer]:
     ]
 
 
-def rate(step: int, done: float) -> float:
+def rate(step: int, done: float, rise: int = RISE) -> float:
     """Return the share of the peak rate after a share `done` of the budget of steps or minutes.
 
     It falls to zero linearly (arXiv:2502.15938).
     """
-    return min((step + 1) / RISE, max(0.01, 1 - done))
+    return min((step + 1) / rise, max(0.01, 1 - done))
 
 
 def copying(step: int) -> float:

@@ -127,11 +127,12 @@ def advance(run: TrainingRun, pool: TrainingBatch, done: float, args: argparse.N
     model, device = run.model, args.device
     rng = torch.Generator(device).manual_seed(args.seed * 1_000_003 + run.step)
     for group in itertools.chain.from_iterable(o.param_groups for o in run.optimisers):
-        group["lr"] = group["peak"] * args.peak * steps.rate(run.step, done)
+        group["lr"] = group["peak"] * args.peak * steps.rate(run.step, done, args.rise)
     before = BEFORE[run.step % len(BEFORE)]
     layers = fused.run_layers if args.fused else plainly
     pool = pool.each(lambda tensor: tensor.to(device, non_blocking=True))
-    with torch.autocast(device, torch.bfloat16, enabled=args.bf16 or args.fused):
+    short = fused.number() is torch.bfloat16 if args.fused else args.bf16
+    with torch.autocast(device, torch.bfloat16, enabled=short):
         known = unsure(model, pool, layers)
         scores = steps.mistakes(known, pool, run.telling)
         batch = steps.chosen(pool, scores, args.batch, done, rng)
@@ -162,6 +163,8 @@ def arguments() -> argparse.Namespace:
     add("--pool", type=int, default=4, metavar="N", help=purpose)
     add("--seed", type=int, default=0, metavar="N", help="The seed of data and weights.")
     add("--peak", type=float, default=1.0, metavar="X", help="A factor on the learning rates.")
+    purpose = "The steps up to the highest rates."
+    add("--rise", type=int, default=steps.RISE, metavar="N", help=purpose)
     add("--save", type=int, default=100, metavar="N", help="The steps between checkpoints.")
     threads = torch.get_num_threads()
     add("--threads", type=int, default=threads, metavar="N", help="How many threads torch uses.")
@@ -170,7 +173,7 @@ def arguments() -> argparse.Namespace:
     add("--device", default=device, metavar="NAME", help="The device of the training.")
     add("--bf16", action="store_true", help="Compute in bf16 by autocast.")
     add("--compile", action="store_true", help="Compile the layers.")
-    add("--fused", action="store_true", help="Run the layers in C++, on a CPU, in bf16.")
+    add("--fused", action="store_true", help="Run the layers in C++, on a CPU.")
     add("--warm", metavar="DIR", help="A directory whose weights and tokenizer begin the run.")
     add("--out", default="runs/tiny", metavar="DIR", help="The directory of the checkpoint.")
     args = parser.parse_args()

@@ -34,20 +34,26 @@ ACCENTED = {
 @cache
 def listed(name: str) -> tuple[str, ...]:
     """Return the words of a list in `lists/words.txt`, separated by commas if it has any."""
-    body = _sections("words.txt")[name]
+    body = sections("words.txt")[name]
     parts = body.split(",") if "," in body else body.split()
     return tuple(" ".join(part.split()) for part in parts)
 
 
-@cache
 def phrases(name: str) -> tuple[str, ...]:
     """Return the phrases of a list in `lists/phrases.txt`, one a line."""
-    lines = _sections("phrases.txt")[name].strip("\n").split("\n")
+    return phrases_of("phrases.txt", name)
+
+
+@cache
+def phrases_of(file: str, name: str) -> tuple[str, ...]:
+    """Return the phrases of a list in a file of `lists`, one a line."""
+    lines = sections(file)[name].strip("\n").split("\n")
     return tuple(line.replace("\\n", "\n") for line in lines)
 
 
 @cache
-def _sections(file: str) -> dict[str, str]:
+def sections(file: str) -> dict[str, str]:
+    """Return the lists of a file of `lists` as text, by their names."""
     parts = (LISTS / file).read_text(encoding="utf-8").split("== ")[1:]
     return {part.partition("\n")[0]: part.partition("\n")[2] for part in parts}
 
@@ -80,6 +86,16 @@ def accented(word: str, random: Random) -> str:
         other = random.choice(ACCENTED[letters[i].lower()])
         letters[i] = other.upper() if letters[i].isupper() else other
     return "".join(letters)
+
+
+def held_out_name(name: str) -> bool:
+    """Whether the name of a part of a tool is left to exams: half of all are."""
+    return zlib.crc32(name.encode()) % 2 == 0
+
+
+def held_out_phrase(phrase: str) -> bool:
+    """Whether a way of saying something is left to exams: a third of all are."""
+    return zlib.crc32(phrase.encode()) % 3 == 0
 
 
 Split = Literal["train", "heldout", "unseen"]  # "unseen": held-out patterns with held-out values

@@ -39,10 +39,10 @@ def test_each_set_is_answered_in_both_ways_free_and_constrained(monkeypatch, cap
 
 def test_sets_are_chosen_by_a_part_of_their_names(capsys):
     sets = exams(2, 0)
-    assert [*evaluate.chosen(sets, "patterns")] == ["same patterns", "held-out patterns"]
-    assert evaluate.chosen(sets, "") == sets
+    assert [*evaluate.chosen(sets, ["patterns"])] == ["same patterns", "held-out patterns"]
+    assert evaluate.chosen(sets, [""]) == sets
     with pytest.raises(SystemExit) as end:
-        evaluate.chosen(sets, "x y")
+        evaluate.chosen(sets, ["made-up", "x y"])
     assert end.value.code == 2
     assert "no set's name holds 'x y': there are same patterns, " in capsys.readouterr().err
 

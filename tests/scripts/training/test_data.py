@@ -10,9 +10,10 @@ import pytest
 from training import extraction
 from training.extraction import extract
 from training.kinds import SMALL, TITLES, draw
-from training.lessons import choice, copied, copy, native, sample, tool_call
+from training.lessons import choice, copied, copy, sample, tool_call
 from training.patterns import domains, ruffled
 from training.samples import dumps, plain
+from training.toolbox import native
 from training.words import Draw, accented, listed
 
 from dlm.cli.comparison.judging import leaves
@@ -174,7 +175,7 @@ def test_what_the_text_does_not_say_is_null_or_left_out_as_the_schema_says(sampl
 
 def test_some_prompts_leave_keys_to_the_schema(samples):
     left = [item for item in samples["train"] if item.unasked]
-    assert 0.03 < len(left) / len(samples["train"]) < 0.1
+    assert 0.3 < len(left) / len(samples["train"]) < 0.45
     for item in left:
         groups = [part for part in item.value.values() if isinstance(part, dict)]
         assert item.unasked <= {

@@ -25,8 +25,9 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def drawn(rng):
     """Random numbers, in bf16 or fp32, that gradients are asked for."""
 
-    def draw(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.randn(shape, generator=rng).to(dtype).requires_grad_(True)
+    def draw(*shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        numbers = torch.randn(shape, generator=rng).to(dtype or fused.number())
+        return numbers.requires_grad_(True)
 
     return draw
 
@@ -111,7 +112,12 @@ def test_gates(sizes, drawn, rng):
 
 
 def test_gates_far_from_zero_are_numbers(rng):
-    z = (torch.tensor([-1e4, -40.0, 40.0, 1e4])).repeat(8).bfloat16()[None].requires_grad_(True)
+    z = (
+        (torch.tensor([-1e4, -40.0, 40.0, 1e4]))
+        .repeat(8)
+        .to(fused.number())[None]
+        .requires_grad_(True)
+    )
     dense, _ = fused.Gate.apply(z, torch.zeros(0), MLPs(16, 0, 0, 0))
     [grad] = torch.autograd.grad(dense.float().sum(), [z])
     gate, up = z.detach().float().chunk(2, dim=-1)
