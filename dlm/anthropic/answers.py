@@ -14,7 +14,7 @@ from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
 from dlm.openai.answers import Answers
 from dlm.openai.body import Body
-from dlm.openai.items import Added, Change, Closed, Item, ItemReader, Opened
+from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.requests import Generation
 from dlm.request import Result
 
@@ -91,7 +91,7 @@ class MessageAnswers(Answers):
         return max(found, key=len, default=None)
 
 
-def _block(item: Item) -> Body:
+def _block(item: AnswerItem) -> Body:
     match item.kind:
         case "reasoning":
             return {"type": "thinking", "thinking": item.text, "signature": ""}
@@ -106,7 +106,7 @@ def _events(change: Change) -> list[Body]:
     at = {"index": item.number}
     match change:
         case Opened():
-            empty = Item(item.kind, item.number, item.name)
+            empty = AnswerItem(item.kind, item.number, item.name)
             return [{"type": "content_block_start", **at, "content_block": _block(empty)}]
         case Added(text=text):
             return [{"type": "content_block_delta", **at, "delta": _delta(item, text)}]
@@ -114,7 +114,7 @@ def _events(change: Change) -> list[Body]:
             return [{"type": "content_block_stop", **at}]
 
 
-def _delta(item: Item, text: str) -> Body:
+def _delta(item: AnswerItem, text: str) -> Body:
     match item.kind:
         case "reasoning":
             return {"type": "thinking_delta", "thinking": text}

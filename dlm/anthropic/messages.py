@@ -115,12 +115,12 @@ class ClientTool(JsonModel):
 _HOSTED = re.compile(r"(web_search|web_fetch|code_execution|tool_search_tool_\w+?)_\d+")
 
 
-class Choice(JsonModel):
+class UseChoice(JsonModel):
     type: Literal["auto", "any", "none"] = REQUIRED
     disable_parallel_tool_use: bool | None = None
 
 
-class NamedChoice(JsonModel):
+class NamedUseChoice(JsonModel):
     type: Literal["tool"] = REQUIRED
     name: str = REQUIRED
     disable_parallel_tool_use: bool | None = None
@@ -161,7 +161,7 @@ class PromptBody(LenientModel):
     messages: Annotated[Several[Message], Takes("a list of messages")] = REQUIRED
     system: TextContent | None = None
     tools: Each[Object] | None = None
-    tool_choice: Annotated[Choice | NamedChoice, ByField("type")] | None = None
+    tool_choice: Annotated[UseChoice | NamedUseChoice, ByField("type")] | None = None
     thinking: Annotated[EnabledThinking | OtherThinking, ByField("type")] | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # an earlier place of `output_config.format`
@@ -175,11 +175,11 @@ class PromptBody(LenientModel):
     @property
     def choice(self) -> ToolChoice:
         match self.tool_choice:
-            case NamedChoice(name=name):
+            case NamedUseChoice(name=name):
                 return ToolChoice(mode="required", named=name)
-            case Choice(type="none"):
+            case UseChoice(type="none"):
                 return ToolChoice(mode="none")
-            case Choice(type="any"):
+            case UseChoice(type="any"):
                 return ToolChoice(mode="required")
         return ToolChoice()
 

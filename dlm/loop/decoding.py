@@ -220,7 +220,7 @@ class Decoder(ABC):
 
 @runtime_checkable
 class Decoding(Protocol):
-    """How a model writes."""
+    """Way of decoding, as the engine sees it."""
 
     shares_passes: ClassVar[bool]
     """Whether a pass takes longer with more requests, so that clients have to share passes."""

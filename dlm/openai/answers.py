@@ -16,7 +16,7 @@ from dlm.grammar.calls.gemma import ToolCall
 from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import Body
 from dlm.openai.errors import describe_error
-from dlm.openai.items import Added, Change, Item, ItemReader, Kind, Opened, custom_tools
+from dlm.openai.items import Added, AnswerItem, Change, ItemReader, Kind, Opened, custom_tools
 from dlm.openai.requests import Generation
 from dlm.request import Result
 
@@ -193,17 +193,17 @@ class ChatAnswers(Choices):
 
     def _piece(self, index: int, change: Change) -> Body | None:
         match change:
-            case Added(Item("reasoning"), text) if self._generation.reasoning:
+            case Added(AnswerItem("reasoning"), text) if self._generation.reasoning:
                 return {"reasoning": text}
-            case Added(Item("text"), text):
+            case Added(AnswerItem("text"), text):
                 return {"content": text}
-            case Opened(Item("call" | "input" as kind, name=name)):
+            case Opened(AnswerItem("call" | "input" as kind, name=name)):
                 number = self._call_counts[index]
                 self._call_counts[index] += 1
                 return {"tool_calls": [{"index": number} | _call_body(kind, name, "")]}
-            case Added(Item("call"), text):
+            case Added(AnswerItem("call"), text):
                 piece = {"function": {"arguments": text}}
-            case Added(Item("input"), text):
+            case Added(AnswerItem("input"), text):
                 piece = {"custom": {"input": text}}
             case _:
                 return None

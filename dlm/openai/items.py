@@ -20,7 +20,7 @@ Kind = Literal["reasoning", "text", "call", "input"]
 
 
 @dataclass(slots=True)
-class Item:
+class AnswerItem:
     """One item, as far as it has been generated."""
 
     kind: Kind  # input: a call of a custom tool
@@ -33,14 +33,14 @@ class Item:
 class Opened:
     """Beginning of an item, whose `text` is still empty."""
 
-    item: Item
+    item: AnswerItem
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
     """Text that an item has got."""
 
-    item: Item
+    item: AnswerItem
     text: str
 
 
@@ -48,7 +48,7 @@ class Added:
 class Closed:
     """End of an item."""
 
-    item: Item
+    item: AnswerItem
 
 
 Change = Opened | Added | Closed
@@ -69,7 +69,7 @@ class ItemReader:
         self._calls = CallReader(vocabulary) if calls else None
         self._custom = custom_tools(request)
         self._input = _Input()
-        self.items: list[Item] = []  # all that have been opened
+        self.items: list[AnswerItem] = []  # all that have been opened
         self._open = False  # whether the last of them may still get text
 
     def feed(self, event: Committed) -> list[Change]:
@@ -87,7 +87,7 @@ class ItemReader:
         self._open = False
         return [Closed(self.items[-1])]
 
-    def read(self, result: Result) -> list[Item]:
+    def read(self, result: Result) -> list[AnswerItem]:
         """Return the items of a whole answer, which must be all that this reader reads."""
         self.feed(
             Committed(
@@ -118,7 +118,7 @@ class ItemReader:
 
     def _begin(self, kind: Kind, name: str = "") -> list[Change]:
         changes = self.close()
-        self.items.append(Item(kind, len(self.items), name))
+        self.items.append(AnswerItem(kind, len(self.items), name))
         self._open = True
         return [*changes, Opened(self.items[-1])]
 

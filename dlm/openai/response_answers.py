@@ -14,7 +14,7 @@ from dlm.grammar import Vocabulary
 from dlm.openai.answers import Answers
 from dlm.openai.body import Body
 from dlm.openai.errors import describe_error
-from dlm.openai.items import Added, Change, Closed, Item, ItemReader, Opened
+from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.response_store import StoredResponse
 from dlm.openai.responses import ResponseGeneration
 from dlm.request import Result
@@ -75,8 +75,8 @@ class ResponseAnswers(Answers):
         return []
 
     def failure(self, error: Exception) -> list[Body]:
-        told = describe_error(error)["error"]
-        problem = {"code": "server_error", "message": told["message"]}
+        message = describe_error(error)["error"]["message"]
+        problem = {"code": "server_error", "message": message}
         response = self._response("failed", self._output("incomplete")) | {"error": problem}
         return [self._event("failed", response=response)]
 
@@ -131,7 +131,7 @@ class ResponseAnswers(Answers):
             self._item(item, "completed" if item is not items[-1] else status) for item in items
         ]
 
-    def _item(self, item: Item, status: str) -> Body:
+    def _item(self, item: AnswerItem, status: str) -> Body:
         while len(self._ids) <= item.number:
             kind = self._reader.items[len(self._ids)].kind
             self._ids.append((f"{_PREFIXES[kind]}_{token_hex(24)}", f"call_{token_hex(12)}"))
@@ -165,7 +165,7 @@ class ResponseAnswers(Answers):
             return {"type": "custom_tool_call", **call, "input": item.text}
         return {"type": "function_call", **call, "arguments": item.text, "status": status}
 
-    def _part_type(self, item: Item) -> str:
+    def _part_type(self, item: AnswerItem) -> str:
         if item.kind == "text":
             return "output_text"
         return "summary_text" if self._generation.summarized else "reasoning_text"
@@ -186,7 +186,7 @@ class ResponseAnswers(Answers):
                 ended = self._event("output_item.done", output_index=item.number, item=shown)
                 return [*done, ended]
 
-    def _part_events(self, item: Item, step: str, text: str) -> list[Body]:
+    def _part_events(self, item: AnswerItem, step: str, text: str) -> list[Body]:
         """Return the event at the beginning or the end of the one part of a text."""
         if item.kind in ("call", "input"):
             return []
@@ -194,7 +194,7 @@ class ResponseAnswers(Answers):
         name = "reasoning_summary_part" if type_ == "summary_text" else "content_part"
         return [self._event(f"{name}.{step}", **self._place(item), part=_part(type_, text))]
 
-    def _place(self, item: Item) -> Body:
+    def _place(self, item: AnswerItem) -> Body:
         """Return the fields that tell to which item, and to which part of it, an event belongs."""
         place = {"item_id": self._ids[item.number][0], "output_index": item.number}
         if item.kind in ("call", "input"):
@@ -202,7 +202,7 @@ class ResponseAnswers(Answers):
         index = "summary_index" if self._part_type(item) == "summary_text" else "content_index"
         return {**place, index: 0}
 
-    def _stem(self, item: Item) -> str:
+    def _stem(self, item: AnswerItem) -> str:
         """Return the name of an item's events of text."""
         match item.kind:
             case "call":
@@ -212,11 +212,11 @@ class ResponseAnswers(Answers):
         type_ = self._part_type(item)
         return "reasoning_summary_text" if type_ == "summary_text" else type_
 
-    def _delta(self, item: Item, text: str) -> Body:
+    def _delta(self, item: AnswerItem, text: str) -> Body:
         more: Body = {"logprobs": []} if item.kind == "text" else {}
         return self._event(f"{self._stem(item)}.delta", **self._place(item), delta=text, **more)
 
-    def _done(self, item: Item) -> Body:
+    def _done(self, item: AnswerItem) -> Body:
         match item.kind:
             case "call":
                 more: Body = {"arguments": item.text, "name": self._item(item, "")["name"]}

@@ -98,8 +98,8 @@ def _typed(value: Any) -> Any:
     return value
 
 
-Item = MessageItem | CallItem | CustomCallItem | ResultItem | OmittedItem
-InputItem = Annotated[Annotated[Item, ByField("type")], BeforeValidator(_typed)]
+ConversationItem = MessageItem | CallItem | CustomCallItem | ResultItem | OmittedItem
+InputItem = Annotated[Annotated[ConversationItem, ByField("type")], BeforeValidator(_typed)]
 
 
 PlacedForm = tuple[Body, str]
@@ -178,7 +178,7 @@ _CHOICE = """none, auto, required, {"type": "function", "name": ...}, {"type": "
 ...} or {"type": "allowed_tools", "mode": ..., "tools": [...]}"""
 
 
-class TextFormat(JsonModel):
+class FreeTextFormat(JsonModel):
     type: Literal["text"] = REQUIRED
 
 
@@ -193,7 +193,7 @@ class SchemaFormat(JsonModel):
 
 
 class TextOptions(JsonModel):
-    format: Annotated[TextFormat | ObjectFormat | SchemaFormat, ByField("type")] | None = None
+    format: Annotated[FreeTextFormat | ObjectFormat | SchemaFormat, ByField("type")] | None = None
 
 
 class ReasoningOptions(JsonModel):
@@ -270,8 +270,8 @@ class ResponsesBody(LenientModel):
     def summarized(self) -> bool:
         """Whether reasoning is sent as a summary, which is the reasoning itself."""
         options = self.reasoning
-        asked = options and (options.summary or options.generate_summary)
-        return asked not in (None, "none")
+        summary = options and (options.summary or options.generate_summary)
+        return summary not in (None, "none")
 
     def content_spec(self, policy: Policy) -> Spec | None:
         """Return the spec of the answer's text; None for free text. Raises `RequestError`."""
@@ -352,7 +352,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
-_ITEMS: TypeAdapter[list[Item]] = TypeAdapter(Each[InputItem])
+_ITEMS: TypeAdapter[list[ConversationItem]] = TypeAdapter(Each[InputItem])
 
 
 def _tool(tool: dict[str, Any], number: int) -> Tool:
@@ -401,7 +401,7 @@ class _Conversation:
         self.messages: list[Body] = []
         self._called: dict[str, str] = {}  # names of tools by ids of their calls
 
-    def add(self, item: Item, where: str) -> None:
+    def add(self, item: ConversationItem, where: str) -> None:
         """Add an item, which stands at `where` in its body. Raises `RequestError` for the result of
         a call that is unknown."""
         match item:

@@ -11,7 +11,7 @@ from typing import Any
 from training import extraction, kinds, toolbox
 from training.kinds import Value
 from training.samples import Sample, dumps, plain
-from training.toolbox import FILE, Call, Tool
+from training.toolbox import FILE, MadeCall, Tool
 from training.words import Draw, Split, held_out_phrase, phrases_of
 
 SYSTEM = 0.35  # share of conversations with a system message
@@ -31,7 +31,7 @@ def made_up_call(random: Random, split: Split) -> Sample:
     tools = _tools(draw, first.tool)
     if first.tool.asks and draw.chance(PARALLEL):
         asking = [t for t in tools if t.asks]
-        second = toolbox.asked(random.choice([first.tool, first.tool, *asking]), draw)
+        second = toolbox.request_for(random.choice([first.tool, first.tool, *asking]), draw)
         calls.append(second)
         joint = random.choice(["\n", " And also: ", " Then: ", " Besides, ", " Moreover: "])
         request = request.rstrip() + joint + second.request
@@ -63,7 +63,7 @@ def _opening(draw: Draw, tools: list[Tool]) -> Turn:
         for _ in range(random.choice([1, 1, 2])):
             asking = [each for each in tools if each.asks]
             if asking and draw.chance(0.5):
-                done = toolbox.asked(random.choice(asking), draw)
+                done = toolbox.request_for(random.choice(asking), draw)
                 messages += [
                     user(done.request),
                     *_called(done, content := result(draw)),
@@ -79,7 +79,7 @@ def user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _called(call: Call, content: tuple[str, str]) -> Turn:
+def _called(call: MadeCall, content: tuple[str, str]) -> Turn:
     """Return the messages of a call and of its result."""
     function = {"name": call.tool.name, "arguments": plain(call.arguments)}
     called = {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}
@@ -194,14 +194,14 @@ def _remembered(draw: Draw) -> tuple[Turn, str, str]:
     random = draw.random
     line = random.choice(phrases_of(FILE, "facts"))
     kinds_of, replies, questions, answers = line.split(" = ")
-    kind, _, told = kinds_of.partition(": ")[2].partition(": ")
+    kind, _, statements = kinds_of.partition(": ")[2].partition(": ")
     value = kinds.draw(kind, draw)
 
     def one(ways: str) -> str:
         text = random.choice(ways.split(" | ")).replace("{v}", _shown(plain(value.value)))
         return text[:1].upper() + text[1:]
 
-    messages = [user(one(told)), {"role": "assistant", "content": one(replies)}]
+    messages = [user(one(statements)), {"role": "assistant", "content": one(replies)}]
     if draw.chance(0.4):
         question, answer = talk(draw)
         messages += [user(question), {"role": "assistant", "content": answer}]

@@ -73,7 +73,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Call:
+class MadeCall:
     """A request in words, and the call that it asks for."""
 
     tool: Tool
@@ -304,8 +304,8 @@ def value_of(p: Parameter, draw: Draw) -> tuple[Any, str, str]:
     """Draw a value for a parameter; return it, its text, and a phrase that mentions it."""
     random = draw.random
     if p.source == "flags":
-        told = draw.chance(0.65)
-        return told, "yes" if told else "no", p.ways[0 if told else 1]
+        stated = draw.chance(0.65)
+        return stated, "yes" if stated else "no", p.ways[0 if stated else 1]
     if p.source == "groups":
         way, value = random.choice(p.ways), {}
         for part in p.parts:
@@ -328,14 +328,14 @@ def sentence(draw: Draw) -> Value:
         pattern = draw.random.choice(able)
         fields = sorted({*pattern.fields})
         values = {name: extraction.drawn(domain.fields[name], draw) for name in fields}
-        said = patterns.fill(pattern, domain, values, draw, False).replace('"', "").split()
+        words = patterns.fill(pattern, domain, values, draw, False).replace('"', "").split()
         count = draw.random.randint(2, LONGEST)
-        text = " ".join(said[:count]).rstrip(",;:.- ")
+        text = " ".join(words[:count]).rstrip(",;:.- ")
         if text and draw.owns(text):
             return Value(text, text)
 
 
-def asked(made: Tool, draw: Draw) -> Call:
+def request_for(made: Tool, draw: Draw) -> MadeCall:
     """Return a request for a tool, in words, with values for its parameters."""
     random, arguments = draw.random, {}
     phrases, named = list[str](), list[tuple[str, str]]()
@@ -386,10 +386,10 @@ def asked(made: Tool, draw: Draw) -> Call:
             way.replace("{k}", key).replace("{v}", value) for key, value in named
         )
         text += after
-    return Call(made, text, arguments)
+    return MadeCall(made, text, arguments)
 
 
-def recorded(draw: Draw) -> Call:
+def recorded(draw: Draw) -> MadeCall:
     """Return a text of a domain and a tool that records what it says; for training alone."""
     random = draw.random
     while True:
@@ -412,18 +412,18 @@ def recorded(draw: Draw) -> Call:
     asks = ("{t}", "{t}", "Save this: {t}", "Please record: {t}", "{t} Please note that.")
     request = random.choice(asks).replace("{t}", text)
     made = Tool(name, tuple(parameters), noun, (), declaration(name, parameters, draw))
-    return Call(made, request, {k: each.value for k, each in zip(keys, wanted, strict=True)})
+    return MadeCall(made, request, {k: each.value for k, each in zip(keys, wanted, strict=True)})
 
 
 def _typed(schema: dict[str, Any]) -> dict[str, Any]:
     return schema if "type" in schema else {"type": "string", **schema}
 
 
-def call(draw: Draw) -> Call:
+def call(draw: Draw) -> MadeCall:
     """Draw a request and its call, of a tool of this half."""
     if not draw.heldout and draw.chance(RECORDS):
         return recorded(draw)
-    return asked(tool(draw), draw)
+    return request_for(tool(draw), draw)
 
 
 def others(draw: Draw, besides: Sequence[Tool], count: int) -> list[Tool]:
