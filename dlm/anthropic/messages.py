@@ -145,6 +145,12 @@ class OutputConfig(JsonModel):
     format: OutputFormat | None = None
 
 
+_TOOLS = """tools with an `input_schema`. Web search, web fetch and code execution are left out; \
+other tools of a type of Anthropic's (`bash_...`, `computer_...`) are a 400. Choices: auto, any, \
+tool, none; `disable_parallel_tool_use`"""
+_SAMPLED = "as in a chat"
+
+
 class PromptBody(LenientModel):
     """Fields of a body that make a prompt: the body of `/v1/messages/count_tokens`."""
 
@@ -157,14 +163,29 @@ class PromptBody(LenientModel):
         "n": ((1,), "a message is one answer"),
     }
 
-    model: ModelName | None = None
-    messages: Annotated[Several[Message], Takes("a list of messages")] = REQUIRED
-    system: TextContent | None = None
-    tools: Each[Object] | None = None
-    tool_choice: Annotated[UseChoice | NamedUseChoice, ByField("type")] | None = None
-    thinking: Annotated[EnabledThinking | OtherThinking, ByField("type")] | None = None
-    output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = None  # an earlier place of `output_config.format`
+    messages: Annotated[Several[Message], Takes("a list of messages")] = Field(
+        REQUIRED,
+        description="text, or blocks: `text`, `tool_use`, `tool_result` (with text). Earlier \
+thinking and server tools are left out; images and documents are a 400. Messages of the system may \
+stand among them, and the last one is the user's",
+    )
+    model: ModelName | None = Field(None, description="one of the names, else 404")
+    system: TextContent | None = Field(None, description="text, or blocks of text")
+    tools: Each[Object] | None = Field(None, description=_TOOLS)
+    tool_choice: Annotated[UseChoice | NamedUseChoice, ByField("type")] | None = Field(
+        None, description=_TOOLS
+    )
+    thinking: Annotated[EnabledThinking | OtherThinking, ByField("type")] | None = Field(
+        None,
+        description="`enabled` with `budget_tokens`, `disabled`, or `adaptive`: as many tokens as \
+`output_config.effort` has, by default those of `high`",
+    )
+    output_config: OutputConfig | None = Field(
+        None, description="`format`: `json_schema` with its `schema`; `effort` for thinking"
+    )
+    output_format: OutputFormat | None = Field(
+        None, description="an earlier place of `output_config.format`"
+    )
 
     @property
     def forms(self) -> dict[str, Body]:
@@ -224,13 +245,21 @@ class PromptBody(LenientModel):
 class MessagesBody(PromptBody):
     """Body of `/v1/messages`."""
 
-    max_tokens: Annotated[int, Field(ge=1), Takes("a whole number, 1 or more tokens")] = REQUIRED
-    stop_sequences: Each[str] | None = None
-    temperature: Annotated[int | float, Takes("0 to 1")] | None = None
-    top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = None
-    top_k: int | None = None
-    stream: bool | None = None
-    metadata: Object | None = None
+    max_tokens: Annotated[int, Field(ge=1), Takes("a whole number, 1 or more tokens")] = Field(
+        REQUIRED,
+        description="an answer has fewer if the context has no room for more; under a constraint \
+it ends within them",
+    )
+    stop_sequences: Each[str] | None = Field(
+        None, description="free text ends before them, as with `stop` in a chat"
+    )
+    temperature: Annotated[int | float, Takes("0 to 1")] | None = Field(None, description=_SAMPLED)
+    top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = Field(
+        None, description=_SAMPLED
+    )
+    top_k: int | None = Field(None, description=_SAMPLED)
+    stream: bool | None = Field(None, description="events from `message_start` to `message_stop`")
+    metadata: Object | None = Field(None, description="without an effect")
 
 
 def message_of(body: Any, policy: Policy) -> Generation:

@@ -72,6 +72,7 @@ def main() -> None:
             root_path=args.root_path,
             request_ids=args.enable_request_id_headers,
             max_body_bytes=args.max_body_bytes,
+            stored_responses=args.stored_responses,
         )
         if args.replicas is None:
             serve_here(args, settings)
@@ -181,6 +182,8 @@ def arguments() -> argparse.Namespace:
     add("--root-path", default="", metavar="PATH", help=purpose)
     purpose = "The most bytes of a request's body."
     add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help=purpose)
+    purpose = "The most responses that are kept for clients to continue; 0: none."
+    add("--stored-responses", type=int, default=1000, metavar="N", help=purpose)
     purpose = "The most bytes of a request's headers. Default: 65536."
     add("--max-header-bytes", type=int, metavar="N", help=purpose)
     purpose = "How many seconds all headers of a request may take. Default: 20."

@@ -202,6 +202,13 @@ class ReasoningOptions(JsonModel):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
+_TOOLS = """`function`, `custom` with a `format` of `text` or a `grammar` (`lark`, `regex`; under \
+`--policy all`), `namespace`. Hosted tools (`web_search`, `mcp`, ...) are left out, as in vLLM. \
+Choices: none, auto, required, a named tool, `allowed_tools`"""
+_SAMPLED = "as in a chat; `seed`, `top_k` and `min_p` are vLLM's"
+_LABELS = "repeated in the response, without an effect"
+
+
 class ResponsesBody(LenientModel):
     """Body of `/v1/responses`."""
 
@@ -219,14 +226,34 @@ class ResponsesBody(LenientModel):
         "reasoning_effort": ((), "use reasoning.effort"),
     }
 
-    model: ModelName | None = None
-    input: Annotated[str | Each[InputItem], Takes("text, or a list of items")] = REQUIRED
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    store: bool | None = None
-    text: TextOptions | None = None
-    structured_outputs: StructuredOutputs | None = None
-    tools: Each[Object] | None = None
+    input: Annotated[str | Each[InputItem], Takes("text, or a list of items")] = Field(
+        REQUIRED,
+        description="text, or items: messages, function calls and custom tool calls with their \
+results. Earlier reasoning and calls of hosted tools are left out; a reference to an item is a 400",
+    )
+    model: ModelName | None = Field(None, description="as in a chat")
+    instructions: str | None = Field(
+        None,
+        description="the message of the system; messages of the system at the beginning of the \
+input are added to it. Those of an earlier response do not go on",
+    )
+    previous_response_id: str | None = Field(
+        None, description="continues a stored response; a 400 if it is not stored any more"
+    )
+    store: bool | None = Field(
+        None,
+        description="true by default: the response is kept in memory for its client alone, among \
+at most `--stored-responses` in 64 MiB; the client that has most loses its oldest first",
+    )
+    text: TextOptions | None = Field(
+        None,
+        description="`format`: `text`, `json_object`, or `json_schema` with its `schema`; \
+`strict` as in a chat. `verbosity` has no effect",
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="as in a chat, instead of `text.format`"
+    )
+    tools: Each[Object] | None = Field(None, description=_TOOLS)
     tool_choice: (
         Annotated[
             Literal["none", "auto", "required"]
@@ -234,18 +261,32 @@ class ResponsesBody(LenientModel):
             Takes(_CHOICE),
         ]
         | None
-    ) = None
-    parallel_tool_calls: bool | None = None
-    reasoning: ReasoningOptions | None = None
-    max_output_tokens: int | None = None
-    temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = None
-    top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = None
-    top_k: int | None = None
-    min_p: Annotated[int | float, Takes("0 to 1")] | None = None
-    seed: int | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    stream: bool | None = None
-    metadata: Object | None = None
+    ) = Field(None, description=_TOOLS)
+    parallel_tool_calls: bool | None = Field(None, description=_TOOLS)
+    reasoning: ReasoningOptions | None = Field(
+        None,
+        description="`effort` as `reasoning_effort` in a chat, by default none. With a `summary` \
+the reasoning itself is sent as the summary, otherwise as content",
+    )
+    max_output_tokens: int | None = Field(
+        None,
+        description="by default 1,024, or fewer if the context ends earlier. A text that they cut \
+off is `incomplete`; under a constraint the answer ends within them",
+    )
+    temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = Field(
+        None, description=_SAMPLED
+    )
+    top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = Field(
+        None, description=_SAMPLED
+    )
+    top_k: int | None = Field(None, description=_SAMPLED)
+    min_p: Annotated[int | float, Takes("0 to 1")] | None = Field(None, description=_SAMPLED)
+    seed: int | None = Field(None, description=_SAMPLED)
+    truncation: Literal["auto", "disabled"] | None = Field(None, description=_LABELS)
+    stream: bool | None = Field(
+        None, description="events with their types, numbered, as OpenAI's own"
+    )
+    metadata: Object | None = Field(None, description=_LABELS)
 
     @property
     def choice(self) -> ToolChoice:

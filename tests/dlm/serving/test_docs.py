@@ -11,13 +11,15 @@ from values import V
 
 from dlm.engine import Occupancy
 from dlm.openai.decisions import DecisionFields
-from dlm.openai.fields import with_table
 from dlm.serving.app import app_of
+from dlm.serving.fields import with_tables
 from dlm.serving.metrics import Metrics
 from dlm.serving.settings import Settings
 
 ROOT = Path(__file__).parents[3]
-DOC = "".join((ROOT / "docs" / page).read_text() for page in ("serving.md", "batch.md"))
+DOC = "".join(
+    (ROOT / "docs" / page).read_text() for page in ("serving.md", "batch.md", "responses.md")
+)
 
 
 @pytest.mark.parametrize("name", ["serve.py", "batch.py"])
@@ -29,10 +31,15 @@ def test_flags(name):
     assert not {flag for flag in flags if not re.search(rf"{flag}(?![a-z-])", DOC)}
 
 
-def test_fields():
+@pytest.mark.parametrize("name", ["serving.md", "responses.md"])
+def test_tables_of_fields(name):
+    page = (ROOT / "docs" / name).read_text()
+    assert with_tables(page) == page, f"run python -m dlm.serving.fields docs/{name}"
+    assert with_tables(re.sub(r"\| `(stream|max_tokens)`", "| `other`", page)) == page
+
+
+def test_fields_of_decisions():
     page = (ROOT / "docs" / "serving.md").read_text()
-    assert with_table(page) == page, "run python -m dlm.openai.fields docs/serving.md"
-    assert with_table(page.replace("| `max_tokens`", "| `most_tokens`")) == page
     left_out = {name for name in DecisionFields.names() if not re.search(rf"\b{name}\b", page)}
     assert not left_out
 
@@ -40,7 +47,7 @@ def test_fields():
 def test_routes(engine_of):
     app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
     paths = {"/" + part for path in _paths(app) for part in path.strip("/").split("/{")[:1]}
-    assert len(paths) == 10
+    assert len(paths) == 13
     assert not {path for path in paths if path not in DOC}
 
 
