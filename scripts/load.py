@@ -3,13 +3,13 @@
     python scripts/load.py --clients 64 --seconds 60
     python scripts/load.py --clients 64 --seconds 60 --hostile
 
-Starts `scripts/serve.py` with the built-in model and requests all kinds of answers, streamed. A
-fifth of the requests are cancelled at a random moment. Every complete answer is checked. With
-`--hostile`, eight more clients send grammars that take long, in the second half of the time, and
-the times of steps in both halves are compared. At the end no request may hold a slot, and none may
-have ended without an answer or an error. Memory grows with the grammars that are kept, up to 1 GB;
-with few `--different` requests it does not. Then an engine in this process gets the same requests
-without a server, and the throughputs are compared.
+Starts `scripts/serve.py` with the built-in model and requests all kinds of answers, streamed, as
+chats, responses and messages unless `--forms` chooses. A fifth of the requests are cancelled at a
+random moment. Every complete answer is checked. With `--hostile`, eight more clients send grammars
+that take long, in the second half of the time, and the times of steps in both halves are compared.
+At the end no request may hold a slot, and none may have ended without an answer or an error. Memory
+grows with the grammars that are kept, up to 1 GB; with few `--different` requests it does not. Then
+an engine in this process gets the same requests without a server, and the throughputs are compared.
 """
 
 import argparse
@@ -20,12 +20,13 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
 import jsonschema
+from measure.api_forms import FORMS, ApiForm, Body, ChatForm, StreamedAnswer
 from measure.options import MeasureParser
 from measure.report import percentiles
 from measure.server import memory, served
@@ -44,7 +45,6 @@ PATIENCE = 2.0  # seconds that a hostile client waits
 REGEX = "[A-Z]{2}-[0-9]{3,4}"
 DONE = "[DONE]"
 
-Body = dict[str, Any]
 Check = Callable[[str, list[str]], None]  # takes the text and the arguments of calls; raises
 
 
@@ -72,6 +72,8 @@ def main() -> None:
     parser.add_count("--slots", 8, "The slots of the server.")
     parser.add_count("--different", 10**9, "The number of different requests.")
     add("--port", type=int, default=8765, metavar="N", help="The port of the server.")
+    purpose = "The forms of requests. Default: all."
+    add("--forms", nargs="+", choices=FORMS, default=list(FORMS), help=purpose)
     add("--hostile", action="store_true", help="Add clients that send hostile grammars.")
     args = parser.parsed()
     flags = "--slots", str(args.slots), "--policy", "all", "--log-level", "error"
@@ -92,9 +94,10 @@ async def measure(args: argparse.Namespace, pid: int) -> tuple[dict[str, Any], l
         megabytes = [int(memory(pid))]
         begun = time.monotonic()
         end = begun + args.seconds
+        forms, watching = [FORMS[name] for name in args.forms], [ChatForm(drafts=True)]
         draws = [random.Random(draw.random()) for _ in range(args.clients)]
         work = [
-            client(http, one, args.different, seen, end, i < WATCHING)
+            client(http, one, args.different, seen, end, watching if i < WATCHING else forms)
             for i, one in enumerate(draws)
         ]
         half = begun + args.seconds / 2
@@ -129,14 +132,16 @@ async def client(
     different: int,
     seen: Outcomes,
     end: float,
-    watching: bool,
+    forms: Sequence[ApiForm],
 ) -> None:
     while time.monotonic() < end:
         body, check = task(random.Random(draw.randrange(different)))
+        fitting = [form for form in forms if form.body(body) is not None]
+        form = draw.choice(fitting or [FORMS["chat"]])
         patience = draw.uniform(0, 1.5) if draw.random() < GIVEN_UP else None
         try:
             async with asyncio.timeout(patience):
-                await ask(http, body, check, seen, watching)
+                await ask(http, body, check, seen, form)
         except TimeoutError:
             seen.ends["given up"] += 1
 
@@ -157,57 +162,46 @@ async def hostile(
 
 
 async def ask(
-    http: httpx2.AsyncClient, body: Body, check: Check, seen: Outcomes, watching: bool
+    http: httpx2.AsyncClient, body: Body, check: Check, seen: Outcomes, form: ApiForm
 ) -> None:
-    """Send a request and record its outcome and, if `watching`, the times of its steps."""
+    """Send a request and record its outcome and, if drafts arrive, the times of its steps."""
     begun, first = time.monotonic(), None
     drafted: float | None = None
-    text, calls, reason, tokens = "", list[str](), None, 0
-    options = {"include_usage": True, "drafts": watching}
-    streamed = body | {"stream": True, "stream_options": options}
-    async with http.stream("POST", "/v1/chat/completions", json=streamed) as answer:
+    found = StreamedAnswer()
+    async with http.stream("POST", form.path, json=form.body(body)) as answer:
         if answer.status_code != 200:
             seen.ends[str(answer.status_code)] += 1
             return
-        done = False
         async for line in answer.aiter_lines():
             data = line.removeprefix("data: ")
-            if data == DONE:
-                done = True
+            found.done |= data == DONE
             if not data.startswith("{"):
                 continue
-            chunk = json.loads(data)
-            if "error" in chunk:
-                seen.ends[f"error {chunk['error']['code']}"] += 1
-                return
-            if "draft" in chunk:
+            event = json.loads(data)
+            if "draft" in event:
                 now = time.monotonic()
                 if drafted is not None:
                     seen.steps.append((now, now - drafted))
                 drafted = now
-            tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-            for one in chunk["choices"]:
-                delta = one["delta"]
-                text += delta.get("content") or ""
-                for call in delta.get("tool_calls", ()):
-                    calls += [""] if "id" in call else []
-                    calls[-1] += call["function"]["arguments"]
-                reason = one["finish_reason"] or reason
-                if first is None and (text or calls or delta.get("reasoning")):
-                    first = time.monotonic() - begun
-    if not done or reason is None:
+            form.read(event, found)
+            if found.error is not None:
+                seen.ends[f"error {found.error}"] += 1
+                return
+            if first is None and found.begun:
+                first = time.monotonic() - begun
+    if not found.done or found.reason is None:
         seen.ends["lost"] += 1
         return
-    seen.ends[reason] += 1
+    seen.ends[found.reason] += 1
     if first is not None:  # an answer without a constraint may be empty
         seen.waits.append(first)
-    seen.tokens += tokens
+    seen.tokens += found.tokens
     seen.answered.append(body)
     try:
-        if reason != "length":
-            check(text, calls)
+        if found.reason != "length":
+            check(found.text, found.calls)
     except (ValueError, jsonschema.ValidationError) as error:
-        seen.invalid.append(f"{error}"[:200])
+        seen.invalid.append(f"{form.path}: {error}"[:200])
 
 
 def task(draw: random.Random) -> tuple[Body, Check]:
