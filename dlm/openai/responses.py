@@ -343,7 +343,6 @@ class ResponseGeneration(Generation):
     body: Body  # as the client sent it
     items: list[Body]  # of its input
     size: int  # bytes of `items`, about
-    tools: list[Body]  # as the client sent them
     namespaces: Mapping[str, tuple[str, str]]  # namespace and name by the name that is shown
     summarized: bool  # reasoning is sent as a summary
     responses: ClientResponses | None  # where the response is stored; None: nowhere
@@ -385,7 +384,6 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         body=body,
         items=items,
         size=len(json.dumps(items)) if stored else 0,
-        tools=given.tools or [],
         namespaces=_namespaces(tools),
         summarized=given.summarized,
         responses=responses if stored else None,
