@@ -161,9 +161,10 @@ class ResponseAnswers(Answers):
         call = {"id": id, "call_id": call_id, "name": name}
         if namespace is not None:
             call["namespace"] = namespace
+        text = "" if begun else item.text  # clients append what is sent after the beginning
         if item.kind == "input":
-            return {"type": "custom_tool_call", **call, "input": item.text}
-        return {"type": "function_call", **call, "arguments": item.text, "status": status}
+            return {"type": "custom_tool_call", **call, "input": text}
+        return {"type": "function_call", **call, "arguments": text, "status": status}
 
     def _part_type(self, item: AnswerItem) -> str:
         if item.kind == "text":
