@@ -3,6 +3,7 @@
 from typing import Any
 
 from dlm.openai.errors import describe_error, status_of
+from dlm.openai.response_store import UnknownResponseError
 
 _TYPES = {
     401: "authentication_error",
@@ -14,6 +15,11 @@ _TYPES = {
 }
 
 
+class UnknownThreadError(UnknownResponseError):
+    """Error for a conversation that a client continues and the server does not hold. Its clients
+    then send the whole conversation."""
+
+
 def anthropic_body(status: int, message: str) -> dict[str, Any]:
     """Return the body of an error with an HTTP status."""
     type_ = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
@@ -23,4 +29,7 @@ def anthropic_body(status: int, message: str) -> dict[str, Any]:
 def anthropic_error(error: Exception) -> dict[str, Any]:
     """Return the body for an error. A status of 500 has no details of the error."""
     status = status_of(error)
-    return anthropic_body(status, describe_error(error)["error"]["message"])
+    body = anthropic_body(status, describe_error(error)["error"]["message"])
+    if isinstance(error, UnknownThreadError):
+        body["error"]["details"] = {"error_code": "thread_not_found"}
+    return body

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dlm.anthropic.errors import UnknownThreadError
 from dlm.errors import RequestError
 from dlm.grammar import Spec
 from dlm.openai.body import (
@@ -145,6 +146,15 @@ class OutputConfig(JsonModel):
     format: OutputFormat | None = None
 
 
+class CreatedThread(JsonModel):
+    type: Literal["create"] = REQUIRED
+
+
+class ContinuedThread(JsonModel):
+    type: Literal["continue"] = REQUIRED
+    previous_message_id: str = REQUIRED
+
+
 _TOOLS = """tools with an `input_schema`. Web search, web fetch and code execution are left out; \
 other tools of a type of Anthropic's (`bash_...`, `computer_...`) are a 400. Choices: auto, any, \
 tool, none; `disable_parallel_tool_use`"""
@@ -185,6 +195,9 @@ stand among them, and the last one is the user's",
     )
     output_format: OutputFormat | None = Field(
         None, description="an earlier place of `output_config.format`"
+    )
+    thread: Annotated[CreatedThread | ContinuedThread, ByField("type")] | None = Field(
+        None, description="`create` alone: no conversation is kept, and `continue` is a 404"
     )
 
     @property
@@ -235,7 +248,13 @@ stand among them, and the last one is the user's",
         return tools or content
 
     def prompt(self) -> dict[str, Any]:
-        """Return the fields of a `Request` that make its prompt. Raises `RequestError`."""
+        """Return the fields of a `Request` that make its prompt. No conversation is kept, so that
+        none can be continued. Raises `RequestError`."""
+        if isinstance(self.thread, ContinuedThread):
+            raise UnknownThreadError(
+                f"thread.previous_message_id is {shown(self.thread.previous_message_id)}: no "
+                "conversation is kept here; send all messages"
+            )
         tools = list(self.forms.values()) if self.choice.mode != "none" else []
         thinking, budget = self.reasoning
         found = {"messages": _messages(self), "tools": tools, "thinking": thinking}
