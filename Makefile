@@ -5,6 +5,10 @@ BIN := .venv/bin
 STAMP := .venv/installed
 VLLM := .venv-vllm
 IN_VLLM := tests/integrations/vllm
+CLIENTS := .venv-clients
+IN_CLIENTS := tests/clients
+OPENAI_2 := $(IN_CLIENTS)/test_instructor.py $(IN_CLIENTS)/test_llama_index.py
+CLIENT_TESTS := -m pytest -c $(IN_CLIENTS)/pytest.ini --rootdir $(IN_CLIENTS)
 
 demo: $(STAMP)
 	$(BIN)/python scripts/generate.py --stats --schema examples/invoice.json \
@@ -29,6 +33,12 @@ lint: $(STAMP)
 vllm: $(VLLM)/installed
 	$(VLLM)/bin/python -m pytest -c $(IN_VLLM)/pytest.ini --rootdir $(IN_VLLM) $(IN_VLLM) \
 	  $(if $(SCHEMAS),--schemas $(SCHEMAS)) -s
+
+# Real clients, in environments apart: Python's, in two since some need openai-python 2, and npm's.
+# The server runs in the development environment.
+clients: $(STAMP) $(CLIENTS)/installed $(CLIENTS)-openai-2/installed $(IN_CLIENTS)/node_modules/installed
+	DLM_PYTHON=$(BIN)/python $(CLIENTS)/bin/python $(CLIENT_TESTS) $(OPENAI_2:%=--ignore %) $(IN_CLIENTS)
+	DLM_PYTHON=$(BIN)/python $(CLIENTS)-openai-2/bin/python $(CLIENT_TESTS) $(OPENAI_2)
 
 # The site, in build/site: every page, the API from docstrings, all links and anchors checked.
 docs: .venv/docs
@@ -57,7 +67,20 @@ $(VLLM)/installed: pyproject.toml $(IN_VLLM)/environment/requirements.txt
 	$(VLLM)/bin/python $(IN_VLLM)/environment/mend_torchvision.py
 	touch $(VLLM)/installed
 
-clean:
-	rm -rf .venv $(VLLM) dlm/kernels dlm/grammar dlm/models
+$(CLIENTS)/installed: $(IN_CLIENTS)/requirements.txt
+$(CLIENTS)-openai-2/installed: $(IN_CLIENTS)/requirements-openai-2.txt
+$(CLIENTS)/installed $(CLIENTS)-openai-2/installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --requirement $<
+	touch $@
 
-.PHONY: demo test test-all suite lint vllm docs install clean
+# Without npm, or without a package, its tests are skipped.
+$(IN_CLIENTS)/node_modules/installed: $(IN_CLIENTS)/package.json
+	-npm install --prefix $(IN_CLIENTS) --no-package-lock --no-audit --no-fund
+	mkdir -p $(@D)
+	touch $@
+
+clean:
+	rm -rf .venv $(VLLM) $(CLIENTS) $(CLIENTS)-openai-2 $(IN_CLIENTS)/node_modules dlm/kernels dlm/grammar dlm/models
+
+.PHONY: demo test test-all suite lint vllm clients docs install clean

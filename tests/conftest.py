@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from functools import partialmethod
+from pathlib import Path
 from types import SimpleNamespace
 
 import jaxtyping
@@ -29,6 +30,12 @@ elif os.environ.get("TRITON_INTERPRET") != "1":
     on_device.install()
 
 collect_ignore = ["integrations"]  # it takes an environment of its own: `make vllm`
+_IN_BOTH = "test_openai_python.py", "test_anthropic_python.py"  # other clients: `make clients`
+collect_ignore += [
+    f"clients/{path.name}"
+    for path in Path(__file__).parent.joinpath("clients").glob("test_*.py")
+    if path.name not in _IN_BOTH
+]
 
 jaxtyping.install_import_hook(shapes.hooked(), "beartype.beartype")
 

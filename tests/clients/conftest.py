@@ -1,0 +1,85 @@
+"""A server in a process of its own, whose model follows the scripts in its prompts."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SUPPORT = HERE.parent / "support"
+# Names of the model: its own, and one that each client may know for a model of its maker.
+NAMES = ("dlm", "gpt-5.5", "gpt-4o", "claude-sonnet-4-5")
+
+
+@pytest.fixture(scope="session")
+def url() -> Iterator[str]:
+    """Address of the server. `DLM_PYTHON` is a Python with dlm, if this one has none."""
+    python = os.environ.get("DLM_PYTHON", sys.executable)
+    environment = {**os.environ, "PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [python, HERE / "server.py", *NAMES],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        assert port, "the server did not start: its errors are above"
+        yield f"http://127.0.0.1:{port}"
+        server.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    return HERE / "programs"
+
+
+@pytest.fixture(scope="session")
+def node_package() -> Callable[[str], Path]:
+    """Skips a test without Node.js, or without a package for it; returns the package's folder."""
+
+    def folder(name: str) -> Path:
+        if shutil.which("node") is None:
+            pytest.skip("there is no Node.js")
+        found = HERE / "node_modules" / name
+        if not found.is_dir():
+            pytest.skip(f"the npm package {name} is not installed")
+        return found
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def command(node_package) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command of an npm package with a home of its own, and no way to other machines: its
+    proxy is a port on which nothing listens."""
+
+    def run(package: str, *words: str, cwd: Path, home: Path, **variables: str):
+        node_package(package)
+        nowhere = "http://127.0.0.1:9"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "HTTP_PROXY": nowhere,
+            "HTTPS_PROXY": nowhere,
+            "NO_PROXY": "127.0.0.1",
+            **variables,
+        }
+        name, *others = words
+        return subprocess.run(
+            [HERE / "node_modules" / ".bin" / name, *others],
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+
+    return run
