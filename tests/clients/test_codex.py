@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from turn_scripts import call, script
@@ -27,27 +28,56 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("model", STEPS)
-def test_a_task_is_done_with_a_tool(url, command, tmp_path: Path, model):
-    codex = tmp_path / ".codex"
-    codex.mkdir()
-    (codex / "config.toml").write_text(CONFIG.format(model=model, url=url))
-    work = tmp_path / "work"
-    work.mkdir()
-    done = command(
-        "@openai/codex",
-        "codex",
-        "exec",
-        "--json",
-        "--skip-git-repo-check",
-        "--dangerously-bypass-approvals-and-sandbox",
-        script([STEPS[model]], "The file is made."),
-        cwd=work,
-        home=tmp_path,
-    )
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    items = [event["item"] for event in events if event["type"] == "item.completed"]
-    assert items[-1]["type"] == "agent_message", done.stdout
-    assert items[-1]["text"] == "The file is made."
-    assert (work / "made.txt").read_text() == "made\n"
+TEXT = "The file is made."
+
+
+@pytest.fixture
+def execute(url, command, tmp_path: Path):
+    """Runs a task in the folder `work` of a home of its own; returns codex' events."""
+
+    def execute(model: str, *words: str) -> list[Any]:
+        codex = tmp_path / ".codex"
+        codex.mkdir()
+        (codex / "config.toml").write_text(CONFIG.format(model=model, url=url))
+        (tmp_path / "work").mkdir()
+        done = command(
+            "@openai/codex",
+            "codex",
+            "exec",
+            "--json",
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            *words,
+            cwd=tmp_path / "work",
+            home=tmp_path,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return execute
+
+
+def last_text(events: list[Any]) -> str:
     assert events[-1]["type"] == "turn.completed"
+    items = [event["item"] for event in events if event["type"] == "item.completed"]
+    assert items[-1]["type"] == "agent_message"
+    return items[-1]["text"]
+
+
+@pytest.mark.parametrize("model", STEPS)
+def test_a_task_is_done_with_a_tool(execute, tmp_path: Path, model):
+    assert last_text(execute(model, script([STEPS[model]], TEXT))) == TEXT
+    assert (tmp_path / "work" / "made.txt").read_text() == "made\n"
+
+
+def test_a_task_ends_with_a_value_of_a_schema(execute, tmp_path: Path):
+    schema = {
+        "type": "object",
+        "properties": {"number": {"type": "integer"}},
+        "required": ["number"],
+        "additionalProperties": False,
+    }
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    prompt = script([call("exec_command", cmd="echo 5")], '{"number": 5}')
+    events = execute("dlm", "--output-schema", str(tmp_path / "schema.json"), prompt)
+    assert json.loads(last_text(events)) == {"number": 5}

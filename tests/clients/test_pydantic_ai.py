@@ -83,7 +83,13 @@ def test_an_agent_thinks(model):
     from pydantic_ai.messages import ThinkingPart
 
     steps = thought("Paris it is.", [call("weather", city="Paris")]), thought("It is warm.", TEXT)
-    agent, seen = with_tool(model, model_settings={"thinking": "low", "max_tokens": 900})
+    settings = {
+        "openai_reasoning_effort": "low",
+        "openai_reasoning_summary": "auto",
+        "anthropic_thinking": {"type": "enabled", "budget_tokens": 100},
+        "max_tokens": 900,
+    }
+    agent, seen = with_tool(model, model_settings=settings)
     run = agent.run_sync(script(*steps))
     parts = [part for message in run.all_messages() for part in message.parts]
     thoughts = [part.content for part in parts if isinstance(part, ThinkingPart)]

@@ -41,6 +41,8 @@ class ScriptedModel(Double):
         self._step_of = lru_cache(64)(self._read_step)
 
     def wish(self, committed: list[int], canvas: Tensor, soft_embedding: Tensor) -> Tensor:
+        if self._turn not in committed:  # no chat, and no script
+            return self._ending.repeat(self.canvas_length, 1)
         begin = self._answer_begins(committed)
         step = self._step_of(tuple(committed[:begin]))
         wanted = step[len(committed) - begin :][: self.canvas_length]
