@@ -117,7 +117,7 @@ def call(**more):
             {"role": "user", "content": [{"type": "thinking", "thinking": "x"}]},
             r"content\[0\].type is 'thinking': it takes text",
         ),
-        (call(type="custom"), r"tool_calls\[0\].type is 'custom': it takes function"),
+        (call(type="mcp"), r"tool_calls\[0\].type is 'mcp': it takes function, custom"),
         (call(id=None), r"tool_calls\[0\].id is missing"),
         (call(function=None), r"tool_calls\[0\].function is missing: it takes an object"),
         ({"role": "tool", "content": "a"}, r"tool_call_id is missing: it takes the id of a tool"),
