@@ -168,7 +168,10 @@ class PromptBody(LenientModel):
         "mcp_servers": (([],), "this server connects to no other"),
         "response_format": ((), "use output_config.format"),
         "max_completion_tokens": ((), "use max_tokens"),
+        "structured_outputs": ((), "use output_config.format"),
         "stop": ((), "use stop_sequences"),
+        "stop_token_ids": (([],), "use stop_sequences"),
+        "parallel_tool_calls": ((True,), "use tool_choice.disable_parallel_tool_use"),
         "instructions": ((), "use system"),
         "n": ((1,), "a message is one answer"),
     }
@@ -344,6 +347,10 @@ def _turn(message: Message, where: str, called: dict[str, str]) -> Iterator[Body
     calls, results = [], 0
     for i, block in enumerate(message.content):
         match block:
+            case UseBlock() if message.role != "assistant":
+                raise _misplaced(f"{where}[{i}]", block.type, "the assistant's")
+            case ResultBlock() if message.role != "user":
+                raise _misplaced(f"{where}[{i}]", block.type, "the user's")
             case UseBlock(id=id, name=name, input=given):
                 called[id] = name
                 function = {"name": name, "arguments": arguments_of(given)}
@@ -361,6 +368,10 @@ def _turn(message: Message, where: str, called: dict[str, str]) -> Iterator[Body
     if text or calls or not results:
         turn: Body = {"role": message.role, "content": text}
         yield {**turn, "tool_calls": calls} if calls else turn
+
+
+def _misplaced(where: str, kind: str, right: str) -> RequestError:
+    return RequestError(f"{where}.type is {kind}: it stands in {right} messages", field="messages")
 
 
 def _text(content: str | Sequence[Block | ReferenceBlock]) -> str:

@@ -324,6 +324,26 @@ def make_spec(field: str, policy: Policy, kind: str, source: Any, make: Callable
         raise RequestError(f"{field}: nested too deep") from error
 
 
+_MARGIN = 200  # levels of the stack that the encoder of an answer may have fewer than `json_size`
+
+
+def json_size(field: str, value: Any) -> int:
+    """Return the bytes of a value as JSON. Raises `RequestError` for a value that JSON can have and
+    no answer can repeat."""
+    nested = value
+    for _ in range(_MARGIN):
+        nested = [nested]
+    try:
+        text = json.dumps(nested, ensure_ascii=False, allow_nan=False)
+        return len(text.encode()) - 2 * _MARGIN
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            f"{field} cannot be repeated in an answer: it has half a surrogate pair, or a number "
+            "beyond the range of floats, or it is nested too deep",
+            field=field,
+        ) from error
+
+
 MOST_PARTS = 1 << 18  # at most about 50 ms to parse
 
 

@@ -173,6 +173,8 @@ class RequestModel(JsonModel):
 
 
 NeutralFields = Mapping[str, tuple[tuple[Any, ...], str]]
+_TOKENS = frozenset(("logit_bias", "bad_words", "allowed_token_ids"))  # they constrain answers
+_MOST_IGNORED = 100  # unknown fields of a body: each is compared with all names, which takes long
 
 
 class LenientModel(JsonModel):
@@ -185,11 +187,17 @@ class LenientModel(JsonModel):
     def check_names(cls, given: Mapping[str, Any]) -> None:
         names = cls.names()
         check_old(given, names)
-        for name, value in given.items():
-            if name in names:
-                continue
+        unknown = [name for name in given if name not in names]
+        if len(unknown) > _MOST_IGNORED:
+            raise RequestError(
+                f"the body has {len(unknown)} unknown fields: it takes up to {_MOST_IGNORED}"
+            )
+        for name in unknown:
+            value = given[name]
             if name in cls.neutral:
                 check_neutral(name, value, *cls.neutral[name])
+            elif name in _TOKENS:
+                check_neutral(name, value, *NEUTRAL[name])
             elif meant := closest(f"{name!s:.60}", set(names) - given.keys()):
                 raise RequestError(
                     f"{name!s:.60} is unknown here: send {meant} if that is meant", field=meant

@@ -16,26 +16,10 @@ from dlm.openai.body import Body
 from dlm.openai.errors import describe_error
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.response_store import StoredResponse
-from dlm.openai.responses import ResponseGeneration
+from dlm.openai.responses import REPEATED, ResponseGeneration
 from dlm.request import Result
 
 _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc", "input": "ctc"}
-_ECHOED: dict[str, Any] = {  # fields of a body that its response repeats, with their defaults
-    "instructions": None,
-    "max_output_tokens": None,
-    "metadata": {},
-    "parallel_tool_calls": True,
-    "previous_response_id": None,
-    "prompt_cache_key": None,
-    "safety_identifier": None,
-    "temperature": None,
-    "text": {"format": {"type": "text"}},
-    "tool_choice": "auto",
-    "tools": [],
-    "top_p": None,
-    "truncation": "disabled",
-    "user": None,
-}
 
 
 class ResponseAnswers(Answers):
@@ -91,19 +75,22 @@ class ResponseAnswers(Answers):
         response["usage"] = _usage(result)
         generation = self._generation
         if generation.responses is not None:
-            size = generation.size + sum(len(item.text) for item in self._reader.items)
-            previous = generation.body.get("previous_response_id")
+            turn = generation.items_size + sum(len(item.text) for item in self._reader.items)
             generation.responses.put(
                 StoredResponse(
-                    response=response, items=generation.items, previous=previous, size=size
+                    response=response,
+                    items=generation.items,
+                    previous=generation.body.get("previous_response_id"),
+                    size=turn + generation.repeated_size,
+                    turn_size=turn,
                 )
             )
         return response
 
     def _response(self, status: str, output: list[Body]) -> Body:
         body = self._generation.body
-        given = {name: body.get(name) for name in _ECHOED}
-        echoed = {n: default if given[n] is None else given[n] for n, default in _ECHOED.items()}
+        given = {name: body.get(name) for name in REPEATED}
+        echoed = {n: default if given[n] is None else given[n] for n, default in REPEATED.items()}
         reasoning = body.get("reasoning") or {}
         return {
             "id": self.id,

@@ -13,6 +13,7 @@ from dlm.errors import RequestError
 from dlm.openai.body import Body
 
 _ENTRY = 1024  # bytes that a response takes at least
+_LONGEST = 4 << 20  # bytes of a conversation: the largest body, with all items, has as many
 
 
 class UnknownResponseError(RequestError):
@@ -27,6 +28,29 @@ class StoredResponse:
     items: list[Body]  # of its body's input
     previous: str | None  # id of the response that it continues
     size: int  # bytes, about
+    turn_size: int = 0  # bytes of its items and its output, a part of `size`
+
+    @property
+    def taken(self) -> int:
+        """Bytes that count for the limit."""
+        return _ENTRY + self.size
+
+
+class _Shelf:
+    """Responses of one client, the one that has been used last at the end."""
+
+    def __init__(self) -> None:
+        self.responses = OrderedDict[str, StoredResponse]()
+        self.size = 0  # bytes of all of them
+
+    def put(self, stored: StoredResponse) -> None:
+        self.responses[stored.response["id"]] = stored
+        self.size += stored.taken
+
+    def remove(self, id: str) -> StoredResponse:
+        stored = self.responses.pop(id)
+        self.size -= stored.taken
+        return stored
 
 
 class ResponseStore:
@@ -35,7 +59,8 @@ class ResponseStore:
     def __init__(self, most: int = 1000, most_bytes: int = 64 << 20):
         """Keep at most `most` responses, 0 for none, of `most_bytes` together."""
         self._most, self._most_bytes = most, most_bytes
-        self._clients: dict[str, OrderedDict[str, StoredResponse]] = {}
+        self._clients: dict[str, _Shelf] = {}
+        self._count, self._size = 0, 0  # responses of all clients, and their bytes
         self._lock = Lock()
 
     def of(self, client: str) -> "ClientResponses":
@@ -49,34 +74,36 @@ class ResponseStore:
 
     def put(self, client: str, stored: StoredResponse) -> None:
         with self._lock:
-            self._clients.setdefault(client, OrderedDict())[stored.response["id"]] = stored
-            while self._count() > self._most or self._size() > self._most_bytes:
-                largest = max(self._clients, key=self._size_of)
-                self._clients[largest].popitem(last=False)
-                if not self._clients[largest]:
-                    del self._clients[largest]
+            self._clients.setdefault(client, _Shelf()).put(stored)
+            self._count += 1
+            self._size += stored.taken
+            while self._count > self._most or self._size > self._most_bytes:
+                largest = max(self._clients, key=lambda one: self._clients[one].size)
+                self._remove(largest, next(iter(self._clients[largest].responses)))
 
     def get(self, client: str, id: str) -> StoredResponse | None:
         """Return a response, which then counts as used last."""
         with self._lock:
-            own = self._clients.get(client, OrderedDict())
-            if id in own:
-                own.move_to_end(id)
-            return own.get(id)
+            if (shelf := self._clients.get(client)) is None or id not in shelf.responses:
+                return None
+            shelf.responses.move_to_end(id)
+            return shelf.responses[id]
 
     def delete(self, client: str, id: str) -> bool:
         """Delete a response; return whether it was there."""
         with self._lock:
-            return self._clients.get(client, OrderedDict()).pop(id, None) is not None
+            shelf = self._clients.get(client)
+            found = shelf is not None and id in shelf.responses
+            if found:
+                self._remove(client, id)
+            return found
 
-    def _count(self) -> int:
-        return sum(map(len, self._clients.values()))
-
-    def _size(self) -> int:
-        return sum(map(self._size_of, self._clients))
-
-    def _size_of(self, client: str) -> int:
-        return sum(_ENTRY + one.size for one in self._clients[client].values())
+    def _remove(self, client: str, id: str) -> None:
+        shelf = self._clients[client]
+        self._size -= shelf.remove(id).taken
+        self._count -= 1
+        if not shelf.responses:
+            del self._clients[client]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +133,9 @@ class ClientResponses:
 
     def conversation(self, id: str) -> list[Body]:
         """Return the items of a response's whole conversation, its output included. Raises
-        `RequestError` if a part of it is not stored any more."""
+        `RequestError` if a part of it is not stored any more, or if it is too long."""
         turns: list[list[Body]] = []
+        size = 0
         at: str | None = id
         while at is not None:
             if (found := self.store.get(self.client, at)) is None:
@@ -115,6 +143,13 @@ class ClientResponses:
                 kept = "" if self.kept else ": this server stores none"
                 raise RequestError(
                     f"previous_response_id {id!r:.60} {gone}{kept}; send all items as input",
+                    field="previous_response_id",
+                )
+            size += found.turn_size
+            if size > _LONGEST:
+                raise RequestError(
+                    f"previous_response_id {id!r:.60} continues a conversation of over {_LONGEST} "
+                    "bytes: send the items that matter as input",
                     field="previous_response_id",
                 )
             turns.append([*found.items, *found.response["output"]])

@@ -8,7 +8,6 @@ Tools that a server would run itself (`web_search`, `file_search`, `mcp`, ...) a
 vLLM: the model is not shown them. Tools of a namespace are shown as `NAMESPACE__NAME`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -28,6 +27,7 @@ from dlm.openai.body import (
     Several,
     Takes,
     Words,
+    json_size,
     make_spec,
     read,
     shown,
@@ -219,6 +219,7 @@ class ResponsesBody(LenientModel):
         "top_logprobs": ((0,), "a canvas is denoised as a whole"),
         "n": ((1,), "a response is one answer"),
         "stop": (([], ""), "the text ends where it is complete"),
+        "stop_token_ids": (([],), "the text ends where it is complete"),
         "response_format": ((), "use text.format"),
         "messages": ((), "use input"),
         "max_tokens": ((), "use max_output_tokens"),
@@ -342,7 +343,8 @@ class ResponseGeneration(Generation):
 
     body: Body  # as the client sent it
     items: list[Body]  # of its input
-    size: int  # bytes of `items`, about
+    items_size: int  # bytes of `items`; 0 if they are not stored
+    repeated_size: int  # bytes of the fields that the response repeats
     namespaces: Mapping[str, tuple[str, str]]  # namespace and name by the name that is shown
     summarized: bool  # reasoning is sent as a summary
     responses: ClientResponses | None  # where the response is stored; None: nowhere
@@ -375,6 +377,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     else:
         items = [_typed(item) for item in body["input"]]
     stored = given.store is not False and responses.kept
+    repeated = sum(json_size(name, body[name]) for name in REPEATED if name in body)
     return ResponseGeneration(
         requests=choices([fields], None, policy),
         model=given.model,
@@ -383,19 +386,37 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         named=choice.named is not None and bool(forms),
         body=body,
         items=items,
-        size=len(json.dumps(items)) if stored else 0,
+        items_size=json_size("input", items) if stored else 0,
+        repeated_size=repeated,
         namespaces=_namespaces(tools),
         summarized=given.summarized,
         responses=responses if stored else None,
     )
 
 
+REPEATED: Mapping[str, Any] = {  # fields that a response repeats, with their defaults
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "safety_identifier": None,
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+    "truncation": "disabled",
+    "user": None,
+}
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
 _ITEMS: TypeAdapter[list[ConversationItem]] = TypeAdapter(Each[InputItem])
 
 
 def _tool(tool: dict[str, Any], number: int) -> Tool:
-    model = _TOOL_MODELS.get(str(tool.get("type")), HostedTool)
+    kind = tool.get("type")
+    model = _TOOL_MODELS.get(kind, HostedTool) if isinstance(kind, str) else HostedTool
     return read(model.model_validate, tool, f"tools[{number}]")
 
 
@@ -426,19 +447,26 @@ def _messages(given: ResponsesBody, responses: ClientResponses) -> list[Body]:
     else:
         for i, item in enumerate(given.input):
             found.add(item, f"input[{i}]")
-    if not found.messages:
+    if not (messages := found.all()):
         raise RequestError(
             "input is an empty list: it takes text, or a list of items", field="input"
         )
-    return found.messages
+    return messages
 
 
 class _Conversation:
     """Messages of a chat, made of items."""
 
     def __init__(self) -> None:
-        self.messages: list[Body] = []
+        self._messages: list[Body] = []
         self._called: dict[str, str] = {}  # names of tools by ids of their calls
+        self._system: list[str] = []  # texts of the system before all messages
+
+    def all(self) -> list[Body]:
+        """Return the messages."""
+        if not self._system:
+            return self._messages
+        return [{"role": "system", "content": "\n\n".join(self._system)}, *self._messages]
 
     def add(self, item: ConversationItem, where: str) -> None:
         """Add an item, which stands at `where` in its body. Raises `RequestError` for the result of
@@ -457,21 +485,20 @@ class _Conversation:
                     problem = f"call_id is {shown(id)}: no call before it has that id"
                     raise RequestError(f"{where}.{problem}", field="input")
                 named = {"tool_call_id": id, "name": self._called[id]}
-                self.messages.append({"role": "tool", **named, "content": text_of(item.output)})
+                self._messages.append({"role": "tool", **named, "content": text_of(item.output)})
 
     def add_text(self, role: str, text: str) -> None:
-        first = self.messages[0] if len(self.messages) == 1 else None
-        if role == "system" and first is not None and first["role"] == "system":
-            first["content"] += f"\n\n{text}"
+        if role == "system" and not self._messages:
+            self._system.append(text)
         else:
-            self.messages.append({"role": role, "content": text})
+            self._messages.append({"role": role, "content": text})
 
     def _call(self, item: CallItem | CustomCallItem, arguments: dict[str, Any] | str) -> None:
         """Add a call to the assistant's message before it, or to a message of its own."""
         name = self._called[item.call_id] = flat_name(item.namespace, item.name)
-        last = self.messages[-1] if self.messages else None
+        last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant":
-            self.messages.append(last := {"role": "assistant", "content": ""})
+            self._messages.append(last := {"role": "assistant", "content": ""})
         function = {"name": name, "arguments": arguments}
         call = {"id": item.call_id, "type": "function", "function": function}
         last.setdefault("tool_calls", []).append(call)

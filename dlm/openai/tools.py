@@ -185,12 +185,16 @@ def tools_spec(
     if choice.mode == "none":
         return None
     by_name = {tool[tool["type"]]["name"]: tool for tool in tools}
+    allowed = frozenset(choice.allowed or ())
     for name in (choice.named,) if choice.named is not None else choice.allowed or ():
         if name not in by_name:
             offered = ", ".join(map(shown, by_name))
             raise RequestError(f"tool_choice names {name!r:.80}: it takes one of {offered:.200}")
     if choice.allowed is not None:
-        tools = [by_name[name] for name in by_name if name in choice.allowed]
+        kept = [i for i, tool in enumerate(tools) if tool[tool["type"]]["name"] in allowed]
+        own = [f"/tools/{i}/{tool['type']}" for i, tool in enumerate(tools)]
+        places = [(places or own)[i] for i in kept]
+        tools = [tools[i] for i in kept]
     if choice.mode == "required":
         content = None
 

@@ -9,6 +9,7 @@ from dlm.openai.messages import EFFORT
 POLICY = Policy()
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FIND = {"name": "find", "description": "Finds.", "input_schema": SCHEMA}
+RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "sunny"}
 USE = {"type": "tool_use", "id": "t1", "name": "find", "input": {"city": "Rome"}}
 
 
@@ -136,6 +137,15 @@ def test_tokens_are_counted_of_the_prompt_alone():
             r"^messages\[0\].content\[0\].tool_use_id is 't1': no call before it",
         ),
         ({"messages": [user("a"), {"role": "assistant", "content": "b"}]}, "the assistant's"),
+        (
+            {"messages": [user([USE])]},
+            r"^messages\[0\].content\[0\].type is tool_use: it stands in the assistant's messages",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": [USE, RESULT]}]},
+            r"^messages\[0\].content\[1\].type is tool_result: it stands in the user's messages",
+        ),
+        ({f"field {i}": i for i in range(101)}, "101 unknown fields: it takes up to 100"),
         ({"tools": [{"name": "a"}]}, r"^tools\[0\].input_schema is missing"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, r"^tools\[0\].type is 'bash"),
         ({"tools": [FIND, {**FIND, "name": "a b"}]}, "/tools/1/name"),
@@ -147,6 +157,10 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"tools": [FIND], "tool_choice": {"type": "tool", "name": "x"}}, "names 'x'"),
         ({"tool_choice": {"type": "any"}}, "needs tools"),
         ({"stop": ["x"]}, "use stop_sequences"),
+        ({"stop_token_ids": [1]}, "use stop_sequences"),
+        ({"structured_outputs": {"regex": "a"}}, "use output_config.format"),
+        ({"parallel_tool_calls": False}, "use tool_choice.disable_parallel_tool_use"),
+        ({"bad_words": ["a"]}, "^bad_words is a list, which is not supported"),
         ({"response_format": {"type": "json_object"}}, "use output_config.format"),
         ({"mcp_servers": [{"url": "x"}]}, "connects to no other"),
         ({"sistem": "x"}, "send system if that is meant"),

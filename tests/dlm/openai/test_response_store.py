@@ -1,7 +1,10 @@
 """Responses that are kept: each client's own, within limits."""
 
+from dataclasses import replace
+
 import pytest
 
+from dlm import RequestError
 from dlm.openai.response_store import ResponseStore, StoredResponse, UnknownResponseError
 
 
@@ -63,3 +66,24 @@ def test_nothing_is_kept_where_nothing_may_be():
     assert not store.kept
     store.put("a", stored("x"))
     assert store.get("a", "x") is None
+
+
+def test_deleted_responses_make_room():
+    store = ResponseStore(most=2, most_bytes=10_000)
+    for i in range(20):
+        store.put(f"client {i}", stored(str(i), 3_000))
+        assert store.delete(f"client {i}", str(i))
+    store.put("a", stored("x", 3_000))
+    store.put("b", stored("y", 3_000))
+    assert (kept(store, "a", "x"), kept(store, "b", "y")) == (["x"], ["y"])
+
+
+def test_a_conversation_is_at_most_as_long_as_a_body():
+    mine = ResponseStore().of("me")
+    for i in range(5):
+        part = stored(str(i), 1 << 20, str(i - 1) if i else None)
+        mine.put(replace(part, turn_size=1 << 20))
+    assert mine.conversation("3") == []
+    with pytest.raises(RequestError, match="send the items that matter") as refused:
+        mine.conversation("4")
+    assert refused.value.field == "previous_response_id"

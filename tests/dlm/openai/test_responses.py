@@ -14,6 +14,13 @@ RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
 FIND = {"type": "function", "name": "find", "parameters": {"type": "object", "properties": {}}}
 
 
+def nested(levels):
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def read(**body):
     return response_of({"input": "Hi."} | body, POLICY, NONE)
 
@@ -138,6 +145,9 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         ({"response_format": {"type": "json_object"}}, "use text.format", "response_format"),
         ({"guided_json": {}}, "structured_outputs.json", "guided_json"),
         ({"messages": []}, "use input", "messages"),
+        ({"stop_token_ids": [1]}, "^stop_token_ids is a list, which", "stop_token_ids"),
+        ({"logit_bias": {"1": -100}}, "^logit_bias is an object of 1, which", "logit_bias"),
+        ({"allowed_token_ids": [1]}, "use structured_outputs", "allowed_token_ids"),
         ({"text": {"format": {"type": "yaml"}}}, "^text.format.type is 'yaml'", "text"),
         ({"tools": [{"type": "function"}]}, r"^tools\[0\].name is missing", "tools"),
         ({"tools": [FIND], "tool_choice": {"type": "mcp"}}, "^tool_choice", "tool_choice"),
@@ -155,12 +165,62 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
             "/tools/1/tools/0/name",
             None,
         ),
+        (
+            {
+                "tools": [FIND, {**FIND, "name": "note", "parameters": {"type": "x"}}],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "auto",
+                    "tools": [{"type": "function", "name": "note"}],
+                },
+            },
+            "/tools/1/parameters",
+            None,
+        ),
+        (
+            {
+                "tools": [FIND, {"type": "custom", "name": "find"}],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "auto",
+                    "tools": [{"type": "custom", "name": "find"}],
+                },
+            },
+            "/tools/1/name: 'find' is there twice",
+            None,
+        ),
+        ({f"field {i}": i for i in range(101)}, "101 unknown fields: it takes up to 100", None),
+        ({"metadata": {"a": "\ud800"}}, "^metadata cannot be repeated", "metadata"),
+        ({"tools": [{"type": "mcp", "a": float("inf")}]}, "^tools cannot be repeated", "tools"),
+        ({"user": nested(900)}, "^user cannot be repeated", "user"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_place(body, problem, field):
     with pytest.raises(RequestError, match=problem) as found:
         read(**body)
     assert found.value.field == field
+
+
+def test_what_is_stored_counts_all_that_a_response_repeats():
+    body = {"input": [{"role": "user", "content": "Hi.", "x": "y" * 2_000}], "user": "z" * 5_000}
+    found = response_of(body, POLICY, ResponseStore().of("me"))
+    assert 2_000 < found.items_size < 2_100
+    assert 5_000 < found.repeated_size < 5_100
+    with pytest.raises(RequestError, match=r"^input cannot be repeated"):
+        response_of({"input": [{**CALL, "x": "\ud800"}]}, POLICY, ResponseStore().of("me"))
+
+
+def test_a_tool_of_any_type_is_left_out():
+    assert request(tools=[{"type": "x"}]).tools == []
+    with pytest.raises(RequestError, match=r"^tools\[0\].type is a list"):
+        read(tools=[{"type": nested(980)}])
+
+
+def test_many_messages_of_the_system_are_one():
+    texts = [f"{i}" for i in range(1000)]
+    items = [{"role": "system", "content": text} for text in texts]
+    (system,) = request(input=items).messages
+    assert system == {"role": "system", "content": "\n\n".join(texts)}
 
 
 def test_a_stored_response_is_continued():
