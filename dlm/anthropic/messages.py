@@ -7,7 +7,7 @@ parameters only Anthropic's own models know (`bash_...`, `computer_...`) are ref
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -26,6 +26,7 @@ from dlm.openai.body import (
     Takes,
     Words,
     read,
+    refused_name,
     shown,
 )
 from dlm.openai.constraint import Schema, json_schema_spec
@@ -142,6 +143,14 @@ class OutputFormat(JsonModel):
 
 
 class OutputConfig(JsonModel):
+    """Form of the text. A schema beside `format` would be lost."""
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        for name in ("schema", "json_schema", "type"):
+            if name in given:
+                raise refused_name(name, f"is unknown: use output_config.format.{name}")
+
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
 

@@ -17,6 +17,7 @@ from dlm.openai.requests import (
     UnknownModelError,
 )
 from dlm.openai.response_store import UnknownResponseError
+from dlm.openai.responses import ResponsesBody
 
 _TYPES = {
     400: "BadRequestError",
@@ -34,7 +35,15 @@ _TYPES = {
     503: "ServiceUnavailableError",
 }
 _FIELD = re.compile(r"[a-z_]+")
-_BODIES = (ChatBody, CompletionBody, DecisionFields, TokenizeBody, TokenizeChatBody, DetokenizeBody)
+_BODIES = (
+    ChatBody,
+    CompletionBody,
+    ResponsesBody,
+    DecisionFields,
+    TokenizeBody,
+    TokenizeChatBody,
+    DetokenizeBody,
+)
 _FIELDS = frozenset(name for body in _BODIES for name in body.names())
 
 

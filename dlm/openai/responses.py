@@ -30,6 +30,7 @@ from dlm.openai.body import (
     json_size,
     make_spec,
     read,
+    refused_name,
     shown,
 )
 from dlm.openai.constraint import Schema, StructuredOutputs, json_schema_spec, outputs_spec
@@ -193,6 +194,14 @@ class SchemaFormat(JsonModel):
 
 
 class TextOptions(JsonModel):
+    """Form of the text. A schema beside `format` would be lost."""
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        for name in ("schema", "json_schema", "type"):
+            if name in given:
+                raise refused_name(name, f"is unknown: use text.format.{name}")
+
     format: Annotated[FreeTextFormat | ObjectFormat | SchemaFormat, ByField("type")] | None = None
 
 

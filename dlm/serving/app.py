@@ -8,7 +8,7 @@ the routes with one engine in this process; other implementations may pass reque
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -399,15 +399,18 @@ def prefix_of(raw: bytes) -> str:
     is no JSON object has the same digest."""
     try:
         body = parse_json("the body", raw)
-    except RequestError:
-        body = None
-    if not isinstance(body, dict):
-        return _digest("")
+        opening = json.dumps(_opening_of(body) if isinstance(body, dict) else "")
+    except (RequestError, RecursionError):
+        opening = ""
+    return _digest(opening)
+
+
+def _opening_of(body: Mapping[str, Any]) -> list[Any]:
     before = [body.get(name) for name in ("tools", "system", "instructions")]
     for name in ("messages", "input"):
         if isinstance(turns := body.get(name), list):
-            return _digest(json.dumps([*before, *_opening(turns)]))
-    return _digest(json.dumps([*before, body.get("prompt", body.get("input"))]))
+            return [*before, *_opening(turns)]
+    return [*before, body.get("prompt", body.get("input"))]
 
 
 def _opening(messages: list[Any]) -> Iterator[Any]:

@@ -206,9 +206,10 @@ class Guard:
 def _key(request: Request) -> tuple[bool, str]:
     """Return whether the header of a key was sent, and the key."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
-    if not key and (other := request.headers.get("x-api-key")):  # as Anthropic's clients send it
-        return True, other.strip()
-    return bool(key), key.strip() if kind.lower() == "bearer" else ""
+    if kind.lower() == "bearer" and key:
+        return True, key.strip()
+    other = request.headers.get("x-api-key", "")  # as Anthropic's clients send it
+    return bool(key or other), other.strip()
 
 
 def _digest(key: str) -> bytes:

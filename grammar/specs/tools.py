@@ -151,6 +151,7 @@ def _is_pattern(where: str) -> bool:
 
 
 INPUT = "input"  # name of the one argument of a custom tool
+_FORMATS = "text", "grammar"  # of a custom tool's text
 _INPUT_FORMS = "lark", "regex"
 
 
@@ -181,7 +182,13 @@ def input_spec(tool: dict[str, Any]) -> Spec | None:
 
     Raises `InvalidGrammarError`, whose `where` is a JSON pointer within the tool's `custom`.
     """
-    if tool.get("type") != "custom" or (given := _format_of(tool["custom"])) is None:
+    if tool.get("type") != "custom":
+        return None
+    form = tool["custom"].get("format")
+    if form is not None and not (isinstance(form, dict) and form.get("type") in _FORMATS):
+        reason = f"a format has the type {' or '.join(_FORMATS)}, not {form!r:.60}"
+        raise InvalidGrammarError(_KIND, reason, "/format")
+    if (given := _format_of(tool["custom"])) is None:
         return None
     syntax, definition = given
     if syntax not in _INPUT_FORMS or not isinstance(definition, str):

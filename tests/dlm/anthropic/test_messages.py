@@ -157,6 +157,10 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"tools": [FIND], "tool_choice": {"type": "tool", "name": "x"}}, "names 'x'"),
         ({"tool_choice": {"type": "any"}}, "needs tools"),
         ({"stop": ["x"]}, "use stop_sequences"),
+        (
+            {"output_config": {"schema": SCHEMA}},
+            "^output_config.schema is unknown: use output_conf",
+        ),
         ({"stop_token_ids": [1]}, "use stop_sequences"),
         ({"structured_outputs": {"regex": "a"}}, "use output_config.format"),
         ({"parallel_tool_calls": False}, "use tool_choice.disable_parallel_tool_use"),

@@ -21,7 +21,7 @@ from dlm.integrations.vllm.admission import (
 )
 from dlm.integrations.vllm.scheduler import has_failed
 from dlm.openai.constraint import constraint_of
-from dlm.openai.tools import ToolChoice, choice_of
+from dlm.openai.tools import ToolChoice, ToolFields
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)
@@ -104,7 +104,7 @@ def test_tools_of_responses_are_those_that_the_model_is_shown():
 )
 def test_tool_choices_of_responses_are_those_of_chat(choice, found):
     body = as_chat_tools({"tools": [SET], "tool_choice": choice})
-    assert choice_of(body["tool_choice"]) == found
+    assert ToolFields.model_validate(body).choice == found
     assert constraint_of(body, POLICY).calls
 
 

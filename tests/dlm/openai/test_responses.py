@@ -152,6 +152,16 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         ({"tools": [{"type": "function"}]}, r"^tools\[0\].name is missing", "tools"),
         ({"tools": [FIND], "tool_choice": {"type": "mcp"}}, "^tool_choice", "tool_choice"),
         ({"tools": [FIND], "tool_choice": {"type": "function", "name": "x"}}, "names 'x'", None),
+        (
+            {"text": {"schema": {"type": "object"}}},
+            "^text.schema is unknown: use text.format",
+            "text",
+        ),
+        (
+            {"tools": [{"type": "custom", "name": "a", "format": {"type": "lark"}}]},
+            "/tools/0/format: a format has the type text or grammar",
+            None,
+        ),
         ({"max_output_tokens": 0}, "^max_output_tokens is 0", "max_output_tokens"),
         ({"previous_response_id": "resp_x"}, "stores none", "previous_response_id"),
         ({"reasoning": {"effort": "huge"}}, "^reasoning.effort is 'huge'", "reasoning"),

@@ -126,11 +126,19 @@ def test_other_problems_have_anthropic_s_form_too(tiny):
 
 
 def test_a_key_may_come_as_anthropic_s_clients_send_it(serve):
+    counted = "/v1/messages/count_tokens"
+    body = {"messages": ASK}
     with serve(Engine.load(device="cpu", slots=1), api_keys=("secret",)) as served:
-        for key, right in (("secret", True), ("other", False)):
-            own = anthropic.Anthropic(base_url=served.url, api_key=key, max_retries=0)
-            if right:
-                assert own.messages.count_tokens(model="tiny", messages=ASK).input_tokens > 0
-            else:
-                with pytest.raises(anthropic.AuthenticationError):
-                    own.messages.count_tokens(model="tiny", messages=ASK)
+        for headers, right in (
+            ({"x-api-key": "secret"}, True),
+            ({"x-api-key": "secret", "Authorization": "Basic abc"}, True),
+            ({"Authorization": "Bearer secret", "x-api-key": "other"}, True),
+            ({"Authorization": "Bearer other", "x-api-key": "secret"}, False),
+            ({"x-api-key": "other"}, False),
+            ({}, False),
+        ):
+            answer = served.http.post(counted, json=body, headers=headers)
+            assert answer.status_code == (200 if right else 401)
+        own = anthropic.Anthropic(base_url=served.url, api_key="other", max_retries=0)
+        with pytest.raises(anthropic.AuthenticationError):
+            own.messages.count_tokens(model="tiny", messages=ASK)
