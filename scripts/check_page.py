@@ -5,9 +5,10 @@
 Starts `scripts/serve.py` with the built-in model on a free port, and a headless Chromium found on
 the PATH, which uses the page with the keyboard alone: on a wide and on a narrow screen, light and
 dark. The answer under the constraint must be JSON with all keys of its schema, nothing may move
-while the canvases change, and errors must be shown in words. Screenshots, of a canvas in the middle
-and of the end, go to the folder `--out`. `make test` does not run this. Exit codes: 0 the page
-passes, 1 it does not, with a message, 2 Playwright or Chromium is missing.
+while the canvases change, a replay shows them again, errors must be shown in words beside the
+control that they are about, and the code of the request must follow the form. Screenshots, of a
+canvas in the middle and of the end, go to the folder `--out`. `make test` does not run this. Exit
+codes: 0 the page passes, 1 it does not, with a message, 2 Playwright or Chromium is missing.
 """
 
 import json
@@ -45,6 +46,7 @@ FOCUSED = """() => {
   const name = one.id || one.className || one.tagName;
   return [name, style.outlineStyle !== "none", one === document.body];
 }"""
+OPEN = "() => document.querySelectorAll('details').forEach(one => one.open = true)"
 UNNAMED = """() => [...document.querySelectorAll("input, select, textarea, button, [tabindex]")]
   .filter(one => !one.labels?.length && !one.ariaLabel && !one.textContent.trim())
   .map(one => one.outerHTML)"""
@@ -98,6 +100,8 @@ def check(browser: Any, url: str, out: Path, patience: float) -> None:
     with opened(browser, url, patience, (NARROWEST, 740), reduced_motion="reduce") as page:
         check_keyboard(page)
         check_motion(page)
+        check_tools(page)
+        check_code(page)
         check_examples(page)
         check_errors(page, out / "refused")
     with opened(browser, url, patience, (NARROWEST, 740)) as page:
@@ -147,8 +151,28 @@ def check_answer(page: Any, name: Path) -> None:
         shown = page.locator(f"section:first-child [data-number={number}]").inner_text()
         expect(shown.replace(".", "").isdigit(), f"{number} is shown as {shown!r}")
     valid = page.locator("section:first-child [data-number=valid]").inner_text()
-    expect(valid == "yes", f"valid JSON is marked as {valid!r}")
+    expect(valid == "yes", f"an answer that fits its schema is marked as {valid!r}")
+    free = page.locator("section:nth-child(2) [data-number=valid]").inner_text()
+    expect(free == "no", f"the answer without the constraint fits the schema: {free!r}")
+    check_replay(page)
     page.screenshot(path=f"{name}.png", full_page=True)
+
+
+def check_replay(page: Any) -> None:
+    """Check that the pictures of both canvases can be shown again, one by one."""
+    canvas = page.locator("section:first-child .canvas")
+    final = canvas.inner_text()
+    expect("·" not in final, f"the canvas of a whole answer shows empty positions: {final!r}")
+    page.focus("#frame")
+    page.keyboard.press("Home")
+    expect(canvas.locator(".noise, .accepted, .pinned").count() > 0, "no first picture is shown")
+    page.keyboard.press("End")
+    expect(canvas.inner_text() == final, "the end of the replay is not the whole answer")
+    page.focus("#play")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('#play').textContent === 'Pause'")
+    page.wait_for_function("() => document.querySelector('#play').textContent === 'Replay'")
+    expect(canvas.inner_text() == final, "a replay does not end with the whole answer")
 
 
 def until(page: Any, state: str) -> None:
@@ -180,19 +204,61 @@ def slowed(page: Any) -> None:
 
 def check_keyboard(page: Any) -> None:
     """Check that Tab reaches everything and that the focus can be seen."""
+    page.evaluate(OPEN)
     unnamed = page.evaluate(UNNAMED)
     expect(not unnamed, f"without a name for screen readers: {unnamed}")
     reached: list[str] = []
-    for _ in range(40):
+    for _ in range(60):
         page.keyboard.press("Tab")
         name, seen, over = page.evaluate(FOCUSED)
         if over:
             break
         expect(seen, f"the focus on {name} cannot be seen")
         reached.append(name)
-    controls = ["example", "kind", "prompt", "constraint", "seed", "most", "key", "think", "go"]
-    expect(reached[:9] == controls, f"Tab reaches {reached}")
+    controls = "example prompt go SUMMARY kind constraint SUMMARY add choice SUMMARY seed most"
+    wanted = [*controls.split(), "temperature", "effort", "model", "key"]
+    expect(reached[: len(wanted)] == wanted, f"Tab reaches {reached}")
+    for name in ("stream", "copy", "snippet"):
+        expect(name in reached, f"Tab does not reach {name}: {reached}")
     expect(reached.count("canvas") == reached.count("said") == 2, f"Tab reaches {reached}")
+
+
+def check_tools(page: Any) -> None:
+    """Check that a tool can be written from the keyboard, and that its rows become a schema."""
+    page.focus("#add")
+    page.keyboard.press("Enter")
+    page.keyboard.type("find")
+    page.focus(".more")
+    page.keyboard.press("Enter")
+    page.keyboard.type("word")
+    unnamed = page.evaluate(UNNAMED)
+    expect(not unnamed, f"without a name for screen readers: {unnamed}")
+    page.focus(".raw")
+    page.keyboard.press("Space")
+    schema = json.loads(page.locator(".schema textarea").input_value())
+    wanted = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+    expect(schema == wanted, f"the rows become {schema}")
+    shown = page.locator("#snippet").inner_text()
+    expect('"name": "find"' in shown, f"the code has no tool: {shown}")
+    page.focus(".remove")
+    page.keyboard.press("Enter")
+    expect(page.locator(".tool").count() == 0, "a removed tool stays")
+
+
+def check_code(page: Any) -> None:
+    """Check that there is code of every form in every language, and that it can be copied."""
+    seen: set[str] = set()
+    for form in page.locator("[name=forms]").all():
+        form.check()
+        for language in page.locator("[name=languages]").all():
+            language.check()
+            seen.add(page.locator("#snippet").inner_text())
+    expect(len(seen) == 9 and "" not in seen, f"there are {len(seen)} pieces of code, not 9")
+    page.locator("[name=languages]").first.check()
+    page.locator("[name=forms]").first.check()
+    page.focus("#copy")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('#copied').textContent !== ''")
 
 
 def check_motion(page: Any) -> None:
@@ -207,6 +273,7 @@ def check_motion(page: Any) -> None:
 
 def check_stop(page: Any) -> None:
     """Check that Ctrl+Enter starts, Escape stops, and an earlier request disturbs no later one."""
+    page.evaluate(OPEN)
     slowed(page)
     page.focus("#constraint")
     page.keyboard.press("Control+Enter")
@@ -238,7 +305,7 @@ def check_examples(page: Any) -> None:
         until(page, "done")
         name = page.locator("#example").input_value()
         valid = page.locator("section:first-child [data-number=valid]").inner_text()
-        text = page.locator("section:first-child .text").inner_text()
+        text = page.locator("section:first-child .said").inner_text()
         expect(valid == "yes", f"the answer to {name} is marked as {valid!r}: {text}")
 
 
@@ -254,6 +321,8 @@ def check_errors(page: Any, name: Path) -> None:
     page.wait_for_selector("section:first-child[data-state=failed]")
     text = page.locator("section:first-child .text").inner_text()
     expect("(400)" in text and "nothing" in text, f"for an invalid schema it shows {text!r}")
+    problem = page.locator("#constraint[aria-invalid=true]").count()
+    expect(problem == 1, "a refused schema is not marked")
     page.screenshot(path=f"{name}.png", full_page=True)
     page.context.set_offline(True)
     page.evaluate(FORGET)

@@ -317,8 +317,6 @@ def test_the_page_asks_this_server_and_nobody_else(tiny):
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
     assert rules["connect-src"] == "'self'"
     assert not re.findall(r"(?:src|href|url)\s*[=(]|//\w", page.text)
-    fields = set(re.findall(r"^    (\w+):", page.text, re.MULTILINE))
-    assert {"messages", "stream_options", "structured_outputs", "reasoning_effort"} <= fields
     asked = HI | {"stream": True, "reasoning_effort": None, "structured_outputs": None}
     options = {"stream_options": {"include_usage": True, "drafts": True}}
     stream = tiny.http.post("/v1/chat/completions", json=asked | options).text
