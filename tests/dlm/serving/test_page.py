@@ -231,8 +231,10 @@ def test_the_server_answers_the_python_code(tiny, name, stream):
 
 def executed(code):
     """Run code with the real clients and return what it prints."""
+    names = {}
     with redirect_stdout(StringIO()) as printed:
-        exec(compile(code, "snippet", "exec"), {})
+        exec(compile(code, "snippet", "exec"), names)
+    names["client"].close()
     return printed.getvalue().strip()
 
 
