@@ -199,10 +199,10 @@ def tools_spec(
         content = None
 
     def make() -> Spec:
-        for tool in tools:
-            if (spec := input_spec(tool)) is not None:
-                policy.check(spec)
         try:
+            for i, tool in enumerate(tools):
+                if (spec := input_spec(tool, f"/tools/{i}/custom")) is not None:
+                    policy.check(spec)
             return Tools(tools, choice.mode, choice.named, parallel, content=content)
         except InvalidGrammarError as error:
             where = _moved(error.where, places, schema_name) if places else error.where

@@ -177,28 +177,28 @@ def function_of(tool: Any) -> dict[str, Any] | None:
     return {**found, "parameters": parameters}
 
 
-def input_spec(tool: dict[str, Any]) -> Spec | None:
+def input_spec(tool: dict[str, Any], where: str) -> Spec | None:
     """Return the spec of a custom tool's text, from its `format`; None: any text.
 
-    Raises `InvalidGrammarError`, whose `where` is a JSON pointer within the tool's `custom`.
+    `where` is the JSON pointer of the tool's `custom`. Raises `InvalidGrammarError`.
     """
     if tool.get("type") != "custom":
         return None
     form = tool["custom"].get("format")
     if form is not None and not (isinstance(form, dict) and form.get("type") in _FORMATS):
         reason = f"a format has the type {' or '.join(_FORMATS)}, not {form!r:.60}"
-        raise InvalidGrammarError(_KIND, reason, "/format")
+        raise InvalidGrammarError(_KIND, reason, f"{where}/format")
     if (given := _format_of(tool["custom"])) is None:
         return None
     syntax, definition = given
     if syntax not in _INPUT_FORMS or not isinstance(definition, str):
         reason = f"a grammar has a definition, and the syntax {' or '.join(_INPUT_FORMS)}"
-        raise InvalidGrammarError(_KIND, reason, "/format")
+        raise InvalidGrammarError(_KIND, reason, f"{where}/format")
     try:
         return Regex(definition) if syntax == "regex" else Grammar(definition, "lark")
     except InvalidGrammarError as error:
         reason = f"{error.reason} ({error.where})" if error.where else error.reason
-        raise InvalidGrammarError(_KIND, reason, "/format/definition") from error
+        raise InvalidGrammarError(_KIND, reason, f"{where}/format/definition") from error
 
 
 def _format_of(custom: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -317,10 +317,7 @@ class Tools(Spec):
             if tool["type"] != "custom":
                 continue
             where = f"/tools/{i}/custom"
-            try:
-                spec = input_spec(tool)
-            except InvalidGrammarError as error:
-                raise self._error(error.reason, where + error.where) from error
+            spec = input_spec(tool, where)
             if spec is not None and not self.calls:
                 raise self._error(f"{self.format} takes no grammar of a tool", f"{where}/format")
             found[function["name"]] = spec

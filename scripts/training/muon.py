@@ -22,7 +22,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(groups, {"lr": 0.0, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is None:
