@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dlm.openai.errors import describe_error, status_of
+from dlm.openai.errors import public_message, status_of
 from dlm.openai.response_store import UnknownResponseError
 
 _TYPES = {
@@ -27,9 +27,8 @@ def anthropic_body(status: int, message: str) -> dict[str, Any]:
 
 
 def anthropic_error(error: Exception) -> dict[str, Any]:
-    """Return the body for an error. A status of 500 has no details of the error."""
-    status = status_of(error)
-    body = anthropic_body(status, describe_error(error)["error"]["message"])
+    """Return the body for an error."""
+    body = anthropic_body(status_of(error), public_message(error))
     if isinstance(error, UnknownThreadError):
         body["error"]["details"] = {"error_code": "thread_not_found"}
     return body

@@ -7,7 +7,8 @@ parameters only Anthropic's own models know (`bash_...`, `computer_...`) are ref
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -26,11 +27,10 @@ from dlm.openai.body import (
     Takes,
     Words,
     read,
-    refused_name,
     shown,
 )
-from dlm.openai.constraint import Schema, json_schema_spec
-from dlm.openai.messages import EFFORT
+from dlm.openai.constraint import FormatOptions, Schema, json_schema_spec
+from dlm.openai.messages import EFFORT, CallBook
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import Generation, ModelName, choices
 from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
@@ -142,14 +142,8 @@ class OutputFormat(JsonModel):
     source: Schema = Field(REQUIRED, alias="schema")
 
 
-class OutputConfig(JsonModel):
-    """Form of the text. A schema beside `format` would be lost."""
-
-    @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
-        for name in ("schema", "json_schema", "type"):
-            if name in given:
-                raise refused_name(name, f"is unknown: use output_config.format.{name}")
+class OutputConfig(FormatOptions):
+    place = "output_config"
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
@@ -212,7 +206,7 @@ stand among them, and the last one is the user's",
         None, description="`create` alone: no conversation is kept, and `continue` is a 404"
     )
 
-    @property
+    @cached_property
     def forms(self) -> dict[str, Body]:
         """The tools in the form of a chat, by their JSON pointers. Raises `RequestError`."""
         forms = ((f"/tools/{i}", _form(tool, i)) for i, tool in enumerate(self.tools or ()))
@@ -333,12 +327,11 @@ def _form(tool: Body, number: int) -> Body | None:
 
 def _messages(given: PromptBody) -> list[Body]:
     """Return the conversation in the form of a chat. Raises `RequestError`."""
-    found: list[Body] = []
-    called: dict[str, str] = {}  # names of tools by ids of their calls
+    found, book = list[Body](), CallBook()
     if given.system is not None and (system := _text(given.system)):
         found.append({"role": "system", "content": system})
     for i, message in enumerate(given.messages):
-        found += _turn(message, f"messages[{i}].content", called)
+        found += _turn(message, f"messages[{i}].content", book)
     if not found or found[-1]["role"] == "assistant":
         raise RequestError(
             "the last message is the assistant's: it takes one of the user, since an answer does "
@@ -348,7 +341,7 @@ def _messages(given: PromptBody) -> list[Body]:
     return found
 
 
-def _turn(message: Message, where: str, called: dict[str, str]) -> Iterator[Body]:
+def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
     """Yield a message's results of tools, and then its text and calls."""
     if isinstance(message.content, str):
         yield {"role": message.role, "content": message.content}
@@ -361,18 +354,12 @@ def _turn(message: Message, where: str, called: dict[str, str]) -> Iterator[Body
             case ResultBlock() if message.role != "user":
                 raise _misplaced(f"{where}[{i}]", block.type, "the user's")
             case UseBlock(id=id, name=name, input=given):
-                called[id] = name
-                function = {"name": name, "arguments": arguments_of(given)}
-                calls.append({"id": id, "type": "function", "function": function})
+                calls.append(book.call(id, name, arguments_of(given)))
             case ResultBlock(tool_use_id=id):
-                if id not in called:
-                    problem = f"tool_use_id is {shown(id)}: no call before it has that id"
-                    raise RequestError(f"{where}[{i}].{problem}", field="messages")
                 results += 1
                 text = _text(block.content)
-                content = f"Error: {text}" if block.is_error else text
-                named = {"tool_call_id": id, "name": called[id]}
-                yield {"role": "tool", **named, "content": content}
+                text = f"Error: {text}" if block.is_error else text
+                yield book.result(f"{where}[{i}].tool_use_id", id, text, "messages")
     text = _text(message.content)
     if text or calls or not results:
         turn: Body = {"role": message.role, "content": text}

@@ -3,7 +3,6 @@
 Knows no HTTP.
 """
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -243,12 +242,16 @@ def _call(call: ToolCall, custom: Collection[str]) -> Body:
     """Return a finished call in the form of chat completions."""
     if call.name in custom:
         return _call_body("input", call.name, call.arguments[INPUT])
-    return _call_body("call", call.name, json.dumps(call.arguments, ensure_ascii=False))
+    return call.to_openai(_call_id())
+
+
+def _call_id() -> str:
+    return f"call_{token_hex(12)}"
 
 
 def _call_body(kind: Kind, name: str, text: str) -> Body:
     """Return a call, or its beginning; `text` is JSON arguments, or a custom tool's input."""
-    id = f"call_{token_hex(12)}"
+    id = _call_id()
     if kind == "input":
         return {"id": id, "type": "custom", "custom": {"name": name, "input": text}}
     return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}

@@ -1,6 +1,6 @@
 """Models of JSON bodies, and their errors: what was found, where, and what would have been right.
 
-This is the common ground of all faces, whatever their fields are called:
+All forms of requests have this in common, whatever their fields are called:
 
 - `JsonModel` and `ClosedModel` are the bases of objects. Their fields are strict: true is no
   integer, and a text is no number. Null counts as left out.

@@ -1,7 +1,7 @@
 """Reader of the constraint in a body: from OpenAI's fields, and vLLM's.
 
-`FormatFields` has the fields of a chat and a completion. `json_schema_spec` is for faces that have
-a schema in another place.
+`FormatFields` has the fields of a chat and a completion. `json_schema_spec` and
+`FormatOptions` are for forms of requests that have a schema in another place.
 """
 
 import json
@@ -31,6 +31,7 @@ from dlm.openai.body import (
     Words,
     make_spec,
     read,
+    refused_name,
     wrong,
 )
 from dlm.openai.other_fields import check_old
@@ -97,6 +98,18 @@ class StructuredOutputs(ClosedModel):
     refused: ClassVar[Mapping[str, str]] = {
         "whitespace_pattern": ("whitespace is free, or left out with disable_any_whitespace"),
     }
+
+
+class FormatOptions(JsonModel):
+    """Object with the field `format`, beside which a schema would be lost."""
+
+    place: ClassVar[str]  # path of the object in its body
+
+    @classmethod
+    def check_names(cls, given: Mapping[str, Any]) -> None:
+        for name in ("schema", "json_schema", "type"):
+            if name in given:
+                raise refused_name(name, f"is unknown: use {cls.place}.format.{name}")
 
 
 class FormatFields(JsonModel):

@@ -75,12 +75,16 @@ def status_of(error: Exception) -> int:
     return 500
 
 
+def public_message(error: Exception) -> str:
+    """Return the text about an error that a client gets: no details if the status is 500."""
+    failed = status_of(error) == 500
+    return "the request failed, by no fault of its own" if failed else sendable(str(error))
+
+
 def describe_error(error: Exception) -> dict[str, Any]:
-    """Return the body for an error. A status of 500 has no details of the error."""
+    """Return the body for an error."""
     status = status_of(error)
-    if status == 500:
-        return error_body(status, "the request failed, by no fault of its own")
-    return error_body(status, str(error), _field_of(error))
+    return error_body(status, public_message(error), None if status == 500 else _field_of(error))
 
 
 def _field_of(error: Exception) -> str | None:

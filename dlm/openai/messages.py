@@ -4,9 +4,9 @@ Content is text, arguments are data, and a tool's result names its tool. Content
 cannot read is refused. Other fields of messages, such as an earlier answer's reasoning, are not
 shown to the model. A message's `name` is passed to the template (Gemma's ignores it).
 
-Parts of content and `text_of` are those of all faces. `chat_messages` takes messages that a body's
-model holds, `messages_of` any JSON data. `ReasoningFields` has the fields that let the model reason
-first; a face with other fields needs `EFFORT` alone.
+Parts of content, `text_of` and `CallBook` are those of all forms of requests. `chat_messages` takes
+messages that a body's model holds, `messages_of` any JSON data. `ReasoningFields` has the fields
+that let the model reason first; a form with other fields needs `EFFORT` alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from dlm.errors import RequestError
 from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import (
     REQUIRED,
+    Body,
     ByField,
     ClosedModel,
     Each,
@@ -82,13 +83,9 @@ class EarlierCustomCall(JsonModel):
     type: Literal["custom"] = REQUIRED
     custom: CalledCustom = REQUIRED
 
-    @property
-    def name(self) -> str:
-        return self.custom.name
-
-    def chat_form(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": {INPUT: self.custom.input}}
-        return {"id": self.id, "type": "function", "function": function}
+    def called(self) -> tuple[str, dict[str, Any] | str]:
+        """Return the tool's name, and the arguments."""
+        return self.custom.name, {INPUT: self.custom.input}
 
 
 class EarlierCall(JsonModel):
@@ -98,18 +95,36 @@ class EarlierCall(JsonModel):
     type: Literal["function"] = REQUIRED
     function: CalledFunction = REQUIRED
 
-    @property
-    def name(self) -> str:
-        return self.function.name
-
-    def chat_form(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": arguments_of(self.function.arguments)}
-        return {"id": self.id, "type": "function", "function": function}
+    def called(self) -> tuple[str, dict[str, Any] | str]:
+        """Return the tool's name, and the arguments."""
+        return self.function.name, arguments_of(self.function.arguments)
 
 
 AnyCall = Annotated[
     Annotated[EarlierCall | EarlierCustomCall, ByField("type")], having("type", "function")
 ]
+
+
+class CallBook:
+    """Calls of tools in a conversation so far, and the messages for templates that they become."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}  # of the called tools, by ids of the calls
+
+    def call(self, id: str, name: str, arguments: dict[str, Any] | str) -> Body:
+        """Note a call, and return it as an element of `tool_calls`."""
+        self._names[id] = name
+        function = {"name": name, "arguments": arguments}
+        return {"id": id, "type": "function", "function": function}
+
+    def result(self, place: str, id: str, text: str, field: str | None = None) -> Body:
+        """Return the message of a result. Raises `RequestError` if no call before it has the `id`,
+        which stands at `place` in the body; `field` is the error's."""
+        if id not in self._names:
+            raise RequestError(
+                f"{place} is {shown(id)}: no call before it has that id", field=field
+            )
+        return {"role": "tool", "tool_call_id": id, "name": self._names[id], "content": text}
 
 
 class ChatMessage(JsonModel):
@@ -173,25 +188,22 @@ def messages_of(value: Any, field: str = "messages") -> list[dict[str, Any]]:
 def chat_messages(messages: Sequence[Message], field: str = "messages") -> list[dict[str, Any]]:
     """Return the messages for the chat template. Raises `RequestError` for the result of a tool
     whose call is not among the messages before it."""
-    called: dict[str, str] = {}  # names of tools by ids of their calls
-    found: list[dict[str, Any]] = []
+    book, found = CallBook(), list[Body]()
     for i, message in enumerate(messages):
-        role = "system" if message.role == "developer" else message.role
         content = message.content
-        shape: dict[str, Any] = {"role": role}
+        if isinstance(message, ToolMessage):
+            place = f"{field}[{i}].tool_call_id"
+            found.append(book.result(place, message.tool_call_id, text_of(content or "")))
+            continue
+        shape: Body = {"role": "system" if message.role == "developer" else message.role}
         if message.name is not None:
             shape["name"] = message.name
         if isinstance(message, AssistantMessage):
             content = message.refusal if content is None else content
             if message.tool_calls:
-                called |= {call.id: call.name for call in message.tool_calls}
-                shape["tool_calls"] = [call.chat_form() for call in message.tool_calls]
-        elif isinstance(message, ToolMessage):
-            id = message.tool_call_id
-            if id not in called:
-                problem = f"tool_call_id is {id!r:.60}: no call before it has that id"
-                raise RequestError(f"{field}[{i}].{problem}")
-            shape |= {"tool_call_id": id, "name": called[id]}
+                shape["tool_calls"] = [
+                    book.call(call.id, *call.called()) for call in message.tool_calls
+                ]
         found.append(shape | {"content": text_of(content or "")})
     return found
 

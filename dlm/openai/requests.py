@@ -1,8 +1,8 @@
 """Bodies of chats and completions, and the requests they become.
 
-The fields stand in groups, which bodies of other faces may have too: `SamplingFields`,
+The fields stand in groups, which bodies of other forms may have too: `DrawFields`, `StopFields`,
 `StreamFields`, `FormatFields`, `ToolFields` and `ReasoningFields`. `check_budget`, `choices` and
-`known_name` need no body. `python -m dlm.openai.fields` writes the fields' table in the docs.
+`known_name` need no body. `python -m dlm.serving.fields` writes the fields' table in the docs.
 
 This module knows bodies and policies, not HTTP: the message of a `RequestError` is meant for a
 response with status 400.
@@ -75,8 +75,8 @@ _STREAM = """`include_usage`: usage in the last chunk, also with `continuous_usa
 [Answers](#answers))"""
 
 
-class SamplingFields(JsonModel):
-    """Fields of a body about sampling. `Request` checks their ranges."""
+class DrawFields(JsonModel):
+    """Fields of a body about the draws of tokens. `Request` checks their ranges."""
 
     seed: int | None = Field(None, description=_COUNTS)
     temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = Field(
@@ -90,6 +90,16 @@ temperature: for the same answer send the same `seed`",
         None, description=_CUTS
     )
     min_p: Annotated[int | float, Takes("0 to 1")] | None = Field(None, description=_CUTS)
+
+    @property
+    def draws(self) -> dict[str, Any]:
+        """Fields of a `Request`."""
+        return _given(self, DrawFields)
+
+
+class StopFields(JsonModel):
+    """Fields of a body that end free text."""
+
     stop: (
         Annotated[Each[str], Takes("a text or a list of texts"), BeforeValidator(_listed)] | None
     ) = Field(None, description=_STOPS)
@@ -98,10 +108,15 @@ temperature: for the same answer send the same `seed`",
     )
 
     @property
-    def sampling(self) -> dict[str, Any]:
+    def stops(self) -> dict[str, Any]:
         """Fields of a `Request`."""
-        values = {name: getattr(self, name) for name in SamplingFields.model_fields}
-        return {name: value for name, value in values.items() if value is not None}
+        return _given(self, StopFields)
+
+
+def _given(body: JsonModel, group: type[JsonModel]) -> dict[str, Any]:
+    """Return the fields of `group` that a body sets."""
+    values = {name: getattr(body, name) for name in group.model_fields}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class StreamOptions(ClosedModel):
@@ -144,7 +159,9 @@ class AnswerFields(JsonModel):
     ) = Field(None, description="becomes part of the answer's `id`")
 
 
-class CompletionBody(RequestModel, StreamFields, FormatFields, SamplingFields, AnswerFields):
+class CompletionBody(
+    RequestModel, StreamFields, FormatFields, StopFields, DrawFields, AnswerFields
+):
     """Body of `/v1/completions`."""
 
     prompt: Annotated[list[str | list[int]], PlainValidator(_prompts)] = Field(
@@ -155,7 +172,13 @@ of control tokens mean the tokens",
 
 
 class _ConversationBody(
-    RequestModel, StreamFields, ReasoningFields, ConstraintFields, SamplingFields, AnswerFields
+    RequestModel,
+    StreamFields,
+    ReasoningFields,
+    ConstraintFields,
+    StopFields,
+    DrawFields,
+    AnswerFields,
 ):
     max_completion_tokens: int | None = Field(None, description=_LENGTH)
     include_reasoning: bool | None = Field(
@@ -188,7 +211,8 @@ class _ConversationBody(
             "thinking": thinking or None,
             "thinking_budget": thinking_budget,
         }
-        return self.sampling | {k: value for k, value in fields.items() if value is not None}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return self.draws | self.stops | given
 
 
 class ChatBody(_ConversationBody):
@@ -299,7 +323,8 @@ def completion_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/completions`: a text or tokens, or a list of either, which the model
     continues without a chat template. Raises `RequestError`."""
     completion = read(CompletionBody.model_validate, body)
-    fields: dict[str, Any] = {"constraint": completion.content_spec(policy), **completion.sampling}
+    fields: dict[str, Any] = {"constraint": completion.content_spec(policy)}
+    fields |= completion.draws | completion.stops
     if completion.max_tokens == UNLIMITED:
         fields |= {"max_tokens": policy.answer_tokens, "fit": True}
     else:

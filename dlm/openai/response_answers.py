@@ -13,7 +13,7 @@ from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
 from dlm.openai.answers import Answers
 from dlm.openai.body import Body
-from dlm.openai.errors import describe_error
+from dlm.openai.errors import public_message
 from dlm.openai.items import Added, AnswerItem, Change, Closed, ItemReader, Opened
 from dlm.openai.response_store import StoredResponse
 from dlm.openai.responses import REPEATED, ResponseGeneration
@@ -59,8 +59,7 @@ class ResponseAnswers(Answers):
         return []
 
     def failure(self, error: Exception) -> list[Body]:
-        message = describe_error(error)["error"]["message"]
-        problem = {"code": "server_error", "message": message}
+        problem = {"code": "server_error", "message": public_message(error)}
         response = self._response("failed", self._output("incomplete")) | {"error": problem}
         return [self._event("failed", response=response)]
 

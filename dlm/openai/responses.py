@@ -10,6 +10,7 @@ vLLM: the model is not shown them. Tools of a namespace are shown as `NAMESPACE_
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter
@@ -30,17 +31,20 @@ from dlm.openai.body import (
     json_size,
     make_spec,
     read,
-    refused_name,
-    shown,
 )
-from dlm.openai.constraint import Schema, StructuredOutputs, json_schema_spec, outputs_spec
-from dlm.openai.messages import EFFORT, Effort, OwnContent, text_of
+from dlm.openai.constraint import (
+    FormatOptions,
+    Schema,
+    StructuredOutputs,
+    json_schema_spec,
+    outputs_spec,
+)
+from dlm.openai.messages import EFFORT, CallBook, Effort, OwnContent, text_of
 from dlm.openai.other_fields import LenientModel, NeutralFields
-from dlm.openai.requests import Generation, ModelName, check_budget, choices
+from dlm.openai.requests import DrawFields, Generation, ModelName, check_budget, choices
 from dlm.openai.response_store import ClientResponses
 from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
 from dlm.policy import Policy
-from dlm.request import HOTTEST
 
 
 class MessageItem(JsonModel):
@@ -193,14 +197,8 @@ class SchemaFormat(JsonModel):
     strict: bool | None = None
 
 
-class TextOptions(JsonModel):
-    """Form of the text. A schema beside `format` would be lost."""
-
-    @classmethod
-    def check_names(cls, given: Mapping[str, Any]) -> None:
-        for name in ("schema", "json_schema", "type"):
-            if name in given:
-                raise refused_name(name, f"is unknown: use text.format.{name}")
+class TextOptions(FormatOptions):
+    place = "text"
 
     format: Annotated[FreeTextFormat | ObjectFormat | SchemaFormat, ByField("type")] | None = None
 
@@ -214,11 +212,92 @@ class ReasoningOptions(JsonModel):
 _TOOLS = """`function`, `custom` with a `format` of `text` or a `grammar` (`lark`, `regex`; under \
 `--policy all`), `namespace`. Hosted tools (`web_search`, `mcp`, ...) are left out, as in vLLM. \
 Choices: none, auto, required, a named tool, `allowed_tools`"""
-_SAMPLED = "as in a chat; `seed`, `top_k` and `min_p` are vLLM's"
+
+
+class ResponseConstraintFields(JsonModel):
+    """Fields of a body that constrain its answer."""
+
+    text: TextOptions | None = Field(
+        None,
+        description="`format`: `text`, `json_object`, or `json_schema` with its `schema`; \
+`strict` as in a chat. `verbosity` has no effect",
+    )
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="as in a chat, instead of `text.format`"
+    )
+    tools: Each[Object] | None = Field(None, description=_TOOLS)
+    tool_choice: (
+        Annotated[
+            Literal["none", "auto", "required"]
+            | Annotated[FlatName | AllowedNames, ByField("type")],
+            Takes(_CHOICE),
+        ]
+        | None
+    ) = Field(None, description=_TOOLS)
+    parallel_tool_calls: bool | None = Field(None, description=_TOOLS)
+
+    @cached_property
+    def read_tools(self) -> list[Tool]:
+        """The tools. Raises `RequestError`."""
+        return [_tool(tool, i) for i, tool in enumerate(self.tools or ())]
+
+    @cached_property
+    def placed_forms(self) -> list[PlacedForm]:
+        """Tools that the model is shown, in the form of a chat, with their JSON pointers."""
+        return [form for i, tool in enumerate(self.read_tools) for form in tool.chat_forms(i)]
+
+    @property
+    def choice(self) -> ToolChoice:
+        match self.tool_choice:
+            case None:
+                return ToolChoice()
+            case FlatName() as tool:
+                return ToolChoice(mode="required", named=tool.full_name)
+            case AllowedNames(mode=mode, tools=tools):
+                return ToolChoice(mode=mode, allowed=tuple(tool.full_name for tool in tools))
+            case mode:
+                return ToolChoice(mode=mode)
+
+    def content_spec(self, policy: Policy) -> Spec | None:
+        """Return the spec of the answer's text; None for free text. Raises `RequestError`."""
+        outputs = outputs_spec(self.structured_outputs, policy)
+        found = None
+        match self.text and self.text.format:
+            case ObjectFormat():
+                found = make_spec("text.format", policy, JsonObject.kind, None, JsonObject)
+            case SchemaFormat(source=source, strict=strict):
+                lax = strict is not True
+                found = json_schema_spec("text.format.schema", source, policy, lax)
+        if found is not None and outputs is not None:
+            raise RequestError(
+                "text.format and structured_outputs each constrain the answer: send one of them"
+            )
+        return found or outputs
+
+    def spec(self, policy: Policy) -> Spec | None:
+        """Return the one constraint; None for free text. Raises `RequestError`."""
+        content = self.content_spec(policy)
+        spec = tools_spec(
+            [form for form, _ in self.placed_forms],
+            policy,
+            self.choice,
+            parallel=self.parallel_tool_calls is not False,
+            content=content,
+            places=[place for _, place in self.placed_forms],
+        )
+        return spec or content
+
+
+def response_constraint_of(body: Any, policy: Policy) -> Spec | None:
+    """Return the one constraint in `body`; None for free text. Fields about other things are not
+    read. Raises `RequestError`."""
+    return read(ResponseConstraintFields.model_validate, body).spec(policy)
+
+
 _LABELS = "repeated in the response, without an effect"
 
 
-class ResponsesBody(LenientModel):
+class ResponsesBody(LenientModel, ResponseConstraintFields, DrawFields):
     """Body of `/v1/responses`."""
 
     neutral: ClassVar[NeutralFields] = {
@@ -255,24 +334,6 @@ input are added to it. Those of an earlier response do not go on",
         description="true by default: the response is kept in memory for its client alone, among \
 at most `--stored-responses` in 64 MiB; the client that has most loses its oldest first",
     )
-    text: TextOptions | None = Field(
-        None,
-        description="`format`: `text`, `json_object`, or `json_schema` with its `schema`; \
-`strict` as in a chat. `verbosity` has no effect",
-    )
-    structured_outputs: StructuredOutputs | None = Field(
-        None, description="as in a chat, instead of `text.format`"
-    )
-    tools: Each[Object] | None = Field(None, description=_TOOLS)
-    tool_choice: (
-        Annotated[
-            Literal["none", "auto", "required"]
-            | Annotated[FlatName | AllowedNames, ByField("type")],
-            Takes(_CHOICE),
-        ]
-        | None
-    ) = Field(None, description=_TOOLS)
-    parallel_tool_calls: bool | None = Field(None, description=_TOOLS)
     reasoning: ReasoningOptions | None = Field(
         None,
         description="`effort` as `reasoning_effort` in a chat, by default none. With a `summary` \
@@ -283,32 +344,11 @@ the reasoning itself is sent as the summary, otherwise as content",
         description="by default 1,024, or fewer if the context ends earlier. A text that they cut \
 off is `incomplete`; under a constraint the answer ends within them",
     )
-    temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = Field(
-        None, description=_SAMPLED
-    )
-    top_p: Annotated[int | float, Takes("more than 0, up to 1")] | None = Field(
-        None, description=_SAMPLED
-    )
-    top_k: int | None = Field(None, description=_SAMPLED)
-    min_p: Annotated[int | float, Takes("0 to 1")] | None = Field(None, description=_SAMPLED)
-    seed: int | None = Field(None, description=_SAMPLED)
     truncation: Literal["auto", "disabled"] | None = Field(None, description=_LABELS)
     stream: bool | None = Field(
         None, description="events with their types, numbered, as OpenAI's own"
     )
     metadata: Object | None = Field(None, description=_LABELS)
-
-    @property
-    def choice(self) -> ToolChoice:
-        match self.tool_choice:
-            case None:
-                return ToolChoice()
-            case FlatName() as tool:
-                return ToolChoice(mode="required", named=tool.full_name)
-            case AllowedNames(mode=mode, tools=tools):
-                return ToolChoice(mode=mode, allowed=tuple(tool.full_name for tool in tools))
-            case mode:
-                return ToolChoice(mode=mode)
 
     @property
     def thinking(self) -> tuple[bool, int | None]:
@@ -323,22 +363,6 @@ off is `incomplete`; under a constraint the answer ends within them",
         options = self.reasoning
         summary = options and (options.summary or options.generate_summary)
         return summary not in (None, "none")
-
-    def content_spec(self, policy: Policy) -> Spec | None:
-        """Return the spec of the answer's text; None for free text. Raises `RequestError`."""
-        outputs = outputs_spec(self.structured_outputs, policy)
-        found = None
-        match self.text and self.text.format:
-            case ObjectFormat():
-                found = make_spec("text.format", policy, JsonObject.kind, None, JsonObject)
-            case SchemaFormat(source=source, strict=strict):
-                lax = strict is not True
-                found = json_schema_spec("text.format.schema", source, policy, lax)
-        if found is not None and outputs is not None:
-            raise RequestError(
-                "text.format and structured_outputs each constrain the answer: send one of them"
-            )
-        return found or outputs
 
 
 def flat_name(namespace: str | None, name: str) -> str:
@@ -363,24 +387,20 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     """Read a body of `/v1/responses`; `responses` are its client's stored ones. Raises
     `RequestError`."""
     given = read(ResponsesBody.model_validate, body)
-    tools = [_tool(tool, i) for i, tool in enumerate(given.tools or ())]
-    placed = [(form, place) for i, tool in enumerate(tools) for form, place in tool.chat_forms(i)]
-    forms, places = [form for form, _ in placed], [place for _, place in placed]
-    choice, content = given.choice, given.content_spec(policy)
-    parallel = given.parallel_tool_calls is not False
-    spec = tools_spec(forms, policy, choice, parallel=parallel, content=content, places=places)
+    choice, forms = given.choice, [form for form, _ in given.placed_forms]
+    constraint = given.spec(policy)
     tokens = check_budget("max_output_tokens", given.max_output_tokens, policy)
     thinking, thinking_budget = given.thinking
     fields: dict[str, Any] = {
         "messages": _messages(given, responses),
-        "constraint": spec or content,
+        "constraint": constraint,
         "max_tokens": policy.answer_tokens if tokens is None else tokens,
         "fit": tokens is None,
         "tools": forms if choice.mode != "none" else [],
         "thinking": thinking or None,
         "thinking_budget": thinking_budget,
-    } | {name: getattr(given, name) for name in _SAMPLING}
-    fields = {name: value for name, value in fields.items() if value is not None}
+    }
+    fields = given.draws | {name: value for name, value in fields.items() if value is not None}
     if isinstance(given.input, str):
         items = [{"type": "message", "role": "user", "content": given.input}]
     else:
@@ -397,7 +417,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         items=items,
         items_size=json_size("input", items) if stored else 0,
         repeated_size=repeated,
-        namespaces=_namespaces(tools),
+        namespaces=_namespaces(given.read_tools),
         summarized=given.summarized,
         responses=responses if stored else None,
     )
@@ -419,7 +439,6 @@ REPEATED: Mapping[str, Any] = {  # fields that a response repeats, with their de
     "truncation": "disabled",
     "user": None,
 }
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
 _ITEMS: TypeAdapter[list[ConversationItem]] = TypeAdapter(Each[InputItem])
 
 
@@ -468,7 +487,7 @@ class _Conversation:
 
     def __init__(self) -> None:
         self._messages: list[Body] = []
-        self._called: dict[str, str] = {}  # names of tools by ids of their calls
+        self._book = CallBook()
         self._system: list[str] = []  # texts of the system before all messages
 
     def all(self) -> list[Body]:
@@ -490,11 +509,8 @@ class _Conversation:
             case CustomCallItem():
                 self._call(item, {INPUT: item.input})
             case ResultItem(call_id=id):
-                if id not in self._called:
-                    problem = f"call_id is {shown(id)}: no call before it has that id"
-                    raise RequestError(f"{where}.{problem}", field="input")
-                named = {"tool_call_id": id, "name": self._called[id]}
-                self._messages.append({"role": "tool", **named, "content": text_of(item.output)})
+                text = text_of(item.output)
+                self._messages.append(self._book.result(f"{where}.call_id", id, text, "input"))
 
     def add_text(self, role: str, text: str) -> None:
         if role == "system" and not self._messages:
@@ -504,10 +520,8 @@ class _Conversation:
 
     def _call(self, item: CallItem | CustomCallItem, arguments: dict[str, Any] | str) -> None:
         """Add a call to the assistant's message before it, or to a message of its own."""
-        name = self._called[item.call_id] = flat_name(item.namespace, item.name)
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant":
             self._messages.append(last := {"role": "assistant", "content": ""})
-        function = {"name": name, "arguments": arguments}
-        call = {"id": item.call_id, "type": "function", "function": function}
-        last.setdefault("tool_calls", []).append(call)
+        name = flat_name(item.namespace, item.name)
+        last.setdefault("tool_calls", []).append(self._book.call(item.call_id, name, arguments))

@@ -1,7 +1,7 @@
 """Tools of a body, and arguments of earlier calls.
 
 `ToolFields` has the fields of a chat. `tools_spec` makes the constraint for tools in its form and a
-`ToolChoice`, whichever face they come from. `arguments_of` reads the arguments of a call in a
+`ToolChoice`, also for other forms of requests. `arguments_of` reads the arguments of a call in a
 conversation and never refuses them: another model may have written them, or a stream may have been
 cut, and one broken turn must not make all later turns fail.
 """

@@ -26,6 +26,7 @@ from dlm.grammar import (
 )
 from dlm.integrations.vllm.needs import OUTPUTS
 from dlm.openai.constraint import constraint_of
+from dlm.openai.responses import response_constraint_of
 from dlm.policy import Policy
 
 KEY = "dlm"  # of the payload in `extra_args`; refused from clients
@@ -53,51 +54,14 @@ class Payload:
         return None if found is None else cls(**found)
 
 
+RESPONSES = "responses"  # a field of `ToolsText`: whether the tools have the form of Responses
+
+
 class ToolsText(str):
-    """Tools of a body as JSON. Its type tells it from a client's text, which is a plain `str`."""
+    """Fields of a body about tools, as JSON. Its type tells it from a client's text, which is a
+    plain `str`."""
 
     __slots__ = ()
-
-
-def as_chat_tools(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `tools`, `tool_choice` and `parallel_tool_calls` of a body of `/v1/responses` in the
-    form of chat completions, with the names and parameters that vLLM shows to the model.
-
-    The functions of a namespace are named `NAMESPACE__NAME`, and a custom tool is a function with
-    one text, `input`. vLLM shows no other tools (`web_search`, `mcp`, ...), so they are left out.
-    """
-    tools: list[dict[str, Any]] = []
-    for tool in body["tools"]:
-        inner = tool.get("tools") or () if tool["type"] == "namespace" else (tool,)
-        prefix = f"{tool['name']}__" if tool["type"] == "namespace" else ""
-        for one in inner:
-            if one["type"] not in ("function", "custom"):
-                continue
-            function = {name: one[name] for name in _FUNCTION_FIELDS if name in one}
-            function["name"] = prefix + one["name"]
-            if one["type"] == "custom":
-                function["parameters"] = _CUSTOM_PARAMETERS
-            tools.append({"type": "function", "function": function})
-    return {**body, "tools": tools, "tool_choice": _as_chat_choice(body.get("tool_choice"))}
-
-
-_FUNCTION_FIELDS = ("description", "parameters", "strict")
-_CUSTOM_PARAMETERS = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-
-
-def _as_chat_choice(choice: Any) -> Any:
-    match choice:
-        case {"type": "function" | "custom", "name": name}:
-            return {"type": "function", "function": {"name": name}}
-        case {"type": "allowed_tools", "mode": mode, "tools": tools}:
-            names = [_as_chat_choice(tool) for tool in tools]
-            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": names}}
-    return choice
 
 
 _FIELDS = (*OUTPUTS, "whitespace_pattern")
@@ -109,12 +73,13 @@ def spec_of(params: Any, policy: Policy) -> Spec | None:
     """Return the spec in `params`; None for free text. Raises `RequestError`."""
     outputs, tools = params.structured_outputs, (params.extra_args or {}).get(TOOLS)
     body: dict[str, Any] = {} if tools is None else json.loads(tools)
+    read = response_constraint_of if body.pop(RESPONSES, False) else constraint_of
     if outputs is not None:
         values = {name: getattr(outputs, name, None) for name in _FIELDS}
         flags = {name: True for name in _FLAGS if getattr(outputs, name, False)}
         given = {name: value for name, value in values.items() if value is not None}
         body["structured_outputs"] = given | flags
-    return constraint_of(body, policy) if body else None
+    return read(body, policy) if body else None
 
 
 def has_constraint(params: Any) -> bool:

@@ -19,11 +19,11 @@ from dlm.errors import DlmError, RequestError, failure
 from dlm.grammar import CrashError, GrammarError, Task
 from dlm.integrations.vllm.admission import (
     KEY,
+    RESPONSES,
     TOOLS,
     Admitted,
     FrontEndAdmission,
     ToolsText,
-    as_chat_tools,
     check_options,
     forged_tools,
     has_constraint,
@@ -190,8 +190,7 @@ def _wrap_adjust_request(chat: type, responses: type, original: Function) -> Fun
         ):
             fields = {"tools", "tool_choice", "parallel_tool_calls"}
             body = request.model_dump(mode="json", include=fields, exclude_none=True)
-            if isinstance(request, responses):
-                body = as_chat_tools(body)
+            body[RESPONSES] = isinstance(request, responses)
             extra: dict[str, Any] = dict(request.vllm_xargs or {})
             with _vllm_errors():
                 if TOOLS in extra:

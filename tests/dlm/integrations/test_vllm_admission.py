@@ -13,15 +13,12 @@ from dlm.integrations.vllm.admission import (
     TOOLS,
     FrontEndAdmission,
     Payload,
-    as_chat_tools,
     check_options,
     has_constraint,
     spec_of,
     vocabulary_of,
 )
 from dlm.integrations.vllm.scheduler import has_failed
-from dlm.openai.constraint import constraint_of
-from dlm.openai.tools import ToolChoice, ToolFields
 from dlm.policy import Policy
 
 POLICY = Policy.server(allow_client_grammars=True)
@@ -74,44 +71,49 @@ def test_tools_that_a_client_made_up_are_refused():
 SET = {"type": "function", "name": "set", "parameters": {"type": "object"}, "strict": True}
 
 
+def spec_of_response(**fields):
+    return spec_of(Params(extra_args=tools_text(responses=True, **fields)), POLICY)
+
+
 def test_tools_of_responses_are_those_that_the_model_is_shown():
     light = {"type": "namespace", "name": "light", "tools": [SET]}
     note = {"type": "custom", "name": "note", "description": "Writes."}
-    body = as_chat_tools({"tools": [SET, light, note, {"type": "web_search"}]})
-    tools = [tool["function"] for tool in body["tools"]]
-    assert [tool["name"] for tool in tools] == ["set", "light__set", "note"]
-    assert tools[0] == {"name": "set", "parameters": {"type": "object"}, "strict": True}
-    assert tools[2]["parameters"]["required"] == ["input"]
-    assert constraint_of(body, POLICY).calls
-    assert constraint_of(as_chat_tools({"tools": [{"type": "web_search"}]}), POLICY) is None
+    spec = spec_of_response(tools=[SET, light, note, {"type": "web_search"}])
+    assert [*spec.parameters] == ["set", "light__set", "note"]
+    first = {"name": "set", "parameters": {"type": "object"}, "strict": True}
+    assert spec.tools[0]["function"] == first
+    assert spec.parameters["note"]["required"] == ["input"]
+    assert spec.calls
+    assert spec_of_response(tools=[{"type": "web_search"}]) is None
 
 
 @pytest.mark.parametrize(
-    ("choice", "found"),
+    ("choice", "mode", "named", "offered"),
     [
-        ("required", ToolChoice(mode="required")),
-        ({"type": "function", "name": "set"}, ToolChoice(mode="required", named="set")),
-        ({"type": "custom", "name": "set"}, ToolChoice(mode="required", named="set")),
+        ("required", "required", None, ["set", "get"]),
+        ({"type": "function", "name": "set"}, "required", "set", ["set", "get"]),
+        ({"type": "custom", "name": "set"}, "required", "set", ["set", "get"]),
         (
             {
                 "type": "allowed_tools",
                 "mode": "auto",
                 "tools": [{"type": "function", "name": "set"}],
             },
-            ToolChoice(mode="auto", allowed=("set",)),
+            "auto",
+            None,
+            ["set"],
         ),
     ],
 )
-def test_tool_choices_of_responses_are_those_of_chat(choice, found):
-    body = as_chat_tools({"tools": [SET], "tool_choice": choice})
-    assert ToolFields.model_validate(body).choice == found
-    assert constraint_of(body, POLICY).calls
+def test_tool_choices_of_responses_are_those_of_chat(choice, mode, named, offered):
+    spec = spec_of_response(tools=[SET, {**SET, "name": "get"}], tool_choice=choice)
+    assert (spec.choice, spec.named, [*spec.parameters]) == (mode, named, offered)
+    assert spec.calls
 
 
 def test_a_tool_choice_that_nothing_can_serve_is_refused():
-    body = as_chat_tools({"tools": [SET], "tool_choice": {"type": "web_search"}})
     with pytest.raises(RequestError, match="tool_choice"):
-        constraint_of(body, POLICY)
+        spec_of_response(tools=[SET], tool_choice={"type": "web_search"})
 
 
 @pytest.mark.parametrize(
