@@ -58,7 +58,7 @@ def _listed(value: Any) -> Any:
 
 
 _COUNTS = """up to 16 answers, and at most `--slots` plus `--max-queue`. Their seeds count up from \
-`seed`, any integer, by default a random one"""
+`seed`"""
 _LENGTH = """by default 1,024 for a chat, or fewer if the context ends earlier, and 16 for a \
 completion; -1 is 1,024 for both. Under a constraint the answer ends within them, or the request \
 is refused"""
@@ -78,7 +78,7 @@ _STREAM = """`include_usage`: usage in the last chunk, also with `continuous_usa
 class DrawFields(JsonModel):
     """Fields of a body about the draws of tokens. `Request` checks their ranges."""
 
-    seed: int | None = Field(None, description=_COUNTS)
+    seed: int | None = Field(None, description="any integer, by default a random one")
     temperature: Annotated[int | float, Takes(f"0 to {HOTTEST:g}")] | None = Field(
         None,
         description="0 to 2. Below 1, the draws of a pass are sharpened; at 0 they are the \

@@ -1,7 +1,7 @@
 """Conversations: calls of made-up tools, answers after their results, and short answers in words.
 
-Most have a system message, several tools to choose from, or earlier turns. What is said, and names
-of results, are split in two halves like the names of tools.
+Most have a system message, several tools to choose from, or earlier turns. Sentences, and names of
+results, are split in two halves like the names of tools.
 """
 
 import json
@@ -157,14 +157,14 @@ def _shown(value: Any) -> str:
 
 
 def talk(draw: Draw) -> tuple[str, str]:
-    """Draw something that is said, and its answer."""
+    """Draw a sentence of small talk, and its answer."""
     lines = [line for line in phrases_of(FILE, "talk") if held_out_phrase(line) == draw.heldout]
     question, _, answers = draw.random.choice(lines).partition(" = ")
     return question, answers.split(" | ")[0]
 
 
 def short_answer(random: Random, split: Split) -> Sample:
-    """Draw a request that needs no tool: small talk, a question on what was said or on a text."""
+    """Draw a request that needs no tool: small talk, or a question on earlier turns or a text."""
     draw = Draw(random, split)
     form = random.random()
     tools: list[Tool] = []

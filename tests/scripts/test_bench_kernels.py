@@ -79,7 +79,7 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
 def test_offline_tells_what_each_kernel_takes_and_what_it_will_take_and_which_do_not_compile(
     monkeypatch, capsys
 ):
-    """A kernel that does not compile is told, and counts."""
+    """A kernel that does not compile is named, and counts."""
     h100 = next(gpu for gpu in GPUS if gpu.name == "H100")
     product = next(
         one for one in launches(Sizes(rows=256), h100) if one.name == "NVFP4 product, W4A16"
