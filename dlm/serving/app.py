@@ -37,7 +37,7 @@ from dlm.openai.decisions import decision_answer, decision_body_of
 from dlm.openai.errors import describe_error, error_body, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.openai.response_answers import ResponseAnswers
-from dlm.openai.response_store import ResponseStore
+from dlm.openai.response_store import ClientResponses, ResponseStore
 from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.serving.answering import answer, await_decision
@@ -292,8 +292,11 @@ class Service(Routes):
     async def complete(self, request: Request) -> Response:
         return await self._generate(request, completion_of, TextAnswers)
 
+    def _own_responses(self, request: Request) -> ClientResponses:
+        return self._responses.of(self.guard.client(request))
+
     async def respond(self, request: Request) -> Response:
-        responses = self._responses.of(self.guard.client(request))
+        responses = self._own_responses(request)
 
         def read(body: Any, policy: Policy) -> Generation:
             return response_of(body, policy, responses)
@@ -301,14 +304,14 @@ class Service(Routes):
         return await self._generate(request, read, ResponseAnswers)
 
     async def stored_response(self, request: Request, id: str) -> Response:
-        return JSONResponse(self._responses.of(self.guard.client(request)).get(id).response)
+        return JSONResponse(self._own_responses(request).get(id).response)
 
     async def delete_response(self, request: Request, id: str) -> Response:
-        self._responses.of(self.guard.client(request)).delete(id)
+        self._own_responses(request).delete(id)
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 
     async def response_items(self, request: Request, id: str) -> Response:
-        stored = self._responses.of(self.guard.client(request)).get(id)
+        stored = self._own_responses(request).get(id)
         return JSONResponse({"object": "list", "data": stored.items, "has_more": False})
 
     async def message(self, request: Request) -> Response:
