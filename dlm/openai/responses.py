@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import Field
 
 from dlm.errors import RequestError
 from dlm.grammar import JsonObject, Spec
-from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import (
     REQUIRED,
     Body,
@@ -39,73 +38,13 @@ from dlm.openai.constraint import (
     json_schema_spec,
     outputs_spec,
 )
-from dlm.openai.messages import EFFORT, CallBook, Effort, OwnContent, text_of
+from dlm.openai.messages import EFFORT, Effort
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import DrawFields, Generation, ModelName, check_budget, choices
+from dlm.openai.response_items import ITEMS, Conversation, InputItem, flat_name, typed
 from dlm.openai.response_store import ClientResponses
-from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
+from dlm.openai.tools import ToolChoice, tools_spec
 from dlm.policy import Policy
-
-
-class MessageItem(JsonModel):
-    type: Literal["message"] = REQUIRED
-    role: Literal["user", "assistant", "system", "developer"] = REQUIRED
-    content: OwnContent = REQUIRED
-
-
-class CallItem(JsonModel):
-    """Call of a function."""
-
-    type: Literal["function_call"] = REQUIRED
-    call_id: Words = REQUIRED
-    name: Words = REQUIRED
-    namespace: str | None = None
-    arguments: Any = None
-
-
-class CustomCallItem(JsonModel):
-    """Call of a custom tool."""
-
-    type: Literal["custom_tool_call"] = REQUIRED
-    call_id: Words = REQUIRED
-    name: Words = REQUIRED
-    namespace: str | None = None
-    input: str = ""
-
-
-class ResultItem(JsonModel):
-    """Result of a tool."""
-
-    type: Literal["function_call_output", "custom_tool_call_output"] = REQUIRED
-    call_id: Words = REQUIRED
-    output: OwnContent = ""
-
-
-class OmittedItem(JsonModel):
-    """Item that the model is not shown: earlier reasoning, and work of tools of other servers."""
-
-    type: Literal[
-        "reasoning",
-        "compaction",
-        "web_search_call",
-        "file_search_call",
-        "code_interpreter_call",
-        "image_generation_call",
-        "mcp_list_tools",
-        "mcp_call",
-    ] = REQUIRED
-
-
-def _typed(value: Any) -> Any:
-    """Return an item with its type: one with a role alone is a message."""
-    if isinstance(value, dict) and value.get("type") is None and "role" in value:
-        return {**value, "type": "message"}
-    return value
-
-
-ConversationItem = MessageItem | CallItem | CustomCallItem | ResultItem | OmittedItem
-InputItem = Annotated[Annotated[ConversationItem, ByField("type")], BeforeValidator(_typed)]
-
 
 PlacedForm = tuple[Body, str]
 
@@ -116,11 +55,11 @@ class FlatTool(JsonModel):
     name: Annotated[Words, Takes("the name of a tool")] = REQUIRED
     description: str | None = None
 
-    def chat_form(self, prefix: str = "") -> Body:
-        """Return the tool in the form of a chat, its name after `prefix`."""
+    def chat_form(self, namespace: str | None = None) -> Body:
+        """Return the tool, of a namespace or of none, in the form of a chat."""
         given = self.model_dump(exclude_none=True)
         kind = given.pop("type")
-        return {"type": kind, kind: {**given, "name": prefix + self.name}}
+        return {"type": kind, kind: {**given, "name": flat_name(namespace, self.name)}}
 
     def chat_forms(self, number: int) -> list[PlacedForm]:
         """Return the tools in the form of a chat, with their JSON pointers in a body that has this
@@ -145,8 +84,8 @@ class NamespaceTool(JsonModel):
     tools: Each[Annotated[FlatFunction | FlatCustom, ByField("type")]] = REQUIRED
 
     def chat_forms(self, number: int) -> list[PlacedForm]:
-        prefix, place = f"{self.name}{_NAMESPACE}", f"/tools/{number}/tools"
-        return [(tool.chat_form(prefix), f"{place}/{i}") for i, tool in enumerate(self.tools)]
+        place = f"/tools/{number}/tools"
+        return [(tool.chat_form(self.name), f"{place}/{i}") for i, tool in enumerate(self.tools)]
 
 
 class HostedTool(JsonModel):
@@ -158,7 +97,6 @@ class HostedTool(JsonModel):
         return []
 
 
-_NAMESPACE = "__"  # between the names of a namespace and of a tool, as in vLLM
 _TOOL_MODELS = {"function": FlatFunction, "custom": FlatCustom, "namespace": NamespaceTool}
 Tool = FlatFunction | FlatCustom | NamespaceTool | HostedTool
 
@@ -365,11 +303,6 @@ off is `incomplete`; under a constraint the answer ends within them",
         return summary not in (None, "none")
 
 
-def flat_name(namespace: str | None, name: str) -> str:
-    """Return the name that the model is shown for a tool of a namespace."""
-    return f"{namespace}{_NAMESPACE}{name}" if namespace else name
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseGeneration(Generation):
     """Content of one body, with what its answer repeats."""
@@ -404,7 +337,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     if isinstance(given.input, str):
         items = [{"type": "message", "role": "user", "content": given.input}]
     else:
-        items = [_typed(item) for item in body["input"]]
+        items = [typed(item) for item in body["input"]]
     stored = given.store is not False and responses.kept
     repeated = sum(json_size(name, body[name]) for name in REPEATED if name in body)
     return ResponseGeneration(
@@ -439,7 +372,6 @@ REPEATED: Mapping[str, Any] = {  # fields that a response repeats, with their de
     "truncation": "disabled",
     "user": None,
 }
-_ITEMS: TypeAdapter[list[ConversationItem]] = TypeAdapter(Each[InputItem])
 
 
 def _tool(tool: dict[str, Any], number: int) -> Tool:
@@ -462,13 +394,11 @@ def _messages(given: ResponsesBody, responses: ClientResponses) -> list[Body]:
 
     Instructions, and messages of the system before all others, are one message of the system.
     """
-    found = _Conversation()
+    found = Conversation()
     if given.instructions:
         found.add_text("system", given.instructions)
     if given.previous_response_id is not None:
-        for item in read(
-            _ITEMS.validate_python, responses.conversation(given.previous_response_id)
-        ):
+        for item in read(ITEMS.validate_python, responses.conversation(given.previous_response_id)):
             found.add(item, "previous_response_id")
     if isinstance(given.input, str):
         found.add_text("user", given.input)
@@ -480,48 +410,3 @@ def _messages(given: ResponsesBody, responses: ClientResponses) -> list[Body]:
             "input is an empty list: it takes text, or a list of items", field="input"
         )
     return messages
-
-
-class _Conversation:
-    """Messages of a chat, made of items."""
-
-    def __init__(self) -> None:
-        self._messages: list[Body] = []
-        self._book = CallBook()
-        self._system: list[str] = []  # texts of the system before all messages
-
-    def all(self) -> list[Body]:
-        """Return the messages."""
-        if not self._system:
-            return self._messages
-        return [{"role": "system", "content": "\n\n".join(self._system)}, *self._messages]
-
-    def add(self, item: ConversationItem, where: str) -> None:
-        """Add an item, which stands at `where` in its body. Raises `RequestError` for the result of
-        a call that is unknown."""
-        match item:
-            case MessageItem(role="developer"):
-                self.add_text("system", text_of(item.content))
-            case MessageItem(role=role):
-                self.add_text(role, text_of(item.content))
-            case CallItem():
-                self._call(item, arguments_of(item.arguments))
-            case CustomCallItem():
-                self._call(item, {INPUT: item.input})
-            case ResultItem(call_id=id):
-                text = text_of(item.output)
-                self._messages.append(self._book.result(f"{where}.call_id", id, text, "input"))
-
-    def add_text(self, role: str, text: str) -> None:
-        if role == "system" and not self._messages:
-            self._system.append(text)
-        else:
-            self._messages.append({"role": role, "content": text})
-
-    def _call(self, item: CallItem | CustomCallItem, arguments: dict[str, Any] | str) -> None:
-        """Add a call to the assistant's message before it, or to a message of its own."""
-        last = self._messages[-1] if self._messages else None
-        if last is None or last["role"] != "assistant":
-            self._messages.append(last := {"role": "assistant", "content": ""})
-        name = flat_name(item.namespace, item.name)
-        last.setdefault("tool_calls", []).append(self._book.call(item.call_id, name, arguments))
