@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 
-from dlm.chat import Chat, leaves
+from dlm.chat import leaves
 from dlm.decisions.decide import Decider
 from dlm.decisions.questions import Decision
 from dlm.errors import RequestError, failure
 from dlm.grammar import Compiler, Reasoning, Spec, Task, Vocabulary
+from dlm.images import without_pictures
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Model
 from dlm.policy import Policy
+from dlm.prompts import Prompt, Prompts
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
@@ -53,7 +55,7 @@ class Admission:
     def __init__(
         self,
         model: Model,
-        chat: Chat,
+        prompts: Prompts,
         policy: Policy,
         vocabulary: Vocabulary,
         compiler: Compiler,
@@ -64,7 +66,7 @@ class Admission:
         """`answer_capacity` maps the positions that the model has left to the tokens an answer may
         have. `capacity` is the cache's, in tokens; None: it grows."""
         self._decider, self._answer_capacity = decider, answer_capacity
-        self._model, self._chat, self._policy = model, chat, policy
+        self._model, self._prompts, self._policy = model, prompts, policy
         self._vocabulary, self._compiler, self._capacity = vocabulary, compiler, capacity
         self._reasoning = Reasoning.of(vocabulary)
         self._numbers = count()  # `next` is atomic: each number is used once
@@ -82,10 +84,9 @@ class Admission:
         prompt = None if like is None else _prompt_of(request, like.sequences[0])
         if prompt is None:
             self._check_size(request)
-            prompt = self._chat.prompt(request)
-            check_tokens("prompt: token", prompt, self._model.vocab_size)
+            prompt = self._prompts.encode(request)
         check_tokens("stop_token_ids:", request.stop_token_ids, self._model.vocab_size)
-        request = self._fit_tokens(prompt, request)
+        request = self._fit_tokens(len(prompt.tokens), request)
         seed, temperature = fixed(request.seed), float(request.temperature)  # numpy's, maybe
         request = replace(request, seed=seed, temperature=temperature)
         spec = request.constraint
@@ -105,7 +106,8 @@ class Admission:
         sequence = Sequence(
             number=next(self._numbers),
             request=request,
-            prompt=prompt,
+            prompt=prompt.tokens,
+            images=prompt.images,
             stream=stream,
             rng=generator(seed, self._model.device),
         )
@@ -123,7 +125,7 @@ class Admission:
             if length > most:
                 raise RequestError(f"{name} has {length} characters: at most {most} ever fit")
         characters = values = 0
-        for message in request.messages or ():
+        for message in map(without_pictures, request.messages or ()):
             for key, value in message.items():
                 for one in leaves({key: value}):
                     if key in _RENDERED:
@@ -136,36 +138,37 @@ class Admission:
                 field="messages",
             )
 
-    def _fit_tokens(self, prompt: list[int], request: Request) -> Request:
-        """Return the request with as many `max_tokens` as fit the model's positions and the cache.
+    def _fit_tokens(self, prompt: int, request: Request) -> Request:
+        """Return the request with as many `max_tokens` as fit the model's positions and the cache,
+        beside `prompt` tokens.
         Raises `RequestError` if those are fewer than requested, unless the request allows that by
         `fit`."""
         wanted = request.max_tokens
-        left = self._answer_capacity(max(0, self._model.max_positions - len(prompt)))
-        free = wanted if self._capacity is None else self._capacity - len(prompt)
+        left = self._answer_capacity(max(0, self._model.max_positions - prompt))
+        free = wanted if self._capacity is None else self._capacity - prompt
         most = min(wanted, left, free)
         if most == wanted or (most > 0 and request.fit):
             return replace(request, max_tokens=most)
         if left < wanted and not (request.fit and left):
             raise RequestError(
-                f"{len(prompt)} prompt tokens leave {left} for the answer, "
+                f"{prompt} prompt tokens leave {left} for the answer, "
                 f"fewer than max_tokens {wanted}",
                 field="max_tokens" if left else None,  # with 0 left no value would do
             )
         raise RequestError(
-            f"{len(prompt)} prompt tokens and max_tokens {wanted} are more than "
+            f"{prompt} prompt tokens and max_tokens {wanted} are more than "
             f"the cache holds: {self._capacity}"
         )
 
 
-def _prompt_of(request: Request, other: Sequence) -> list[int] | None:
+def _prompt_of(request: Request, other: Sequence) -> Prompt | None:
     """Return the prompt of `other` if the request has the same; otherwise None."""
     bound = other.request.constraint is not None
     same = other.question is None and bound == (request.constraint is not None)
     same = same and all(
         getattr(request, name) is getattr(other.request, name) for name in _PROMPT_FIELDS
     )
-    return other.prompt if same else None
+    return Prompt(other.prompt, other.images) if same else None
 
 
 def _note_compile_time(compiling: Task, sequence: Sequence) -> None:

@@ -28,6 +28,7 @@ from dlm.errors import DlmError, RequestError
 from dlm.grammar.json_text import SURROGATES
 from dlm.grammar.schema.documents import without_nulls
 from dlm.grammar.specs.tools import function_of
+from dlm.images import without_pictures
 from dlm.request import Request
 
 _TURN = "<|turn>model\n"  # beginning of a model's turn
@@ -93,6 +94,7 @@ class Chat:
     ) -> list[int]:
         if self.tokenizer.chat_template is None:
             raise RequestError("this model has no chat template: give token_ids, not messages")
+        messages = [*map(without_pictures, messages)]
         table = self._stand_ins([messages, tools])
         try:
             text = self.tokenizer.apply_chat_template(

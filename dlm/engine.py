@@ -34,7 +34,9 @@ from dlm.loop.interfaces import Cache, Model
 from dlm.models import ModelError, checkpoint
 from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs
+from dlm.models.vision import VisionTower
 from dlm.policy import Policy
+from dlm.prompts import Prompts
 from dlm.request import Request, Result
 from dlm.scheduler import Scheduler
 from dlm.sequence import Sequence
@@ -61,8 +63,8 @@ class Engine:
 
     One thread at a time calls `step`, `generate`, `decide` and `close`. Any thread may at any time
     call `add`, its halves `prepare` and `start`, `cancel` and `compile`, read `busy`, `cold` and
-    `occupancy`, and use `chat` and `vocabulary`. None of these waits for a step; what they change
-    during a step takes effect after it.
+    `occupancy`, and use `chat`, `prompts` and `vocabulary`. None of these waits for a step; what
+    they change during a step takes effect after it.
     """
 
     def __init__(
@@ -76,12 +78,14 @@ class Engine:
         workers: Workers | None = None,
         cache: Cache | None = None,
         decoding: Decoding | None = None,
+        tower: VisionTower | None = None,
     ):
         """`policy` limits requests. `thought` are the texts that open and close reasoning; by
         default those of Gemma 4, if the tokenizer has them. `workers` are the processes that
         compile, by default the engine's own. `cache` has memory for `slots` requests; by default it
-        grows. `decoding` is how the model writes, by default in canvases: `Diffusion()`. Raises
-        `DlmError` for a model that cannot write in that way."""
+        grows. `decoding` is how the model writes, by default in canvases: `Diffusion()`. `tower`
+        reads images; None: requests have none. Raises `DlmError` for a model that cannot write in
+        that way."""
         if slots < 1:
             raise DlmError(f"slots is {slots}: it takes at least 1")
         self.decoding: Decoding = decoding or Diffusion()
@@ -109,7 +113,11 @@ class Engine:
         self._slots = slots
         self._scheduler = Scheduler(slots, self._constrain, decoder.fits, decoder.begin)
         self._events: list[Event] = []  # not returned by a step yet
-        chatting, capacity = (model, chat, self.policy, self.vocabulary), self._cache.capacity
+        self.prompts = Prompts(chat, tower, self.policy, model.vocab_size)
+        chatting, capacity = (
+            (model, self.prompts, self.policy, self.vocabulary),
+            self._cache.capacity,
+        )
         self._decider = Decider(*chatting, capacity, decoder.decides)
         answer_capacity = partial(self.decoding.answer_capacity, model)
         self._admission = Admission(
@@ -157,11 +165,15 @@ class Engine:
         if not directory.is_dir():
             raise DlmError(f"no model directory at {directory}")
         stored = Storage.of(device, dtype, kv, cache_tokens)
-        model, cache = stored.load(directory, slots, kernels, graphs, activation_bits)
+        images = policy is None or policy.max_images > 0
+        model, cache, tower = stored.load(
+            directory, slots, kernels, graphs, activation_bits, images
+        )
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
         chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
-        return cls(model, chat, config, slots, policy, cache=cache, decoding=decoding)
+        rest: dict[str, Any] = {"cache": cache, "decoding": decoding, "tower": tower}
+        return cls(model, chat, config, slots, policy, **rest)
 
     @property
     def backends(self) -> abc.Mapping[str, str]:

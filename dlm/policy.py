@@ -52,6 +52,9 @@ class Policy:
     max_tools: int = 128  # OpenAI's limit
     answer_tokens: int = 1024  # if a body sets no limit and there is room for them
     max_answer_tokens: int = 131_072  # that a body may set
+    max_images: int = 16  # of a request; 0: an engine loads no vision tower
+    max_image_pixels: int = 40_000_000  # of an image; a scan of A4 at 600 dpi has 35 million
+    image_hosts: frozenset[str] = frozenset()  # from which images are fetched
     max_choices: int = 16  # answers that a body may request
     max_label_bytes: int = 524_288  # in all labels of a decision; equal sets count once
     max_decision_tokens: int = 1_048_576  # of the prompts of all questions of a decision
@@ -70,6 +73,7 @@ class Policy:
             "max_tools",
             "answer_tokens",
             "max_answer_tokens",
+            "max_image_pixels",
             "max_choices",
             "max_label_bytes",
             "max_decision_tokens",
@@ -79,6 +83,8 @@ class Policy:
         ):
             if not isinstance(limit := getattr(self, name), int) or limit < 1:
                 raise DlmError(f"{name} is {limit!r}: it takes at least 1")
+        if not isinstance(self.max_images, int) or self.max_images < 0:
+            raise DlmError(f"max_images is {self.max_images!r}: it takes 0 or more")
         for name in ("compile_seconds", "check_seconds"):
             if not (limit := getattr(self, name)) > 0:
                 raise DlmError(f"{name} is {limit!r}: it takes more than 0")
@@ -126,6 +132,10 @@ class Policy:
         `total`."""
         self._within("bytes of labels", size, "max_source_bytes")
         self._within("bytes of labels together", total, "max_label_bytes")
+
+    def check_images(self, number: int) -> None:
+        """Raise `RequestError` for a request with `number` images."""
+        self._within("images", number, "max_images")
 
     def check_prompts(self, tokens: int) -> None:
         """Raise `RequestError` for a decision whose prompts have `tokens` tokens together."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from dlm.errors import RequestError
 from dlm.grammar import InvalidGrammarError, Spec, ToolCall, Tools
+from dlm.images import check_image, is_image
 
 FinishReason = Literal["stop", "length"]
 _SOURCES = ("prompt", "messages", "text", "token_ids")
@@ -221,9 +222,11 @@ def _check_message(name: str, message: Any) -> None:
         kind = type(content).__name__
         raise RequestError(f"{name}.content is a {kind}: it takes a text or a list of parts")
     for i, part in enumerate(content):
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        if is_image(part):
+            check_image(f"{name}.content[{i}]", part)
+        elif not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             raise RequestError(
-                f"{name}.content[{i}] is {_shown(part)}: only parts of text are read"
+                f"{name}.content[{i}] is {_shown(part)}: only parts of text and images are read"
             )
 
 

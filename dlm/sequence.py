@@ -30,6 +30,7 @@ from dlm.grammar import (
 )
 from dlm.logits import sampling
 from dlm.logits.sampling import generator
+from dlm.models.image_tokens import EncodedImage
 from dlm.request import FinishReason, Request, Result, Stats
 from dlm.stream import Stream
 
@@ -180,6 +181,7 @@ class Sequence:
     prompt: list[int]
     stream: Stream
     rng: torch.Generator  # all the randomness of the request
+    images: tuple[EncodedImage, ...] = ()  # that tokens of the prompt stand for
     question: RunningQuestion | None = None  # answered from one canvas; None: a text is generated
     tokens: list[int] = field(default_factory=list)  # committed
     stats: Stats = field(default_factory=Stats)

@@ -12,6 +12,7 @@ from dlm.models.backends import Kernels
 from dlm.models.cache import KVCache
 from dlm.models.graphs import Graphs
 from dlm.models.pages import CHUNK
+from dlm.models.vision import VisionTower
 
 KV_TYPES = {
     "fp8": torch.float8_e4m3fn,
@@ -49,18 +50,28 @@ class Storage:
         return cls(device, dtype, stored, cache_tokens)
 
     def load(
-        self, directory: Path, slots: int, kernels: Kernels, graphs: Graphs, activation_bits: int
-    ) -> tuple[DiffusionGemma, KVCache]:
-        """Load a checkpoint and make a cache for `slots` requests. Raises what `Engine.load`
-        does."""
+        self,
+        directory: Path,
+        slots: int,
+        kernels: Kernels,
+        graphs: Graphs,
+        activation_bits: int,
+        images: bool,
+    ) -> tuple[DiffusionGemma, KVCache, VisionTower | None]:
+        """Load a checkpoint, with its vision tower if there is one and `images` are read, and make
+        a cache for `slots` requests. Raises what `Engine.load` does."""
         if graphs not in get_args(Graphs):
             raise DlmError(f"graphs is {graphs!r}: it takes one of {get_args(Graphs)}")
         check_device(self.device)
         model = checkpoint.load(directory, self.dtype, self.device, kernels, activation_bits)
+        tower = None
+        if images:
+            tower = VisionTower.load(directory, model.images, self.dtype, self.device)
         tokens = self.cache_tokens or plan.free_tokens(model, slots, self.kv)
-        cache = model.new_cache(slots, self.kv, tokens, CHUNK)
+        segment = CHUNK if tower is None else max(CHUNK, tower.most_tokens)
+        cache = model.new_cache(slots, self.kv, tokens, segment)
         model.use_graphs(cache, graphs)
-        return model, cache
+        return model, cache, tower
 
 
 def device_of(name: str | torch.device | None) -> torch.device:

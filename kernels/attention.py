@@ -2,11 +2,11 @@
 
 A pass packs the tokens of many requests into one axis. The keys and values of a causal segment (a
 prompt, a part of one, a committed canvas) are in the cache before attention starts, and each of its
-tokens sees those up to itself. A canvas that is being denoised sees the cached tokens of its
-request and its own tokens in both directions; its own keys and values are neither cached nor
-rounded. In a layer with a window, a token at position p sees cached ones from p - window + 1 on,
-and all tokens of a canvas see what its first one sees. `attention_reference` defines this in a few
-lines.
+tokens sees those up to itself. So are those of an image in a prompt, whose tokens see all tokens of
+the image. A canvas that is being denoised sees the cached tokens of its request and its own tokens
+in both directions; its own keys and values are neither cached nor rounded. In a layer with a
+window, a token at position p sees cached ones from p - window + 1 on, and those of its image; all
+tokens of a canvas see what its first one sees. `attention_reference` defines this in a few lines.
 
 The kernel: rows of a tile are the queries of all heads that share a key head, so that keys are read
 once for all of them. Values of wide heads are split between programs, so that a tile fits the
@@ -19,7 +19,7 @@ The plain torch version goes segment by segment in fp32, on any device. A query'
 its request alone, bit for bit. Canvases are simply computed one by one. Causal segments are
 computed in blocks of queries that begin at multiples of `_BLOCK` positions, each over the same span
 of keys: a query is computed from tensors of the same shape however its request was cut into
-segments. Missing keys are zero and masked.
+segments. Missing keys are zero and masked. An image is always one segment.
 
 Shapes: `N` tokens of `H` heads of `D` numbers, `h` heads of keys and values, pages of `p` tokens.
 """
@@ -33,7 +33,7 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Float32, Int32
 from torch import Tensor
 
-from dlm.kernels.paging import Pages, Paging, Segment, check_pages, decoded
+from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Pages, Paging, Segment, check_pages, decoded
 
 _BLOCK = 64  # positions
 
@@ -48,8 +48,11 @@ def attend(
 ) -> Float32[Tensor, "n H D"]:
     """Return attention for the queries of one segment; a canvas also sees `own_k` and `own_v`."""
     position, end = segment.position, segment.position + segment.tokens
-    if not segment.causal:
+    if segment.kind != CAUSAL:
         first = 0 if window is None else max(0, position - window + 1)
+        if segment.kind == IMAGE:
+            seen = image_mask(position - first, segment.tokens, window, q.device)
+            return _attend(q.float(), *cached.span(first, end, end), seen)
         k, v = cached.span(first, position, position)
         return _attend(q.float(), torch.cat((k, own_k.float())), torch.cat((v, own_v.float())))
     out = q.new_empty(q.shape, dtype=torch.float32)
@@ -98,6 +101,15 @@ def causal_mask(
     key = torch.arange(past + length, device=device)
     seen = key <= query
     return seen if window is None else seen & (query - key < window)
+
+
+def image_mask(
+    past: int, length: int, window: int | None, device: torch.device
+) -> Bool[Tensor, "{length} {past+length}"]:
+    """Return which keys each of `length` tokens of an image sees, after `past` others."""
+    query = torch.arange(past, past + length, device=device)[:, None]
+    key = torch.arange(past + length, device=device)
+    return (key >= past) | (query - key < (window or _EVERYTHING))
 
 
 def _numbers(pool: Tensor, pages: Tensor) -> Float32[Tensor, "n h D"]:
@@ -172,12 +184,13 @@ def attention_reference(
     shared, p = q.shape[1] // k.shape[1], pages.keys.shape[1]
     for segment, table in zip(paging.segments, paging.table.tolist(), strict=True):
         for token in range(segment.tokens):
-            row, at = segment.row + token, segment.position
-            seen = range(at + token + 1) if segment.causal else range(at)
+            row, at, kind = segment.row + token, segment.position, segment.kind
+            seen = range(at + {CANVAS: 0, CAUSAL: token + 1, IMAGE: segment.tokens}[kind])
             if window is not None:
-                seen = seen[max(0, at + token * segment.causal - window + 1) :]
+                oldest = at + token * (kind != CANVAS) - window + 1
+                seen = seen[max(0, min(oldest, at) if kind == IMAGE else oldest) :]
             places = [table[n // p - segment.page] * p + n % p for n in seen]
-            own = slice(segment.row, segment.row + segment.tokens * (not segment.causal))
+            own = slice(segment.row, segment.row + segment.tokens * (kind == CANVAS))
             each = (pages.keys, pages.k_scale, k[own]), (pages.values, pages.v_scale, v[own])
             seen_k, seen_v = (
                 torch.cat(
@@ -389,7 +402,7 @@ def _attention_kernel(
     own_v_ptr,
     k_scale_ptr,  # [1] fp32
     v_scale_ptr,
-    numbers_ptr,  # [5, count] int32: first row, tokens, position, causal, first page
+    numbers_ptr,  # [5, count] int32: first row, tokens, position, kind, first page
     table_ptr,  # [count, width] int32
     out_ptr,  # [rows, h * G, D] as q; in parts, [SPLITS, rows, h * G, D] fp32
     sums_ptr,  # in parts, [SPLITS, 2, rows, h * G] fp32: highest score, sum of weights
@@ -413,7 +426,8 @@ def _attention_kernel(
     segment, tile = found  # pyright: ignore[reportGeneralTypeIssues]  # it is no call
     at = numbers_ptr + segment
     row, tokens, position = tl.load(at), tl.load(at + count), tl.load(at + 2 * count)
-    causal, first_page = tl.load(at + 3 * count) != 0, tl.load(at + 4 * count)
+    kind, first_page = tl.load(at + 3 * count), tl.load(at + 4 * count)
+    stored_too, image = kind > 0, kind > 1  # the kinds are CANVAS, CAUSAL, IMAGE
     kv_head, heads = tl.program_id(1), tl.num_programs(1)
     half, part = tl.program_id(2) % (D // DV), tl.program_id(2) // (D // DV)
     m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -422,13 +436,15 @@ def _attention_kernel(
 
     # Blocks of cached positions `start` to `end - 1`, then the canvas's own; and our share.
     tokens_up_to_here = tl.minimum(tokens, (tile * BLOCK_M + BLOCK_M - 1) // G + 1)
-    end = tl.where(causal, position + tokens_up_to_here, position)
-    oldest = tl.where(causal, position + m // G, position) - window + 1  # oldest for each row
-    span = tl.where(causal, window, window - 1)
-    start = tl.maximum(0, tl.where(causal, position + tile * BLOCK_M // G, position) - window + 1)
+    end = position + tl.where(image, tokens, tl.where(stored_too, tokens_up_to_here, 0))
+    latest = tl.where(image, position, 1 << 30)  # position of the last token that is `oldest`
+    oldest = tl.minimum(position + tl.where(stored_too, m // G, 0) - window + 1, latest)  # by row
+    span = tl.where(image, (1 << 31) - 1, tl.where(stored_too, window, window - 1))
+    begins = position + tl.where(stored_too, tile * BLOCK_M // G, 0) - window + 1
+    start = tl.maximum(0, tl.minimum(begins, latest))
     first = start // BLOCK_N
     cached = tl.maximum(0, (end + BLOCK_N - 1) // BLOCK_N - first)
-    own = tl.where(causal, 0, (tokens + OWN_N - 1) // OWN_N)
+    own = tl.where(stored_too, 0, (tokens + OWN_N - 1) // OWN_N)
     share = (cached + own + SPLITS - 1) // SPLITS
     begin = part * share
     stop = tl.minimum(begin + share, cached + own)
@@ -467,7 +483,8 @@ def _attention_kernel(
         page = tl.load(pages + n // PAGE, mask=stored, other=0).to(tl.int64)
         at_kv = ((page * PAGE + n % PAGE) * heads + kv_head) * D
         k = tl.load(keys_ptr + at_kv[None, :] + d[:, None], mask=stored[None, :], other=0.0)
-        seen = (n[None, :] - oldest[:, None]).to(tl.uint32) < span
+        key = tl.where(n < end, n, -(1 << 30))  # before the oldest: none of `span` follows it
+        seen = (key[None, :] - oldest[:, None]).to(tl.uint32) < span
         scores = tl.where(seen, tl.dot(q, decoded(k, q.dtype)) * k_factor, float("-inf"))
         v = tl.load(values_ptr + at_kv[:, None] + dv[None, :], mask=stored[:, None], other=0.0)
         attended = _attended(acc, top, total, scores, decoded(v, q.dtype))

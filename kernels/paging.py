@@ -23,13 +23,19 @@ _E4M3 = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_E4M3).max
 
 
+CANVAS, CAUSAL, IMAGE = range(3)
+"""Kinds of segments. The tokens of a canvas are not cached; each sees the cached tokens before the
+canvas, and all of the canvas. Those of the others are cached, and see the cached tokens before the
+segment: with `CAUSAL` also those of the segment up to themselves, with `IMAGE` all of it."""
+
+
 class Segment(NamedTuple):
-    """Adjacent tokens of one request in a pass: some to be cached, or a canvas."""
+    """Adjacent tokens of one request in a pass."""
 
     row: int  # index of its first token in the packed axis
     tokens: int
     position: int  # position of its first token; for a canvas the number of cached tokens
-    causal: bool  # true: to be cached, each token sees those up to itself; false: a canvas
+    kind: int  # CANVAS, CAUSAL or IMAGE
     page: int  # of the request, with which its row of the table begins
 
 

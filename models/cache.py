@@ -19,12 +19,13 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from dlm.kernels.attention import Launch, attention, launch_of
-from dlm.kernels.paging import Pages, append_
+from dlm.kernels.paging import CANVAS, Pages, append_
 from dlm.models.backends import Backend
 from dlm.models.config import LayerConfig, LayerType, ModelConfig
 from dlm.models.errors import CacheFullError
+from dlm.models.image_tokens import within_image
 from dlm.models.pages import PAGE, PagePool, capacity_of, pages_of
-from dlm.models.passes import Held, Pass, Stretch, lay_out
+from dlm.models.passes import Held, Pass, Stretch, encoded, lay_out
 
 
 class PrefixNode:
@@ -75,7 +76,8 @@ class PrefixIndex:
             node = node.parent
 
     def find(self, tokens: Sequence[int]) -> list[PrefixNode]:
-        """Return the nodes of the longest beginning of `tokens` from which one can continue."""
+        """Return the nodes of the longest beginning of `tokens` from which one can continue. It
+        does not end within an image, which is encoded whole."""
         node, found, best = self.root, [], 0
         stored = dict.fromkeys(self._spans, 0)  # adjacent pages before here
         for start in range(0, len(tokens) - self._page + 1, self._page):
@@ -86,7 +88,8 @@ class PrefixIndex:
             end = start + self._page
             for pool in self._spans:
                 stored[pool] = stored[pool] + 1 if pool in node.pages else 0
-            if all(self._suffices(stored[pool], end, span) for pool, span in self._spans.items()):
+            enough = (self._suffices(stored[pool], end, span) for pool, span in self._spans.items())
+            if not within_image(tokens, end) and all(enough):
                 best = len(found)
         return found[:best]
 
@@ -215,8 +218,13 @@ class KVCache:
             for kind, held in self._slots[slot].held.items():
                 missing = -(-after[slot] // self._page) - held.end
                 held.pages.extend(self._pools[kind].take() for _ in range(missing))
-        stretches = [Stretch(slot, self.length(slot), len(tokens), True) for slot, tokens in rows]
-        stretches += [Stretch(slot, after[slot], length, False) for slot in canvases]
+        see_all = self._config.images_see_all
+        stretches = [
+            each
+            for slot, tokens in rows
+            for each in encoded(slot, self.length(slot), tokens, see_all)
+        ]
+        stretches += [Stretch(slot, after[slot], length, CANVAS) for slot in canvases]
         held = {kind: [slot.held[kind] for slot in self._slots] for kind in self._pools}
         laid_out = partial(lay_out, rows, stretches, held, self._page, self._device)
         if rows:

@@ -120,6 +120,17 @@ def tensors(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
                 yield name, file.get_tensor(name)
 
 
+def read_some(directory: Path, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
+    """Return the tensors of a directory whose names have one of `prefixes`, by name. Raises
+    `CheckpointError`."""
+    found: dict[str, Tensor] = {}
+    for path in _shards(directory):
+        with _opened(path) as file:
+            names = [name for name in file.keys() if name.startswith(prefixes)]  # noqa: SIM118
+            found |= {name: file.get_tensor(name) for name in names}
+    return found
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file of a model directory. Raises `CheckpointError`."""
     try:

@@ -38,7 +38,7 @@ class LayerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Geometry of the text stack. Every number comes from the checkpoint; there are no defaults."""
+    """Geometry of the text stack. Every number comes from the checkpoint."""
 
     vocab_size: int
     hidden_size: int
@@ -54,6 +54,7 @@ class ModelConfig:
     softcap: float  # logits are `softcap * tanh(x / softcap)`
     canvas_length: int
     max_positions: int
+    images_see_all: bool = False  # whether a soft token of an image sees all of the image
 
     def window_of(self, kind: LayerType) -> int | None:
         """Return how many tokens a layer sees, including the current one; None: all of them."""
@@ -93,6 +94,7 @@ class ModelConfig:
             softcap=text.final_logit_softcapping,
             canvas_length=canvas_length,
             max_positions=text.max_position_embeddings,
+            images_see_all=text.use_bidirectional_attention == "vision",
         )
 
 

@@ -2,7 +2,7 @@
 
 Files store experts one by one where the model holds a stack, and gate and up apart where it holds
 one matrix. The text stack lies under `model.decoder.`; the encoder shares its weights and adds one
-scalar per layer. A vision tower may be present and is not read.
+scalar per layer. A vision tower may be present; `vision.py` reads it.
 """
 
 import re
@@ -23,12 +23,12 @@ from dlm.models.model import DiffusionGemma
 
 _DECODER = "model.decoder."
 _ENCODER_SCALAR = re.compile(r"model\.encoder\.language_model\.layers\.(\d+)\.layer_scalar")
-_VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
+VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
 
 
 def parameter_name(tensor: str) -> str | None:
     """Return the model's name of a tensor on disk; None if the text stack does not need it."""
-    if tensor.startswith(_VISION):
+    if tensor.startswith(VISION):
         return None
     if scalar := _ENCODER_SCALAR.fullmatch(tensor):
         return f"layers.{scalar[1]}.encoder_scalar"

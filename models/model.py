@@ -22,6 +22,7 @@ from dlm.models.backends import Backend
 from dlm.models.cache import KVCache
 from dlm.models.config import LayerType, ModelConfig
 from dlm.models.graphs import Graphs, PassGraphs, pass_graphs
+from dlm.models.image_tokens import FIRST, EncodedImages
 from dlm.models.layers import Attend, Layer, RMSNorm, SelfConditioning, rotary_angles
 from dlm.models.passes import Pass
 
@@ -34,6 +35,7 @@ class DiffusionGemma(nn.Module):
         self.config = config
         self.backends: dict[str, Backend] = dict.fromkeys(_OPERATIONS, "torch")
         self.graphs: PassGraphs | None = None  # of one cache
+        self.images = EncodedImages()  # that tokens to encode may stand for
         self.embed_tokens = _embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in config.layers)
         self.norm = RMSNorm(config.hidden_size, config.eps)
@@ -191,6 +193,15 @@ class DiffusionGemma(nn.Module):
             x = layer(x, *angles[c.kind], attend, scalar)
         return self.norm(x)
 
+    def _embedded(self, tokens: Sequence[int]) -> Float[Tensor, "n hidden"]:
+        """Return the embeddings of tokens to encode, some of which may stand for images."""
+        soft = [i for i, token in enumerate(tokens) if token >= FIRST]
+        ids = [token if token < FIRST else 0 for token in tokens]
+        x = self.embed(torch.tensor(ids, dtype=torch.long).to(self.device))
+        if soft:
+            x[soft] = self.images.embeddings([tokens[i] for i in soft]).to(x)
+        return x
+
     def _scaled(self, embedding: Tensor) -> Tensor:
         scale = torch.tensor(self.config.hidden_size**0.5, dtype=embedding.dtype, device="cpu")
         return embedding * scale.item()
@@ -207,8 +218,8 @@ class DiffusionGemma(nn.Module):
         run = partial(self._states, cache=cache)
         if self.graphs is not None and self.graphs.accepts(plan, cache):
             return self.graphs.states(run, canvases, plan)
-        new = torch.tensor([t for tokens in encode.values() for t in tokens], dtype=torch.long)
-        states = run(torch.cat((self.embed(new.to(self.device)), canvases)), plan)
+        new = self._embedded([t for tokens in encode.values() for t in tokens])
+        states = run(torch.cat((new, canvases)), plan)
         cache.advance(plan)
         return states
 

@@ -4,7 +4,7 @@ This module does not know why a slot holds its pages.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dlm.kernels.paging import Paging, Segment, sent
+from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Paging, Segment, sent
+from dlm.models.image_tokens import runs
 
 
 class Pass(NamedTuple):
@@ -30,7 +31,20 @@ class Stretch(NamedTuple):
     slot: int
     position: int  # of the first token
     tokens: int
-    causal: bool  # encoded and cached; otherwise a canvas
+    kind: int  # of segment: CANVAS, CAUSAL or IMAGE
+
+
+def encoded(
+    slot: int, position: int, tokens: Sequence[int], images_see_all: bool
+) -> Iterator[Stretch]:
+    """Yield the stretches of `tokens` that are encoded from `position` on. With `images_see_all`
+    each image is a stretch of its own, in which all tokens see one another."""
+    if not images_see_all:
+        yield Stretch(slot, position, len(tokens), CAUSAL)
+        return
+    for image, length in runs(tokens):
+        yield Stretch(slot, position, length, CAUSAL if image is None else IMAGE)
+        position += length
 
 
 @dataclass(slots=True)
@@ -77,9 +91,9 @@ def _paging(
     width = max((len(one.pages) for one in held), default=0)
     table = np.zeros((len(held), width), np.int32)
     for i, (each, one) in enumerate(zip(stretches, held, strict=True)):
-        segments.append(Segment(row, each.tokens, each.position, each.causal, one.first))
+        segments.append(Segment(row, each.tokens, each.position, each.kind, one.first))
         table[i, : len(one.pages)] = pages = np.frombuffer(one.pages, np.int32)
-        if each.causal:
+        if each.kind != CANVAS:
             at = np.arange(each.position, each.position + each.tokens)
             rows.append(np.arange(row, row + each.tokens))
             places.append(pages[at // page - one.first].astype(np.int64) * page + at % page)

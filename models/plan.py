@@ -1,8 +1,7 @@
 """Estimates before a model is loaded: bytes on a device, and the least time of a step.
 
 All of it is arithmetic on a config, except for `free_tokens`, which queries a GPU. The estimates
-cover the text stack, which is all that is loaded: files may hold a vision tower too. They do not
-cover an allocator's waste and a grammar's masks. GB are 10^9 bytes; contexts are the tokens that a
+cover the text stack. They do not cover a vision tower, an allocator's waste and a grammar's masks. GB are 10^9 bytes; contexts are the tokens that a
 slot has committed, prompt and answer.
 """
 

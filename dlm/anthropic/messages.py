@@ -30,6 +30,7 @@ from dlm.openai.body import (
     shown,
 )
 from dlm.openai.constraint import FormatOptions, Schema, json_schema_spec
+from dlm.openai.images import image_file, image_part
 from dlm.openai.messages import EFFORT, CallBook
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import Generation, ModelName, choices
@@ -48,6 +49,30 @@ class ReferenceBlock(JsonModel):
 
     type: Literal["tool_reference"] = REQUIRED
     tool_name: str = REQUIRED
+
+
+class EncodedSource(JsonModel):
+    type: Literal["base64"] = REQUIRED
+    media_type: str | None = None
+    data: str = REQUIRED
+
+
+class UrlSource(JsonModel):
+    type: Literal["url"] = REQUIRED
+    url: str = REQUIRED
+
+
+class ImageBlock(JsonModel):
+    type: Literal["image"] = REQUIRED
+    source: Annotated[EncodedSource | UrlSource, ByField("type")] = REQUIRED
+
+    def part(self, place: str) -> Body:
+        """Return the part of a chat's message; `place` is the block's. Raises `RequestError`."""
+        match self.source:
+            case UrlSource(url=url):
+                return image_part(url, f"{place}.source.url")
+            case EncodedSource(data=data):
+                return {"type": "image", "image": image_file(data, f"{place}.source.data")}
 
 
 class UseBlock(JsonModel):
@@ -74,7 +99,7 @@ class OmittedBlock(JsonModel):
 
 
 _BLOCKS = Takes("text, or a list of blocks")
-_TYPES = "text, tool_use and tool_result: this server's models read text"
+_TYPES = "text, image, tool_use and tool_result: no model here reads anything else"
 TextContent = Annotated[str | Each[Annotated[TextBlock | OmittedBlock, ByField("type")]], _BLOCKS]
 ResultContent = Annotated[
     str | Each[Annotated[TextBlock | ReferenceBlock, ByField("type", "text")]], _BLOCKS
@@ -90,7 +115,7 @@ class ResultBlock(JsonModel):
     is_error: bool | None = None
 
 
-Block = TextBlock | UseBlock | ResultBlock | OmittedBlock
+Block = TextBlock | ImageBlock | UseBlock | ResultBlock | OmittedBlock
 
 
 class Message(JsonModel):
@@ -181,9 +206,9 @@ class PromptBody(LenientModel):
 
     messages: Annotated[Several[Message], Takes("a list of messages")] = Field(
         REQUIRED,
-        description="text, or blocks: `text`, `tool_use`, `tool_result` (with text). Earlier \
-thinking and server tools are left out; images and documents are a 400. Messages of the system may \
-stand among them, and the last one is the user's",
+        description="text, or blocks: `text`, `image` (of a user, for a model with a vision \
+tower), `tool_use`, `tool_result` (with text). Earlier thinking and server tools are left out; \
+documents are a 400. Messages of the system may stand among them, and the last one is the user's",
     )
     model: ModelName | None = Field(None, description="one of the names, else 404")
     system: TextContent | None = Field(None, description="text, or blocks of text")
@@ -351,7 +376,7 @@ def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
         match block:
             case UseBlock() if message.role != "assistant":
                 raise _misplaced(f"{where}[{i}]", block.type, "the assistant's")
-            case ResultBlock() if message.role != "user":
+            case ResultBlock() | ImageBlock() if message.role != "user":
                 raise _misplaced(f"{where}[{i}]", block.type, "the user's")
             case UseBlock(id=id, name=name, input=given):
                 calls.append(book.call(id, name, arguments_of(given)))
@@ -360,14 +385,27 @@ def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
                 text = _text(block.content)
                 text = f"Error: {text}" if block.is_error else text
                 yield book.result(f"{where}[{i}].tool_use_id", id, text, "messages")
-    text = _text(message.content)
-    if text or calls or not results:
-        turn: Body = {"role": message.role, "content": text}
+    content = _content(message.content, where)
+    if content or calls or not results:
+        turn: Body = {"role": message.role, "content": content}
         yield {**turn, "tool_calls": calls} if calls else turn
 
 
 def _misplaced(where: str, kind: str, right: str) -> RequestError:
     return RequestError(f"{where}.type is {kind}: it stands in {right} messages", field="messages")
+
+
+def _content(blocks: Sequence[Block], where: str) -> str | list[Body]:
+    """Return the text of blocks, or text and images as parts of a chat's message."""
+    if not any(isinstance(block, ImageBlock) for block in blocks):
+        return _text(blocks)
+    return [
+        block.part(f"{where}[{i}]")
+        if isinstance(block, ImageBlock)
+        else {"type": "text", "text": _text([block])}
+        for i, block in enumerate(blocks)
+        if isinstance(block, ImageBlock) or _text([block])
+    ]
 
 
 def _text(content: str | Sequence[Block | ReferenceBlock]) -> str:

@@ -16,6 +16,8 @@ LIMITS = {  # of the policy
     "Default: 64.",
     "max_options": "The most options of a choice. Default: 1000.",
     "max_tools": "The most tools of a request. Default: 128.",
+    "max_images": "The most images of a request. 0 loads no vision tower. Default: 16.",
+    "max_image_pixels": "The most pixels of an image. Default: 40000000.",
 }
 CUTS = ("top_k", "top_p", "min_p")
 LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
@@ -47,6 +49,8 @@ def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str)
     add("--policy", choices=POLICIES, default=policy, help=purpose)
     for limit, purpose in LIMITS.items():
         add(f"--{limit.replace('_', '-')}", type=int, metavar="N", help=purpose)
+    purpose = "The hosts from which images may be fetched. Default: none; images are data URLs."
+    add("--image-hosts", nargs="+", default=[], metavar="HOST", help=purpose)
     purpose = (
         "The names by which requests may ask for the model. Default: the name of its directory, or "
         "tiny."
@@ -107,11 +111,12 @@ def loading_of(args: argparse.Namespace) -> "Loading":
     from dlm.loading import Loading
 
     limits = {name: found for name in LIMITS if (found := getattr(args, name)) is not None}
+    hosts = frozenset(args.image_hosts)
     return Loading(
         model=args.model and str(Path(args.model).resolve()),
         device=args.device,
         slots=args.slots,
-        policy=dlm.Policy.server(POLICIES[args.policy], **limits),
+        policy=dlm.Policy.server(POLICIES[args.policy], image_hosts=hosts, **limits),
         kv=args.kv,
         cache_tokens=args.cache_tokens,
         writes=args.decoding,

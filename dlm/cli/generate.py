@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     try:
         constraint = constraint_of(args, source)
         request = dlm.Request(
-            **prompt_arguments(args.system, prompt),
+            **with_images(prompt_arguments(args.system, prompt), args.image),
             constraint=None if args.no_constraint else constraint,
             constrained=not args.no_constraint,
             tools=getattr(constraint, "tools", ()),
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
         started = time.perf_counter()
         with status("loading the model"):
             engine = Loading(
-                policy=dlm.Policy(),
+                policy=dlm.Policy(max_images=len(args.image)),
                 model=args.model,
                 slots=1,
                 kv=args.kv,
@@ -101,6 +101,8 @@ def arguments() -> argparse.Namespace:
     parser = CommandParser(__doc__)
     add = parser.add_argument
     add("prompt", help="The user's message; - reads it from stdin.")
+    purpose = "An image before the prompt, for a model that reads images; may be given repeatedly."
+    add("--image", action="append", default=[], metavar="FILE", help=purpose)
     add_options(parser)
     add_model(parser)
     add("--max-tokens", type=int, default=256, metavar="N", help="The most tokens of the answer.")
@@ -122,6 +124,25 @@ def arguments() -> argparse.Namespace:
     if args.no_constraint and args.kind != "schema":
         fail("--no-constraint without --schema: there is nothing to check at the end")
     return args
+
+
+def with_images(prompt: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of a `Request` for a prompt, with the images of files before the user's
+    text."""
+    if not paths:
+        return prompt
+    from dlm.images import ImageFile
+
+    parts: list[Any] = []
+    for path in paths:
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            fail(f"the image {path} cannot be read: {error.strerror}")
+        parts.append({"type": "image", "image": ImageFile(data, path)})
+    *system, user = prompt.get("messages") or [{"role": "user", "content": prompt["prompt"]}]
+    parts.append({"type": "text", "text": user["content"]})
+    return {"messages": [*system, {**user, "content": parts}]}
 
 
 def read_prompt(source: str) -> str:

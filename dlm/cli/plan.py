@@ -54,7 +54,7 @@ def main() -> None:
 def report(config: ModelConfig, load: plan.Load) -> dict[str, Any]:
     """Return all figures: bytes, milliseconds and numbers of tokens."""
     return {
-        "counted": "the text stack; a vision tower is not loaded, and a file has it on top",
+        "counted": "the text stack; a vision tower, which `--max-images 0` leaves out, is on top",
         "load": asdict(load),
         "parameters": plan.parameters(config),
         "weights": plan.weight_bytes(config, load.weights),

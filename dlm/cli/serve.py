@@ -181,7 +181,7 @@ def arguments() -> argparse.Namespace:
     purpose = "The path under which a proxy serves it, and which the proxy removes."
     add("--root-path", default="", metavar="PATH", help=purpose)
     purpose = "The most bytes of a request's body."
-    add("--max-body-bytes", type=int, default=4 << 20, metavar="N", help=purpose)
+    add("--max-body-bytes", type=int, default=16 << 20, metavar="N", help=purpose)
     purpose = "The most responses that are kept for clients to continue; 0: none."
     add("--stored-responses", type=int, default=1000, metavar="N", help=purpose)
     purpose = "The most bytes of a request's headers. Default: 65536."

@@ -23,7 +23,6 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from dlm.chat import Chat
 from dlm.decisions.questions import Decision, Question, QuestionAnswer, at
 from dlm.decisions.running import (
     FirstTokens,
@@ -39,9 +38,11 @@ from dlm.grammar import Vocabulary
 from dlm.kernels.vocab_rows import heated
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Cache, CausalLM, Denoiser, Model
+from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
 from dlm.policy import Policy
-from dlm.request import Request, check_tokens
+from dlm.prompts import Prompt, Prompts
+from dlm.request import Request
 from dlm.sequence import Sequence as Running
 from dlm.stream import Stream
 
@@ -54,7 +55,7 @@ class _Prepared:
 
     question: Question
     request: Request
-    prompt: list[int]
+    prompt: Prompt
     values: tuple[str, ...]  # of its labels
     spelled: list[list[int]]  # the labels as tokens
 
@@ -66,7 +67,7 @@ class Decider:
     def __init__(
         self,
         model: Model,
-        chat: Chat,
+        prompts: Prompts,
         policy: Policy,
         vocabulary: Vocabulary,
         capacity: int | None,
@@ -75,7 +76,7 @@ class Decider:
         """`capacity` is the cache's, in tokens; None: it grows. `by_canvas` is whether passes read
         canvases."""
         self._model: Any = model
-        self._chat, self._policy, self._vocabulary = chat, policy, vocabulary
+        self._prompts, self._policy, self._vocabulary = prompts, policy, vocabulary
         self._capacity, self._by_canvas = capacity, by_canvas
 
     def sequences(self, decision: Decision, number: int) -> list[Running]:
@@ -94,7 +95,8 @@ class Decider:
             sequence = Running(
                 number=number,
                 request=one.request,
-                prompt=one.prompt,
+                prompt=one.prompt.tokens,
+                images=one.prompt.images,
                 stream=Stream(vocabulary=self._vocabulary, reasoning=None, calls=False),
                 rng=generator(fixed(one.request.seed), self._model.device),
                 question=RunningQuestion(one.question, len(made), known[one.values], pending),
@@ -110,9 +112,9 @@ class Decider:
             raise RequestError("by is 'causal': this model's encoder predicts no tokens")
         answers = []
         for one in list(self._prepared(decision, "causal")):
-            rest = one.prompt, one.spelled, self._vocabulary.stops
+            rest = one.prompt.tokens, one.spelled, self._vocabulary.stops
             logs = log_probabilities(self._model, cache, range(slots), *rest)
-            answers.append(answer_of(one.question, logs.numpy(), len(one.prompt)))
+            answers.append(answer_of(one.question, logs.numpy(), len(one.prompt.tokens)))
         return answers
 
     def _prepared(self, decision: Decision, by: By) -> Iterator[_Prepared]:
@@ -128,9 +130,9 @@ class Decider:
                 self._policy.check_labels(sizes[values], sum(sizes.values()))
                 if values not in spelled:
                     spelled[values] = [self._spelled(value) for value in values]
-                prompt = self._chat.prompt(request)
-                self._check_fits(prompt, values, spelled[values], by)
-                tokens += len(prompt)
+                prompt = self._prompts.encode(request)
+                self._check_fits(prompt.tokens, values, spelled[values], by)
+                tokens += len(prompt.tokens)
                 self._policy.check_prompts(tokens)
             yield _Prepared(question, request, prompt, values, spelled[values])
 
@@ -172,7 +174,6 @@ class Decider:
                 f"the label {values[longest]!r:.80} takes {most} tokens with its stop, "
                 f"more than a canvas: {L}"
             )
-        check_tokens("token", prompt, model.vocab_size)
         if len(prompt) > (most_prompt := model.max_positions - L):
             raise RequestError(f"{len(prompt)} prompt tokens: this model takes up to {most_prompt}")
         needed = len(prompt) + (most if by == "causal" else 0)
@@ -249,7 +250,8 @@ def _encode_prompt(model: CausalLM, cache: Cache, slot: int, prompt: Sequence[in
     """Encode a prompt in pieces; pages that another slot holds are shared."""
     cache.attach(slot, prompt)
     while (begin := cache.length(slot)) < len(prompt):
-        model.predict({slot: prompt[begin : begin + CHUNK - begin % CHUNK]}, {}, cache)
+        length = piece_length(prompt[begin:], CHUNK - begin % CHUNK)
+        model.predict({slot: prompt[begin : begin + length]}, {}, cache)
 
 
 def _read(

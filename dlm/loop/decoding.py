@@ -16,6 +16,7 @@ from dlm.errors import DlmError
 from dlm.events import Committed, Event, Finished
 from dlm.grammar import Compiled, Compiler, InvalidValueError, Reasoning, Task, Vocabulary
 from dlm.loop.interfaces import Cache, Model
+from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
 from dlm.policy import Policy
 from dlm.request import FinishReason
@@ -52,8 +53,9 @@ class PassPlan:
 def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> PassPlan:
     """Return what the next pass does for the `running` requests, by slot, the oldest first.
 
-    Prompts are cut at multiples of `CHUNK`, whatever else the pass has to do: other pieces may
-    round otherwise, and a request's output must not depend on what runs beside it. Finished
+    Prompts are cut at multiples of `CHUNK`, and not within images, whatever else the pass has to
+    do: other pieces may round otherwise, and a request's output must not depend on what runs beside
+    it. Finished
     canvases are encoded at once. About `budget` tokens of prompts are encoded, and at least one
     chunk: a long prompt takes several passes, and delays no other request.
     """
@@ -63,7 +65,8 @@ def plan_pass(running: Mapping[int, Sequence], cache: Cache, budget: int) -> Pas
             continue
         encoded = cache.length(slot)
         rest = sequence.unencoded(encoded)
-        chunk = rest[: CHUNK - encoded % CHUNK if encoded < len(sequence.prompt) else CHUNK]
+        room = CHUNK - encoded % CHUNK if encoded < len(sequence.prompt) else CHUNK
+        chunk = rest[: piece_length(rest, room)]
         if chunk and not sequence.tokens:
             if prompts and prompts + len(chunk) > budget:
                 continue

@@ -1,12 +1,14 @@
 """Conversations of clients, turned into the form that chat templates take.
 
-Content is text, arguments are data, and a tool's result names its tool. Content that a text model
-cannot read is refused. Other fields of messages, such as an earlier answer's reasoning, are not
-shown to the model. A message's `name` is passed to the template (Gemma's ignores it).
+Content is text, arguments are data, and a tool's result names its tool. Messages of users may hold
+images. Content that no model reads is refused. Other fields of messages, such as an earlier
+answer's reasoning, are not shown to the model. A message's `name` is passed to the template
+(Gemma's ignores it).
 
-Parts of content, `text_of` and `CallBook` are those of all forms of requests. `chat_messages` takes
-messages that a body's model holds, `messages_of` any JSON data. `ReasoningFields` has the fields
-that let the model reason first; a form with other fields needs `EFFORT` alone.
+Parts of content, `text_of`, `content_of` and `CallBook` are those of all forms of requests.
+`chat_messages` takes messages that a body's model holds, `messages_of` any JSON data.
+`ReasoningFields` has the fields that let the model reason first; a form with other fields needs
+`EFFORT` alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,7 @@ from dlm.openai.body import (
     refused_name,
     shown,
 )
+from dlm.openai.images import ChatImage, InputImage
 from dlm.openai.other_fields import closest
 from dlm.openai.tools import arguments_of
 
@@ -52,10 +55,32 @@ class ThoughtContent(JsonModel):
 
 
 Part = TextContent | RefusalContent
-_BY_TYPE = ByField("type", "text: this server's models read nothing else")
+ImagePart = ChatImage | InputImage
+_BY_TYPE = ByField("type", "text; only messages of users hold images")
+_OF_USER = ByField("type", "text or image_url: no model here reads anything else")
 _CONTENT = Takes("text or a list of parts")
 Content = Annotated[str | Each[Annotated[Part, _BY_TYPE]], _CONTENT]
+UserContent = Annotated[str | Each[Annotated[Part | ImagePart, _OF_USER]], _CONTENT]
+AnyContent = Annotated[str | Each[Annotated[Part | ThoughtContent | ImagePart, _OF_USER]], _CONTENT]
 OwnContent = Annotated[str | Each[Annotated[Part | ThoughtContent, _BY_TYPE]], _CONTENT]
+
+
+def content_of(
+    content: str | Sequence[Part | ThoughtContent | ImagePart], place: str
+) -> str | list[Body]:
+    """Return a user's content for the chat template: text, or parts if there are images. `place` is
+    the content's in its body. Raises `RequestError` for an image that is none."""
+    if isinstance(content, str):
+        return content
+    texts = [part for part in content if not isinstance(part, ImagePart)]
+    if len(texts) == len(content):
+        return text_of(texts)
+    return [
+        part.part(f"{place}[{i}]")
+        if isinstance(part, ImagePart)
+        else {"type": "text", "text": text_of([part])}
+        for i, part in enumerate(content)
+    ]
 
 
 def text_of(content: str | Sequence[Part | ThoughtContent]) -> str:
@@ -138,7 +163,7 @@ class ChatMessage(JsonModel):
 
     lost: ClassVar[Mapping[str, str]] = {  # fields that the model would not see; why
         "audio": "this server's models read and write text",
-        "images": "this server's models read and write text",
+        "images": "images are parts of content",
         "function_call": "use tool_calls",
         "tool_calls": "only an assistant's message has them",
     }
@@ -162,9 +187,14 @@ class AssistantMessage(ChatMessage):
     refusal: str | None = None
 
 
-class PlainMessage(ChatMessage):
-    role: Literal["system", "developer", "user"] = REQUIRED
+class SystemMessage(ChatMessage):
+    role: Literal["system", "developer"] = REQUIRED
     content: Content = REQUIRED
+
+
+class UserMessage(ChatMessage):
+    role: Literal["user"] = REQUIRED
+    content: UserContent = REQUIRED
 
 
 class ToolMessage(ChatMessage):
@@ -175,7 +205,7 @@ class ToolMessage(ChatMessage):
     tool_call_id: Annotated[Words, Takes("the id of a tool call")] = REQUIRED
 
 
-Message = PlainMessage | AssistantMessage | ToolMessage
+Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 Messages = Annotated[Several[Annotated[Message, ByField("role")]], Takes("a list of messages")]
 _MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(Messages)
 
@@ -190,14 +220,17 @@ def chat_messages(messages: Sequence[Message], field: str = "messages") -> list[
     whose call is not among the messages before it."""
     book, found = CallBook(), list[Body]()
     for i, message in enumerate(messages):
-        content = message.content
         if isinstance(message, ToolMessage):
-            place = f"{field}[{i}].tool_call_id"
-            found.append(book.result(place, message.tool_call_id, text_of(content or "")))
+            place, text = f"{field}[{i}].tool_call_id", text_of(message.content or "")
+            found.append(book.result(place, message.tool_call_id, text))
             continue
         shape: Body = {"role": "system" if message.role == "developer" else message.role}
         if message.name is not None:
             shape["name"] = message.name
+        if isinstance(message, UserMessage):
+            found.append(shape | {"content": content_of(message.content, f"{field}[{i}].content")})
+            continue
+        content = message.content
         if isinstance(message, AssistantMessage):
             content = message.refusal if content is None else content
             if message.tool_calls:

@@ -4,16 +4,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, TypeAdapter
 
+from dlm.errors import RequestError
 from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import REQUIRED, Body, ByField, Each, JsonModel, Words
-from dlm.openai.messages import CallBook, OwnContent, text_of
+from dlm.openai.messages import (
+    AnyContent,
+    CallBook,
+    ImagePart,
+    OwnContent,
+    content_of,
+    text_of,
+)
 from dlm.openai.tools import arguments_of
 
 
 class MessageItem(JsonModel):
     type: Literal["message"] = REQUIRED
     role: Literal["user", "assistant", "system", "developer"] = REQUIRED
-    content: OwnContent = REQUIRED
+    content: AnyContent = REQUIRED
 
 
 class CallItem(JsonModel):
@@ -73,6 +81,17 @@ ITEMS: TypeAdapter[list[ConversationItem]] = TypeAdapter(Each[InputItem])
 _NAMESPACE = "__"  # between the names of a namespace and of a tool, as in vLLM
 
 
+def _texts(content: str | list[Any], where: str) -> str | list[Any]:
+    """Return content of a message that is no user's. Raises `RequestError` for an image in it."""
+    for i, part in enumerate(content):
+        if isinstance(part, ImagePart):
+            raise RequestError(
+                f"{where}.content[{i}] is an image: only messages of users hold images",
+                field="input",
+            )
+    return content
+
+
 def flat_name(namespace: str | None, name: str) -> str:
     """Return the name that the model is shown for a tool of a namespace."""
     return f"{namespace}{_NAMESPACE}{name}" if namespace else name
@@ -96,10 +115,12 @@ class Conversation:
         """Add an item, which stands at `where` in its body. Raises `RequestError` for the result of
         a call that is unknown."""
         match item:
-            case MessageItem(role="developer"):
-                self.add_text("system", text_of(item.content))
+            case MessageItem(role="user"):
+                content = content_of(item.content, f"{where}.content")
+                self._messages.append({"role": "user", "content": content})
             case MessageItem(role=role):
-                self.add_text(role, text_of(item.content))
+                text = text_of(_texts(item.content, where))
+                self.add_text("system" if role == "developer" else role, text)
             case CallItem():
                 self._call(item, arguments_of(item.arguments))
             case CustomCallItem():

@@ -321,7 +321,7 @@ class Service(Routes):
         def read(body: Any) -> Response:
             model, prompt = prompt_of(body, self._policy)
             self._name(model)  # raises if it is unknown
-            return JSONResponse({"input_tokens": len(self._engine.chat.prompt(prompt))})
+            return JSONResponse({"input_tokens": len(self._engine.prompts.tokens(prompt))})
 
         return (await self._read(request, read))[0]
 

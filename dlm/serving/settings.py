@@ -23,7 +23,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ("*",)  # values of a request's Host; *: any
     root_path: str = ""  # prefix of paths that a proxy removes
     request_ids: bool = False  # answers have the header X-Request-Id
-    max_body_bytes: int = 4 << 20  # size of one body; enough for the longest context as text
+    max_body_bytes: int = 16 << 20  # size of one body; images in it are in base64
     max_bodies_bytes: int = 256 << 20  # of all bodies that arrive, and of all that are being read
     body_seconds: float = 60.0  # time in which a body must have arrived
     keep_alive: float = 10.0  # seconds of silence after which a stream sends a comment

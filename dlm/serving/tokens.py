@@ -36,7 +36,7 @@ def tokenized(engine: Engine, body: TokenizeBody | TokenizeChatBody) -> dict[str
         )
     else:
         request = Request(text=body.prompt)
-    tokens = engine.chat.prompt(request)
+    tokens = engine.prompts.tokens(request)
     strings = None
     if body.return_token_strs:
         strings = engine.chat.tokenizer.convert_ids_to_tokens(tokens)

@@ -24,7 +24,7 @@ from dlm.kernels.nvfp4 import (
     quantize,
     quantize_reference,
 )
-from dlm.kernels.paging import Pages, Paging, Segment
+from dlm.kernels.paging import CANVAS, Pages, Paging, Segment
 from dlm.kernels.rotary import norm_and_rotate
 from dlm.kernels.routing import choose, sort_slots
 from dlm.kernels.tiles import tiled, tiled_matrix
@@ -290,7 +290,7 @@ def _attention(
     k, v = _normal(rng, 2, N, h, D).bfloat16()
     oldest = 0 if window is None else max(0, sizes.context - window + 1)
     width = -(-sizes.context // p) - oldest // p
-    segments = tuple(Segment(row, L, sizes.context, False, oldest // p) for row in range(0, N, L))
+    segments = tuple(Segment(row, L, sizes.context, CANVAS, oldest // p) for row in range(0, N, L))
     count, one = len(segments), torch.ones(1, device=rng.device)
     order = torch.rand(count * width, generator=rng, device=rng.device).argsort()
     pool = _normal(rng, 2, count * width, p, h, D).to(stored)

@@ -161,8 +161,16 @@ CHAT_TEMPLATE = r"""{{- bos_token -}}
 {%- else -%}{{ value | tojson }}
 {%- endif -%}
 {%- endmacro -%}
+{%- macro shown(content) -%}
+{%- if content is string -%}{{ content }}
+{%- else -%}
+{%- for part in content or [] -%}
+{{ '<|image|>' if part['type'] == 'image' else part['text'] }}
+{%- endfor -%}
+{%- endif -%}
+{%- endmacro -%}
 {%- set thinking = enable_thinking is defined and enable_thinking -%}
-{%- set system = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}
+{%- set system = shown(messages[0]['content']) if messages[0]['role'] == 'system' else '' -%}
 {%- if thinking or tools or system -%}
 <|turn>system
 {% if thinking %}<|think|>{% endif %}{{ system }}
@@ -177,7 +185,7 @@ CHAT_TEMPLATE = r"""{{- bos_token -}}
 {% endif -%}
 {%- for message in (messages[1:] if messages[0]['role'] == 'system' else messages) -%}
 <|turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}
-{{ message['content'] }}
+{{ shown(message['content']) }}
 {%- for call in message['tool_calls'] or [] -%}
 <|tool_call>call:{{ call['function']['name'] }}
 {{- write(call['function']['arguments']) }}<tool_call|>

@@ -6,6 +6,7 @@ block to block costs 4 u a block, and a sum of T terms T u. The kernels round we
 and everything rounds the result to it: all in all the error is a share of sum(weight |v|).
 """
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -18,25 +19,30 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlm.kernels import attention as module
 from dlm.kernels.attention import attention, attention_reference
-from dlm.kernels.paging import Pages, Paging, Segment, append_
+from dlm.kernels.paging import CANVAS, CAUSAL, IMAGE, Pages, Paging, Segment, append_
 
 U = 2.0**-24
 BF16, FP16, E4M3 = torch.bfloat16, torch.float16, torch.float8_e4m3fn
 BY_KERNEL = pytest.mark.parametrize("by_kernel", [False, True], ids=["cpu", "kernel"])
-SLOTS = {  # tokens cached, tokens to encode, whether a canvas of 9 comes behind
+SLOTS = {  # tokens cached, tokens to encode, whether a canvas follows, and the tokens of an image
     "one token": [(0, 1, False)],
     "one token more": [(36, 1, False)],
     "a canvas alone": [(0, 0, True)],
     "a prompt": [(0, 39, False)],
     "a canvas behind a prompt": [(0, 21, True)],
-    "all together": [(0, 5, True), (40, 0, True), (7, 30, False), (0, 0, True), (13, 2, True)],
+    "an image": [(0, 0, False, 39)],
+    "a canvas behind an image": [(5, 6, True, 21)],
+    "all together": [
+        *[(0, 5, True), (40, 0, True), (7, 30, False), (0, 0, True)],
+        *[(13, 2, True, 33), (21, 0, False, 9)],
+    ],
 }
 WINDOWS = [7, None, 1, 16, 17]
 SEEN = sorted(  # those of one window first, and of it all together
     ((name, window, stored) for name in SLOTS for window in WINDOWS for stored in (E4M3, BF16)),
     key=lambda case: (case[1] != 7 and case[0] != "all together", case[2] != E4M3),
 )
-CANVAS = 9
+LENGTH = 9  # of a canvas
 
 
 class Pass:
@@ -44,7 +50,7 @@ class Pass:
 
     def __init__(
         self,
-        slots: list[tuple[int, int, bool]],
+        slots: Sequence[tuple[int, int, bool] | tuple[int, int, bool, int]],
         rng: torch.Generator,
         heads: tuple[int, int, int] = (4, 2, 16),
         dtype: torch.dtype = BF16,
@@ -55,20 +61,22 @@ class Pass:
     ):
         H, h, D = heads
         self.window, self._page = window, page
-        total = [past + encode for past, encode, _ in slots]
+        images = [sum(s[3:]) for s in slots]
+        total = [s[0] + s[1] + image for s, image in zip(slots, images, strict=True)]
         widths = [-(-n // page) for n in total]
         free = iter(torch.randperm(sum(widths) + 3, generator=rng).tolist())
         tables = [[next(free) for _ in range(width)] for width in widths]
         unused = next(free)
         first = [max(0, past - (window or 10**6) + 1) // page for past, *_ in slots]
-        parts = [(i, past, encode, True) for i, (past, encode, _) in enumerate(slots) if encode]
-        parts += [(i, total[i], CANVAS, False) for i, (*_, canvas) in enumerate(slots) if canvas]
+        parts = [(i, s[0], s[1], CAUSAL) for i, s in enumerate(slots) if s[1]]
+        parts += [(i, s[0] + s[1], images[i], IMAGE) for i, s in enumerate(slots) if images[i]]
+        parts += [(i, total[i], LENGTH, CANVAS) for i, s in enumerate(slots) if s[2]]
         rows = count()
         segments, rows_to_cache, places = [], [], []
-        for slot, position, tokens, causal in parts:
+        for slot, position, tokens, kind in parts:
             own = [next(rows) for _ in range(tokens)]
-            segments.append(Segment(own[0], tokens, position, causal, first[slot]))
-            if causal:
+            segments.append(Segment(own[0], tokens, position, kind, first[slot]))
+            if kind != CANVAS:
                 rows_to_cache += own
                 places += [self._place(tables[slot], position + i) for i in range(tokens)]
         N = next(rows)
@@ -173,7 +181,7 @@ def test_bytes_of_e4m3_count_as_what_they_are(heads, rng):
 def test_parts_of_the_keys_are_merged(window, splits, rng, monkeypatch):
     """Also parts in which a query sees nothing."""
     monkeypatch.setattr(module, "_splits", lambda programs, keys: splits)
-    case = Pass([(80, 9, True), (0, 3, True)], rng, stored=E4M3, window=window)
+    case = Pass([(80, 9, True, 40), (0, 3, True)], rng, stored=E4M3, window=window)
 
     assert close(case, attention(*case.args, by_kernel=True))
 
@@ -201,8 +209,8 @@ def test_scores_of_any_size_give_weights(stored, by_kernel, rng):
 
 @given(
     slots=st.lists(
-        st.tuples(st.integers(0, 90), st.integers(0, 90), st.booleans()).filter(
-            lambda slot: slot[1] or slot[2]
+        st.tuples(st.integers(0, 90), st.integers(0, 90), st.booleans(), st.integers(0, 90)).filter(
+            lambda slot: any(slot[1:])
         ),
         min_size=1,
         max_size=3,
@@ -299,7 +307,7 @@ def test_tracers_see_one_operator():
                       *(torch.empty((), device="cuda") for _ in range(2)))  # fmt: skip
         ints = {"dtype": torch.int32, "device": "cuda"}
         rows = torch.empty(12, dtype=torch.int64, device="cuda")
-        segment = Segment(0, 12, 0, True, 0)
+        segment = Segment(0, 12, 0, CAUSAL, 0)
         tables = torch.empty(5, 1, **ints), torch.empty(1, 1, **ints)
         paging = Paging((segment,), *tables, rows, rows)
         append_(pages, k, k, paging)

@@ -1,0 +1,149 @@
+"""Images in messages: parts of content, and the pictures that they hold.
+
+A part is `{"type": "image", "image": ...}`, with a PIL image, the bytes of a file, an `ImageFile`
+or a `RemoteImage`. Nothing is decoded before the size in a file's header is known. Pillow, of the
+extra `dlm[vision]`, is imported when the first image is decoded.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from dlm.errors import RequestError
+from dlm.remote_images import fetch
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+_NAMES = "PNG, JPEG, WebP or GIF"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """Bytes of a PNG, JPEG, WebP or GIF file, of which the first frame is read. `place` is where it
+    stands in a client's body, for errors."""
+
+    data: bytes
+    place: str = ""
+
+    def __repr__(self) -> str:
+        return f"ImageFile({len(self.data)} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteImage:
+    """Address of an image file, which is fetched if the policy allows its host."""
+
+    url: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Image of a request that is not decoded yet."""
+
+    source: "ImageFile | Image"
+    place: str  # in the request or in the client's body
+
+    @property
+    def digest(self) -> bytes:
+        """Hash of the content: equal ones are the same image."""
+        source, hashed = self.source, hashlib.sha256()
+        if isinstance(source, ImageFile):
+            hashed.update(source.data)
+        else:
+            hashed.update(f"{source.mode} {source.size} ".encode())
+            hashed.update(source.convert("RGBA").tobytes())
+        return hashed.digest()
+
+    def decoded(self, most_pixels: int) -> "Image":
+        """Return the image. Raises `RequestError` for a file that cannot be read, or an image of
+        more than `most_pixels`, which is not decoded."""
+        image = self._opened()
+        width, height = image.size
+        if width * height > most_pixels:
+            raise self._wrong(f"{width} by {height} pixels: it takes {most_pixels} pixels at most")
+        try:
+            image.load()
+        except Exception as error:  # formats raise their own
+            raise self._wrong(f"cannot be decoded: {error}", "") from error
+        return image
+
+    def _opened(self) -> "Image":
+        if not isinstance(self.source, ImageFile):
+            return self.source
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise self._wrong(
+                "cannot be read: Pillow is missing (pip install 'dlm[vision]')", ""
+            ) from error
+        try:
+            return Image.open(BytesIO(self.source.data), formats=FORMATS)
+        except Image.DecompressionBombError as error:
+            raise self._wrong(f"too large to be decoded: {error}") from error
+        except Exception as error:  # formats raise their own
+            found = "an empty file" if not self.source.data else "no image that can be read"
+            raise self._wrong(f"{found}: it takes {_NAMES}") from error
+
+    def _wrong(self, problem: str, verb: str = "is ") -> RequestError:
+        field = self.place.partition("[")[0]
+        return RequestError(f"{self.place} {verb}{problem}", field=field)
+
+
+def is_image(part: Any) -> bool:
+    """Whether a part of a message's content is an image."""
+    return isinstance(part, Mapping) and part.get("type") == "image"
+
+
+def check_image(name: str, part: Mapping[str, Any]) -> None:
+    """Raise `RequestError` for a part without an image; `name` is its place in the request."""
+    image = part.get("image")
+    if not isinstance(image, bytes | ImageFile | RemoteImage) and not _is_pil(image):
+        raise RequestError(
+            f"{name}.image is a {type(image).__name__}: it takes a PIL image, or the bytes of a "
+            f"{_NAMES} file"
+        )
+
+
+def images_in(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of images in a conversation."""
+    contents = (message["content"] for message in messages)
+    return sum(sum(map(is_image, c)) for c in contents if isinstance(c, list | tuple))
+
+
+def pictures(messages: Sequence[Mapping[str, Any]], hosts: Collection[str]) -> Iterator[Picture]:
+    """Yield the images of a conversation, in their order. Those of `hosts` are fetched, others
+    elsewhere refused with `RequestError`."""
+    for i, message in enumerate(messages):
+        content = message["content"]
+        for j, part in enumerate(content if isinstance(content, list | tuple) else ()):
+            if is_image(part):
+                image, place = part["image"], f"messages[{i}].content[{j}].image"
+                match image:
+                    case bytes():
+                        image = ImageFile(image)
+                    case RemoteImage(url=url, place=place):
+                        image = ImageFile(fetch(url, place, hosts))
+                    case ImageFile(place=known) if known:
+                        place = known
+                yield Picture(image, place)
+
+
+def without_pictures(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message in which images are marked, as chat templates take them."""
+    content = message["content"]
+    if not isinstance(content, list | tuple) or not any(map(is_image, content)):
+        return message
+    marked = [{"type": "image"} if is_image(part) else part for part in content]
+    return {**message, "content": marked}
+
+
+def _is_pil(value: Any) -> bool:
+    """Whether a value is a PIL image, without importing Pillow."""
+    return any(
+        kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(value).__mro__
+    )

@@ -1,0 +1,208 @@
+"""Images in the three forms of requests, through the official clients, on a small checkpoint."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import anthropic
+import openai
+import pictured
+import pytest
+from bad_images import bad_images
+from pictured import content, data_url, encoded, picture
+
+from dlm import Engine, Policy
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"seen": {"type": "boolean"}},
+    "required": ["seen"],
+    "additionalProperties": False,
+}
+PNG = content(picture())
+
+
+class Host(BaseHTTPRequestHandler):
+    """A host of images; `/elsewhere` leads to another address."""
+
+    def do_GET(self):
+        if self.path == "/elsewhere":
+            self.send_response(302)
+            self.send_header("Location", "/image.png")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(PNG)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def host():
+    """The address of a host that is allowed."""
+    running = HTTPServer(("127.0.0.1", 0), Host)
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{running.server_port}"
+    running.shutdown()
+    thread.join()
+    running.server_close()
+
+
+@pytest.fixture(scope="module")
+def seeing(serve, tmp_path_factory):
+    directory = pictured.write(tmp_path_factory.mktemp("seeing"))
+    policy = Policy(image_hosts=frozenset({"127.0.0.1"}))
+    with serve(Engine.load(directory, device="cpu", slots=4, policy=policy)) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def claude(seeing):
+    with anthropic.Anthropic(base_url=seeing.url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+def chat(served, url, **more):
+    parts = [
+        {"type": "image_url", "image_url": url},
+        {"type": "text", "text": "What is it?"},
+    ]
+    format = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+    return served.client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": parts}],
+        response_format=format,
+        seed=1,
+        **{"max_tokens": 60} | more,
+    )
+
+
+def respond(served, url, **more):
+    parts = [
+        {"type": "input_image", "image_url": url, "detail": "auto"},
+        {"type": "input_text", "text": "What is it?"},
+    ]
+    return served.client.responses.create(
+        model="tiny",
+        input=[{"role": "user", "content": parts}],
+        text={"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}},
+        max_output_tokens=60,
+        extra_body={"seed": 1},
+        **more,
+    )
+
+
+def message(client, source, **more):
+    parts = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
+    return client.messages.create(
+        model="tiny",
+        max_tokens=60,
+        messages=[{"role": "user", "content": parts}],
+        extra_body={"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        **more,
+    )
+
+
+def test_an_image_means_the_same_in_every_form(seeing, claude):
+    source = {"type": "base64", "media_type": "image/png", "data": encoded(PNG)}
+    first = chat(seeing, {"url": data_url(PNG), "detail": "high"})
+    second = respond(seeing, data_url(PNG))
+    third = message(claude, source)
+    assert json.loads(first.choices[0].message.content).keys() == {"seen"}
+    assert first.choices[0].message.content == second.output_text
+    assert json.loads(third.content[0].text).keys() == {"seen"}
+    assert first.usage.prompt_tokens == second.usage.input_tokens > 20
+    counted = claude.messages.count_tokens(
+        model="tiny",
+        messages=[
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image", "source": source},
+                    {"type": "text", "text": "What is it?"},
+                ],
+            }
+        ],
+    )
+    assert counted.input_tokens == first.usage.prompt_tokens
+
+
+def test_an_image_that_is_sent_again_is_cached(seeing):
+    url = data_url(content(picture(seed=5)))
+    chat(seeing, url)
+    again = chat(seeing, url)
+    assert again.usage.prompt_tokens_details.cached_tokens > 16
+
+
+def test_a_stored_conversation_keeps_its_image(seeing):
+    first = respond(seeing, data_url(PNG), store=True)
+    second = seeing.client.responses.create(
+        model="tiny", input="And now?", previous_response_id=first.id, max_output_tokens=8
+    )
+    assert second.usage.input_tokens > first.usage.input_tokens
+
+
+@pytest.mark.parametrize(("name", "data"), bad_images().items(), ids=[*bad_images()])
+def test_a_bad_image_is_a_400_in_a_second(seeing, claude, name, data):
+    begun = time.monotonic()
+    with pytest.raises(openai.BadRequestError) as error:
+        chat(seeing, {"url": data_url(data)})
+    assert error.value.param == "messages"
+    assert "messages[0].content[0].image_url" in error.value.message
+    with pytest.raises(openai.BadRequestError) as error:
+        respond(seeing, data_url(data))
+    assert error.value.param == "input"
+    assert "input[0].content[0].image_url" in error.value.message
+    source = {"type": "base64", "media_type": "image/png", "data": encoded(data)}
+    with pytest.raises(anthropic.BadRequestError, match=r"content\[0\]\.source\.data"):
+        message(claude, source)
+    assert time.monotonic() - begun < 30  # a second each, on a machine that does nothing else
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("", "it takes a data URL of an image in base64"),
+        ("image.png", "it takes a data URL of an image in base64"),
+        ("file:///etc/passwd", "it takes a data URL of an image in base64"),
+        ("data:text/plain;base64,aGk=", "it takes a data URL of an image in base64"),
+        ("data:image/png,abc", "it takes a data URL of an image in base64"),
+        ("data:image/png;base64,a", "is no base64"),
+        ("data:image/png;base64,$$$$", "is no base64"),
+        ("https://example.com/a.png", "is an address of a host that is not allowed"),
+        ("http://[::1/a.png", "is an address of a host that is not allowed"),
+    ],
+)
+def test_an_address_that_is_not_served_is_refused(seeing, url, problem):
+    with pytest.raises(openai.BadRequestError, match=problem):
+        chat(seeing, url)
+
+
+def test_images_of_allowed_hosts_are_fetched_and_no_redirect_is_followed(seeing, host, claude):
+    first = chat(seeing, f"{host}/image.png")
+    assert (
+        first.choices[0].message.content == chat(seeing, data_url(PNG)).choices[0].message.content
+    )
+    third = message(claude, {"type": "url", "url": f"{host}/image.png"})
+    assert json.loads(third.content[0].text).keys() == {"seen"}
+    with pytest.raises(openai.BadRequestError, match="cannot be fetched.*302"):
+        chat(seeing, f"{host}/elsewhere")
+
+
+def test_only_users_send_images(seeing):
+    part = {"type": "image_url", "image_url": {"url": data_url(PNG)}}
+    for role in ("system", "assistant"):
+        with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.content\[0\]\.type"):
+            seeing.client.chat.completions.create(
+                model="tiny",
+                messages=[{"role": role, "content": [part]}, {"role": "user", "content": "hi"}],
+            )
+
+
+def test_a_model_without_a_tower_says_so(tiny):
+    with pytest.raises(openai.BadRequestError, match="this model reads text"):
+        chat(tiny, data_url(PNG))
