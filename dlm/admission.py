@@ -17,7 +17,7 @@ from dlm.images import without_pictures
 from dlm.logits.sampling import fixed, generator
 from dlm.loop.interfaces import Model
 from dlm.policy import Policy
-from dlm.prompts import Prompt, Prompts
+from dlm.prompts import Prompts, PromptTokens
 from dlm.request import Request, check_tokens
 from dlm.sequence import Sequence
 from dlm.stream import Stream
@@ -161,14 +161,14 @@ class Admission:
         )
 
 
-def _prompt_of(request: Request, other: Sequence) -> Prompt | None:
+def _prompt_of(request: Request, other: Sequence) -> PromptTokens | None:
     """Return the prompt of `other` if the request has the same; otherwise None."""
     bound = other.request.constraint is not None
     same = other.question is None and bound == (request.constraint is not None)
     same = same and all(
         getattr(request, name) is getattr(other.request, name) for name in _PROMPT_FIELDS
     )
-    return Prompt(other.prompt, other.images) if same else None
+    return PromptTokens(other.prompt, other.images) if same else None
 
 
 def _note_compile_time(compiling: Task, sequence: Sequence) -> None:

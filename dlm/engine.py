@@ -12,7 +12,7 @@ import torch
 
 from dlm.admission import Admission, Prepared
 from dlm.chat import Chat
-from dlm.config import DecodeConfig
+from dlm.config import DecodeConfig, Writes, checkpoint_decoding
 from dlm.decisions.decide import By, Decider
 from dlm.decisions.questions import Decision, Question, QuestionAnswer
 from dlm.errors import DlmError, RequestError, failure, forget_frames
@@ -31,6 +31,7 @@ from dlm.grammar import (
 from dlm.loop.decoding import Decoding, EngineContext
 from dlm.loop.diffusion import Diffusion
 from dlm.loop.interfaces import Cache, Model
+from dlm.loop.named import decoding_of
 from dlm.models import ModelError, checkpoint
 from dlm.models.backends import Kernels
 from dlm.models.graphs import Graphs
@@ -141,7 +142,8 @@ class Engine:
         activation_bits: int = 16,
         kv: str = "auto",
         cache_tokens: int | None = None,
-        decoding: Decoding | None = None,
+        decoding: Decoding | Writes | None = None,
+        temperature: float = 0.0,
     ) -> "Engine":
         """Load a DiffusionGemma directory in Hugging Face layout; None: the built-in model.
 
@@ -153,7 +155,9 @@ class Engine:
         bits. `kv` is the type of stored keys and values, one of `KV_TYPES`, or "auto": as computed.
         `cache_tokens` limits the cache, for all requests together, and further requests wait; by
         default it takes what is left of a GPU's memory, and grows on a CPU. `decoding` is how the
-        model writes.
+        model writes, or the name of that; by default as its `generation_config.json` says in
+        `{"dlm": {"decoding": ...}}`, otherwise in canvases. A name decodes left to right with
+        `temperature`.
 
         Raises `CheckpointError` or `DlmError` for an invalid directory, `DlmError` for a missing
         device, `BackendError` for kernels that cannot run, `ModelError` if a GPU lacks memory for
@@ -172,6 +176,8 @@ class Engine:
         generation = directory / "generation_config.json"
         settings = checkpoint.read_json(generation) if generation.exists() else {}
         chat, config = Chat.load(directory), DecodeConfig.from_hf(settings)
+        if decoding is None or isinstance(decoding, str):
+            decoding = decoding_of(decoding or checkpoint_decoding(settings), temperature)
         rest: dict[str, Any] = {"cache": cache, "decoding": decoding, "tower": tower}
         return cls(model, chat, config, slots, policy, **rest)
 

@@ -1,16 +1,14 @@
 """Arguments for loading an engine, which may happen in another process or on another machine."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from dlm.config import Writes
 from dlm.errors import DlmError
 from dlm.policy import Policy
 
 if TYPE_CHECKING:
     from dlm.engine import Engine  # with torch, which takes seconds
-    from dlm.loop.decoding import Decoding
-
-Writes = Literal["canvas", "drafted", "left-to-right"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +21,7 @@ class Loading:
     slots: int = 8
     kv: str = "auto"
     cache_tokens: int | None = None  # None: what is left of a GPU; on a CPU the cache grows
-    writes: Writes = "canvas"  # "drafted": left to right, with drafts from canvases
+    writes: Writes | None = None  # None: as the checkpoint says
     temperature: float = 0.0  # left to right; multiplied by a request's own
 
     def __post_init__(self) -> None:
@@ -48,14 +46,6 @@ class Loading:
             policy=self.policy,
             kv=self.kv,
             cache_tokens=self.cache_tokens,
-            decoding=self._decoding(),
+            decoding=self.writes,
+            temperature=self.temperature,
         )
-
-    def _decoding(self) -> "Decoding":
-        from dlm.loop.diffusion import Diffusion
-        from dlm.loop.left_to_right import Autoregressive
-
-        if self.writes == "canvas":
-            return Diffusion()
-        drafts = self.writes == "drafted"
-        return Autoregressive(temperature=self.temperature, drafts=drafts)

@@ -21,7 +21,7 @@ from dlm.request import Request, check_tokens
 _KEPT = 64  # images
 
 
-class Prompt(NamedTuple):
+class PromptTokens(NamedTuple):
     tokens: list[int]
     images: tuple[EncodedImage, ...] = ()  # that some tokens stand for: to be kept alive
 
@@ -35,16 +35,16 @@ class Prompts:
         self._known: OrderedDict[bytes, EncodedImage] = OrderedDict()  # the latest is last
         self._lock = Lock()
 
-    def encode(self, request: Request) -> Prompt:
+    def encode(self, request: Request) -> PromptTokens:
         """Return a request's prompt for the model. Raises `RequestError`."""
         tokens, tower, shown = self._parts(request)
         if tower is None:
-            return Prompt(tokens)
+            return PromptTokens(tokens)
         images = tuple(self._image(tower, picture) for picture in shown)
-        return Prompt(self._joined(tower, tokens, [image.tokens for image in images]), images)
+        return PromptTokens(self._joined(tower, tokens, [image.tokens for image in images]), images)
 
     def tokens(self, request: Request) -> list[int]:
-        """Return a request's prompt in tokens of the vocabulary, as many as the model gets. Raises
+        """Return a request's prompt in tokens of the vocabulary, of the same length. Raises
         `RequestError`."""
         tokens, tower, shown = self._parts(request)
         if tower is None:

@@ -7,7 +7,7 @@ else.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import count, groupby
+from itertools import count
 from weakref import WeakValueDictionary
 
 import torch
@@ -32,7 +32,7 @@ class EncodedImage:
 
 
 class EncodedImages:
-    """All images that are in use. Any number of threads may add images; ids are never reused."""
+    """Collection of the images that are in use. Any number of threads may add images; ids are never reused."""
 
     def __init__(self) -> None:
         self._numbers = count()  # `next` is atomic
@@ -62,24 +62,25 @@ class EncodedImages:
 def runs(tokens: Sequence[int]) -> Iterator[tuple[int | None, int]]:
     """Yield the number and length of each run of successive tokens of one image; the number is None
     for tokens of a text."""
-    if tokens and max(tokens) < FIRST:
-        yield None, len(tokens)
-        return
+    begin = 0
+    for end in range(1, len(tokens) + 1):
+        if end == len(tokens) or not _continues(tokens[end - 1], tokens[end]):
+            first = tokens[begin]
+            yield None if first < FIRST else (first - FIRST) // MOST, end - begin
+            begin = end
 
-    def run_of(at: int) -> int | None:  # equal for successive ids
-        return None if tokens[at] < FIRST else tokens[at] - at
 
-    for image, places in groupby(range(len(tokens)), run_of):
-        at = next(places)
-        number = None if image is None else (tokens[at] - FIRST) // MOST
-        yield number, 1 + sum(1 for _ in places)
+def _continues(token: int, after: int) -> bool:
+    """Whether the token `after` belongs to the same text, or goes on with the same image."""
+    if after < FIRST:
+        return token < FIRST
+    return after == token + 1 and after % MOST > 0
 
 
 def within_image(tokens: Sequence[int], end: int) -> bool:
     """Whether `tokens[:end]` end within an image that goes on in `tokens[end:]`."""
-    if not 0 < end < len(tokens) or tokens[end] < FIRST:
-        return False
-    return tokens[end] % MOST > 0 and tokens[end - 1] == tokens[end] - 1
+    inside = 0 < end < len(tokens) and tokens[end] >= FIRST
+    return inside and _continues(tokens[end - 1], tokens[end])
 
 
 def piece_length(tokens: Sequence[int], room: int) -> int:

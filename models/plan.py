@@ -1,8 +1,8 @@
 """Estimates before a model is loaded: bytes on a device, and the least time of a step.
 
 All of it is arithmetic on a config, except for `free_tokens`, which queries a GPU. The estimates
-cover the text stack. They do not cover a vision tower, an allocator's waste and a grammar's masks. GB are 10^9 bytes; contexts are the tokens that a
-slot has committed, prompt and answer.
+cover the text stack. They do not cover a vision tower, an allocator's waste and a grammar's masks.
+GB are 10^9 bytes; contexts are the tokens that a slot has committed, prompt and answer.
 """
 
 from bisect import bisect_right

@@ -19,7 +19,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from measure.answers import meaning, spec_of, wanted
 from measure.options import MeasureParser
@@ -32,8 +32,8 @@ from training.samples import Sample
 import dlm
 from dlm.cli.command_line import fail
 from dlm.cli.comparison.judging import found, same
-from dlm.cli.engine_options import DECODINGS
-from dlm.loading import Loading, Writes
+from dlm.config import Writes
+from dlm.loading import Loading
 
 
 @dataclass(kw_only=True)
@@ -134,7 +134,7 @@ def arguments(doc: str | None, prompts: int, sets: bool = False) -> argparse.Nam
         add("--only", nargs="+", metavar="NAME", default=[""], help=purpose)
         add("--constrained", action="store_true", help="Leave out answers without a constraint.")
         purpose = "The ways to decode. Default: canvas drafted."
-        add("--decoding", nargs="+", choices=DECODINGS, help=purpose)
+        add("--decoding", nargs="+", choices=get_args(Writes), help=purpose)
         parser.set_defaults(decoding=["canvas", "drafted"])
     return parser.parsed()
 

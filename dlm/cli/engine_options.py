@@ -2,13 +2,14 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
+
+from dlm.config import Writes
 
 if TYPE_CHECKING:
     from dlm.loading import Loading
 
 POLICIES = {"none": False, "data": "data", "all": True}
-DECODINGS = ("canvas", "drafted", "left-to-right")
 LIMITS = {  # of the policy
     "max_source_bytes": "The most bytes of the names, values and patterns of a schema, or of all "
     "tools together, or of a text. Default: 65536.",
@@ -26,9 +27,10 @@ LOCAL_RAY = "local"  # as an address: a cluster that is made on this machine
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     purpose = (
         "How the model writes: canvas denoises whole canvases, left-to-right writes one token "
-        "after another, drafted writes left to right from drafts of canvases."
+        "after another, drafted writes left to right from drafts of canvases. Default: as the "
+        "model's generation_config.json says, otherwise canvas."
     )
-    parser.add_argument("--decoding", choices=DECODINGS, default="canvas", help=purpose)
+    parser.add_argument("--decoding", choices=get_args(Writes), help=purpose)
 
 
 def add_engine_options(parser: argparse.ArgumentParser, slots: str, policy: str) -> None:

@@ -14,6 +14,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlm.cli.canvas_view import canvas_view, status
@@ -88,10 +90,9 @@ def run(args: argparse.Namespace, source: str | None, prompt: str) -> int:
     finally:
         engine.close()
     value, problem = judge(result, constraint, args)
-    backends = dict(engine.backends)
-    write(report(result, value, loaded, backends) if args.json else answer_of(result), args)
+    write(report(result, value, loaded, engine) if args.json else answer_of(result), args)
     if args.stats:
-        print(summary(result, loaded, backends), file=sys.stderr)
+        print(summary(result, loaded, engine), file=sys.stderr)
     if problem:
         fail(problem, 1)
     return 0
@@ -218,9 +219,7 @@ def write(answer: str | list[Any] | dict[str, Any], args: argparse.Namespace) ->
         fail(f"cannot write the result: {error.strerror}", 1)
 
 
-def report(
-    result: "dlm.Result", value: Any, loaded: float, backends: dict[str, str]
-) -> dict[str, Any]:
+def report(result: "dlm.Result", value: Any, loaded: float, engine: "dlm.Engine") -> dict[str, Any]:
     """Return the answer and its statistics, as `--json` prints them."""
     stats = result.stats
     return {
@@ -241,14 +240,15 @@ def report(
         "repairs": stats.repairs,
         "pins": stats.pins,
         "rollbacks": stats.rollbacks,
-        "backends": backends,
+        "decoding": engine.decoding.name,
+        "backends": dict(engine.backends),
         "seconds": {k: round(v, 4) for k, v in {"load": loaded, **stats.seconds}.items()},
     }
 
 
-def summary(result: "dlm.Result", loaded: float, backends: dict[str, str]) -> str:
+def summary(result: "dlm.Result", loaded: float, engine: "dlm.Engine") -> str:
     """Return the line of statistics that `--stats` prints."""
-    stats = result.stats
+    stats, backends = result.stats, engine.backends
     kernels = {name: backend for name, backend in backends.items() if name != "graphs"}
     computed = ", ".join(f"{name} by {backend}" for name, backend in kernels.items())
     computed += f"; passes {backends['graphs']}"
@@ -257,5 +257,6 @@ def summary(result: "dlm.Result", loaded: float, backends: dict[str, str]) -> st
         f"{stats.tokens} tokens in {stats.calls} calls of the model "
         f"({stats.tokens_per_call:.1f} a call), {stats.canvases} canvases, "
         f"{stats.repairs} repairs, {stats.pins} pins, {stats.rollbacks} rollbacks; "
-        f"finish: {result.finish_reason}; {computed}; seconds: load {loaded:.3f}, {phases}"
+        f"finish: {result.finish_reason}; decoding: {engine.decoding.name}; {computed}; "
+        f"seconds: load {loaded:.3f}, {phases}"
     )

@@ -41,7 +41,7 @@ from dlm.loop.interfaces import Cache, CausalLM, Denoiser, Model
 from dlm.models.image_tokens import piece_length
 from dlm.models.pages import CHUNK
 from dlm.policy import Policy
-from dlm.prompts import Prompt, Prompts
+from dlm.prompts import Prompts, PromptTokens
 from dlm.request import Request
 from dlm.sequence import Sequence as Running
 from dlm.stream import Stream
@@ -55,7 +55,7 @@ class _Prepared:
 
     question: Question
     request: Request
-    prompt: Prompt
+    prompt: PromptTokens
     values: tuple[str, ...]  # of its labels
     spelled: list[list[int]]  # the labels as tokens
 

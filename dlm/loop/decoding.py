@@ -225,6 +225,11 @@ class Decoder(ABC):
 class Decoding(Protocol):
     """Way of decoding, as the engine sees it."""
 
+    @property
+    def name(self) -> str:
+        """Its name in statistics, one of `Writes` for those of this project."""
+        ...
+
     shares_passes: ClassVar[bool]
     """Whether a pass takes longer with more requests, so that clients have to share passes."""
 

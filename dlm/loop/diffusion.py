@@ -26,6 +26,10 @@ SlotOutcomes = Iterator[tuple[int, Outcome | Exception | None]]  # by slot
 class Diffusion:
     """Decoding in canvases: each is denoised until it is settled, and then committed as a whole."""
 
+    @property
+    def name(self) -> str:
+        return "canvas"
+
     shares_passes: ClassVar[bool] = True  # passes take longer from three canvases on
 
     def check(self, model: Model, config: DecodeConfig) -> None:

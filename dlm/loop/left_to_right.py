@@ -161,6 +161,10 @@ class Autoregressive:
     temperature: float = 0.0  # 0: the likeliest token; otherwise tokens are drawn by the seed
     drafts: bool = False  # the same weights draft on canvases: fewer passes (arXiv:2211.17192)
 
+    @property
+    def name(self) -> str:
+        return "drafted" if self.drafts else "left-to-right"
+
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
             raise DlmError(f"temperature is {self.temperature}: it takes 0 or more")

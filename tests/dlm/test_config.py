@@ -1,6 +1,7 @@
 """The numbers of the loop, and where they come from."""
 
 import json
+import shutil
 
 import pytest
 from doubles import Obsessed
@@ -9,8 +10,10 @@ from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
 )
 from values import V
 
-from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError
+from dlm import Autoregressive, DecodeConfig, Diffusion, DlmError, Engine, Policy
+from dlm.config import checkpoint_decoding
 from dlm.engine import BUILT_IN
+from dlm.loading import Loading
 
 
 def test_the_defaults_are_transformers_own():
@@ -59,3 +62,29 @@ def test_canvases_are_not_padded_with_a_stop_token(engine_of, decoding):
 def test_a_file_with_fields_of_the_wrong_type_is_named():
     with pytest.raises(DlmError, match=r"generation_config\.json: a field has the wrong type"):
         DecodeConfig.from_hf({"sampler_config": 3})
+
+
+@pytest.mark.parametrize("name", ["drafted", "left-to-right", "canvas"])
+def test_a_checkpoint_says_how_it_is_best_decoded(tmp_path, name):
+    """Unless the caller says otherwise."""
+    shutil.copytree(BUILT_IN, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"dlm": {"decoding": name}}))
+
+    assert Engine.load(tmp_path, device="cpu").decoding.name == name
+    assert Engine.load(tmp_path, device="cpu", decoding="canvas").decoding.name == "canvas"
+    assert Engine.load(tmp_path, device="cpu", decoding=Autoregressive()).decoding.drafts is False
+    loading = Loading(policy=Policy(), model=str(tmp_path), device="cpu", temperature=0.5)
+    engine = loading.engine()
+    assert engine.decoding.name == name
+    assert getattr(engine.decoding, "temperature", 0.5) == 0.5
+
+
+def test_a_checkpoint_that_names_no_decoding_writes_canvases():
+    assert checkpoint_decoding({}) == checkpoint_decoding({"dlm": {}}) == "canvas"
+
+
+@pytest.mark.parametrize("own", [{"decoding": "sideways"}, {"decoding": 3}, "drafted", [1]])
+def test_an_unknown_decoding_of_a_checkpoint_is_refused(own):
+    with pytest.raises(DlmError, match=r"generation_config.json: dlm.decoding is .* it takes canv"):
+        checkpoint_decoding({"dlm": own})

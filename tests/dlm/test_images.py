@@ -124,7 +124,7 @@ def test_a_template_that_marks_other_images_is_refused(seeing):
     prompt = seeing.prompts.encode(Request(messages=messages))
     assert len(prompt.images) == 1  # what a user spells marks nothing
     system = {"role": "system", "content": [{"type": "image", "image": picture()}]}
-    with pytest.raises(RequestError, match="messages hold 1 images.*marks 0"):
+    with pytest.raises(RequestError, match=r"messages hold 1 images.*marks 0"):
         seeing.prompts.encode(Request(messages=[system, {"role": "user", "content": "hi"}]))
 
 

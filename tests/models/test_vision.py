@@ -40,7 +40,7 @@ class Theirs:
 
     def __init__(self, model, parts):
         tokens = [[IMAGE] * part.tokens if hasattr(part, "pixels") else part for part in parts]
-        ids = torch.tensor([sum(tokens, [])])
+        ids = torch.tensor([[token for part in tokens for token in part]])
         shown = [part for part in parts if hasattr(part, "pixels")]
         kinds = (ids == IMAGE).long()
         encoder, self._cache = model.model.encoder, DynamicCache(config=model.config.text_config)

@@ -189,7 +189,7 @@ def test_images_of_allowed_hosts_are_fetched_and_no_redirect_is_followed(seeing,
     )
     third = message(claude, {"type": "url", "url": f"{host}/image.png"})
     assert json.loads(third.content[0].text).keys() == {"seen"}
-    with pytest.raises(openai.BadRequestError, match="cannot be fetched.*302"):
+    with pytest.raises(openai.BadRequestError, match=r"cannot be fetched.*302"):
         chat(seeing, f"{host}/elsewhere")
 
 
