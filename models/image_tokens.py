@@ -32,7 +32,8 @@ class EncodedImage:
 
 
 class EncodedImages:
-    """Collection of the images that are in use. Any number of threads may add images; ids are never reused."""
+    """Collection of the images that are in use. Any number of threads may add images; ids are
+    never reused."""
 
     def __init__(self) -> None:
         self._numbers = count()  # `next` is atomic
