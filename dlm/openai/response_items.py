@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, TypeAdapter
 
 from dlm.grammar.specs.tools import INPUT
-from dlm.openai.body import REQUIRED, Body, ByField, Each, JsonModel, Words
+from dlm.openai.body import REQUIRED, Body, ByField, Each, JsonModel, Object, Words
 from dlm.openai.messages import CallBook, OwnContent, text_of
 from dlm.openai.tools import arguments_of
 
@@ -44,6 +44,14 @@ class ResultItem(JsonModel):
     output: OwnContent = ""
 
 
+class AdditionalToolsItem(JsonModel):
+    """Tools that the model may call, beside those of the body's `tools`."""
+
+    type: Literal["additional_tools"] = REQUIRED
+    role: Literal["developer"] | None = None
+    tools: Each[Object] = REQUIRED
+
+
 class OmittedItem(JsonModel):
     """Item that the model is not shown: earlier reasoning, and work of tools of other servers."""
 
@@ -66,8 +74,11 @@ def typed(value: Any) -> Any:
     return value
 
 
-ConversationItem = MessageItem | CallItem | CustomCallItem | ResultItem | OmittedItem
+ConversationItem = (
+    MessageItem | CallItem | CustomCallItem | ResultItem | AdditionalToolsItem | OmittedItem
+)
 InputItem = Annotated[Annotated[ConversationItem, ByField("type")], BeforeValidator(typed)]
+PlacedItem = tuple[str, ConversationItem]  # an item after its path in the body
 ITEMS: TypeAdapter[list[ConversationItem]] = TypeAdapter(Each[InputItem])
 
 _NAMESPACE = "__"  # between the names of a namespace and of a tool, as in vLLM

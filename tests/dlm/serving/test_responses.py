@@ -89,6 +89,19 @@ def test_a_custom_tool_gets_a_text_of_its_grammar(tiny):
     assert re.fullmatch("SELECT [a-z]{1,6} FROM [a-z]{1,6}", chosen.custom.input)
 
 
+def test_a_tool_of_an_item_is_called_as_one_of_tools(tiny):
+    question = {"role": "user", "content": "What is the weather in Lisbon for 3 days?"}
+    more = {"tool_choice": "required", "parallel_tool_calls": False}
+    item = {"type": "additional_tools", "role": "developer", "tools": [WEATHER]}
+    found = ask(tiny, [item, question], **more)
+    usual = ask(tiny, [question], tools=[WEATHER], **more)
+    calls = [(one.name, one.arguments) for one in found.output]
+    assert calls == [(one.name, one.arguments) for one in usual.output]
+    assert found.usage.input_tokens == usual.usage.input_tokens
+    items = tiny.http.get(f"/v1/responses/{found.id}/input_items").json()["data"]
+    assert items[0] == item
+
+
 def test_stored_responses_are_read_listed_and_deleted(tiny):
     kept = ask(tiny)
     client = tiny.client.responses
