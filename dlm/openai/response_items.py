@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, TypeAdapter
 
+from dlm.errors import RequestError
 from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import REQUIRED, Body, ByField, Each, JsonModel, Object, Words
 from dlm.openai.messages import CallBook, OwnContent, text_of
@@ -52,12 +53,17 @@ class AdditionalToolsItem(JsonModel):
     tools: Each[Object] = REQUIRED
 
 
+class CompactionItem(JsonModel):
+    """Encrypted text that stands for earlier items, or the request to write one."""
+
+    type: Literal["compaction", "compaction_trigger"] = REQUIRED
+
+
 class OmittedItem(JsonModel):
     """Item that the model is not shown: earlier reasoning, and work of tools of other servers."""
 
     type: Literal[
         "reasoning",
-        "compaction",
         "web_search_call",
         "file_search_call",
         "code_interpreter_call",
@@ -75,7 +81,13 @@ def typed(value: Any) -> Any:
 
 
 ConversationItem = (
-    MessageItem | CallItem | CustomCallItem | ResultItem | AdditionalToolsItem | OmittedItem
+    MessageItem
+    | CallItem
+    | CustomCallItem
+    | ResultItem
+    | AdditionalToolsItem
+    | CompactionItem
+    | OmittedItem
 )
 InputItem = Annotated[Annotated[ConversationItem, ByField("type")], BeforeValidator(typed)]
 PlacedItem = tuple[str, ConversationItem]  # an item after its path in the body
@@ -104,8 +116,8 @@ class Conversation:
         return [{"role": "system", "content": "\n\n".join(self._system)}, *self._messages]
 
     def add(self, item: ConversationItem, where: str) -> None:
-        """Add an item, which stands at `where` in its body. Raises `RequestError` for the result of
-        a call that is unknown."""
+        """Add an item, which stands at `where` in its body. Raises `RequestError` for a compaction
+        and for the result of a call that is unknown."""
         match item:
             case MessageItem(role="developer"):
                 self.add_text("system", text_of(item.content))
@@ -118,6 +130,12 @@ class Conversation:
             case ResultItem(call_id=id):
                 text = text_of(item.output)
                 self._messages.append(self._book.result(f"{where}.call_id", id, text, "input"))
+            case CompactionItem(type=kind):
+                raise RequestError(
+                    f"{where}.type is {kind}, which is not supported: no text can stand for a "
+                    "conversation here; send the items themselves",
+                    field="input",
+                )
 
     def add_text(self, role: str, text: str) -> None:
         if role == "system" and not self._messages:

@@ -133,6 +133,18 @@ class Routes(ABC):
     async def respond(self, request: Request) -> Response: ...
 
     @abstractmethod
+    async def count_input_tokens(self, request: Request) -> Response: ...
+
+    async def compact(self, request: Request) -> Response:
+        """Refuse to write a text that stands for a conversation: it would not be the conversation,
+        and no item of a response marks it as less."""
+        raise HTTPException(
+            404,
+            "/v1/responses/compact is not supported: no text can stand for a conversation here; "
+            "send the items that matter as input",
+        )
+
+    @abstractmethod
     async def stored_response(self, request: Request, id: str) -> Response: ...
 
     @abstractmethod
@@ -215,6 +227,8 @@ def application(service: Routes) -> FastAPI:
         "/v1/chat/completions": service.chat,
         "/v1/completions": service.complete,
         "/v1/responses": service.respond,
+        "/v1/responses/input_tokens": service.count_input_tokens,
+        "/v1/responses/compact": service.compact,
         "/v1/messages": service.message,
         "/v1/messages/count_tokens": service.count_tokens,
         "/v1/decisions": service.decide,
@@ -302,6 +316,17 @@ class Service(Routes):
             return response_of(body, policy, responses)
 
         return await self._generate(request, read, ResponseAnswers)
+
+    async def count_input_tokens(self, request: Request) -> Response:
+        responses = self._own_responses(request)
+
+        def read(body: Any) -> Response:
+            generation = response_of(body, self._policy, responses)
+            self._name(generation.model)  # raises if it is unknown
+            tokens = len(self._engine.chat.prompt(generation.requests[0]))
+            return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
+
+        return (await self._read(request, read))[0]
 
     async def stored_response(self, request: Request, id: str) -> Response:
         return JSONResponse(self._own_responses(request).get(id).response)

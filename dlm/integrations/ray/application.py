@@ -79,6 +79,9 @@ class Relay(Routes):
     async def respond(self, request: Request) -> Response:
         return await self._relayed(request, "/v1/responses")
 
+    async def count_input_tokens(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/responses/input_tokens")
+
     async def stored_response(self, request: Request, id: str) -> Response:
         raise UnknownResponseError(_UNSTORED)
 

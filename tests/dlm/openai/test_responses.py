@@ -210,6 +210,12 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         ({"input": [{"role": "tool", "content": "x"}]}, r"^input\[0\].role is 'tool'", "input"),
         ({"input": [RESULT]}, r"^input\[0\].call_id is 'c1': no call before it", "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, r"^input\[0\].type is", "input"),
+        (
+            {"input": [{"type": "compaction", "encrypted_content": "x"}]},
+            r"^input\[0\].type is compaction, which is not supported: .* send the items",
+            "input",
+        ),
+        ({"input": [{"type": "compaction_trigger"}]}, "is compaction_trigger, which", "input"),
         ({"background": True}, "^background is true, which is not supported", "background"),
         ({"response_format": {"type": "json_object"}}, "use text.format", "response_format"),
         ({"guided_json": {}}, "structured_outputs.json", "guided_json"),
