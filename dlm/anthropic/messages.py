@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dlm.anthropic.blocks import DocumentBlock, SearchResultBlock, ShownBlock, TextBlock
 from dlm.anthropic.errors import UnknownThreadError
 from dlm.errors import RequestError
 from dlm.grammar import Spec
@@ -36,11 +37,6 @@ from dlm.openai.requests import Generation, ModelName, choices
 from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
 from dlm.policy import Policy
 from dlm.request import Request
-
-
-class TextBlock(JsonModel):
-    type: Literal["text"] = REQUIRED
-    text: str = REQUIRED
 
 
 class ReferenceBlock(JsonModel):
@@ -69,15 +65,21 @@ class OmittedBlock(JsonModel):
         "web_search_tool_result",
         "web_fetch_tool_result",
         "code_execution_tool_result",
-        "compaction",
     ] = REQUIRED
 
 
 _BLOCKS = Takes("text, or a list of blocks")
-_TYPES = "text, tool_use and tool_result: this server's models read text"
+_TYPES = "text, document, search_result, tool_use and tool_result: this server's models read text"
 TextContent = Annotated[str | Each[Annotated[TextBlock | OmittedBlock, ByField("type")]], _BLOCKS]
 ResultContent = Annotated[
-    str | Each[Annotated[TextBlock | ReferenceBlock, ByField("type", "text")]], _BLOCKS
+    str
+    | Each[
+        Annotated[
+            TextBlock | DocumentBlock | SearchResultBlock | ReferenceBlock,
+            ByField("type", "text, document and search_result"),
+        ]
+    ],
+    _BLOCKS,
 ]
 
 
@@ -90,7 +92,7 @@ class ResultBlock(JsonModel):
     is_error: bool | None = None
 
 
-Block = TextBlock | UseBlock | ResultBlock | OmittedBlock
+Block = ShownBlock | UseBlock | ResultBlock | OmittedBlock
 
 
 class Message(JsonModel):
@@ -181,9 +183,12 @@ class PromptBody(LenientModel):
 
     messages: Annotated[Several[Message], Takes("a list of messages")] = Field(
         REQUIRED,
-        description="text, or blocks: `text`, `tool_use`, `tool_result` (with text). Earlier \
-thinking and server tools are left out; images and documents are a 400. Messages of the system may \
-stand among them, and the last one is the user's",
+        description="text, or blocks: `text`, `document` (with a source of `text` or `content`), \
+`search_result`, `tool_use`, `tool_result` (with the three first). A document and a search result \
+become their text between two tags, after lines of title, context and source; `citations.enabled` \
+is a 400. A `compaction` is its text. Earlier thinking and server tools are left out; images and \
+documents of other sources are a 400. Messages of the system may stand among them, and the last \
+one is the user's",
     )
     model: ModelName | None = Field(None, description="one of the names, else 404")
     system: TextContent | None = Field(None, description="text, or blocks of text")
@@ -351,7 +356,7 @@ def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
         match block:
             case UseBlock() if message.role != "assistant":
                 raise _misplaced(f"{where}[{i}]", block.type, "the assistant's")
-            case ResultBlock() if message.role != "user":
+            case ResultBlock() | DocumentBlock() | SearchResultBlock() if message.role != "user":
                 raise _misplaced(f"{where}[{i}]", block.type, "the user's")
             case UseBlock(id=id, name=name, input=given):
                 calls.append(book.call(id, name, arguments_of(given)))
@@ -376,7 +381,7 @@ def _text(content: str | Sequence[Block | ReferenceBlock]) -> str:
         return content
     texts = []
     for block in content:
-        if isinstance(block, TextBlock):
+        if isinstance(block, ShownBlock):
             texts.append(block.text)
         elif isinstance(block, ReferenceBlock):
             texts.append(block.tool_name)

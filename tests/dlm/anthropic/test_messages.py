@@ -60,6 +60,112 @@ def test_blocks_are_messages_calls_and_results():
     assert found[3]["name"] == "find"
 
 
+DOCUMENT = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "Bo was born in 1951."},
+    "title": "Bo",
+    "context": "A biography.",
+    "citations": {"enabled": False},
+    "cache_control": {"type": "ephemeral"},
+}
+FOUND = {
+    "type": "search_result",
+    "source": "https://example.org/rome",
+    "title": "Rome",
+    "content": [{"type": "text", "text": "It is sunny."}, {"type": "text", "text": "It is hot."}],
+}
+SHOWN = "<document>\nTitle: Bo\nContext: A biography.\n\nBo was born in 1951.\n</document>"
+SHOWN_FOUND = """<search_result>
+Title: Rome
+Source: https://example.org/rome
+
+It is sunny.
+It is hot.
+</search_result>"""
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (DOCUMENT, SHOWN),
+        (
+            {
+                "type": "document",
+                "source": {"type": "content", "content": FOUND["content"]},
+                "title": None,
+            },
+            "<document>\nIt is sunny.\nIt is hot.\n</document>",
+        ),
+        (
+            {"type": "document", "source": {"type": "content", "content": "a"}, "title": "b"},
+            "<document>\nTitle: b\n\na\n</document>",
+        ),
+        (FOUND, SHOWN_FOUND),
+        ({"type": "compaction", "content": "We spoke of Bo."}, "We spoke of Bo."),
+    ],
+)
+def test_documents_and_results_of_searches_are_shown_as_text(block, text):
+    (found,) = read(messages=[user([block, {"type": "text", "text": "Why?"}])]).messages
+    assert found == user(f"{text}\nWhy?")
+    _, counted = prompt_of({"messages": [user([block])]}, POLICY)
+    assert counted.messages == [user(text)]
+
+
+def test_results_of_tools_may_be_documents_and_results_of_searches():
+    content = [FOUND, {"type": "text", "text": "and"}, DOCUMENT]
+    messages = [user("Rome?"), {"role": "assistant", "content": [USE]}]
+    found = read(messages=[*messages, user([{**RESULT, "content": content}])]).messages
+    assert (found[2]["role"], found[2]["content"]) == ("tool", f"{SHOWN_FOUND}\nand\n{SHOWN}")
+
+
+FILES = [
+    {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+    {"type": "url", "url": "https://example.org/a.pdf"},
+    {"type": "file", "file_id": "file_1"},
+]
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        *(
+            ({**DOCUMENT, "source": source}, f"source.type is '{source['type']}': it takes text or")
+            for source in FILES
+        ),
+        ({"type": "document"}, "source is missing: it takes an object"),
+        (
+            {**DOCUMENT, "source": {**DOCUMENT["source"], "media_type": "text/html"}},
+            "source.media_type is 'text/html': it takes text/plain",
+        ),
+        (
+            {**DOCUMENT, "source": {"type": "content", "content": [{"type": "image"}]}},
+            r"source.content\[0\].type is 'image': it takes text",
+        ),
+        ({**DOCUMENT, "citations": {"enabled": True}}, "citations.enabled is true: it takes false"),
+        ({**DOCUMENT, "title": 5}, "title is 5: it takes text"),
+        ({**FOUND, "content": "a"}, "content is 'a': it takes a list"),
+        ({**FOUND, "content": [{"type": "image"}]}, r"content\[0\].type is 'image': it takes text"),
+        ({**FOUND, "source": None}, "source is missing: it takes text"),
+        ({**FOUND, "citations": {"enabled": True}}, "citations.enabled is true: it takes false"),
+    ],
+)
+def test_files_and_citations_are_refused_by_name(block, problem):
+    with pytest.raises(RequestError, match=r"^messages\[0\].content\[0\]." + problem):
+        read(messages=[user([block])])
+    messages = [user("Rome?"), {"role": "assistant", "content": [USE]}]
+    place = r"^messages\[2\].content\[0\].content\[0\]."
+    with pytest.raises(RequestError, match=place + problem):
+        read(messages=[*messages, user([{**RESULT, "content": [block]}])])
+
+
+@pytest.mark.parametrize("block", [DOCUMENT, FOUND])
+def test_documents_and_results_of_searches_are_the_user_s(block):
+    messages = [user("a"), {"role": "assistant", "content": [block]}, user("b")]
+    problem = rf"^messages\[1\].content\[0\].type is {block['type']}: it stands in the user's"
+    with pytest.raises(RequestError, match=problem):
+        read(messages=messages)
+
+
 @pytest.mark.parametrize(
     ("choice", "mode", "named", "parallel"),
     [
@@ -131,7 +237,7 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"messages": []}, "^messages is an empty list"),
         ({"messages": [{"role": "tool", "content": "x"}]}, r"^messages\[0\].role is 'tool'"),
         ({"messages": [user(5)]}, r"^messages\[0\].content is 5: it takes text, or a list"),
-        ({"messages": [user([{"type": "document"}])]}, r"^messages\[0\].content\[0\].type is 'doc"),
+        ({"messages": [user([{"type": "audio"}])]}, r"^messages\[0\].content\[0\].type is 'audio"),
         (
             {"messages": [user([{"type": "tool_result", "tool_use_id": "t1"}])]},
             r"^messages\[0\].content\[0\].tool_use_id is 't1': no call before it",
