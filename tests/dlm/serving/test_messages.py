@@ -126,6 +126,22 @@ def test_tokens_are_counted(client):
     assert 0 <= usage.input_tokens + usage.cache_read_input_tokens - counted.input_tokens <= 4
 
 
+def test_models_have_anthropic_s_form_for_its_clients(tiny, client):
+    page = client.models.list()
+    (model,) = list(page)
+    assert (page.has_more, page.first_id, page.last_id) == (False, "tiny", "tiny")
+    assert (model.type, model.id, model.display_name) == ("model", "tiny", "tiny")
+    assert (model.created_at.timestamp(), model.lifecycle) == (0, "active")
+    assert (model.max_input_tokens, model.max_tokens) == (2048, 2048)
+    assert client.models.retrieve("tiny") == model
+    with pytest.raises(anthropic.NotFoundError) as refused:
+        client.models.retrieve("other")
+    assert refused.value.body["error"]["type"] == "not_found_error"
+    assert tiny.http.get("/v1/models").json()["object"] == "list"
+    assert tiny.client.models.retrieve("tiny").object == "model"
+    assert tiny.http.get("/v1/models/other").json()["error"]["type"] == "NotFoundError"
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "message"),
     [
