@@ -33,7 +33,7 @@ from dlm.openai.body import (
 from dlm.openai.constraint import FormatOptions, Schema, json_schema_spec
 from dlm.openai.messages import EFFORT, CallBook
 from dlm.openai.other_fields import LenientModel, NeutralFields
-from dlm.openai.requests import Generation, ModelName, choices
+from dlm.openai.requests import DrawFields, Generation, ModelName, choices
 from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
 from dlm.policy import Policy
 from dlm.request import Request
@@ -179,6 +179,7 @@ class PromptBody(LenientModel):
         "parallel_tool_calls": ((True,), "use tool_choice.disable_parallel_tool_use"),
         "instructions": ((), "use system"),
         "n": ((1,), "a message is one answer"),
+        "speed": (("standard", "fast"), "there is one speed"),
     }
 
     messages: Annotated[Several[Message], Takes("a list of messages")] = Field(
@@ -288,6 +289,8 @@ it ends within them",
         None, description=_SAMPLED
     )
     top_k: int | None = Field(None, description=_SAMPLED)
+    min_p: Annotated[int | float, Takes("0 to 1")] | None = Field(None, description=_SAMPLED)
+    seed: int | None = Field(None, description=_SAMPLED)
     stream: bool | None = Field(None, description="events from `message_start` to `message_stop`")
     metadata: Object | None = Field(None, description="without an effect")
 
@@ -296,7 +299,7 @@ def message_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/messages`. An answer has fewer than `max_tokens` tokens if the context or
     the server has no room for more. Raises `RequestError`."""
     given = read(MessagesBody.model_validate, body)
-    sampling = {name: getattr(given, name) for name in ("temperature", "top_p", "top_k")}
+    sampling = {name: getattr(given, name) for name in DrawFields.model_fields}
     fields = given.prompt() | {
         "constraint": given.spec(policy),
         "max_tokens": min(given.max_tokens, policy.max_answer_tokens),

@@ -197,11 +197,15 @@ def test_formats_thinking_and_sampling_are_those_of_a_chat():
         thinking={"type": "adaptive"},
         temperature=0.5,
         top_k=5,
+        top_p=0.9,
+        min_p=0.1,
+        seed=7,
         stop_sequences=["x"],
     )
     assert found.constraint.kind == "JSON schema"
     assert (found.thinking, found.thinking_budget) == (True, EFFORT["low"])
     assert (found.temperature, found.top_k, found.stop, found.fit) == (0.5, 5, ["x"], True)
+    assert (found.top_p, found.min_p, found.seed) == (0.9, 0.1, 7)
     assert read(output_format=format).constraint.kind == "JSON schema"
     enabled = read(thinking={"type": "enabled", "budget_tokens": 2000})
     assert (enabled.thinking, enabled.thinking_budget) == (True, 2000)
@@ -216,6 +220,7 @@ def test_fields_that_only_label_or_cache_are_ignored():
     read(
         metadata={"user_id": "x"},
         context_management={"edits": []},
+        speed="fast",
         service_tier="auto",
         container=None,
         mcp_servers=[],
@@ -274,6 +279,9 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"response_format": {"type": "json_object"}}, "use output_config.format"),
         ({"mcp_servers": [{"url": "x"}]}, "connects to no other"),
         ({"sistem": "x"}, "send system if that is meant"),
+        ({"speed": 5}, "^speed is 5, which is not supported: there is one speed"),
+        ({"seed": 1.5}, "^seed is 1.5: it takes a whole number"),
+        ({"min_p": 2}, "^min_p is 2: it takes 0 to 1"),
         ({"thinking": {"type": "enabled"}}, "^thinking.budget_tokens is missing"),
     ],
 )
