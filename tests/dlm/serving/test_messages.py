@@ -5,6 +5,8 @@ import json
 import anthropic
 import jsonschema
 import pytest
+from doubles import Random
+from values import V
 
 from dlm import Engine
 
@@ -165,6 +167,48 @@ def test_other_problems_have_anthropic_s_form_too(tiny):
     answer = tiny.http.post("/v1/messages", content=b"{")
     assert answer.json()["error"]["type"] == "invalid_request_error"
     assert tiny.http.head("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/v1/messages", 405, "invalid_request_error"),
+        ("DELETE", "/v1/messages/count_tokens", 405, "invalid_request_error"),
+        ("POST", "/v1/messages/", 404, "not_found_error"),
+        ("POST", "/v1/messages/batches", 404, "not_found_error"),
+        ("GET", "/v1/messages/batches/x/results", 404, "not_found_error"),
+        ("POST", "/v1/messages%0a", 404, "not_found_error"),
+    ],
+)
+def test_an_error_before_a_route_has_the_form_of_the_api(tiny, method, path, status, kind):
+    answer = tiny.http.request(method, path)
+    assert answer.status_code == status
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"]["type"] == kind
+    other = tiny.http.request(method, path.replace("messages", "chat/completions"))
+    assert other.json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+def test_an_error_behind_a_proxy_has_the_form_of_the_api(engine_of, serve):
+    settings = {"root_path": "/llm", "api_keys": ("secret",), "max_body_bytes": 1000}
+    key = {"x-api-key": "secret"}
+    with serve(engine_of(Random(V, seed=1)), **settings) as served:
+        for prefix in ("/llm", ""):
+            path = f"{prefix}/v1/messages"
+            for answer, status, kind in (
+                (served.http.post(path, json={}), 401, "authentication_error"),
+                (served.http.get(path), 405, "invalid_request_error"),
+                (served.http.post(f"{path}/x", json={}), 404, "not_found_error"),
+                (
+                    served.http.post(path, content=b" " * 2000, headers=key),
+                    413,
+                    "request_too_large",
+                ),
+            ):
+                assert (answer.status_code, answer.json()["type"]) == (status, "error")
+                assert answer.json()["error"]["type"] == kind
+            other = served.http.post(f"{prefix}/v1/responses", json={})
+            assert other.json()["error"]["code"] == 401
 
 
 def test_a_key_may_come_as_anthropic_s_clients_send_it(serve):
