@@ -13,6 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from dlm.anthropic.blocks import (
+    DocumentBlock,
+    ImageBlock,
+    SearchResultBlock,
+    ShownBlock,
+    TextBlock,
+)
 from dlm.anthropic.errors import UnknownThreadError
 from dlm.errors import RequestError
 from dlm.grammar import Spec
@@ -30,18 +37,12 @@ from dlm.openai.body import (
     shown,
 )
 from dlm.openai.constraint import FormatOptions, Schema, json_schema_spec
-from dlm.openai.images import image_file, image_part
 from dlm.openai.messages import EFFORT, CallBook
 from dlm.openai.other_fields import LenientModel, NeutralFields
-from dlm.openai.requests import Generation, ModelName, choices
+from dlm.openai.requests import DrawFields, Generation, ModelName, choices
 from dlm.openai.tools import ToolChoice, arguments_of, tools_spec
 from dlm.policy import Policy
 from dlm.request import Request
-
-
-class TextBlock(JsonModel):
-    type: Literal["text"] = REQUIRED
-    text: str = REQUIRED
 
 
 class ReferenceBlock(JsonModel):
@@ -49,30 +50,6 @@ class ReferenceBlock(JsonModel):
 
     type: Literal["tool_reference"] = REQUIRED
     tool_name: str = REQUIRED
-
-
-class EncodedSource(JsonModel):
-    type: Literal["base64"] = REQUIRED
-    media_type: str | None = None
-    data: str = REQUIRED
-
-
-class UrlSource(JsonModel):
-    type: Literal["url"] = REQUIRED
-    url: str = REQUIRED
-
-
-class ImageBlock(JsonModel):
-    type: Literal["image"] = REQUIRED
-    source: Annotated[EncodedSource | UrlSource, ByField("type")] = REQUIRED
-
-    def part(self, place: str) -> Body:
-        """Return the part of a chat's message; `place` is the block's. Raises `RequestError`."""
-        match self.source:
-            case UrlSource(url=url):
-                return image_part(url, f"{place}.source.url")
-            case EncodedSource(data=data):
-                return {"type": "image", "image": image_file(data, f"{place}.source.data")}
 
 
 class UseBlock(JsonModel):
@@ -94,15 +71,21 @@ class OmittedBlock(JsonModel):
         "web_search_tool_result",
         "web_fetch_tool_result",
         "code_execution_tool_result",
-        "compaction",
     ] = REQUIRED
 
 
 _BLOCKS = Takes("text, or a list of blocks")
-_TYPES = "text, image, tool_use and tool_result: no model here reads anything else"
+_TYPES = "text, image, document, search_result, tool_use and tool_result: no model reads others"
 TextContent = Annotated[str | Each[Annotated[TextBlock | OmittedBlock, ByField("type")]], _BLOCKS]
 ResultContent = Annotated[
-    str | Each[Annotated[TextBlock | ReferenceBlock, ByField("type", "text")]], _BLOCKS
+    str
+    | Each[
+        Annotated[
+            TextBlock | DocumentBlock | SearchResultBlock | ReferenceBlock,
+            ByField("type", "text, document and search_result"),
+        ]
+    ],
+    _BLOCKS,
 ]
 
 
@@ -115,7 +98,7 @@ class ResultBlock(JsonModel):
     is_error: bool | None = None
 
 
-Block = TextBlock | ImageBlock | UseBlock | ResultBlock | OmittedBlock
+Block = ShownBlock | ImageBlock | UseBlock | ResultBlock | OmittedBlock
 
 
 class Message(JsonModel):
@@ -202,13 +185,18 @@ class PromptBody(LenientModel):
         "parallel_tool_calls": ((True,), "use tool_choice.disable_parallel_tool_use"),
         "instructions": ((), "use system"),
         "n": ((1,), "a message is one answer"),
+        "speed": (("standard", "fast"), "there is one speed"),
     }
 
     messages: Annotated[Several[Message], Takes("a list of messages")] = Field(
         REQUIRED,
-        description="text, or blocks: `text`, `image` (of a user, for a model with a vision \
-tower), `tool_use`, `tool_result` (with text). Earlier thinking and server tools are left out; \
-documents are a 400. Messages of the system may stand among them, and the last one is the user's",
+        description="text, or blocks: `text`, `image` (for a model with a vision tower), \
+`document` (with a source of `text` or `content`), `search_result`, `tool_use`, `tool_result` \
+(with text, documents and search results). A document and a search result become their text \
+between two tags, after lines of title, context and source; `citations.enabled` is a 400. A \
+`compaction` is its text. Earlier thinking and server tools are left out; documents of other \
+sources are a 400. Images are the user's. Messages of the system may stand among them, and the \
+last one is the user's",
     )
     model: ModelName | None = Field(None, description="one of the names, else 404")
     system: TextContent | None = Field(None, description="text, or blocks of text")
@@ -308,6 +296,8 @@ it ends within them",
         None, description=_SAMPLED
     )
     top_k: int | None = Field(None, description=_SAMPLED)
+    min_p: Annotated[int | float, Takes("0 to 1")] | None = Field(None, description=_SAMPLED)
+    seed: int | None = Field(None, description=_SAMPLED)
     stream: bool | None = Field(None, description="events from `message_start` to `message_stop`")
     metadata: Object | None = Field(None, description="without an effect")
 
@@ -316,7 +306,7 @@ def message_of(body: Any, policy: Policy) -> Generation:
     """Read a body of `/v1/messages`. An answer has fewer than `max_tokens` tokens if the context or
     the server has no room for more. Raises `RequestError`."""
     given = read(MessagesBody.model_validate, body)
-    sampling = {name: getattr(given, name) for name in ("temperature", "top_p", "top_k")}
+    sampling = {name: getattr(given, name) for name in DrawFields.model_fields}
     fields = given.prompt() | {
         "constraint": given.spec(policy),
         "max_tokens": min(given.max_tokens, policy.max_answer_tokens),
@@ -376,7 +366,9 @@ def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
         match block:
             case UseBlock() if message.role != "assistant":
                 raise _misplaced(f"{where}[{i}]", block.type, "the assistant's")
-            case ResultBlock() | ImageBlock() if message.role != "user":
+            case ResultBlock() | DocumentBlock() | SearchResultBlock() | ImageBlock() if (
+                message.role != "user"
+            ):
                 raise _misplaced(f"{where}[{i}]", block.type, "the user's")
             case UseBlock(id=id, name=name, input=given):
                 calls.append(book.call(id, name, arguments_of(given)))
@@ -414,7 +406,7 @@ def _text(content: str | Sequence[Block | ReferenceBlock]) -> str:
         return content
     texts = []
     for block in content:
-        if isinstance(block, TextBlock):
+        if isinstance(block, ShownBlock):
             texts.append(block.text)
         elif isinstance(block, ReferenceBlock):
             texts.append(block.tool_name)

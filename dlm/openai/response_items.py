@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, TypeAdapter
 
 from dlm.errors import RequestError
 from dlm.grammar.specs.tools import INPUT
-from dlm.openai.body import REQUIRED, Body, ByField, Each, JsonModel, Words
+from dlm.openai.body import REQUIRED, Body, ByField, Each, JsonModel, Object, Words
 from dlm.openai.messages import (
     AnyContent,
     CallBook,
@@ -52,12 +52,25 @@ class ResultItem(JsonModel):
     output: OwnContent = ""
 
 
+class AdditionalToolsItem(JsonModel):
+    """Tools that the model may call, beside those of the body's `tools`."""
+
+    type: Literal["additional_tools"] = REQUIRED
+    role: Literal["developer"] | None = None
+    tools: Each[Object] = REQUIRED
+
+
+class CompactionItem(JsonModel):
+    """Encrypted text that stands for earlier items, or the request to write one."""
+
+    type: Literal["compaction", "compaction_trigger"] = REQUIRED
+
+
 class OmittedItem(JsonModel):
     """Item that the model is not shown: earlier reasoning, and work of tools of other servers."""
 
     type: Literal[
         "reasoning",
-        "compaction",
         "web_search_call",
         "file_search_call",
         "code_interpreter_call",
@@ -74,8 +87,17 @@ def typed(value: Any) -> Any:
     return value
 
 
-ConversationItem = MessageItem | CallItem | CustomCallItem | ResultItem | OmittedItem
+ConversationItem = (
+    MessageItem
+    | CallItem
+    | CustomCallItem
+    | ResultItem
+    | AdditionalToolsItem
+    | CompactionItem
+    | OmittedItem
+)
 InputItem = Annotated[Annotated[ConversationItem, ByField("type")], BeforeValidator(typed)]
+PlacedItem = tuple[str, ConversationItem]  # an item after its path in the body
 ITEMS: TypeAdapter[list[ConversationItem]] = TypeAdapter(Each[InputItem])
 
 _NAMESPACE = "__"  # between the names of a namespace and of a tool, as in vLLM
@@ -112,8 +134,8 @@ class Conversation:
         return [{"role": "system", "content": "\n\n".join(self._system)}, *self._messages]
 
     def add(self, item: ConversationItem, where: str) -> None:
-        """Add an item, which stands at `where` in its body. Raises `RequestError` for the result of
-        a call that is unknown."""
+        """Add an item, which stands at `where` in its body. Raises `RequestError` for a compaction
+        and for the result of a call that is unknown."""
         match item:
             case MessageItem(role="user"):
                 content = content_of(item.content, f"{where}.content")
@@ -128,6 +150,12 @@ class Conversation:
             case ResultItem(call_id=id):
                 text = text_of(item.output)
                 self._messages.append(self._book.result(f"{where}.call_id", id, text, "input"))
+            case CompactionItem(type=kind):
+                raise RequestError(
+                    f"{where}.type is {kind}, which is not supported: no text can stand for a "
+                    "conversation here; send the items themselves",
+                    field="input",
+                )
 
     def add_text(self, role: str, text: str) -> None:
         if role == "system" and not self._messages:

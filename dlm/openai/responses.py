@@ -2,7 +2,7 @@
 
 A body's `input` is text, or items: messages, calls of tools and their results. They may continue a
 stored response. Items and tools become messages and tools of a chat, so that a request means the
-same whichever way it arrives.
+same whichever way it arrives. Items `additional_tools` offer tools as `tools` does.
 
 Tools that a server would run itself (`web_search`, `file_search`, `mcp`, ...) are left out, as in
 vLLM: the model is not shown them. Tools of a namespace are shown as `NAMESPACE__NAME`.
@@ -10,7 +10,6 @@ vLLM: the model is not shown them. Tools of a namespace are shown as `NAMESPACE_
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -41,12 +40,20 @@ from dlm.openai.constraint import (
 from dlm.openai.messages import EFFORT, Effort
 from dlm.openai.other_fields import LenientModel, NeutralFields
 from dlm.openai.requests import DrawFields, Generation, ModelName, check_budget, choices
-from dlm.openai.response_items import ITEMS, Conversation, InputItem, flat_name, typed
+from dlm.openai.response_items import (
+    ITEMS,
+    AdditionalToolsItem,
+    Conversation,
+    InputItem,
+    PlacedItem,
+    flat_name,
+    typed,
+)
 from dlm.openai.response_store import ClientResponses
 from dlm.openai.tools import ToolChoice, tools_spec
 from dlm.policy import Policy
 
-PlacedForm = tuple[Body, str]
+PlacedForm = tuple[Body, str]  # a tool in the form of a chat, and its JSON pointer in its body
 
 
 class FlatTool(JsonModel):
@@ -61,10 +68,9 @@ class FlatTool(JsonModel):
         kind = given.pop("type")
         return {"type": kind, kind: {**given, "name": flat_name(namespace, self.name)}}
 
-    def chat_forms(self, number: int) -> list[PlacedForm]:
-        """Return the tools in the form of a chat, with their JSON pointers in a body that has this
-        one as its tool of that number."""
-        return [(self.chat_form(), f"/tools/{number}")]
+    def chat_forms(self, place: str) -> list[PlacedForm]:
+        """Return the tools that this one is, which stands at `place` in its body."""
+        return [(self.chat_form(), place)]
 
 
 class FlatFunction(FlatTool):
@@ -83,9 +89,9 @@ class NamespaceTool(JsonModel):
     name: Words = REQUIRED
     tools: Each[Annotated[FlatFunction | FlatCustom, ByField("type")]] = REQUIRED
 
-    def chat_forms(self, number: int) -> list[PlacedForm]:
-        place = f"/tools/{number}/tools"
-        return [(tool.chat_form(self.name), f"{place}/{i}") for i, tool in enumerate(self.tools)]
+    def chat_forms(self, place: str) -> list[PlacedForm]:
+        inner = enumerate(self.tools)
+        return [(tool.chat_form(self.name), f"{place}/tools/{i}") for i, tool in inner]
 
 
 class HostedTool(JsonModel):
@@ -93,12 +99,54 @@ class HostedTool(JsonModel):
 
     type: str = REQUIRED
 
-    def chat_forms(self, number: int) -> list[PlacedForm]:
+    def chat_forms(self, place: str) -> list[PlacedForm]:
         return []
 
 
 _TOOL_MODELS = {"function": FlatFunction, "custom": FlatCustom, "namespace": NamespaceTool}
 Tool = FlatFunction | FlatCustom | NamespaceTool | HostedTool
+
+
+class OfferedTools:
+    """Tools that the model is shown: those of a body's `tools` and of its items."""
+
+    def __init__(self) -> None:
+        self.forms: list[Body] = []  # in the form of a chat
+        self.places: list[str] = []  # their JSON pointers in the body
+        self.namespaces: dict[str, tuple[str, str]] = {}  # namespace and name by the name shown
+        self._lists = 0  # number of lists that have been added
+        self._known: dict[str, tuple[int, Body]] = {}  # number of the list, and the form, by name
+
+    def add(self, tools: Sequence[dict[str, Any]], path: str) -> None:
+        """Add the tools of the list at `path` in the body. A tool that an earlier list has too,
+        unchanged, counts once. Raises `RequestError`."""
+        self._lists += 1
+        for i, one in enumerate(tools):
+            tool = _tool(one, f"{path}[{i}]")
+            for form, place in tool.chat_forms(f"{_pointer(path)}/{i}"):
+                self._add(form, place)
+            if isinstance(tool, NamespaceTool):
+                for inner in tool.tools:
+                    self.namespaces[flat_name(tool.name, inner.name)] = (tool.name, inner.name)
+
+    def _add(self, form: Body, place: str) -> None:
+        name = form[form["type"]]["name"]
+        number, known = self._known.setdefault(name, (self._lists, form))
+        if number == self._lists or not _equal(known, form):
+            self.forms.append(form)
+            self.places.append(place)
+
+
+def _pointer(path: str) -> str:
+    """Return the JSON pointer of a path such as `input[0].tools`."""
+    return "/" + path.replace("[", "/").replace("]", "").replace(".", "/")
+
+
+def _equal(one: Body, other: Body) -> bool:
+    try:
+        return one == other
+    except RecursionError:
+        return False
 
 
 class FlatName(JsonModel):
@@ -149,7 +197,8 @@ class ReasoningOptions(JsonModel):
 
 _TOOLS = """`function`, `custom` with a `format` of `text` or a `grammar` (`lark`, `regex`; under \
 `--policy all`), `namespace`. Hosted tools (`web_search`, `mcp`, ...) are left out, as in vLLM. \
-Choices: none, auto, required, a named tool, `allowed_tools`"""
+Choices: none, auto, required, a named tool, `allowed_tools`. Items `additional_tools` of the \
+input offer their tools as well"""
 
 
 class ResponseConstraintFields(JsonModel):
@@ -174,15 +223,11 @@ class ResponseConstraintFields(JsonModel):
     ) = Field(None, description=_TOOLS)
     parallel_tool_calls: bool | None = Field(None, description=_TOOLS)
 
-    @cached_property
-    def read_tools(self) -> list[Tool]:
-        """The tools. Raises `RequestError`."""
-        return [_tool(tool, i) for i, tool in enumerate(self.tools or ())]
-
-    @cached_property
-    def placed_forms(self) -> list[PlacedForm]:
-        """Tools that the model is shown, in the form of a chat, with their JSON pointers."""
-        return [form for i, tool in enumerate(self.read_tools) for form in tool.chat_forms(i)]
+    def offered(self) -> OfferedTools:
+        """Return the tools of `tools`. Raises `RequestError`."""
+        offered = OfferedTools()
+        offered.add(self.tools or (), "tools")
+        return offered
 
     @property
     def choice(self) -> ToolChoice:
@@ -212,16 +257,18 @@ class ResponseConstraintFields(JsonModel):
             )
         return found or outputs
 
-    def spec(self, policy: Policy) -> Spec | None:
-        """Return the one constraint; None for free text. Raises `RequestError`."""
+    def spec(self, policy: Policy, offered: OfferedTools | None = None) -> Spec | None:
+        """Return the one constraint; None for free text. `offered` are all tools of the body, by
+        default those of `tools`. Raises `RequestError`."""
         content = self.content_spec(policy)
+        offered = offered or self.offered()
         spec = tools_spec(
-            [form for form, _ in self.placed_forms],
+            offered.forms,
             policy,
             self.choice,
             parallel=self.parallel_tool_calls is not False,
             content=content,
-            places=[place for _, place in self.placed_forms],
+            places=offered.places,
         )
         return spec or content
 
@@ -256,7 +303,8 @@ class ResponsesBody(LenientModel, ResponseConstraintFields, DrawFields):
     input: Annotated[str | Each[InputItem], Takes("text, or a list of items")] = Field(
         REQUIRED,
         description="text, or items: messages, function calls and custom tool calls with their \
-results. Earlier reasoning and calls of hosted tools are left out; a reference to an item is a 400",
+results, additional tools. Earlier reasoning and calls of hosted tools are left out; a reference \
+to an item is a 400",
     )
     model: ModelName | None = Field(None, description="as in a chat")
     instructions: str | None = Field(
@@ -287,6 +335,12 @@ off is `incomplete`; under a constraint the answer ends within them",
         None, description="events with their types, numbered, as OpenAI's own"
     )
     metadata: Object | None = Field(None, description=_LABELS)
+
+    @property
+    def placed_items(self) -> list[PlacedItem]:
+        """Items of the input, with their paths in the body."""
+        items = [] if isinstance(self.input, str) else self.input
+        return [(f"input[{i}]", item) for i, item in enumerate(items)]
 
     @property
     def thinking(self) -> tuple[bool, int | None]:
@@ -320,12 +374,17 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
     """Read a body of `/v1/responses`; `responses` are its client's stored ones. Raises
     `RequestError`."""
     given = read(ResponsesBody.model_validate, body)
-    choice, forms = given.choice, [form for form, _ in given.placed_forms]
-    constraint = given.spec(policy)
+    earlier = _earlier_items(given, responses)
+    offered = given.offered()
+    for path, item in [*earlier, *given.placed_items]:
+        if isinstance(item, AdditionalToolsItem):
+            offered.add(item.tools, f"{path}.tools")
+    choice, forms = given.choice, offered.forms
+    constraint = given.spec(policy, offered)
     tokens = check_budget("max_output_tokens", given.max_output_tokens, policy)
     thinking, thinking_budget = given.thinking
     fields: dict[str, Any] = {
-        "messages": _messages(given, responses),
+        "messages": _messages(given, earlier),
         "constraint": constraint,
         "max_tokens": policy.answer_tokens if tokens is None else tokens,
         "fit": tokens is None,
@@ -350,7 +409,7 @@ def response_of(body: Any, policy: Policy, responses: ClientResponses) -> Respon
         items=items,
         items_size=json_size("input", items) if stored else 0,
         repeated_size=repeated,
-        namespaces=_namespaces(given.read_tools),
+        namespaces=offered.namespaces,
         summarized=given.summarized,
         responses=responses if stored else None,
     )
@@ -374,39 +433,35 @@ REPEATED: Mapping[str, Any] = {  # fields that a response repeats, with their de
 }
 
 
-def _tool(tool: dict[str, Any], number: int) -> Tool:
+def _tool(tool: dict[str, Any], path: str) -> Tool:
     kind = tool.get("type")
     model = _TOOL_MODELS.get(kind, HostedTool) if isinstance(kind, str) else HostedTool
-    return read(model.model_validate, tool, f"tools[{number}]")
+    return read(model.model_validate, tool, path)
 
 
-def _namespaces(tools: Sequence[Tool]) -> dict[str, tuple[str, str]]:
-    return {
-        flat_name(tool.name, inner.name): (tool.name, inner.name)
-        for tool in tools
-        if isinstance(tool, NamespaceTool)
-        for inner in tool.tools
-    }
+def _earlier_items(given: ResponsesBody, responses: ClientResponses) -> list[PlacedItem]:
+    """Return the items of the stored conversation that a body continues. Raises `RequestError`."""
+    if (id := given.previous_response_id) is None:
+        return []
+    items = read(ITEMS.validate_python, responses.conversation(id))
+    return [(f"previous_response_id.items[{i}]", item) for i, item in enumerate(items)]
 
 
-def _messages(given: ResponsesBody, responses: ClientResponses) -> list[Body]:
-    """Return the conversation in the form of a chat: instructions, what is stored, and the input.
+def _messages(given: ResponsesBody, earlier: Sequence[PlacedItem]) -> list[Body]:
+    """Return the conversation in the form of a chat: instructions, stored items, and the input.
 
     Instructions, and messages of the system before all others, are one message of the system.
     """
     found = Conversation()
     if given.instructions:
         found.add_text("system", given.instructions)
-    if given.previous_response_id is not None:
-        for item in read(ITEMS.validate_python, responses.conversation(given.previous_response_id)):
-            found.add(item, "previous_response_id")
+    for path, item in earlier:
+        found.add(item, path)
     if isinstance(given.input, str):
         found.add_text("user", given.input)
-    else:
-        for i, item in enumerate(given.input):
-            found.add(item, f"input[{i}]")
+    for path, item in given.placed_items:
+        found.add(item, path)
     if not (messages := found.all()):
-        raise RequestError(
-            "input is an empty list: it takes text, or a list of items", field="input"
-        )
+        empty = "a list of nothing that the model is shown" if given.input else "an empty list"
+        raise RequestError(f"input is {empty}: it takes text, or a list of items", field="input")
     return messages

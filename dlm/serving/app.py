@@ -26,15 +26,15 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dlm.anthropic.answers import MessageAnswers
-from dlm.anthropic.errors import anthropic_body, anthropic_error
 from dlm.anthropic.messages import message_of, prompt_of
+from dlm.anthropic.models import model_info, model_page
 from dlm.collector import tune_garbage_collector
 from dlm.engine import Engine
 from dlm.errors import DlmError, RequestError
 from dlm.openai.answers import ChatAnswers, MakeAnswers, TextAnswers
 from dlm.openai.body import parse_json
 from dlm.openai.decisions import decision_answer, decision_body_of
-from dlm.openai.errors import describe_error, error_body, status_of
+from dlm.openai.errors import error_body, status_of
 from dlm.openai.requests import Generation, chat_of, completion_of, known_name
 from dlm.openai.response_answers import ResponseAnswers
 from dlm.openai.response_store import ClientResponses, ResponseStore
@@ -42,6 +42,7 @@ from dlm.openai.responses import response_of
 from dlm.policy import Policy
 from dlm.serving.answering import answer, await_decision
 from dlm.serving.async_engine import AsyncEngine
+from dlm.serving.error_forms import exception_body, is_anthropic, status_body
 from dlm.serving.guard import Arrival, ClientGoneError, Entrance, Guard, note, until_disconnected
 from dlm.serving.metrics import Metrics
 from dlm.serving.settings import Settings
@@ -133,6 +134,18 @@ class Routes(ABC):
     async def respond(self, request: Request) -> Response: ...
 
     @abstractmethod
+    async def count_input_tokens(self, request: Request) -> Response: ...
+
+    async def compact(self, request: Request) -> Response:
+        """Refuse to write a text that stands for a conversation: it would not be the conversation,
+        and no item of a response marks it as less."""
+        raise HTTPException(
+            404,
+            "/v1/responses/compact is not supported: no text can stand for a conversation here; "
+            "send the items that matter as input",
+        )
+
+    @abstractmethod
     async def stored_response(self, request: Request, id: str) -> Response: ...
 
     @abstractmethod
@@ -178,9 +191,9 @@ class Routes(ABC):
     async def on_http_error(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
-        status, message = error.status_code, str(error.detail)
-        form = anthropic_body if _is_anthropic(request) else error_body
-        return JSONResponse(form(status, message), status, dict(error.headers or {}))
+        status = error.status_code
+        body = status_body(request.scope, status, str(error.detail))
+        return JSONResponse(body, status, dict(error.headers or {}))
 
     async def on_error(self, request: Request, error: Exception) -> Response:
         """Answer a request that failed with `error`."""
@@ -189,14 +202,7 @@ class Routes(ABC):
         note(error)
         status = status_of(error)
         wait = {"Retry-After": str(self.settings.retry_after)} if status in (429, 503) else None
-        form = anthropic_error if _is_anthropic(request) else describe_error
-        return JSONResponse(form(error), status, wait)
-
-
-def _is_anthropic(request: Request) -> bool:
-    """Whether a request is for a route of Anthropic's, whose errors have a form of their own."""
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    return path.startswith("/v1/messages")
+        return JSONResponse(exception_body(request.scope, error), status, wait)
 
 
 def application(service: Routes) -> FastAPI:
@@ -215,6 +221,8 @@ def application(service: Routes) -> FastAPI:
         "/v1/chat/completions": service.chat,
         "/v1/completions": service.complete,
         "/v1/responses": service.respond,
+        "/v1/responses/input_tokens": service.count_input_tokens,
+        "/v1/responses/compact": service.compact,
         "/v1/messages": service.message,
         "/v1/messages/count_tokens": service.count_tokens,
         "/v1/decisions": service.decide,
@@ -303,6 +311,17 @@ class Service(Routes):
 
         return await self._generate(request, read, ResponseAnswers)
 
+    async def count_input_tokens(self, request: Request) -> Response:
+        responses = self._own_responses(request)
+
+        def read(body: Any) -> Response:
+            generation = response_of(body, self._policy, responses)
+            self._name(generation.model)  # raises if it is unknown
+            tokens = len(self._engine.prompts.tokens(generation.requests[0]))
+            return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
+
+        return (await self._read(request, read))[0]
+
     async def stored_response(self, request: Request, id: str) -> Response:
         return JSONResponse(self._own_responses(request).get(id).response)
 
@@ -369,13 +388,18 @@ class Service(Routes):
         return known_name(model, self.settings.names)
 
     async def models(self, request: Request) -> Response:
-        cards = [self._card(name) for name in self.settings.names]
+        cards = [self._card(request, name) for name in self.settings.names]
+        if is_anthropic(request.scope):
+            return JSONResponse(model_page(cards))
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request, name: str) -> Response:
-        return JSONResponse(self._card(self._name(name)))
+        return JSONResponse(self._card(request, self._name(name)))
 
-    def _card(self, name: str) -> dict[str, Any]:
+    def _card(self, request: Request, name: str) -> dict[str, Any]:
+        if is_anthropic(request.scope):
+            most = self._engine.model.max_positions
+            return model_info(name, most, min(most, self._policy.max_answer_tokens))
         card = {"id": name, "object": "model", "created": 0, "owned_by": "dlm"}
         return card | {"max_model_len": self._engine.model.max_positions}
 

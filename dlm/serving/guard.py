@@ -24,7 +24,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dlm.errors import DlmError, QueueFullError, UnavailableError
-from dlm.openai.errors import error_body, status_of
+from dlm.openai.errors import status_of
+from dlm.serving.error_forms import status_body
 from dlm.serving.protocol import network_of
 from dlm.serving.settings import LARGE, Settings
 
@@ -237,7 +238,8 @@ class Entrance:
             problem = self._problem(scope)
             if problem is not None:
                 status, message = problem
-                await JSONResponse(error_body(status, message), status)(scope, receive, send)
+                body = status_body(scope, status, message)
+                await JSONResponse(body, status)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

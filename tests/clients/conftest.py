@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 SUPPORT = HERE.parent / "support"
 # Names of the model: its own, and one that each client may know for a model of its maker.
-NAMES = ("dlm", "gpt-5.5", "gpt-4o", "claude-sonnet-4-5")
+NAMES = ("dlm", "gpt-5.5", "gpt-6.2-sol", "gpt-4o", "claude-sonnet-4-5")
 
 
 @pytest.fixture(scope="session")

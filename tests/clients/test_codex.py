@@ -20,11 +20,14 @@ stream_max_retries = 0
 enabled = false
 """
 PATCH = "*** Begin Patch\n*** Add File: made.txt\n+made\n*** End Patch\n"
+PROGRAM = json.dumps({"cmd": "echo made > made.txt; cat made.txt"})
 STEPS = {
     # codex knows no model of this name, and offers it commands and functions
     "dlm": call("exec_command", cmd="echo made > made.txt; cat made.txt"),
     # codex knows a model of this name, and offers it a custom tool with a grammar too
     "gpt-5.5": call("apply_patch", input=PATCH),
+    # codex knows a newer model of this name: its item `additional_tools` has a tool for programs
+    "gpt-6.2-sol": call("functions__exec", input=f"text(await tools.exec_command({PROGRAM}));"),
 }
 
 

@@ -31,6 +31,7 @@ from dlm.loading import Loading
 from dlm.openai.errors import describe_error
 from dlm.openai.response_store import UnknownResponseError
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
+from dlm.serving.error_forms import VERSION_HEADER, is_anthropic
 from dlm.serving.guard import CLIENT, ClientGoneError, until_disconnected
 from dlm.serving.metrics import merge_metrics
 from dlm.serving.settings import Settings
@@ -78,6 +79,9 @@ class Relay(Routes):
 
     async def respond(self, request: Request) -> Response:
         return await self._relayed(request, "/v1/responses")
+
+    async def count_input_tokens(self, request: Request) -> Response:
+        return await self._relayed(request, "/v1/responses/input_tokens")
 
     async def stored_response(self, request: Request, id: str) -> Response:
         raise UnknownResponseError(_UNSTORED)
@@ -129,7 +133,14 @@ class Relay(Routes):
         async with self.guard.body(request) as raw:
             prefix = await asyncio.to_thread(prefix_of, raw)
         client = self.guard.client(request)
-        call = Call(prefix=prefix, method=request.method, client=client, path=path, body=raw)
+        call = Call(
+            prefix=prefix,
+            method=request.method,
+            client=client,
+            path=path,
+            body=raw,
+            anthropic=is_anthropic(request.scope),
+        )
         return _Relayed(*await until_disconnected(request, self._begun(call)))
 
     async def _begun(self, call: Call) -> tuple[Messages, list[Message]]:
@@ -253,6 +264,9 @@ class Replica:
 
 
 def _scope(call: Call) -> Scope:
+    headers = [(b"content-type", b"application/json")]  # as the ingress has found
+    if call.anthropic:
+        headers.append((VERSION_HEADER.encode(), b""))
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -263,7 +277,7 @@ def _scope(call: Call) -> Scope:
         "raw_path": call.path.encode(),
         "query_string": b"",
         "root_path": "",
-        "headers": [(b"content-type", b"application/json")],  # as the ingress has found
+        "headers": headers,
         "client": None,
         CLIENT: call.client,
         "server": None,

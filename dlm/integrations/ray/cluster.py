@@ -140,7 +140,8 @@ def _check(address: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An HTTP request whose key has been checked and whose body has arrived: no header counts."""
+    """An HTTP request whose key has been checked and whose body has arrived. No header counts but
+    one, which chooses the form of models."""
 
     prefix: str  # what its prompt begins with, as `prefix_of` names it
     tried: int = 0  # replicas that have failed it
@@ -148,3 +149,4 @@ class Call:
     client: str = ""  # whose it is, as `Guard.client` names it
     path: str  # as the application without a prefix has it
     body: bytes
+    anthropic: bool = False  # its client speaks Anthropic's API

@@ -60,6 +60,112 @@ def test_blocks_are_messages_calls_and_results():
     assert found[3]["name"] == "find"
 
 
+DOCUMENT = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "Bo was born in 1951."},
+    "title": "Bo",
+    "context": "A biography.",
+    "citations": {"enabled": False},
+    "cache_control": {"type": "ephemeral"},
+}
+FOUND = {
+    "type": "search_result",
+    "source": "https://example.org/rome",
+    "title": "Rome",
+    "content": [{"type": "text", "text": "It is sunny."}, {"type": "text", "text": "It is hot."}],
+}
+SHOWN = "<document>\nTitle: Bo\nContext: A biography.\n\nBo was born in 1951.\n</document>"
+SHOWN_FOUND = """<search_result>
+Title: Rome
+Source: https://example.org/rome
+
+It is sunny.
+It is hot.
+</search_result>"""
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (DOCUMENT, SHOWN),
+        (
+            {
+                "type": "document",
+                "source": {"type": "content", "content": FOUND["content"]},
+                "title": None,
+            },
+            "<document>\nIt is sunny.\nIt is hot.\n</document>",
+        ),
+        (
+            {"type": "document", "source": {"type": "content", "content": "a"}, "title": "b"},
+            "<document>\nTitle: b\n\na\n</document>",
+        ),
+        (FOUND, SHOWN_FOUND),
+        ({"type": "compaction", "content": "We spoke of Bo."}, "We spoke of Bo."),
+    ],
+)
+def test_documents_and_results_of_searches_are_shown_as_text(block, text):
+    (found,) = read(messages=[user([block, {"type": "text", "text": "Why?"}])]).messages
+    assert found == user(f"{text}\nWhy?")
+    _, counted = prompt_of({"messages": [user([block])]}, POLICY)
+    assert counted.messages == [user(text)]
+
+
+def test_results_of_tools_may_be_documents_and_results_of_searches():
+    content = [FOUND, {"type": "text", "text": "and"}, DOCUMENT]
+    messages = [user("Rome?"), {"role": "assistant", "content": [USE]}]
+    found = read(messages=[*messages, user([{**RESULT, "content": content}])]).messages
+    assert (found[2]["role"], found[2]["content"]) == ("tool", f"{SHOWN_FOUND}\nand\n{SHOWN}")
+
+
+FILES = [
+    {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+    {"type": "url", "url": "https://example.org/a.pdf"},
+    {"type": "file", "file_id": "file_1"},
+]
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        *(
+            ({**DOCUMENT, "source": source}, f"source.type is '{source['type']}': it takes text or")
+            for source in FILES
+        ),
+        ({"type": "document"}, "source is missing: it takes an object"),
+        (
+            {**DOCUMENT, "source": {**DOCUMENT["source"], "media_type": "text/html"}},
+            "source.media_type is 'text/html': it takes text/plain",
+        ),
+        (
+            {**DOCUMENT, "source": {"type": "content", "content": [{"type": "image"}]}},
+            r"source.content\[0\].type is 'image': it takes text",
+        ),
+        ({**DOCUMENT, "citations": {"enabled": True}}, "citations.enabled is true: it takes false"),
+        ({**DOCUMENT, "title": 5}, "title is 5: it takes text"),
+        ({**FOUND, "content": "a"}, "content is 'a': it takes a list"),
+        ({**FOUND, "content": [{"type": "image"}]}, r"content\[0\].type is 'image': it takes text"),
+        ({**FOUND, "source": None}, "source is missing: it takes text"),
+        ({**FOUND, "citations": {"enabled": True}}, "citations.enabled is true: it takes false"),
+    ],
+)
+def test_files_and_citations_are_refused_by_name(block, problem):
+    with pytest.raises(RequestError, match=r"^messages\[0\].content\[0\]." + problem):
+        read(messages=[user([block])])
+    messages = [user("Rome?"), {"role": "assistant", "content": [USE]}]
+    place = r"^messages\[2\].content\[0\].content\[0\]."
+    with pytest.raises(RequestError, match=place + problem):
+        read(messages=[*messages, user([{**RESULT, "content": [block]}])])
+
+
+@pytest.mark.parametrize("block", [DOCUMENT, FOUND])
+def test_documents_and_results_of_searches_are_the_user_s(block):
+    messages = [user("a"), {"role": "assistant", "content": [block]}, user("b")]
+    problem = rf"^messages\[1\].content\[0\].type is {block['type']}: it stands in the user's"
+    with pytest.raises(RequestError, match=problem):
+        read(messages=messages)
+
+
 @pytest.mark.parametrize(
     ("choice", "mode", "named", "parallel"),
     [
@@ -91,11 +197,15 @@ def test_formats_thinking_and_sampling_are_those_of_a_chat():
         thinking={"type": "adaptive"},
         temperature=0.5,
         top_k=5,
+        top_p=0.9,
+        min_p=0.1,
+        seed=7,
         stop_sequences=["x"],
     )
     assert found.constraint.kind == "JSON schema"
     assert (found.thinking, found.thinking_budget) == (True, EFFORT["low"])
     assert (found.temperature, found.top_k, found.stop, found.fit) == (0.5, 5, ["x"], True)
+    assert (found.top_p, found.min_p, found.seed) == (0.9, 0.1, 7)
     assert read(output_format=format).constraint.kind == "JSON schema"
     enabled = read(thinking={"type": "enabled", "budget_tokens": 2000})
     assert (enabled.thinking, enabled.thinking_budget) == (True, 2000)
@@ -110,6 +220,7 @@ def test_fields_that_only_label_or_cache_are_ignored():
     read(
         metadata={"user_id": "x"},
         context_management={"edits": []},
+        speed="fast",
         service_tier="auto",
         container=None,
         mcp_servers=[],
@@ -131,7 +242,7 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"messages": []}, "^messages is an empty list"),
         ({"messages": [{"role": "tool", "content": "x"}]}, r"^messages\[0\].role is 'tool'"),
         ({"messages": [user(5)]}, r"^messages\[0\].content is 5: it takes text, or a list"),
-        ({"messages": [user([{"type": "document"}])]}, r"^messages\[0\].content\[0\].type is 'doc"),
+        ({"messages": [user([{"type": "audio"}])]}, r"^messages\[0\].content\[0\].type is 'audio"),
         (
             {"messages": [user([{"type": "tool_result", "tool_use_id": "t1"}])]},
             r"^messages\[0\].content\[0\].tool_use_id is 't1': no call before it",
@@ -168,6 +279,9 @@ def test_tokens_are_counted_of_the_prompt_alone():
         ({"response_format": {"type": "json_object"}}, "use output_config.format"),
         ({"mcp_servers": [{"url": "x"}]}, "connects to no other"),
         ({"sistem": "x"}, "send system if that is meant"),
+        ({"speed": 5}, "^speed is 5, which is not supported: there is one speed"),
+        ({"seed": 1.5}, "^seed is 1.5: it takes a whole number"),
+        ({"min_p": 2}, "^min_p is 2: it takes 0 to 1"),
         ({"thinking": {"type": "enabled"}}, "^thinking.budget_tokens is missing"),
     ],
 )

@@ -122,6 +122,13 @@ def test_an_error_of_the_request_s_own_is_its_answer_at_once():
     assert len(handle.calls) == 1
 
 
+@pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}])
+def test_a_replica_hears_of_which_api_its_client_speaks(headers):
+    handle = Handle(FINE)
+    asked(handle, "/v1/models", headers=headers)
+    assert [call.anthropic for call in handle.calls] == [bool(headers)]
+
+
 def test_a_stream_that_has_begun_ends_with_an_error_and_is_not_asked_again():
     begun = [start(kind=b"text/event-stream"), body(b"data: {}\n\n", more=True)]
     handle = Handle([*begun, body(b"data: 1\n\n", more=True), ActorDiedError()], FINE)

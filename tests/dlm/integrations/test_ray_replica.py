@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -46,6 +47,17 @@ async def asked(replica, **more):
     """Status, and the whole body."""
     first, *rest = [message async for message in replica.ask(call(**more))]
     return first["status"], b"".join(message["body"] for message in rest).decode()
+
+
+@pytest.mark.parametrize(("speaks", "field"), [(True, "first_id"), (False, "object")])
+def test_models_have_the_form_of_the_client_s_api(engine_of, speaks, field):
+    async def run():
+        async with replica_of(engine_of(Random(V, seed=1))) as replica:
+            asked_for = replace(call(), method="GET", path="/v1/models", anthropic=speaks)
+            _, answer = [message async for message in replica.ask(asked_for)]
+            return json.loads(answer["body"])
+
+    assert field in asyncio.run(run())
 
 
 @pytest.mark.parametrize("stream", [False, True])

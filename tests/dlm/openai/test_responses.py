@@ -81,6 +81,75 @@ def test_tools_of_a_namespace_have_its_name_and_hosted_ones_are_left_out():
     assert call["function"]["name"] == "maps__find"
 
 
+def additional(*tools):
+    return {"type": "additional_tools", "role": "developer", "id": "at_1", "tools": list(tools)}
+
+
+def test_additional_tools_are_offered_as_tools_are():
+    sql = {
+        "type": "custom",
+        "name": "sql",
+        "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"},
+    }
+    tools = [FIND, {"type": "namespace", "name": "maps", "tools": [FIND]}, {"type": "web_search"}]
+    hello = {"role": "user", "content": "Hi."}
+    found = read(input=[additional(*tools), {"role": "developer", "content": "Help."}, hello])
+    same = read(tools=tools, input=[{"role": "developer", "content": "Help."}, hello])
+    (one,), (other,) = found.requests, same.requests
+    assert one.tools == other.tools
+    assert one.messages == other.messages == [{"role": "system", "content": "Help."}, hello]
+    assert isinstance(one.constraint, Tools)
+    assert one.constraint.source == other.constraint.source
+    assert found.namespaces == same.namespaces == {"maps__find": ("maps", "find")}
+    both = request(tools=[FIND], input=[additional(sql), hello, additional(FIND)])
+    assert [tool[tool["type"]]["name"] for tool in both.tools] == ["find", "sql"]
+    chosen = request(
+        input=[additional(sql, FIND), hello], tool_choice={"type": "custom", "name": "sql"}
+    )
+    assert chosen.constraint.named == "sql"
+    none = request(input=[additional(FIND), hello], tool_choice="none")
+    assert (none.tools, none.constraint) == ([], None)
+
+
+def test_additional_tools_of_a_stored_response_stay_offered():
+    responses = ResponseStore().of("me")
+    items = [additional(FIND), {"role": "user", "content": "Hi."}]
+    responses.put(
+        StoredResponse(response={"id": "a", "output": []}, items=items, previous=None, size=10)
+    )
+    body = {"previous_response_id": "a", "input": [additional(FIND)], "tools": [FIND]}
+    (found,) = response_of(body, POLICY, responses).requests
+    assert [tool["function"]["name"] for tool in found.tools] == ["find"]
+    again = {**body, "input": "And now?", "tools": []}
+    assert len(response_of(again, POLICY, responses).requests[0].tools) == 1
+    other = [additional({**FIND, "description": "Finds."})]
+    with pytest.raises(RequestError, match="at /input/0/tools/0/name: 'find' is there twice"):
+        response_of({**body, "tools": [], "input": other}, POLICY, responses)
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        ({"type": "additional_tools"}, r"^input\[0\].tools is missing: it takes a list"),
+        (additional(5), r"^input\[0\].tools\[0\] is 5: it takes an object"),
+        (additional(FIND, {"type": "function"}), r"^input\[0\].tools\[1\].name is missing"),
+        (additional({**FIND, "parameters": {"type": "x"}}), "at /input/0/tools/0/parameters"),
+        (
+            additional({"type": "namespace", "name": "a", "tools": [FIND, {**FIND, "name": ""}]}),
+            r"^input\[0\].tools\[0\].tools\[1\].name is ''",
+        ),
+        (additional(FIND, FIND), "at /input/0/tools/1/name: 'find' is there twice"),
+        ({**additional(FIND), "role": "user"}, r"^input\[0\].role is 'user': it takes developer"),
+        (additional(FIND), "^input is a list of nothing that the model is shown"),
+    ],
+)
+def test_additional_tools_that_make_no_sense_are_refused_with_their_place(item, problem):
+    hello = [] if "nothing" in problem else [{"role": "user", "content": "Hi."}]
+    with pytest.raises(RequestError, match=problem) as found:
+        read(input=[item, *hello])
+    assert found.value.field in ("input", None)
+
+
 @pytest.mark.parametrize(
     ("choice", "mode", "named", "offered"),
     [
@@ -141,6 +210,12 @@ def test_unknown_fields_are_ignored_unless_they_may_be_misspelled():
         ({"input": [{"role": "tool", "content": "x"}]}, r"^input\[0\].role is 'tool'", "input"),
         ({"input": [RESULT]}, r"^input\[0\].call_id is 'c1': no call before it", "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, r"^input\[0\].type is", "input"),
+        (
+            {"input": [{"type": "compaction", "encrypted_content": "x"}]},
+            r"^input\[0\].type is compaction, which is not supported: .* send the items",
+            "input",
+        ),
+        ({"input": [{"type": "compaction_trigger"}]}, "is compaction_trigger, which", "input"),
         ({"background": True}, "^background is true, which is not supported", "background"),
         ({"response_format": {"type": "json_object"}}, "use text.format", "response_format"),
         ({"guided_json": {}}, "structured_outputs.json", "guided_json"),

@@ -47,7 +47,7 @@ def test_fields_of_decisions():
 def test_routes(engine_of):
     app, _ = app_of(engine_of(Random(V, seed=1)), Settings())
     paths = {"/" + part for path in _paths(app) for part in path.strip("/").split("/{")[:1]}
-    assert len(paths) == 13
+    assert len(paths) == 15
     assert not {path for path in paths if path not in DOC}
 
 

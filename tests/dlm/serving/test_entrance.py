@@ -62,6 +62,19 @@ def test_other_names_are_a_403_that_names_the_flag(local, host):
     assert answer.status_code == 403
 
 
+def test_a_refused_name_has_the_form_of_the_api(local):
+    evil = {"Host": "evil.example"}
+    for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches/x"):
+        for method in ("GET", "POST"):
+            error = local.http.request(method, path, headers=evil).json()
+            assert (error["type"], error["error"]["type"]) == ("error", "permission_error")
+            assert "--allowed-hosts" in error["error"]["message"]
+    for path in ("/v1/responses", "/v1/chat/completions", "/v1/models", "/v1/message"):
+        assert local.http.get(path, headers=evil).json()["error"]["code"] == 403
+    models = local.http.get("/v1/models", headers=evil | {"anthropic-version": "2023-06-01"})
+    assert models.json()["type"] == "error"
+
+
 def test_health_may_be_asked_for_by_any_name(local):
     assert local.http.get("/health", headers={"Host": "10.0.0.7:8000"}).status_code == 200
 
@@ -95,6 +108,8 @@ def test_a_path_with_a_control_character_is_a_404(tiny, path, end):
     answer = tiny.http.get(path + end)
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == 404
+    answer = tiny.http.post(f"/v1/messages{end}", json={})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
 
 
 @pytest.mark.parametrize("host", ["", "a b", "http://x", "x:80", "*x", "a/b"])

@@ -5,6 +5,8 @@ import json
 import anthropic
 import jsonschema
 import pytest
+from doubles import Random
+from values import V
 
 from dlm import Engine
 
@@ -71,6 +73,32 @@ def test_a_call_its_result_and_a_text_are_one_conversation(client):
     assert last.usage.cache_read_input_tokens >= 0
 
 
+def test_a_document_and_a_search_result_are_read(client):
+    text = "Extract name, age as JSON. "
+    document = {
+        "type": "document",
+        "source": {"type": "text", "media_type": "text/plain", "data": "Olga Lopez is 61."},
+        "title": "Olga",
+    }
+    found = {
+        "type": "search_result",
+        "source": "s",
+        "title": "t",
+        "content": [{"type": "text", "text": "Olga Lopez is 61."}],
+    }
+    shown = "<document>\nTitle: Olga\n\nOlga Lopez is 61.\n</document>"
+    for block, same in (
+        (document, shown),
+        (found, "<search_result>\nTitle: t\nSource: s\n\nOlga Lopez is 61.\n</search_result>"),
+    ):
+        messages = [{"role": "user", "content": [{"type": "text", "text": text}, block]}]
+        usual = [{"role": "user", "content": f"{text}\n{same}"}]
+        count = client.messages.count_tokens
+        tokens = count(model="tiny", messages=messages).input_tokens
+        assert tokens == count(model="tiny", messages=usual).input_tokens
+        assert ask(client, messages, max_tokens=4).content[0].type == "text"
+
+
 def test_thinking_comes_first(client):
     thinking = {"type": "enabled", "budget_tokens": 1024}
     answer = ask(
@@ -100,6 +128,22 @@ def test_tokens_are_counted(client):
     assert 0 <= usage.input_tokens + usage.cache_read_input_tokens - counted.input_tokens <= 4
 
 
+def test_models_have_anthropic_s_form_for_its_clients(tiny, client):
+    page = client.models.list()
+    (model,) = list(page)
+    assert (page.has_more, page.first_id, page.last_id) == (False, "tiny", "tiny")
+    assert (model.type, model.id, model.display_name) == ("model", "tiny", "tiny")
+    assert (model.created_at.timestamp(), model.lifecycle) == (0, "active")
+    assert (model.max_input_tokens, model.max_tokens) == (2048, 2048)
+    assert client.models.retrieve("tiny") == model
+    with pytest.raises(anthropic.NotFoundError) as refused:
+        client.models.retrieve("other")
+    assert refused.value.body["error"]["type"] == "not_found_error"
+    assert tiny.http.get("/v1/models").json()["object"] == "list"
+    assert tiny.client.models.retrieve("tiny").object == "model"
+    assert tiny.http.get("/v1/models/other").json()["error"]["type"] == "NotFoundError"
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "message"),
     [
@@ -123,6 +167,48 @@ def test_other_problems_have_anthropic_s_form_too(tiny):
     answer = tiny.http.post("/v1/messages", content=b"{")
     assert answer.json()["error"]["type"] == "invalid_request_error"
     assert tiny.http.head("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "kind"),
+    [
+        ("GET", "/v1/messages", 405, "invalid_request_error"),
+        ("DELETE", "/v1/messages/count_tokens", 405, "invalid_request_error"),
+        ("POST", "/v1/messages/", 404, "not_found_error"),
+        ("POST", "/v1/messages/batches", 404, "not_found_error"),
+        ("GET", "/v1/messages/batches/x/results", 404, "not_found_error"),
+        ("POST", "/v1/messages%0a", 404, "not_found_error"),
+    ],
+)
+def test_an_error_before_a_route_has_the_form_of_the_api(tiny, method, path, status, kind):
+    answer = tiny.http.request(method, path)
+    assert answer.status_code == status
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"]["type"] == kind
+    other = tiny.http.request(method, path.replace("messages", "chat/completions"))
+    assert other.json()["error"].keys() == {"message", "type", "param", "code"}
+
+
+def test_an_error_behind_a_proxy_has_the_form_of_the_api(engine_of, serve):
+    settings = {"root_path": "/llm", "api_keys": ("secret",), "max_body_bytes": 1000}
+    key = {"x-api-key": "secret"}
+    with serve(engine_of(Random(V, seed=1)), **settings) as served:
+        for prefix in ("/llm", ""):
+            path = f"{prefix}/v1/messages"
+            for answer, status, kind in (
+                (served.http.post(path, json={}), 401, "authentication_error"),
+                (served.http.get(path), 405, "invalid_request_error"),
+                (served.http.post(f"{path}/x", json={}), 404, "not_found_error"),
+                (
+                    served.http.post(path, content=b" " * 2000, headers=key),
+                    413,
+                    "request_too_large",
+                ),
+            ):
+                assert (answer.status_code, answer.json()["type"]) == (status, "error")
+                assert answer.json()["error"]["type"] == kind
+            other = served.http.post(f"{prefix}/v1/responses", json={})
+            assert other.json()["error"]["code"] == 401
 
 
 def test_a_key_may_come_as_anthropic_s_clients_send_it(serve):

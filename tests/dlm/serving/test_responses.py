@@ -89,6 +89,19 @@ def test_a_custom_tool_gets_a_text_of_its_grammar(tiny):
     assert re.fullmatch("SELECT [a-z]{1,6} FROM [a-z]{1,6}", chosen.custom.input)
 
 
+def test_a_tool_of_an_item_is_called_as_one_of_tools(tiny):
+    question = {"role": "user", "content": "What is the weather in Lisbon for 3 days?"}
+    more = {"tool_choice": "required", "parallel_tool_calls": False}
+    item = {"type": "additional_tools", "role": "developer", "tools": [WEATHER]}
+    found = ask(tiny, [item, question], **more)
+    usual = ask(tiny, [question], tools=[WEATHER], **more)
+    calls = [(one.name, one.arguments) for one in found.output]
+    assert calls == [(one.name, one.arguments) for one in usual.output]
+    assert found.usage.input_tokens == usual.usage.input_tokens
+    items = tiny.http.get(f"/v1/responses/{found.id}/input_items").json()["data"]
+    assert items[0] == item
+
+
 def test_stored_responses_are_read_listed_and_deleted(tiny):
     kept = ask(tiny)
     client = tiny.client.responses
@@ -102,6 +115,40 @@ def test_stored_responses_are_read_listed_and_deleted(tiny):
     with pytest.raises(openai.BadRequestError, match="send all items") as refused:
         ask(tiny, previous_response_id=kept.id)
     assert refused.value.param == "previous_response_id"
+
+
+def test_input_tokens_are_those_of_the_response(tiny):
+    count = tiny.client.responses.input_tokens.count
+    first = ask(tiny, "What is the weather in Lisbon for 3 days?", instructions="Be brief.")
+    for body in (
+        {"input": ASK, "instructions": "Be brief."},
+        {"input": [{"role": "user", "content": ASK}], "tools": [WEATHER]},
+        {"input": ASK, "reasoning": {"effort": "low"}},
+        {"input": "And in Oslo?", "previous_response_id": first.id},
+    ):
+        counted = count(model="tiny", **body)
+        assert counted.object == "response.input_tokens"
+        answer = ask(tiny, **{"given": body.pop("input"), "max_output_tokens": 8} | body)
+        assert counted.input_tokens == answer.usage.input_tokens
+    for body, kind, param in (
+        ({"input": 5}, openai.BadRequestError, "input"),
+        (
+            {"input": ASK, "previous_response_id": "x"},
+            openai.BadRequestError,
+            "previous_response_id",
+        ),
+        ({"input": ASK, "model": "other"}, openai.NotFoundError, "model"),
+    ):
+        with pytest.raises(kind) as refused:
+            count(**{"model": "tiny"} | body)
+        assert refused.value.param == param
+
+
+def test_a_conversation_is_not_compacted(tiny):
+    reason = "/v1/responses/compact is not supported: .* send the items"
+    with pytest.raises(openai.NotFoundError, match=reason):
+        tiny.client.responses.compact(model="tiny", input=ASK)
+    assert tiny.http.get("/v1/responses/compact").json()["error"]["code"] == 404
 
 
 def test_an_answer_cut_off_is_incomplete(tiny):
