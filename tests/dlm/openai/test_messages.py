@@ -87,7 +87,15 @@ def call(**more):
         ({"role": "user", "content": ["a"]}, r"content\[0\] is 'a': it takes an object"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            r"content\[0\].type is 'image_url': it takes text: this server's models read nothing",
+            r"content\[0\].image_url.url is 'x': it takes a data URL of an image in base64",
+        ),
+        (
+            {"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+            r"content\[0\].type is 'image_url': it takes text; only messages of users hold images",
+        ),
+        (
+            {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
+            r"content\[0\].type is 'input_audio': it takes text or image_url: no model here reads",
         ),
         ({"role": "user", "content": [{"type": "text"}]}, r"content\[0\].text is missing"),
         (

@@ -74,6 +74,7 @@ STATES = {
     "regex": {"constraint": {"regex": '[a-z\']+\\d "x"\n'}, "effort": "low"},
     "tools": {"tools": [WEATHER, NASTY_TOOL], "choice": {"name": "odd"}},
     "some call": {"tools": [WEATHER], "choice": "required", "stream": True, "effort": "high"},
+    "images": {"images": ["data:image/png;base64,aGk=", "data:image/webp;base64,aG8="]},
     "nasty": {"prompt": NASTY, "constraint": {"json": NASTY_SCHEMA}, "key": True, "stream": True},
 }
 
@@ -236,6 +237,18 @@ def executed(code):
         exec(compile(code, "snippet", "exec"), names)
     names["client"].close()
     return printed.getvalue().strip()
+
+
+def test_a_long_image_is_sent_whole_and_stands_in_code_as_a_word():
+    image = f"data:image/jpeg;base64,{'QUJD' * 1000}"
+    state = STATE | {"images": [image]}
+    for form, made in bodies_and_codes(state).items():
+        assert "QUJDQUJD" in json.dumps(made["body"])
+        for language in ("curl", "python", "typescript"):
+            assert "QUJD" not in made[language]
+            assert "IMAGE" in made[language]
+            assert "image/jpeg" in made[language]
+        assert run(f'noteOf(given[0], "{form}")', state) == "IMAGE stands for the file in base64."
 
 
 def test_messages_says_what_it_cannot_express():
