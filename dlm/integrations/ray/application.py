@@ -6,7 +6,6 @@ chooses one that has seen the beginning of the prompt, unless it is busy. `serve
 """
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -28,10 +27,9 @@ from starlette.types import Message, Receive, Scope, Send
 from dlm.errors import DlmError, UnavailableError
 from dlm.integrations.ray.cluster import Call, Cluster
 from dlm.loading import Loading
-from dlm.openai.errors import describe_error
 from dlm.openai.response_store import UnknownResponseError
 from dlm.serving.app import METRICS_TYPE, Routes, application, prefix_of
-from dlm.serving.error_forms import VERSION_HEADER, is_anthropic
+from dlm.serving.error_forms import VERSION_HEADER, is_anthropic, last_events
 from dlm.serving.guard import CLIENT, ClientGoneError, until_disconnected
 from dlm.serving.metrics import merge_metrics
 from dlm.serving.settings import Settings
@@ -141,7 +139,7 @@ class Relay(Routes):
             body=raw,
             anthropic=is_anthropic(request.scope),
         )
-        return _Relayed(*await until_disconnected(request, self._begun(call)))
+        return _Relayed(path, *await until_disconnected(request, self._begun(call)))
 
     async def _begun(self, call: Call) -> tuple[Messages, list[Message]]:
         """Return an answer and its first two messages: status with headers, and the first body."""
@@ -172,9 +170,10 @@ class Relay(Routes):
 class _Relayed(Response):
     """An answer as a replica sends it. When the connection ends, the request is cancelled."""
 
-    def __init__(self, answer: Messages, first: list[Message]):
+    def __init__(self, path: str, answer: Messages, first: list[Message]):
+        """`first` are the first messages of the `answer` of the route at `path`."""
         super().__init__(status_code=first[0]["status"])
-        self._answer, self._first = answer, first
+        self._path, self._answer, self._first = path, answer, first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -184,15 +183,22 @@ class _Relayed(Response):
             self._answer.cancel()
 
     async def _send(self, send: Send) -> None:
+        events = 0  # that have names: each is one message
         for message in self._first:
+            events += _is_event(message)
             await send(message)
         try:
             async for message in self._answer:
+                events += _is_event(message)
                 await send(message)
         except _ENDED:
-            error = describe_error(UnavailableError("the replica that was answering has ended"))
-            last = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n"
+            error = UnavailableError("the replica that was answering has ended")
+            last = last_events(self._path, error, events)
             await send({"type": "http.response.body", "body": last.encode(), "more_body": False})
+
+
+def _is_event(message: Message) -> bool:
+    return message.get("body", b"").startswith(b"event: ")
 
 
 _UNSENT = 16  # messages that wait for a slow reader, before the application does

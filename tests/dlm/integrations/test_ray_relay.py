@@ -80,15 +80,15 @@ class Handle:
         return SimpleNamespace(results_async=results_async)
 
 
-def asked(handle, path="/v1/chat/completions", settings=None, relay=None, **more):
+def asked(handle, path="/v1/chat/completions", settings=None, relay=None, method=None, **more):
     relay = relay or Relay(settings or Settings(), handle)
 
     async def run():
         transport = httpx2.ASGITransport(application(relay))
         async with httpx2.AsyncClient(transport=transport, base_url="http://here") as http:
             http.headers["Content-Type"] = "application/json"
-            method = "POST" if path.startswith("/v1/c") else "GET"
-            return await http.request(method, path, **more)
+            usual = "POST" if path.startswith("/v1/c") else "GET"
+            return await http.request(method or usual, path, **more)
 
     return asyncio.run(run())
 
@@ -138,6 +138,41 @@ def test_a_stream_that_has_begun_ends_with_an_error_and_is_not_asked_again():
     told = json.loads(error.removeprefix("data: "))["error"]
     assert (told["code"], told["message"]) == (503, "the replica that was answering has ended")
     assert len(handle.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (
+            "/v1/messages",
+            {
+                "type": "error",
+                "error": {
+                    "type": "overloaded_error",
+                    "message": "the replica that was answering has ended",
+                },
+            },
+        ),
+        (
+            "/v1/responses",
+            {
+                "type": "error",
+                "code": "server_error",
+                "message": "the replica that was answering has ended",
+                "param": None,
+                "sequence_number": 2,
+            },
+        ),
+    ],
+)
+def test_a_stream_ends_with_an_error_in_the_form_of_its_api(path, told):
+    pieces = [b"event: a\ndata: {}\n\n", b": keep-alive\n\n", b"event: b\ndata: {}\n\n"]
+    begun = [start(kind=b"text/event-stream"), *(body(piece, more=True) for piece in pieces)]
+    answer = asked(Handle([*begun, ActorDiedError()]), path, method="POST")
+    *found, last = answer.text.removesuffix("\n\n").split("\n\n")
+    assert found == [piece.decode().removesuffix("\n\n") for piece in pieces]
+    name, data = last.split("\n")
+    assert (name, json.loads(data.removeprefix("data: "))) == ("event: error", told)
 
 
 @pytest.mark.parametrize("messages", [[None], [start(), None], [*FINE[:1], body(b"a", True), None]])
