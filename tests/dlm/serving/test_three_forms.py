@@ -9,6 +9,7 @@ import openai
 import pytest
 from doubles import Obsessed
 from gated import Gated
+from openai.types.responses import ResponseFailedEvent
 from values import V
 from waiting import wait_until
 
@@ -235,7 +236,7 @@ def test_an_error_in_a_stream_of_a_response_is_response_failed(failing, serve):
         assert item["content"][0]["text"] == streamed(RESPONSES, answer.text)
         with pytest.raises(openai.NotFoundError):
             served.client.responses.retrieve(response["id"])
-        parsed = openai.types.responses.ResponseFailedEvent.model_validate(last)
+        parsed = ResponseFailedEvent.model_validate(last)
         assert parsed.response.error is not None
         assert parsed.response.error.code == "server_error"
 
