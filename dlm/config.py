@@ -79,7 +79,7 @@ def checkpoint_decoding(config: Mapping[str, Any]) -> Writes:
     `generation_config.json`: `{"decoding": "drafted"}`; without it in canvases. Raises
     `DlmError`."""
     own = config.get("dlm") or {}
-    name = own.get("decoding", "canvas") if isinstance(own, Mapping) else None
+    name: Any = own.get("decoding", "canvas") if isinstance(own, Mapping) else None
     if name not in get_args(Writes):
         known, found = ", ".join(get_args(Writes)), own if name is None else name
         raise DlmError(f"generation_config.json: dlm.decoding is {found!r:.60}: it takes {known}")

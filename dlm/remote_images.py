@@ -17,7 +17,9 @@ _PIECE = 1 << 16
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Handler that follows no redirect: it may lead to a host that is not allowed."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> None:
         return None
 
 

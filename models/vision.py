@@ -85,7 +85,7 @@ class VisionTower:
 
         settings = read_json(directory / "config.json")
         try:
-            config = DiffusionGemmaConfig(**settings)
+            config: Any = DiffusionGemmaConfig(**settings)
             processor = Gemma4ImageProcessorPil.from_pretrained(directory, local_files_only=True)
             tower = AutoModel.from_config(config.vision_config, dtype=dtype)
             projection = DiffusionGemmaMultimodalEmbedder(config.vision_config, config.text_config)
