@@ -87,9 +87,8 @@ class Trie:
     def each_child(self, node: int) -> Iterator[tuple[int, int]]:
         """Yield bytes and numbers of one node's children, which is quicker for a few nodes."""
         first = self._first[node]
-        return zip(
-            self._bytes[first : first + self._children[node]], range(first, len(self)), strict=False
-        )
+        end = first + self._children[node]
+        return zip(self._bytes[first:end], range(first, end), strict=True)
 
     def child_count(self, node: int) -> int:
         return self._children[node]

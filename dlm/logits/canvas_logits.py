@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from dlm.grammar import Candidates
-from dlm.grammar.masks.bits import unpacked
+from dlm.grammar.masks.bits import tokens_in
 from dlm.kernels.paging import sent
 from dlm.kernels.vocab_rows import VocabPass, heated
 
@@ -44,6 +44,8 @@ _NEAR = log(1e3)  # nats below the best candidate: less likely tokens are no can
 _UNSEEN = 1e-3  # share of the allowed mass that may be missing in it
 _NEGLIGIBLE = 30.0  # nats: 262,144 tokens that are less likely than this have 2e-8 together
 _LOWEST = 3e38  # below any logit that matters
+_NEARLY_FULL = 8  # of as many words of a nearly full mask, at most one forbids a token
+_BLOCK, _BLOCKS = 64, 32  # tokens of a block, and how many blocks are read token by token
 
 
 class CanvasLogits:
@@ -89,24 +91,25 @@ class CanvasLogits:
         if self._copies.device.type != "cpu":
             found = self._search_on_device(position, allowed, 1)
             return found.ranked[0][0] if found.ranked else 0
-        row, forbidden = self._row(position).float().numpy(), unpacked(~allowed)
-        row = row - np.float32(_LOWEST) * forbidden[: len(row)]  # faster than to select by a mask
-        token = int(row.argmax())
-        return int(forbidden.argmin()) if forbidden[token] else token  # of equals at -inf, any
+        if _nearly_full(allowed):
+            tokens, logits, others = self._likeliest(position, allowed)
+            if len(tokens) and logits.max() > others:
+                return int(tokens[logits.argmax()])
+        tokens, logits = self._read(position, allowed)
+        return int(tokens[logits.argmax()]) if len(tokens) else 0
 
     def candidates(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
         """Return the likeliest `count` tokens of `allowed [words]` at `position`, best first."""
         tokens, logits = self._listed(position, allowed)
-        logp = self._logp(position, torch.from_numpy(logits))
+        logp = self._logp(position, logits) if len(tokens) else logits
         if not self._list_suffices(position, logp, count):
             if self._copies.device.type != "cpu":
                 return self._search_on_device(position, allowed, count)
+            found = self._search_blocks(position, allowed, count)
+            if found is not None:
+                return found
             tokens, logp = self._search_row(position, allowed)
-        if not len(tokens):
-            return Candidates(ranked=[], mass=0.0)
-        near = np.flatnonzero(logp >= logp.max() - _NEAR)  # sorting the whole vocabulary is slower
-        order = near[np.argsort(-logp[near], kind="stable")][:count]
-        ranked = list(zip(tokens[order].tolist(), logp[order].tolist(), strict=True))
+        ranked = _ranked(tokens, logp, count)
         return Candidates(ranked=ranked, mass=float(np.exp(logp).sum()))
 
     def class_sums(
@@ -140,8 +143,8 @@ class CanvasLogits:
 
     def _list_suffices(self, position: int, logp: np.ndarray, count: int) -> bool:
         """Whether tokens that are not listed are no candidates and change the mass by little."""
-        tail, mass = self._tail[position], float(np.exp(logp).sum())
-        if not len(logp) or tail > _UNSEEN * mass:
+        tail = self._tail[position]
+        if not len(logp) or tail > _UNSEEN * float(np.exp(logp).sum()):
             return False
         likeliest = min(THRESHOLD, tail)  # bound for a token that is not listed
         return len(logp) >= count or likeliest < exp(float(logp.max()) - _NEAR)
@@ -149,12 +152,51 @@ class CanvasLogits:
     def _search_row(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the allowed tokens of a whole row and their log-probabilities. Tokens less likely
         than `_NEGLIGIBLE` are left out, unless there are no others."""
-        logp = self._logp(position, self._row(position))
-        bits = unpacked(allowed)[: len(logp)].view(np.bool_)  # other types take ten times as long
-        tokens = np.flatnonzero(bits & (logp > -_NEGLIGIBLE))
-        if not len(tokens) or logp[tokens].max() < _NEAR - _NEGLIGIBLE:
-            tokens = np.flatnonzero(bits)
-        return tokens, logp[tokens]
+        tokens, logits = self._read(position, allowed)
+        logp = self._logp(position, logits)
+        if logp.min(initial=0.0) > -_NEGLIGIBLE:
+            return tokens, logp
+        likely = np.flatnonzero(logp > -_NEGLIGIBLE)
+        if not len(likely) or logp[likely].max() < _NEAR - _NEGLIGIBLE:
+            return tokens, logp
+        return tokens[likely], logp[likely]
+
+    def _search_blocks(self, position: int, allowed: np.ndarray, count: int) -> Candidates | None:
+        """Return the candidates under a nearly full mask, whose forbidden tokens are fewer to sum
+        over; None if that is inexact, or other masks are given."""
+        if not _nearly_full(allowed):
+            return None
+        forbidden = self._logp(position, self._read(position, ~allowed)[1])
+        mass = 1 - float(np.exp(forbidden).sum())
+        tokens, logits, others = self._likeliest(position, allowed)
+        logp = self._logp(position, np.append(logits, others))
+        ranked = _ranked(tokens, logp[:-1], count)
+        if not (ranked and mass > 0.5):
+            return None
+        last = ranked[-1][1] if len(ranked) == count else ranked[0][1] - _NEAR
+        return Candidates(ranked=ranked, mass=mass) if last > logp[-1] else None
+
+    def _likeliest(
+        self, position: int, allowed: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.float32]:
+        """Return allowed tokens of a row, ascending, their logits, and a bound on the logits of all
+        others. Only the blocks with the greatest logits are read, and the rest of a last block."""
+        row = self._row(position)
+        blocks = row[: len(row) // _BLOCK * _BLOCK].view(-1, _BLOCK)
+        most = blocks.amax(-1).float().numpy()
+        order = np.argpartition(most, -_BLOCKS) if len(most) > _BLOCKS else np.arange(len(most))
+        here = np.sort(order[-_BLOCKS:])
+        tokens = (here[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
+        tokens = np.append(tokens, np.arange(blocks.numel(), len(row)))
+        tokens = tokens[np.flatnonzero(_bits(allowed, tokens))]
+        others = most[order[:-_BLOCKS]].max(initial=-np.inf)
+        return tokens, row[torch.from_numpy(tokens)].float().numpy(), others
+
+    def _read(self, position: int, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the allowed tokens, ascending, and their logits in the row of `position`."""
+        row, tokens = self._row(position), tokens_in(allowed)
+        tokens = tokens[: np.searchsorted(tokens, len(row))]
+        return tokens, row.index_select(0, torch.from_numpy(tokens)).float().numpy()
 
     def _search_on_device(self, position: int, allowed: np.ndarray, count: int) -> Candidates:
         """Find the likeliest tokens of a row on the device, so that only a few numbers are fetched.
@@ -172,7 +214,7 @@ class CanvasLogits:
         values, tokens = packed[: len(top.values)], packed[len(top.values) + 1 :].view(np.int32)
         tokens, values = tokens[values > -np.inf], values[values > -np.inf]
         values = np.where(values <= -_LOWEST, np.float32(-np.inf), values)  # allowed, impossible
-        logp = self._logp(position, torch.from_numpy(values))
+        logp = self._logp(position, values)
         near = np.flatnonzero(logp >= logp.max(initial=-np.inf) - _NEAR)
         order = near[np.lexsort((tokens[near], -values[near]))]
         ranked = list(zip(tokens[order].tolist(), logp[order].tolist(), strict=True))
@@ -184,8 +226,9 @@ class CanvasLogits:
         heat = torch.full((len(rows),), inverse_temperature.item(), device=rows.device)
         return heated(rows, heat, softcap)
 
-    def _logp(self, position: int, logits: Tensor) -> np.ndarray:
-        return heated(logits[None], *self._scale)[0].numpy() - self._lse[position]
+    def _logp(self, position: int, logits: np.ndarray) -> np.ndarray:
+        """Return the log-probabilities of tokens at `position`, given their logits."""
+        return heated(torch.from_numpy(logits)[None], *self._scale)[0].numpy() - self._lse[position]
 
     def _row(self, position: int) -> Tensor:
         if position not in self._fetched:
@@ -194,6 +237,17 @@ class CanvasLogits:
             self._fetched |= dict(enumerate(rows, start=position))
             self.rows += len(rows)
         return self._fetched[position]
+
+
+def _ranked(tokens: np.ndarray, logp: np.ndarray, count: int) -> list[tuple[int, float]]:
+    """Return the likeliest `count` tokens, with their log-probabilities, that are candidates."""
+    near = np.flatnonzero(logp >= logp.max(initial=-np.inf) - _NEAR)  # fewer are sorted faster
+    order = near[np.argsort(-logp[near], kind="stable")][:count]
+    return list(zip(tokens[order].tolist(), logp[order].tolist(), strict=True))
+
+
+def _nearly_full(words: np.ndarray) -> bool:
+    return int(np.count_nonzero(~words)) * _NEARLY_FULL <= len(words)
 
 
 def _bits(words: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -13,6 +13,8 @@ import xgrammar as xgr
 from jaxtyping import Int32
 from torch import Tensor
 
+_SPARSE = 8  # if at most one of as many words holds a bit, only these are unpacked
+
 
 def packed(tokens: np.ndarray) -> np.ndarray:
     """Return the packed bits of a set, given as a bool for each token."""
@@ -27,8 +29,12 @@ def unpacked(words: np.ndarray) -> np.ndarray:
 
 
 def tokens_in(words: np.ndarray) -> np.ndarray:
-    """Return the numbers of the bits that are set."""
-    return np.flatnonzero(unpacked(words).view(np.bool_))  # ten times as fast as for bytes
+    """Return the numbers of the bits that are set, ascending."""
+    at = np.flatnonzero(words != 0)  # comparing first takes a fourth of the time
+    if len(at) * _SPARSE > len(words):
+        return np.flatnonzero(unpacked(words).view(np.bool_))  # ten times as fast as for bytes
+    found = np.flatnonzero(unpacked(words[at]).view(np.bool_))
+    return (at[found >> 5] << 5) + (found & 31)
 
 
 def add(words: np.ndarray, token: int) -> None:
@@ -111,12 +117,15 @@ class GrammarMasks:
         self, mask: Mask | None, more: Collection[int] = (), fewer: Collection[int] = ()
     ) -> Mask:
         """Return the row `mask` with the tokens `more`, without `fewer`; None: the empty row."""
+        held = None if mask is None or not fewer else self.words(mask)
+        if held is not None:  # most tokens that are taken out are not in the row
+            fewer = [token for token in fewer if held[token >> 5] >> (token & 31) & 1]
         if mask is not None and not more and not fewer:
             return mask
         key = mask, frozenset(more), frozenset(fewer)
         if key not in self.known:
             rows = self._bits.rows
-            words = np.zeros_like(rows[0]) if mask is None else rows[mask].copy()
+            words = np.zeros_like(rows[0]) if mask is None else self.words(mask).copy()
             for token in more:
                 add(words, token)
             for token in fewer:

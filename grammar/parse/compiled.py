@@ -59,6 +59,7 @@ class Compiled:
         self._detours = LimitedCache[tuple[State, Keys], Detour | None](_COMPLETIONS)
         self.remainders = Remainders(self.parser, vocabulary, self.meter)
         self._completions = LimitedCache[tuple[State, Keys], list[int] | None](_COMPLETIONS)
+        self._begun = LimitedCache[tuple[State, int], list[int]](_COMPLETIONS)
         self._texts = LimitedCache[tuple[State, Keys], UniqueText](_TEXTS)
         self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
         # By state, keys and budget: the tokens after which the text can be completed.
@@ -196,7 +197,10 @@ class Compiled:
     def closes_within(self, state: State, tokens: int) -> bool:
         """Whether the text can be completed in `tokens` tokens, the stop excluded."""
         decided = self.decided_by_bytes(state, tokens, state.cost or 0)
-        return self.least(state) <= tokens if decided is None else decided
+        if decided is not None:
+            return decided
+        # Fewer tokens are searched for only if those of the shortest text are too many.
+        return self.remainders.tokens(state) <= tokens or self.least(state) <= tokens
 
     def decided_by_bytes(self, state: State, tokens: int, most: int) -> bool | None:
         """Whether a completion of at most `most` tokens fits `tokens`, judged by its bytes.
@@ -232,8 +236,12 @@ class Compiled:
         """
         if state.cost is None or self.remainders.tokens(state) >= NEVER:
             return None
-        remainder = self.remainders.of(state)
-        return [] if remainder is None else remainder.spelled(self.vocabulary, most)[0]
+        key = state, most
+        if key not in self._begun:
+            remainder = self.remainders.of(state)
+            found = [] if remainder is None else remainder.spelled(self.vocabulary, most)[0]
+            self._begun[key] = found
+        return self._begun[key]
 
     def counts(self, state: State) -> bool:
         """Whether the shortest completion is short enough for its tokens to be counted."""

@@ -271,6 +271,7 @@ class Remainders:
 
 _MOST_BYTES = 50_000  # read in one search
 _BYTES = 12  # read for a unit of work
+_SEVERAL = 64  # children of a node, beyond which only likely bytes are looked up
 
 TokenPath = list[tuple[State, int]]  # tokens, each with the state before it
 
@@ -309,29 +310,47 @@ class FewestTokens:
         return self._path
 
     def _read(self) -> None:
-        """Read one more byte of all tokens with a common beginning."""
-        trie, (at, node) = self._trie, self._todo[-1]
-        if not node:
-            named = sorted(self._parser.named(at))
-            after = {self._parser.after(at, token, b""): token for token in named}
-            self._found = {state: token for state, token in after.items() if state is not None}
-        if self._bytes_read >= _MOST_BYTES:
-            self._todo = []
-            return
-        count = trie.child_count(node)
-        self._meter.spend(1)
+        """Read the tokens from the first state of the level, byte by byte."""
+        trie, meter, todo = self._trie, self._meter, self._todo
+        held = trie.token_count.data
+        while todo:
+            at, node = todo[-1]
+            if not node:
+                named = sorted(self._parser.named(at))
+                after = {self._parser.after(at, token, b""): token for token in named}
+                self._found = {state: token for state, token in after.items() if state is not None}
+            if self._bytes_read >= _MOST_BYTES:
+                todo.clear()
+                return
+            onward: list[tuple[State, int]] = []
+            if count := trie.child_count(node):
+                meter.spend(1)
+                onward = self._onward(at, node)
+                # Charged at the end: a search that runs out of work keeps what it has found.
+                meter.add(count // _BYTES)
+                self._bytes_read += count
+            if held[node]:
+                self._found.setdefault(at, int(trie.tokens[trie.token_first[node]]))
+            todo.pop()
+            todo += onward
+
+    def _onward(self, at: State, node: int) -> list[tuple[State, int]]:
+        """Return the states after each next byte, with the trie nodes there."""
+        trie, parser, known = self._trie, self._parser, at.next
+        children = trie.each_child(node)
+        if trie.child_count(node) > _SEVERAL:
+            scanners, likely = parser.scanners, set[int]()
+            for thread in at.threads:
+                for low, high, _ in scanners[thread.terminal].moves(thread.at):
+                    likely.update(range(low, high + 1))
+            if len(likely) <= _SEVERAL:
+                children = trie.children_by(node, sorted(likely))
         onward: list[tuple[State, int]] = []
-        for byte, child in trie.each_child(node):
-            after = self._parser.after_byte(at, byte)
+        for byte, child in children:
+            after = known[byte] if byte in known else parser.after_byte(at, byte)
             if after is not None:
                 onward.append((after, child))
-        if trie.token_count[node]:
-            self._found.setdefault(at, int(trie.tokens[trie.token_first[node]]))
-        # Charged at the end: a search that runs out of work keeps the states that it has found.
-        self._meter.add(count // _BYTES)
-        self._bytes_read += count
-        self._todo.pop()
-        self._todo += onward
+        return onward
 
     def _leave(self) -> None:
         """Record the states that tokens lead to, and turn to the next state of the level."""

@@ -27,7 +27,7 @@ def only(*tokens):
 @given(
     seed=st.integers(0, 2**32),
     scale=st.sampled_from([0.1, 3.0, 7.0, 20.0, 500.0]),
-    share=st.sampled_from([1.0, 0.5, 0.01, 1 / SIZE]),
+    share=st.sampled_from([1.0, 0.998, 0.5, 0.01, 1 / SIZE]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
     softcap=st.sampled_from([None, 30.0]),
     heat=st.sampled_from([1.0, 1.25, 2.5]),
@@ -116,6 +116,20 @@ def test_a_row_that_is_searched_where_it_is_answers_as_one_that_is_fetched(
     assert said == pytest.approx(logp[near][order].tolist(), abs=1e-4)
     assert {token for token, _ in found.ranked} <= {*tokens.tolist()}
     assert found.mass == pytest.approx(np.exp(logp).sum(), abs=1e-5)
+
+
+def test_tokens_that_a_nearly_full_mask_forbids_are_no_candidates():
+    """The likeliest three have nearly all of the mass, or less than is told apart from none."""
+    logits = 0.1 * torch.randn(1, SIZE, generator=torch.Generator().manual_seed(0))
+    allowed = np.ones(SIZE, dtype=bool)
+    allowed[[5, 1000, 2999]] = False
+    for ahead in (-30.0, 5.0, 12.0, 25.0):
+        logits[0, [5, 1000, 2999]] = torch.tensor([ahead, ahead + 1, ahead + 2])
+        scores, rows = scores_of(logits), FullRows(logits.double())
+        found, expected = (each.candidates(0, packed(allowed), 3) for each in (scores, rows))
+        assert [token for token, _ in found.ranked] == [token for token, _ in expected.ranked]
+        assert found.mass == pytest.approx(expected.mass, rel=1e-4)
+        assert scores.best(0, packed(allowed)) == expected.ranked[0][0]
 
 
 def test_where_nothing_is_allowed_there_is_no_candidate():

@@ -52,6 +52,15 @@ def test_sets_with_the_same_tokens_share_a_row():
     assert table.count == 2
 
 
+def test_a_set_without_tokens_that_it_lacks_is_the_same_row():
+    table = GrammarMasks(SIZE)
+    some = table.changed(None, more=[1, 2])
+    assert table.changed(some, fewer=[3, 99]) == some
+    assert tokens_in(table.words(table.changed(some, fewer=[2, 99])), SIZE) == {1}
+    assert table.changed(~42, fewer=[1]) == ~42
+    assert tokens_in(table.words(table.changed(~42, fewer=[42])), SIZE) == set()
+
+
 def test_a_table_is_begun_anew_only_when_it_is_asked_to_be(few):
     table = GrammarMasks(SIZE)
     rows = [table.changed(None, more=[token]) for token in range(3)]

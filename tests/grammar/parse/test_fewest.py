@@ -93,3 +93,15 @@ def test_where_there_is_too_much_to_look_at_the_fewest_bytes_count(
     compiled = Compiler(vocabulary).compile(spec)
     monkeypatch.setattr("dlm.grammar.parse.remainders._MOST_BYTES", 10)
     assert needed_for(compiled) == 1 + len(vocabulary.fewest([b'{"a":""}']))
+
+
+def test_fewer_tokens_are_searched_for_only_if_the_fewest_bytes_take_too_many(vocabulary):
+    spec = JsonSchema({"type": "object", "properties": {"a": {"type": "string"}}})
+    compiled = Compiler(vocabulary).compile(spec)
+    state = compiled.parser.start
+    tokens = len(compiled.shortest_completion(state))
+    before = compiled.meter.spent
+    assert compiled.closes_within(state, tokens)
+    assert compiled.meter.spent == before
+    assert not compiled.closes_within(state, tokens - 1)
+    assert compiled.meter.spent > before
