@@ -116,8 +116,8 @@ def images_in(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def pictures(messages: Sequence[Mapping[str, Any]], hosts: Collection[str]) -> Iterator[Picture]:
-    """Yield the images of a conversation, in their order. Those of `hosts` are fetched, others
-    elsewhere refused with `RequestError`."""
+    """Yield the images of a conversation, in their order. Addresses of `hosts` are fetched. Raises
+    `RequestError` for an address of another host."""
     for i, message in enumerate(messages):
         content = message["content"]
         for j, part in enumerate(content if isinstance(content, list | tuple) else ()):
