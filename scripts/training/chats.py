@@ -64,11 +64,9 @@ def _opening(draw: Draw, tools: list[Tool]) -> Turn:
             asking = [each for each in tools if each.asks]
             if asking and draw.chance(0.5):
                 done = toolbox.request_for(random.choice(asking), draw)
-                messages += [
-                    user(done.request),
-                    *_called(done, content := result(draw)),
-                    {"role": "assistant", "content": content[1]},
-                ]
+                content = result(draw)
+                messages += [user(done.request), *_called(done, content)]
+                messages.append({"role": "assistant", "content": content[1]})
             else:
                 question, answer = talk(draw)
                 messages += [user(question), {"role": "assistant", "content": answer}]
