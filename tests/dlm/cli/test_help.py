@@ -46,7 +46,7 @@ def test_every_option_is_explained_in_sentences(printed, command):
     [
         ("generate", "--max-tokens N .*Default: 256."),
         ("generate", "--seed N .*Default: 0."),
-        ("generate", r"--decoding [^\n]*\n? +[^\n]*Default: canvas\."),
+        ("generate", r"--decoding [^\n]*\n? +[^\n]*Default: as the model"),
         ("batch", "--slots N .*Default: 8."),
         ("batch", "--max-tokens N .*Default: 256."),
         ("serve", "--port PORT .*Default: 8000."),
