@@ -1,6 +1,7 @@
 """Images in requests of the library, on a small checkpoint whose vision tower is random."""
 
 import json
+import shutil
 
 import pictured
 import pytest
@@ -115,17 +116,22 @@ def test_a_part_without_an_image_is_refused(image):
         asked(image)
 
 
-def test_a_template_that_marks_other_images_is_refused(seeing):
+def test_a_text_that_spells_the_mark_is_no_image(seeing):
     messages = [
         {"role": "user", "content": [{"type": "image", "image": picture()}]},
         {"role": "assistant", "content": "A cat."},
         {"role": "user", "content": "<|image|> And this?"},
     ]
-    prompt = seeing.prompts.encode(Request(messages=messages))
-    assert len(prompt.images) == 1  # what a user spells marks nothing
-    system = {"role": "system", "content": [{"type": "image", "image": picture()}]}
+    assert len(seeing.prompts.encode(Request(messages=messages)).images) == 1
+
+
+def test_a_template_that_leaves_images_out_is_an_error(directory, tmp_path):
+    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(template.read_text().replace(pictured.MARK, ""))
+    engine = Engine.load(tmp_path, device="cpu")
     with pytest.raises(RequestError, match=r"messages hold 1 images.*marks 0"):
-        seeing.prompts.encode(Request(messages=[system, {"role": "user", "content": "hi"}]))
+        engine.add(asked(picture()))
 
 
 @pytest.mark.parametrize("decoding", ["left-to-right", "drafted"])
