@@ -73,6 +73,7 @@ def small(reference, directory, device: torch.device = CPU) -> DiffusionGemma:
     return checkpoint.load(directory, torch.bfloat16, device, kernels="triton")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.interpreted
 def test_passes_that_are_replayed_say_what_eager_ones_say_however_long_that_is_kept(
     reference, tmp_path, monkeypatch

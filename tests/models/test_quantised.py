@@ -371,6 +371,7 @@ def test_experts_by_kernels_say_what_they_say_in_torch(four_bit, written, floats
         assert not torch.equal(one, other)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.interpreted
 def test_a_whole_model_runs_by_kernels(written, reference, tmp_path):
     """All experts are chosen, so that no choice can flip. Observed: both are 4 % off fp32."""

@@ -29,6 +29,7 @@ def test_a_field_has_four_values_one_of_which_the_text_gives():
         assert [label for label in case.labels if label.lower() in text] == [case.right]
 
 
+@pytest.mark.exhaustive
 def test_decisions_about_words_are_right_as_are_words_that_are_written(built_in):
     rows = calibration.report(built_in, n=8, seed=1)
     assert [(row.task, row.by) for row in rows] == [

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 import compare_transformers
+import pytest
 import torch
 from transformers import DiffusionGemmaForBlockDiffusion
 
@@ -12,6 +13,7 @@ from dlm.engine import BUILT_IN
 SCHEMA = Path(__file__).parents[2] / "examples" / "invoice.json"
 
 
+@pytest.mark.exhaustive
 def test_unconstrained_we_are_transformers_in_distribution():
     found = compare_transformers.compare(str(BUILT_IN), prompts=6, seed=1, max_tokens=64)
     assert found["standard_errors_apart"] < 3.5

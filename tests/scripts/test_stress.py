@@ -8,6 +8,7 @@ import bench
 import pytest
 import stress
 from commands import ended
+from exhaustive import by_default
 
 import dlm.models
 
@@ -54,7 +55,7 @@ def file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("model", ["random", "spiteful", "endless"])
+@pytest.mark.parametrize("model", by_default(["spiteful", "random", "endless"]))
 def test_every_schema_that_compiles_ends_valid_and_complete(file, model, monkeypatch, capsys):
     flags = "--schemas", file, "--tokenizer", TOKENIZER, "--model", model
     monkeypatch.setattr(sys, "argv", ["stress.py", *map(str, flags)])
@@ -69,6 +70,7 @@ def test_every_schema_that_compiles_ends_valid_and_complete(file, model, monkeyp
         assert row.tokens <= max(512, 2 * row.shortest)
 
 
+@pytest.mark.exhaustive
 def test_the_benchmark_times_every_situation(file, monkeypatch, capsys):
     monkeypatch.setattr(bench, "HARD", dict([*bench.HARD.items()][:2]))
     monkeypatch.setattr(bench, "tune_garbage_collector", lambda: None)  # for its own process

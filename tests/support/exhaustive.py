@@ -9,7 +9,12 @@ from hypothesis import settings
 
 def examples(count: int, **more: Any) -> settings:
     """Return settings of `count` examples in the profile "exhaustive", by default of a fifth."""
-    return settings(max_examples=max(4, count * settings().max_examples // 100), **more)
+    return settings(max_examples=max(4, share(count)), **more)
+
+
+def share(count: int) -> int:
+    """Return `count` in the profile "exhaustive", by default a fifth of it."""
+    return count * settings().max_examples // 100
 
 
 def by_default(values: Iterable[Any], count: int = 1) -> list[Any]:

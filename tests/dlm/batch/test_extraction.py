@@ -41,12 +41,12 @@ def test_values_are_those_of_the_texts(built_in):
 
 
 def test_each_row_has_the_seed_of_its_number_whatever_runs_beside_it(built_in):
-    values, digits = ["Tell me something."] * 5, Regex("[0-9]{12}")
+    values, digits = ["Tell me something."] * 3, Regex("[0-9]{6}")
     together = answered(built_in, extraction(seed=7, constraint=digits), values)
     assert answered(built_in, extraction(seed=7, constraint=digits), values, ahead=1) == together
     assert len({answer["text"] for answer in together.values()}) > 1
     later = answered(built_in, extraction(seed=8, constraint=digits), values)
-    assert [later[i]["text"] for i in range(4)] == [together[i + 1]["text"] for i in range(4)]
+    assert [later[i]["text"] for i in range(2)] == [together[i + 1]["text"] for i in range(2)]
 
 
 def test_what_is_wrong_with_a_row_is_its_error_alone(engine_of):

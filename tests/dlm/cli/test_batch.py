@@ -96,6 +96,7 @@ def test_killed_with_its_workers_it_ends_with_the_rows_of_one_run(run, whole, tm
     assert {line["row"]: line for line in lines_of(out)} == right
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_is_killed_costs_no_row(whole, tmp_path):
     options, right = whole
     out = tmp_path / "out.jsonl"

@@ -11,6 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from commands import ended
+from exhaustive import by_default
 
 from dlm.cli import generate
 
@@ -260,13 +261,16 @@ TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "<b
 
 @pytest.mark.parametrize(
     ("args", "file", "right"),
-    [
-        (["--regex", "[0-9]{2}-[ab]"], None, "[0-9]{2}-[ab]\n"),
-        (["--choice", "mage, healer of all"], None, "(mage|healer of all)\n"),
-        (["--grammar", "FILE.ebnf"], 'root ::= "(" [0-9] ")"', r"\([0-9]\)\n"),
-        (["--grammar", "FILE.lark"], 'start: "(" /[0-9]/ ")"', r"\([0-9]\)\n"),
-        (["--structural-tag", "FILE.json"], json.dumps(TAG), "<b>yes</b>\n"),
-    ],
+    by_default(
+        [
+            (["--regex", "[0-9]{2}-[ab]"], None, "[0-9]{2}-[ab]\n"),
+            (["--choice", "mage, healer of all"], None, "(mage|healer of all)\n"),
+            (["--grammar", "FILE.ebnf"], 'root ::= "(" [0-9] ")"', r"\([0-9]\)\n"),
+            (["--grammar", "FILE.lark"], 'start: "(" /[0-9]/ ")"', r"\([0-9]\)\n"),
+            (["--structural-tag", "FILE.json"], json.dumps(TAG), "<b>yes</b>\n"),
+        ],
+        3,
+    ),
 )
 def test_every_kind_of_constraint_is_kept(run, tmp_path, args, file, right):
     if file is not None:

@@ -93,6 +93,7 @@ def test_a_signal_ends_the_process_once_what_it_had_begun_is_finished():
         assert process.returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_a_unix_socket_takes_the_place_of_a_port(tmp_path):
     path = tmp_path / "socket"
     flags = ("--uds", str(path), "--served-model-name", "a", "b", "--root-path", "/llm")

@@ -79,6 +79,7 @@ def test_what_all_rows_fail_with_is_the_end(cluster, start, read, problem):
         list(actors(cluster, start).answers(Rest(read, 99, frozenset())))
 
 
+@pytest.mark.exhaustive
 def test_killed_actors_and_a_killed_script_leave_the_rows_of_one_run(
     cluster, tmp_path, built_in, monkeypatch
 ):

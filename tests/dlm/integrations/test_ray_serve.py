@@ -123,6 +123,7 @@ def test_a_client_that_hangs_up_cancels_its_request(served):
     wait_until(lambda: running() == 0)
 
 
+@pytest.mark.exhaustive
 def test_requests_of_a_killed_replica_are_answered_by_the_other(served):
     pids = named(served.process.pid, REPLICA)
     assert len(pids) == 2
@@ -153,6 +154,7 @@ def test_requests_of_a_killed_replica_are_answered_by_the_other(served):
     assert not is_running(pids[0])
 
 
+@pytest.mark.exhaustive
 def test_a_signal_ends_all_of_it_once_what_it_had_begun_is_finished(served):
     processes = [served.process.pid, *(pid for pid, _ in descendants(served.process.pid))]
     with ThreadPoolExecutor(4) as pool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from doubles import Obsessed
+from exhaustive import share
 from values import V
 
 from dlm import Policy
@@ -42,7 +43,7 @@ STRANGE = (
     {"$ref": "#"},
     [[[[[[{}]]]]]],
 )
-MUTATIONS = 150  # of each face
+MUTATIONS = share(150)  # of each form
 
 
 @pytest.fixture(scope="module")
