@@ -105,7 +105,7 @@ def serve_here(args: argparse.Namespace, settings: "Settings") -> None:
         host=args.host,
         port=args.port,
         uds=args.uds,
-        root_path="",  # the application knows it
+        root_path="",  # the application sets it
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,
         ssl_ca_certs=args.ssl_ca_certs,

@@ -210,7 +210,6 @@ def application(service: Routes) -> FastAPI:
     app = FastAPI(
         title="dlm",
         openapi_url=None,  # without it there are no docs pages, which load scripts from elsewhere
-        root_path=settings.root_path,
         lifespan=service.serving,
         redirect_slashes=False,
     )
@@ -254,7 +253,7 @@ def application(service: Routes) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
-    app.add_middleware(Entrance, hosts=settings.allowed_hosts)
+    app.add_middleware(Entrance, hosts=settings.allowed_hosts, root_path=settings.root_path)
     if settings.request_ids:
         app.add_middleware(RequestIds)
     return app

@@ -224,17 +224,21 @@ _PORT = re.compile(r":[0-9]*\Z")
 
 class Entrance:
     """ASGI middleware that answers 403 to a `Host` that is not allowed, and 404 to a path with
-    control characters: a router would ignore a line feed at its end."""
+    control characters: a router would ignore a line feed at its end. It sets the scope's
+    `root_path`, so that paths are served with that prefix and without it."""
 
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
+    def __init__(self, app: ASGIApp, hosts: Sequence[str], root_path: str = ""):
         """`hosts` are names without ports, `*.NAME` for all names below one, or `*`. The names and
-        addresses of this machine's loopback are always allowed."""
-        self._app, self._any = app, "*" in hosts
+        addresses of this machine's loopback are always allowed. `root_path` is the prefix that a
+        proxy may remove; without one, the scope's stays."""
+        self._app, self._any, self._root_path = app, "*" in hosts, root_path
         self._hosts = frozenset(_bare(host) for host in hosts if not host.startswith("*"))
         self._below = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            if self._root_path:
+                scope["root_path"] = self._root_path
             problem = self._problem(scope)
             if problem is not None:
                 status, message = problem

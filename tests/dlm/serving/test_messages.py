@@ -189,7 +189,6 @@ def test_an_error_before_a_route_has_the_form_of_the_api(tiny, method, path, sta
     assert other.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
-@pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
 def test_an_error_behind_a_proxy_has_the_form_of_the_api(engine_of, serve):
     settings = {"root_path": "/llm", "api_keys": ("secret",), "max_body_bytes": 1000}
     key = {"x-api-key": "secret"}
