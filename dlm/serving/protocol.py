@@ -10,15 +10,19 @@ import asyncio
 import json
 import resource
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlm.errors import DlmError
 from dlm.openai.errors import error_body
+from dlm.serving.error_forms import status_body
 
 FILES = 128  # file descriptors that are not for connections: sockets, pipes of compilers, logs
 _DEFAULT_MOST = 2048  # connections, if the process may open as many files
@@ -183,8 +187,12 @@ class Limits:
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. A request that is too large or too slow gets a 431 or 408, and ends it."""
 
-    def __init__(self, limits: Limits, connections: Connections, **uvicorn: Any):
+    def __init__(
+        self, limits: Limits, connections: Connections, *, prefix: str = "", **uvicorn: Any
+    ):
+        """`prefix` is what paths may begin with before those of routes (`Settings.root_path`)."""
         super().__init__(**uvicorn)
+        self._prefix = prefix
         self.handshake: asyncio.Task[Any] | None = None  # None once the connection is made
         self._limits, self._connections = limits, connections
         self._deadline: asyncio.TimerHandle | None = None  # by which the client has to send
@@ -251,8 +259,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._size = self._lines = self._chunks = self._body_size = 0
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
         super().on_url(url)
+        self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._lines += 1
@@ -354,11 +362,20 @@ class BoundedProtocol(HttpToolsProtocol):
             cycle.disconnected = True  # notifies the application
             cycle.message_event.set()
         self._unset_keepalive_if_required()
-        self.transport.write(_answer(status, message))
+        self.transport.write(_answer(status, self._error(status, message)))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._connections.mark_idle(self, kept=False)
         self._expect(self._limits.parting_seconds)
+
+    def _error(self, status: int, message: str) -> dict[str, Any]:
+        """Return the body of an error in the form of the route, as far as its path has arrived."""
+        path = b""
+        if self._in_message:
+            with suppress(httptools.HttpParserInvalidURLError):
+                path = httptools.parse_url(self.url).path or b""
+        known = {"path": unquote(path), "root_path": self._prefix, "headers": self.headers}
+        return status_body(known, status, message)
 
     def _expect(self, seconds: float | None) -> None:
         """Set the deadline for sending to `seconds` from now; None: no deadline."""
@@ -383,8 +400,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._unread = self.loop.call_later(seconds, self.transport.abort)
 
 
-def _answer(status: int, message: str) -> bytes:
-    body = json.dumps(error_body(status, message)).encode()
+def _answer(status: int, error: dict[str, Any]) -> bytes:
+    body = json.dumps(error).encode()
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -392,4 +409,5 @@ def _answer(status: int, message: str) -> bytes:
     return head.encode() + body
 
 
-FULL = _answer(503, "too many connections are open, and all of them are being answered")
+_FULL = "too many connections are open, and all of them are being answered"
+FULL = _answer(503, error_body(503, _FULL))

@@ -217,6 +217,7 @@ class DrainingServer(uvicorn.Server):
             config=config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
+            prefix=self._service.settings.root_path,
         )
         options = self._connections, config.ssl, self._limits.head_seconds
         self.servers: list[Any] = [Listener(sock, make, *options) for sock in sockets]

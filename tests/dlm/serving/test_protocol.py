@@ -1,5 +1,6 @@
 """Connections of clients that send too much, too slowly, or nothing at all."""
 
+import json
 import socket
 import threading
 from contextlib import ExitStack, contextmanager, suppress
@@ -67,6 +68,56 @@ def test_headers_and_trailers_that_are_too_large_are_a_431_that_closes(served, p
     assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
     assert b'"code": 431' in answer
     assert served.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("line", "anthropic"),
+    [
+        (b"POST /v1/messages?beta=true HTTP/1.1\r\n", True),
+        (b"POST /v1/m%65ssages/count_tokens HTTP/1.1\r\n", True),
+        (b"POST http://localhost/v1/messages HTTP/1.1\r\n", True),
+        (b"POST /llm/v1/messages HTTP/1.1\r\n", True),
+        (b"GET /v1/models HTTP/1.1\r\nanthropic-version: 2023-06-01\r\n", True),
+        (b"GET /v1/models HTTP/1.1\r\n", False),
+        (b"POST /v1/chat/completions HTTP/1.1\r\n", False),
+    ],
+)
+@pytest.mark.parametrize("slow", [False, True], ids=["431", "408"])
+def test_errors_of_headers_have_the_form_of_the_route(engine_of, serve, line, anthropic, slow):
+    limits = {"head_seconds": 0.2} if slow else {}
+    with (
+        serve(engine_of(Random(V, seed=1)), root_path="/llm", limits=limits) as served,
+        sending(served, line, b"X" if slow else b"X: y\r\n" * 300) as client,
+    ):
+        answer = received(client)
+    head, body = answer.split(b"\r\n\r\n")
+    error = json.loads(body)
+    assert head.startswith(b"HTTP/1.1 408 " if slow else b"HTTP/1.1 431 ")
+    assert ("type" in error) is anthropic
+    assert ("code" in error["error"]) is not anthropic
+
+
+@pytest.mark.parametrize(
+    ("sent", "anthropic"),
+    [(b"POST /v1/messages?x=", True), (b"POST /v1/", False), (b"\r\n" * 10, False)],
+)
+def test_a_line_that_is_too_long_has_the_form_of_its_route(served, sent, anthropic):
+    with sending(served, sent, b"y" * 100_000, times=10) as client:
+        error = json.loads(received(client).partition(b"\r\n\r\n")[2])
+    assert ("type" in error) is anthropic
+
+
+def test_an_error_has_not_the_form_of_the_request_before(served):
+    asked = POST.replace(b"/tokenize", b"/v1/messages") + b"Content-Length: 2\r\n\r\n{}"
+    with socket.create_connection(served.address, PATIENCE) as client:
+        client.sendall(asked)
+        answer = b""
+        while not answer.endswith(b"}}"):
+            answer += client.recv(1 << 16)
+        assert b'"type":"invalid_request_error"' in answer
+        client.sendall(b"no HTTP\r\n\r\n")
+        body = received(client).partition(b"\r\n\r\n")[2]
+    assert json.loads(body)["error"]["code"] == 400
 
 
 def test_headers_of_a_usual_size_are_read(served):
