@@ -1,12 +1,13 @@
 """Images in messages: parts of content, and the pictures that they hold.
 
 A part is `{"type": "image", "image": ...}`, with a PIL image, the bytes of a file, an `ImageFile`
-or a `RemoteImage`. Nothing is decoded before the size in a file's header is known. Pillow, of the
-extra `dlm[vision]`, is imported when the first image is decoded.
+or a `RemoteImage`. It stands in a message of the user or in the result of a tool. Nothing is
+decoded before the size in a file's header is known. Pillow, of the extra `dlm[vision]`, is imported
+when the first image is decoded.
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -109,37 +110,95 @@ def check_image(name: str, part: Mapping[str, Any]) -> None:
         )
 
 
-def images_in(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of images in a conversation."""
-    contents = (message["content"] for message in messages)
-    return sum(sum(map(is_image, c)) for c in contents if isinstance(c, list | tuple))
-
-
-def pictures(messages: Sequence[Mapping[str, Any]], hosts: Collection[str]) -> Iterator[Picture]:
-    """Yield the images of a conversation, in their order. Addresses of `hosts` are fetched. Raises
-    `RequestError` for an address of another host."""
+def placed_images(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the images of a conversation, in their order, each after its place in the request or
+    in the client's body."""
+    found = []
     for i, message in enumerate(messages):
-        content = message["content"]
-        for j, part in enumerate(content if isinstance(content, list | tuple) else ()):
+        for j, part in enumerate(_parts(message)):
             if is_image(part):
                 image, place = part["image"], f"messages[{i}].content[{j}].image"
-                match image:
-                    case bytes():
-                        image = ImageFile(image)
-                    case RemoteImage(url=url, place=place):
-                        image = ImageFile(fetch(url, place, hosts))
-                    case ImageFile(place=known) if known:
-                        place = known
-                yield Picture(image, place)
+                if isinstance(image, ImageFile | RemoteImage) and image.place:
+                    place = image.place
+                found.append((place, image))
+    return found
+
+
+def fetched_images(
+    messages: Sequence[Mapping[str, Any]], hosts: Collection[str]
+) -> list[Mapping[str, Any]]:
+    """Return a conversation in which files stand for addresses of images. Raises `RequestError` for
+    an address whose host is none of `hosts`, and for one without an image."""
+
+    def file_of(part: Any) -> Any:
+        match part:
+            case {"type": "image", "image": RemoteImage(url=url, place=place)}:
+                return {**part, "image": ImageFile(fetch(url, place, hosts), place)}
+        return part
+
+    return [
+        {**message, "content": [*map(file_of, message["content"])]}
+        if isinstance(message["content"], list | tuple)
+        else message
+        for message in messages
+    ]
+
+
+def pictures(messages: Sequence[Mapping[str, Any]]) -> list[Picture]:
+    """Return the images of a conversation, in their order; none is an address."""
+    return [
+        Picture(ImageFile(image) if isinstance(image, bytes) else image, place)
+        for place, image in placed_images(messages)
+    ]
 
 
 def without_pictures(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message in which images are marked, as chat templates take them."""
-    content = message["content"]
-    if not isinstance(content, list | tuple) or not any(map(is_image, content)):
+    """Return a message in which images are marked, as chat templates take them. Texts of a tool's
+    result end in a new line if another text follows: Gemma's template puts its images after all its
+    texts."""
+    parts = _parts(message)
+    if not any(map(is_image, parts)):
         return message
-    marked = [{"type": "image"} if is_image(part) else part for part in content]
+    marked = [{"type": "image"} if is_image(part) else part for part in parts]
+    if message["role"] == "tool":
+        texts = [i for i, part in enumerate(marked) if not is_image(part)]
+        for i in texts[:-1]:
+            marked[i] = {**marked[i], "text": f"{marked[i]['text']}\n"}
     return {**message, "content": marked}
+
+
+def images_after_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return a conversation whose images of tools' results stand after these.
+
+    They begin the user's message that follows the results, or a message of the user of their own if
+    none follows. A text before the images of a result names it. The order of all images stays.
+    """
+    found, moved, number = list[Mapping[str, Any]](), list[Any](), 0
+    for message in messages:
+        if message["role"] == "tool":
+            number += 1
+            parts, name = _parts(message), message.get("name")
+            if images := [part for part in parts if is_image(part)]:
+                named = f"Images in result {number}{f' ({name})' if name else ''}:"
+                moved += [{"type": "text", "text": named}, *images]
+                texts = (part["text"] for part in parts if not is_image(part))
+                message = {**message, "content": "\n".join(texts)}
+        else:
+            if moved and message["role"] == "user":
+                message = {**message, "content": [*moved, *_parts(message)]}
+            elif moved:
+                found.append({"role": "user", "content": moved})
+            moved, number = [], 0
+        found.append(message)
+    return [*found, {"role": "user", "content": moved}] if moved else found
+
+
+def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the parts of a message's content; a text is one."""
+    content = message["content"]
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content if isinstance(content, list | tuple) else ()
 
 
 def _is_pil(value: Any) -> bool:

@@ -1,17 +1,28 @@
 """Prompts as tokens: texts by the chat template, images by the model's vision tower.
 
 The template writes one token for each image. It becomes the beginning of an image, its soft tokens
-and its end. The soft tokens of images that were seen lately are kept, by a hash of the image.
+and its end. Images in results of tools stay there if the template writes their tokens; otherwise
+they stand after these results (`images_after_results`). The soft tokens of images that were seen
+lately are kept, by a hash of the image.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
 from threading import Lock
 from typing import NamedTuple
 
 from dlm.chat import Chat
 from dlm.errors import RequestError
-from dlm.images import Picture, images_in, pictures
+from dlm.images import (
+    Picture,
+    RemoteImage,
+    fetched_images,
+    images_after_results,
+    pictures,
+    placed_images,
+)
 from dlm.models import ModelError
 from dlm.models.image_tokens import EncodedImage
 from dlm.models.vision import Patches, VisionTower
@@ -52,22 +63,40 @@ class Prompts:
         soft = ([tower.markers.image] * self._patches(tower, each).tokens for each in shown)
         return self._joined(tower, tokens, soft)
 
+    def fetched(self, request: Request) -> Request:
+        """Return a request whose images have been counted, and fetched if they are addresses.
+        Raises `RequestError` for images that this model does not read, or that are not served."""
+        messages = request.messages or ()
+        placed = placed_images(messages)
+        if not placed:
+            return request
+        if self._tower is None:
+            place = placed[0][0]
+            raise RequestError(
+                f"{place} is an image: this model reads text; its directory holds no vision tower "
+                "with an image processor",
+                field=place.partition("[")[0],
+            )
+        self._policy.check_images(len(placed))
+        if not any(isinstance(image, RemoteImage) for _, image in placed):
+            return request
+        return replace(request, messages=fetched_images(messages, self._policy.image_hosts))
+
     def _parts(self, request: Request) -> tuple[list[int], VisionTower | None, list[Picture]]:
         """Return the prompt with a mark for each image, the tower that reads the images, and the
         images. The tower is None if there is no image."""
-        tokens, messages = self._chat.prompt(request), request.messages or ()
+        request = self.fetched(request)
+        shown = pictures(request.messages or ())
+        if shown and not self._marks_results:
+            request = replace(request, messages=images_after_results(request.messages or ()))
+        tokens = self._chat.prompt(request)
         check_tokens("prompt: token", tokens, self._vocab_size)
-        number = images_in(messages)
-        if not number:
-            return tokens, None, []
-        if self._tower is None:
-            raise RequestError(
-                "messages hold an image: this model reads text; its directory holds no vision "
-                "tower with an image processor",
-                field="messages",
-            )
-        self._policy.check_images(number)
-        return tokens, self._tower, [*pictures(messages, self._policy.image_hosts)]
+        return tokens, self._tower if shown else None, shown
+
+    @cached_property
+    def _marks_results(self) -> bool:
+        """Whether the template marks images in results of tools."""
+        return self._tower is not None and self._chat.marks_results(self._tower.markers.image)
 
     def _image(self, tower: VisionTower, picture: Picture) -> EncodedImage:
         digest = picture.digest
@@ -96,7 +125,7 @@ class Prompts:
         if marks != len(left):
             raise RequestError(
                 f"messages hold {len(left)} images, and this model's chat template marks {marks}: "
-                "it takes images in the messages of users",
+                "it takes images in the messages of users and in results of tools",
                 field="messages",
             )
         for token in tokens:

@@ -27,9 +27,9 @@ class Request:
     `prompt` is a user's message, `messages` a conversation of `{"role", "content"}`; both are
     rendered by the model's chat template. `token_ids` are passed to the model as they are, and so
     is `text`, in which the names of control tokens are control tokens. Under a constraint, an empty
-    thought channel is added to a turn that has just been opened. For a model with a vision tower a
-    user's content may be a list with images, parts of `{"type": "image", "image": ...}` with a PIL
-    image or the bytes of a file.
+    thought channel is added to a turn that has just been opened. For a model with a vision tower
+    the content of a user's message or of a tool's result (of the role "tool") may be a list with
+    images: parts `{"type": "image", "image": ...}` with a PIL image or the bytes of a file.
 
     `top_k`, `top_p` and `min_p` leave the likeliest tokens of a distribution, among those that the
     constraint allows; entropies, draws and soft embeddings are then computed from these.

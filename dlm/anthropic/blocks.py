@@ -100,7 +100,7 @@ class UrlSource(JsonModel):
 
 
 class ImageBlock(JsonModel):
-    """Image of a user."""
+    """Image of a user, or in the result of a tool."""
 
     type: Literal["image"] = REQUIRED
     source: Annotated[EncodedSource | UrlSource, ByField("type")] = REQUIRED

@@ -81,8 +81,8 @@ ResultContent = Annotated[
     str
     | Each[
         Annotated[
-            TextBlock | DocumentBlock | SearchResultBlock | ReferenceBlock,
-            ByField("type", "text, document and search_result"),
+            TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ReferenceBlock,
+            ByField("type", "text, image, document and search_result"),
         ]
     ],
     _BLOCKS,
@@ -192,11 +192,11 @@ class PromptBody(LenientModel):
         REQUIRED,
         description="text, or blocks: `text`, `image` (for a model with a vision tower), \
 `document` (with a source of `text` or `content`), `search_result`, `tool_use`, `tool_result` \
-(with text, documents and search results). A document and a search result become their text \
-between two tags, after lines of title, context and source; `citations.enabled` is a 400. A \
+(with text, images, documents and search results). A document and a search result become their \
+text between two tags, after lines of title, context and source; `citations.enabled` is a 400. A \
 `compaction` is its text. Earlier thinking and server tools are left out; documents of other \
-sources are a 400. Images are the user's. Messages of the system may stand among them, and the \
-last one is the user's",
+sources are a 400. Images stand in the user's messages alone. Messages of the system may stand \
+among them, and the last one is the user's",
     )
     model: ModelName | None = Field(None, description="one of the names, else 404")
     system: TextContent | None = Field(None, description="text, or blocks of text")
@@ -374,9 +374,10 @@ def _turn(message: Message, where: str, book: CallBook) -> Iterator[Body]:
                 calls.append(book.call(id, name, arguments_of(given)))
             case ResultBlock(tool_use_id=id):
                 results += 1
-                text = _text(block.content)
-                text = f"Error: {text}" if block.is_error else text
-                yield book.result(f"{where}[{i}].tool_use_id", id, text, "messages")
+                shown = _content(block.content, f"{where}[{i}].content")
+                if block.is_error:
+                    shown = _as_error(shown)
+                yield book.result(f"{where}[{i}].tool_use_id", id, shown, "messages")
     content = _content(message.content, where)
     if content or calls or not results:
         turn: Body = {"role": message.role, "content": content}
@@ -387,15 +388,24 @@ def _misplaced(where: str, kind: str, right: str) -> RequestError:
     return RequestError(f"{where}.type is {kind}: it stands in {right} messages", field="messages")
 
 
-def _content(blocks: Sequence[Block], where: str) -> str | list[Body]:
-    """Return the text of blocks, or text and images as parts of a chat's message."""
-    if not any(isinstance(block, ImageBlock) for block in blocks):
-        return _text(blocks)
+def _as_error(content: str | list[Body]) -> str | list[Body]:
+    """Return the content of a result that is an error."""
+    if isinstance(content, str):
+        return f"Error: {content}"
+    if content[0]["type"] == "text":
+        return [{"type": "text", "text": f"Error: {content[0]['text']}"}, *content[1:]]
+    return [{"type": "text", "text": "Error:"}, *content]
+
+
+def _content(content: str | Sequence[Block | ReferenceBlock], where: str) -> str | list[Body]:
+    """Return the text of content, or text and images as parts of a chat's message."""
+    if isinstance(content, str) or not any(isinstance(block, ImageBlock) for block in content):
+        return _text(content)
     return [
         block.part(f"{where}[{i}]")
         if isinstance(block, ImageBlock)
         else {"type": "text", "text": _text([block])}
-        for i, block in enumerate(blocks)
+        for i, block in enumerate(content)
         if isinstance(block, ImageBlock) or _text([block])
     ]
 

@@ -1,9 +1,9 @@
 """Conversations of clients, turned into the form that chat templates take.
 
-Content is text, arguments are data, and a tool's result names its tool. Messages of users may hold
-images. Content that no model reads is refused. Other fields of messages, such as an earlier
-answer's reasoning, are not shown to the model. A message's `name` is passed to the template
-(Gemma's ignores it).
+Content is text, arguments are data, and a tool's result names its tool. Messages of users and
+results of tools may hold images. Content that no model reads is refused. Other fields of messages,
+such as an earlier answer's reasoning, are not shown to the model. A message's `name` is passed to
+the template (Gemma's ignores it).
 
 Parts of content, `text_of`, `content_of` and `CallBook` are those of all forms of requests.
 `chat_messages` takes messages that a body's model holds, `messages_of` any JSON data.
@@ -56,20 +56,21 @@ class ThoughtContent(JsonModel):
 
 Part = TextContent | RefusalContent
 ImagePart = ChatImage | InputImage
-_BY_TYPE = ByField("type", "text; only messages of users hold images")
-_OF_USER = ByField("type", "text or image_url: no model here reads anything else")
+_BY_TYPE = ByField("type", "text; only messages of users and results of tools hold images")
+_SHOWN = ByField("type", "text or image_url: no model here reads anything else")
 _CONTENT = Takes("text or a list of parts")
 Content = Annotated[str | Each[Annotated[Part, _BY_TYPE]], _CONTENT]
-UserContent = Annotated[str | Each[Annotated[Part | ImagePart, _OF_USER]], _CONTENT]
-AnyContent = Annotated[str | Each[Annotated[Part | ThoughtContent | ImagePart, _OF_USER]], _CONTENT]
+ShownContent = Annotated[str | Each[Annotated[Part | ImagePart, _SHOWN]], _CONTENT]
+AnyContent = Annotated[str | Each[Annotated[Part | ThoughtContent | ImagePart, _SHOWN]], _CONTENT]
 OwnContent = Annotated[str | Each[Annotated[Part | ThoughtContent, _BY_TYPE]], _CONTENT]
 
 
 def content_of(
     content: str | Sequence[Part | ThoughtContent | ImagePart], place: str
 ) -> str | list[Body]:
-    """Return a user's content for the chat template: text, or parts if there are images. `place` is
-    the content's in its body. Raises `RequestError` for an image that is none."""
+    """Return content of a user or of a tool's result for the chat template: text, or parts if there
+    are images. `place` is the content's in its body. Raises `RequestError` for an image that is
+    none."""
     if isinstance(content, str):
         return content
     texts = [part for part in content if not isinstance(part, ImagePart)]
@@ -142,14 +143,16 @@ class CallBook:
         function = {"name": name, "arguments": arguments}
         return {"id": id, "type": "function", "function": function}
 
-    def result(self, place: str, id: str, text: str, field: str | None = None) -> Body:
+    def result(
+        self, place: str, id: str, content: str | list[Body], field: str | None = None
+    ) -> Body:
         """Return the message of a result. Raises `RequestError` if no call before it has the `id`,
         which stands at `place` in the body; `field` is the error's."""
         if id not in self._names:
             raise RequestError(
                 f"{place} is {shown(id)}: no call before it has that id", field=field
             )
-        return {"role": "tool", "tool_call_id": id, "name": self._names[id], "content": text}
+        return {"role": "tool", "tool_call_id": id, "name": self._names[id], "content": content}
 
 
 class ChatMessage(JsonModel):
@@ -194,14 +197,14 @@ class SystemMessage(ChatMessage):
 
 class UserMessage(ChatMessage):
     role: Literal["user"] = REQUIRED
-    content: UserContent = REQUIRED
+    content: ShownContent = REQUIRED
 
 
 class ToolMessage(ChatMessage):
     """Result of a tool."""
 
     role: Literal["tool"] = REQUIRED
-    content: Content | None = None
+    content: ShownContent | None = None
     tool_call_id: Annotated[Words, Takes("the id of a tool call")] = REQUIRED
 
 
@@ -221,8 +224,9 @@ def chat_messages(messages: Sequence[Message], field: str = "messages") -> list[
     book, found = CallBook(), list[Body]()
     for i, message in enumerate(messages):
         if isinstance(message, ToolMessage):
-            place, text = f"{field}[{i}].tool_call_id", text_of(message.content or "")
-            found.append(book.result(place, message.tool_call_id, text))
+            place = f"{field}[{i}]"
+            content = content_of(message.content or "", f"{place}.content")
+            found.append(book.result(f"{place}.tool_call_id", message.tool_call_id, content))
             continue
         shape: Body = {"role": "system" if message.role == "developer" else message.role}
         if message.name is not None:

@@ -220,11 +220,12 @@ class ChatBody(_ConversationBody):
 
     messages: Messages = Field(
         REQUIRED,
-        description="text, or parts: text, and of a user images (`image_url`), for a model with a \
-vision tower; sound is a 400. Tool calls and their results are shown to the model, and its earlier \
-reasoning is not. Arguments that are not a JSON object are shown as text. Other fields of messages \
-and parts (`id`, `metadata`, `cache_control`, `reasoning_details`, `thinking_blocks`, \
-`annotations`, ...) are ignored; a misspelled name of a missing field is a 400",
+        description="text, or parts: text, and in messages of users and results of tools images \
+(`image_url`), for a model with a vision tower; sound is a 400. Tool calls and their results are \
+shown to the model, and its earlier reasoning is not. Arguments that are not a JSON object are \
+shown as text. Other fields of messages and parts (`id`, `metadata`, `cache_control`, \
+`reasoning_details`, `thinking_blocks`, `annotations`, ...) are ignored; a misspelled name of a \
+missing field is a 400",
     )
 
 

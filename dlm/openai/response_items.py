@@ -11,7 +11,6 @@ from dlm.openai.messages import (
     AnyContent,
     CallBook,
     ImagePart,
-    OwnContent,
     content_of,
     text_of,
 )
@@ -49,7 +48,7 @@ class ResultItem(JsonModel):
 
     type: Literal["function_call_output", "custom_tool_call_output"] = REQUIRED
     call_id: Words = REQUIRED
-    output: OwnContent = ""
+    output: AnyContent = ""
 
 
 class AdditionalToolsItem(JsonModel):
@@ -108,7 +107,8 @@ def _texts(content: str | list[Any], where: str) -> str | list[Any]:
     for i, part in enumerate(content):
         if isinstance(part, ImagePart):
             raise RequestError(
-                f"{where}.content[{i}] is an image: only messages of users hold images",
+                f"{where}.content[{i}] is an image: only messages of users and results of tools "
+                "hold images",
                 field="input",
             )
     return content
@@ -148,8 +148,8 @@ class Conversation:
             case CustomCallItem():
                 self._call(item, {INPUT: item.input})
             case ResultItem(call_id=id):
-                text = text_of(item.output)
-                self._messages.append(self._book.result(f"{where}.call_id", id, text, "input"))
+                content = content_of(item.output, f"{where}.output")
+                self._messages.append(self._book.result(f"{where}.call_id", id, content, "input"))
             case CompactionItem(type=kind):
                 raise RequestError(
                     f"{where}.type is {kind}, which is not supported: no text can stand for a "

@@ -303,7 +303,8 @@ class ResponsesBody(LenientModel, ResponseConstraintFields, DrawFields):
     input: Annotated[str | Each[InputItem], Takes("text, or a list of items")] = Field(
         REQUIRED,
         description="text, or items: messages, function calls and custom tool calls with their \
-results, additional tools. Earlier reasoning and calls of hosted tools are left out; a reference \
+results, additional tools. Messages of users and results may hold images (`input_image`), for a \
+model with a vision tower. Earlier reasoning and calls of hosted tools are left out; a reference \
 to an item is a 400",
     )
     model: ModelName | None = Field(None, description="as in a chat")

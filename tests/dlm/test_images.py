@@ -106,7 +106,10 @@ def test_limits_of_images(directory):
 
 def test_without_a_tower_images_are_refused(built_in, directory):
     for engine in (built_in, Engine.load(directory, device="cpu", policy=Policy(max_images=0))):
-        with pytest.raises(RequestError, match="messages hold an image: this model reads text"):
+        with pytest.raises(
+            RequestError,
+            match=r"^messages\[0\].content\[0\].image is an image: this model reads text",
+        ):
             engine.add(asked(picture()))
 
 
@@ -132,6 +135,170 @@ def test_a_template_that_leaves_images_out_is_an_error(directory, tmp_path):
     engine = Engine.load(tmp_path, device="cpu")
     with pytest.raises(RequestError, match=r"messages hold 1 images.*marks 0"):
         engine.add(asked(picture()))
+
+
+def with_results(*results, after=()):
+    """A conversation about images in results of tools; each of `results` is a content."""
+    calls = [
+        {"id": str(i), "type": "function", "function": {"name": f"look_{i}", "arguments": {}}}
+        for i in range(len(results))
+    ]
+    answers = (
+        {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": c}
+        for call, c in zip(calls, results, strict=True)
+    )
+    asked = {"role": "user", "content": "Look."}
+    called = {"role": "assistant", "content": "", "tool_calls": calls}
+    return [asked, called, *answers, *after]
+
+
+def image(seed):
+    return {"type": "image", "image": picture(seed)}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+RESULTS = "one", [text("two"), image(2), text("three"), image(1)], [image(3)], "four"
+
+
+@pytest.fixture(scope="module")
+def templated(directory, tmp_path_factory):
+    """Make engines whose template has a macro `result` of a tool's message. They are Gemma's in
+    form: results stand within the turn of the model."""
+
+    def make(result):
+        path = shutil.copytree(directory, tmp_path_factory.mktemp("templated"), dirs_exist_ok=True)
+        (path / "chat_template.jinja").write_text(TEMPLATE.replace("RESULT", result))
+        return Engine.load(path, device="cpu")
+
+    return make
+
+
+TEMPLATE = """
+{%- macro shown(content) -%}
+{%- if content is string -%}{{ content }}
+{%- else -%}
+{%- for part in content -%}{{ '<|image|>' if part.type == 'image' else part.text }}{%- endfor -%}
+{%- endif -%}
+{%- endmacro -%}
+{%- macro texts(content) -%}
+{%- if content is string -%}{{ content }}
+{%- else -%}{%- for part in content if part.type == 'text' -%}{{ part.text }}{%- endfor -%}
+{%- endif -%}
+{%- endmacro -%}
+{%- macro images(content) -%}
+{%- for part in content if part.type == 'image' -%}<|image|>{%- endfor -%}
+{%- endmacro -%}
+{%- for message in messages -%}
+{%- if message.role == 'tool' -%}<|tool_response>{{ RESULT }}
+{%- elif message.tool_calls -%}<|turn>model
+{% for call in message.tool_calls -%}<|tool_call>{{ call.function.name }}<tool_call|>{%- endfor -%}
+{%- else -%}<|turn>{{ 'model' if message.role == 'assistant' else message.role }}
+{{ shown(message.content) }}<turn|>
+{% endif -%}
+{%- endfor -%}
+{%- if messages[-1].role != 'tool' -%}<|turn>model
+{% endif -%}
+"""
+INSIDE = "texts(message.content) + '<tool_response|>' + images(message.content)"
+WITHOUT = "texts(message.content) + '<tool_response|>'"
+OF_TEXTS = "message.content + '<tool_response|>'"  # raises an error for a list
+
+
+def rendered(engine, messages):
+    """The prompt as a text in which `@N` is the image of the seed N, without an empty thought."""
+    prompt = engine.prompts.encode(Request(messages=messages))
+    by_pixels = {
+        engine.prompts.encode(Request(messages=[{"role": "user", "content": [image(seed)]}]))
+        .images[0]
+        .number: seed
+        for seed in range(5)
+    }
+    left = [f"@{by_pixels[one.number]}" for one in prompt.images]
+    written = ""
+    for token in prompt.tokens:
+        if token < FIRST:
+            written += engine.chat.tokenizer.decode([token])
+        elif not written.endswith("\0"):
+            written += "\0"
+    begin, end = engine.chat.tokenizer.decode([5]), engine.chat.tokenizer.decode([6])
+    for one in left:
+        written = written.replace(f"{begin}\0{end}", one, 1)
+    assert "\0" not in written
+    written = written.replace("<|tool_response>", "[").replace("<tool_response|>", "]")
+    return written.removesuffix("<|channel>thought\n<channel|>")
+
+
+def test_images_stand_in_the_results_of_tools(templated):
+    found = rendered(templated(INSIDE), with_results(*RESULTS))
+    assert found.endswith("<tool_call|>[one][two\nthree]@2@1[]@3[four]")
+    found = rendered(
+        templated(INSIDE), with_results([image(4)], after=[{"role": "user", "content": "So?"}])
+    )
+    assert found.endswith("<tool_call|>[]@4<|turn>user\nSo?<turn|>\n<|turn>model\n")
+
+
+def test_the_built_in_template_holds_images_of_results(seeing):
+    found = rendered(seeing, with_results(*RESULTS))
+    assert "<|turn>tool\ntwo\n@2three@1<turn|>\n<|turn>tool\n@3<turn|>" in found
+
+
+@pytest.mark.parametrize("result", [WITHOUT, OF_TEXTS])
+def test_images_that_a_template_leaves_out_of_results_stand_after_these(templated, result):
+    engine = templated(result)
+    user = {"role": "user", "content": "So?"}
+    shown = [{"role": "user", "content": [image(0), text("So?")]}]
+    moved = "Images in result 2 (look_1):@2@1Images in result 3 (look_2):@3"
+    found = rendered(engine, with_results(*RESULTS))
+    assert found.endswith(
+        f"<tool_call|>[one][two\nthree][][four]<|turn>user\n{moved}<turn|>\n<|turn>model\n"
+    )
+    for after, end in (([user], "So?"), (shown, "@0So?")):
+        found = rendered(engine, with_results(*RESULTS, after=after))
+        assert found.endswith(f"[four]<|turn>user\n{moved}{end}<turn|>\n<|turn>model\n")
+
+
+def test_images_of_results_in_several_turns_stand_after_their_own_results(templated):
+    later = {"role": "assistant", "content": "Fine."}
+    first = with_results([image(1)], "none", after=[later])
+    found = rendered(templated(WITHOUT), [*first, *with_results("none", [image(2)])])
+    assert (
+        "[][none]<|turn>user\nImages in result 1 (look_0):@1<turn|>\n<|turn>model\nFine." in found
+    )
+    assert "[none][]<|turn>user\nImages in result 2 (look_1):@2<turn|>\n" in found
+
+
+@pytest.mark.parametrize("result", [INSIDE, WITHOUT])
+def test_an_answer_after_images_of_results_is_valid(templated, result):
+    messages = with_results(*RESULTS)
+    request = Request(messages=messages, constraint=JsonSchema(SCHEMA), max_tokens=40)
+    engine = templated(result)
+    assert json.loads(engine.generate(request).text).keys() == {"seen"}
+    other = [image(seed) for seed in (2, 4)]
+    free = [
+        engine.generate(Request(messages=with_results([one]), max_tokens=24)).token_ids
+        for one in other
+    ]
+    assert free[0] != free[1]
+
+
+def test_limits_count_images_of_results(directory):
+    policy = Policy(max_images=2, max_image_pixels=300)
+    engine = Engine.load(directory, device="cpu", policy=policy)
+    three = with_results([image(1)], [image(2)], after=[{"role": "user", "content": [image(3)]}])
+    with pytest.raises(RequestError, match="too large: 3 images, and up to 2 are served"):
+        engine.add(Request(messages=three))
+    wide = {"type": "image", "image": picture(width=21, height=15)}
+    place = r"^messages\[3\].content\[1\].image is 21 by 15 pixels"
+    with pytest.raises(RequestError, match=place):
+        engine.add(Request(messages=with_results("a", [text("b"), wide])))
+
+
+def test_without_a_tower_images_of_results_are_refused_with_their_place(built_in):
+    with pytest.raises(RequestError, match=r"^messages\[3\].content\[1\].image is an image"):
+        built_in.add(Request(messages=with_results("a", [text("b"), image(1)])))
 
 
 @pytest.mark.parametrize("decoding", ["left-to-right", "drafted"])

@@ -158,6 +158,21 @@ def test_files_and_citations_are_refused_by_name(block, problem):
         read(messages=[*messages, user([{**RESULT, "content": [block]}])])
 
 
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [([], ["Error:"]), (["gone"], ["Error: gone"]), (["gone", "again"], ["Error: gone", "again"])],
+)
+def test_an_image_in_a_result_that_is_an_error_stands_after_its_texts(texts, shown):
+    image = {"type": "image", "source": {"type": "base64", "data": "aGk="}}
+    blocks = [*({"type": "text", "text": text} for text in texts), image]
+    result = {**RESULT, "content": blocks, "is_error": True}
+    called = {"role": "assistant", "content": [USE]}
+    found = read(messages=[user("Rome?"), called, user([result])])
+    *parts, part = found.messages[2]["content"]
+    assert [one["text"] for one in parts] == shown
+    assert part["image"].place == f"messages[2].content[0].content[{len(texts)}].source.data"
+
+
 @pytest.mark.parametrize("block", [DOCUMENT, FOUND])
 def test_documents_and_results_of_searches_are_the_user_s(block):
     messages = [user("a"), {"role": "assistant", "content": [block]}, user("b")]

@@ -91,7 +91,7 @@ def call(**more):
         ),
         (
             {"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            r"content\[0\].type is 'image_url': it takes text; only messages of users hold images",
+            r"content\[0\].type is 'image_url': it takes text; only messages of users and",
         ),
         (
             {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},

@@ -193,7 +193,146 @@ def test_images_of_allowed_hosts_are_fetched_and_no_redirect_is_followed(seeing,
         chat(seeing, f"{host}/elsewhere")
 
 
-def test_only_users_send_images(seeing):
+RED, BLUE = content(picture(1)), content(picture(2))
+
+
+def source_of(data):
+    return {"type": "base64", "media_type": "image/png", "data": encoded(data)}
+
+
+def chat_results(served, *contents, **more):
+    """A chat after one result of a tool for each of `contents`."""
+    calls = [
+        {"id": f"c{i}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for i in range(len(contents))
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": each}
+        for call, each in zip(calls, contents, strict=True)
+    ]
+    called = {"role": "assistant", "content": None, "tool_calls": calls}
+    return served.client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "Look."}, called, *results],
+        seed=1,
+        **{"max_tokens": 16} | more,
+    )
+
+
+def response_results(served, *contents, custom=False, **more):
+    call = {"type": "function_call", "name": "look", "arguments": "{}"}
+    if custom:
+        call = {"type": "custom_tool_call", "name": "look", "input": ""}
+    kind = f"{call['type']}_output"
+    items = [{"role": "user", "content": "Look."}]
+    items += [call | {"call_id": f"c{i}"} for i in range(len(contents))]
+    items += [{"type": kind, "call_id": f"c{i}", "output": one} for i, one in enumerate(contents)]
+    return served.client.responses.create(
+        model="tiny", input=items, max_output_tokens=16, extra_body={"seed": 1}, **more
+    )
+
+
+def message_results(client, *contents, **result):
+    calls = [
+        {"type": "tool_use", "id": f"c{i}", "name": "look", "input": {}}
+        for i in range(len(contents))
+    ]
+    results = [
+        {"type": "tool_result", "tool_use_id": call["id"], "content": each} | result
+        for call, each in zip(calls, contents, strict=True)
+    ]
+    return client.messages.create(
+        model="tiny",
+        max_tokens=16,
+        messages=[
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": calls},
+            {"role": "user", "content": results},
+        ],
+        extra_body={"seed": 1},
+    )
+
+
+def image_url(url):
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def input_image(url):
+    return {"type": "input_image", "image_url": url}
+
+
+def image_block(source):
+    return {"type": "image", "source": source}
+
+
+def test_images_of_results_mean_the_same_in_every_form(seeing, claude):
+    """Two results, the first with a text between two images."""
+
+    def parts(form, url, first, second):
+        text = {"type": "input_text" if form is input_image else "text", "text": "and"}
+        return [form(url(first)), text, form(url(second))], [form(url(first))]
+
+    def answers(first, second):
+        chat = chat_results(seeing, *parts(image_url, data_url, first, second))
+        response = response_results(seeing, *parts(input_image, data_url, first, second))
+        message = message_results(claude, *parts(image_block, source_of, first, second))
+        read = message.usage.input_tokens + message.usage.cache_read_input_tokens
+        assert chat.usage.prompt_tokens == response.usage.input_tokens == read > 60
+        text = chat.choices[0].message.content
+        assert text == response.output_text == message.content[0].text
+        return text
+
+    assert answers(RED, BLUE) != answers(BLUE, RED)
+
+
+def test_images_of_results_of_custom_tools_are_read(seeing):
+    """Without images the prompts differ by the arguments of the calls."""
+    images = [input_image(data_url(RED))], [input_image(data_url(BLUE))]
+    function = response_results(seeing, *images)
+    custom = response_results(seeing, *images, custom=True)
+    bare = [
+        response_results(seeing, "", "", custom=one).usage.input_tokens for one in (False, True)
+    ]
+    assert function.usage.input_tokens - bare[0] == custom.usage.input_tokens - bare[1] > 40
+
+
+def test_a_stored_response_keeps_images_of_results(seeing):
+    first = response_results(seeing, [input_image(data_url(RED))], store=True)
+    second = seeing.client.responses.create(
+        model="tiny", input="And now?", previous_response_id=first.id, max_output_tokens=8
+    )
+    assert second.usage.input_tokens > first.usage.input_tokens
+
+
+def test_a_bad_image_of_a_result_is_a_400_with_its_place(seeing, claude):
+    good = [{"type": "text", "text": "fine"}]
+    with pytest.raises(openai.BadRequestError) as error:
+        chat_results(seeing, good, [*good, image_url(data_url(b"no image"))])
+    assert error.value.param == "messages"
+    assert "messages[3].content[1].image_url.url is no image" in error.value.message
+    for custom in (False, True):
+        with pytest.raises(openai.BadRequestError) as error:
+            response_results(seeing, "fine", [input_image(data_url(b""))], custom=custom)
+        assert error.value.param == "input"
+        assert "input[4].output[0].image_url is an empty file" in error.value.message
+    place = r"messages\[2\]\.content\[1\]\.content\[1\]\.source\.data is no image"
+    with pytest.raises(anthropic.BadRequestError, match=place):
+        message_results(claude, good, [*good, image_block(source_of(b"no image"))])
+
+
+def test_hosts_and_limits_hold_for_images_of_results(seeing, claude, host):
+    fetched = chat_results(seeing, [image_url(f"{host}/image.png")])
+    sent = chat_results(seeing, [image_url(data_url(PNG))])
+    assert fetched.choices[0].message.content == sent.choices[0].message.content
+    with pytest.raises(openai.BadRequestError, match="a host that is not allowed"):
+        response_results(seeing, [input_image("https://example.com/a.png")])
+    with pytest.raises(anthropic.BadRequestError, match="17 images, and up to 16 are served"):
+        message_results(
+            claude, [image_block(source_of(RED))] * 9, [image_block(source_of(RED))] * 8
+        )
+
+
+def test_only_users_and_tools_send_images(seeing):
     part = {"type": "image_url", "image_url": {"url": data_url(PNG)}}
     for role in ("system", "assistant"):
         with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.content\[0\]\.type"):
@@ -204,5 +343,10 @@ def test_only_users_send_images(seeing):
 
 
 def test_a_model_without_a_tower_says_so(tiny):
-    with pytest.raises(openai.BadRequestError, match="this model reads text"):
+    place = r"messages\[0\]\.content\[0\]\.image_url\.url is an image: this model reads text"
+    with pytest.raises(openai.BadRequestError, match=place):
         chat(tiny, data_url(PNG))
+    place = r"input\[3\]\.output\[0\]\.image_url is an image: this model reads text"
+    with pytest.raises(openai.BadRequestError, match=place) as error:
+        response_results(tiny, [input_image(data_url(PNG))], "fine")
+    assert error.value.param == "input"
