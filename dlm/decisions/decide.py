@@ -16,7 +16,7 @@ tokens of each.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -123,6 +123,7 @@ class Decider:
             raise RequestError(f"a {type(self._model).__name__} has no canvases to read labels in")
         sizes, tokens = dict[tuple[str, ...], int](), 0
         spelled: dict[tuple[str, ...], list[list[int]]] = {}
+        decision = replace(decision, request=self._prompts.fetched(decision.request))
         for place, question, request in decision.prompted():
             with at(place):
                 values = tuple(label.value for label in question.labels)

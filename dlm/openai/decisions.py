@@ -35,7 +35,7 @@ from dlm.openai.body import (
     read,
     wrong,
 )
-from dlm.openai.messages import RefusalContent, TextContent, messages_of, text_of
+from dlm.openai.messages import ImagePart, RefusalContent, TextContent, messages_of, text_of
 from dlm.openai.other_fields import RequestModel
 from dlm.openai.requests import ModelName
 from dlm.request import Request
@@ -52,9 +52,14 @@ class JsonContent(JsonModel):
     data: Annotated[dict[Any, Any] | list[Any], Takes("an object or a list of objects")] = REQUIRED
 
 
-_BY_TYPE = ByField("type", "input_text or input_json: this server's models read nothing else")
 InputPart = InputText | RefusalContent | JsonContent
-_PARTS: TypeAdapter[list[InputPart]] = TypeAdapter(Each[Annotated[InputPart, _BY_TYPE]])
+_TEXTS: TypeAdapter[list[InputPart]] = TypeAdapter(
+    Each[Annotated[InputPart, ByField("type", "input_text or input_json")]]
+)
+_RIGHT = "input_text, input_json or input_image: this server's models read nothing else"
+_PARTS: TypeAdapter[list[InputPart | ImagePart]] = TypeAdapter(
+    Each[Annotated[InputPart | ImagePart, ByField("type", _RIGHT)]]
+)
 
 
 class InputMessage(JsonModel):
@@ -153,7 +158,8 @@ def _question(value: Any) -> tuple[Question, dict[str, str | bool]]:
         raise wrong("a question", value, "an object")
     fields = {name: one for name, one in value.items() if one is not None}
     if isinstance(fields.get("instructions"), list):
-        fields["instructions"] = _text("instructions", fields["instructions"])
+        parts = read(_TEXTS.validate_python, fields["instructions"], "instructions")
+        fields["instructions"] = "\n".join(_text("instructions", part) for part in parts)
     names: dict[str, str | bool] = {}
     if isinstance(fields.get("choices"), list):
         fields["choices"] = [_choice(one) for one in fields["choices"]]
@@ -186,20 +192,21 @@ def _message(field: str, value: Any) -> Body:
     """Return a message in the form of `/v1/chat/completions`."""
     read(InputMessage.model_validate, value, field)
     message = {name: one for name, one in value.items() if name not in ("type", "phase")}
-    if isinstance(message.get("content"), list):
-        message["content"] = _text(f"{field}.content", message["content"])
+    content, place = message.get("content"), f"{field}.content"
+    if isinstance(content, list):
+        parts = read(_PARTS.validate_python, content, place)
+        message["content"] = [
+            given if isinstance(part, ImagePart) else {"type": "text", "text": _text(place, part)}
+            for given, part in zip(content, parts, strict=True)
+        ]
     return message
 
 
-def _text(field: str, value: list[Any]) -> str:
-    """Join the texts of parts, each beginning on a new line; JSON is written as text."""
-    texts = []
-    for part in read(_PARTS.validate_python, value, field):
-        if isinstance(part, JsonContent):
-            try:
-                texts.append(json.dumps(part.data, ensure_ascii=False))
-            except RecursionError as error:
-                raise RequestError(f"{field} holds JSON that nests too deep") from error
-        else:
-            texts.append(text_of([part]))
-    return "\n".join(texts)
+def _text(field: str, part: InputPart) -> str:
+    """Return the text of a part; JSON is written as text."""
+    if not isinstance(part, JsonContent):
+        return text_of([part])
+    try:
+        return json.dumps(part.data, ensure_ascii=False)
+    except RecursionError as error:
+        raise RequestError(f"{field} holds JSON that nests too deep") from error

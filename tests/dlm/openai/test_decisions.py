@@ -17,6 +17,7 @@ ASKED = {
         {"type": "score", "instructions": "How old?", "levels": [{"label": "x"}, {"label": "y"}]},
     ],
 }
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
 
 
 def test_a_body_is_the_decision_that_it_asks_for():
@@ -62,6 +63,23 @@ def test_input_may_be_a_conversation_of_parts():
     ]
 
 
+def test_images_stand_among_the_parts_of_an_input():
+    parts = [
+        {"type": "input_text", "text": "A row:"},
+        IMAGE,
+        {"type": "input_json", "data": {"age": 30}},
+    ]
+    body = ASKED | {"input": [{"role": "user", "content": parts}]}
+    (message,) = decision_body_of(body).decision.request.messages
+    before, image, after = message["content"]
+    assert [before, after] == [
+        {"type": "text", "text": "A row:"},
+        {"type": "text", "text": '{"age": 30}'},
+    ]
+    assert image["image"].data == b"hi"
+    assert image["image"].place == "input[0].content[1].image_url"
+
+
 def test_instructions_may_come_in_parts():
     question = {"type": "predicate", "instructions": [{"type": "input_text", "text": "Is it?"}]}
     (read,) = decision_body_of(ASKED | {"questions": [question]}).decision.questions
@@ -86,13 +104,25 @@ def deep():
         ({"input": [3]}, r"input\[0\] is 3: it takes an object"),
         (
             {"input": [{"role": "user", "content": [{"type": {}}]}]},
-            r"content\[0\].type is an empty object: it takes input_text or input_json",
+            r"content\[0\].type is an empty object: it takes input_text, input_json or",
         ),
         ({"input": [{"type": "function_call"}]}, r"input\[0\].type is 'function_call'"),
         ({"input": [{"role": "x", "content": "a"}]}, r"input\[0\].role is 'x'"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            r"input\[0\].content\[0\].type is 'input_image'",
+            r"input\[0\].content\[0\].image_url is missing",
+        ),
+        (
+            {"input": [{"role": "system", "content": [IMAGE]}]},
+            r"input\[0\].content\[0\].type is 'input_image': it takes text; only messages of users",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            r"content\[0\].type is 'input_audio': it takes input_text, input_json or input_image",
+        ),
+        (
+            {"questions": [{"type": "predicate", "instructions": [IMAGE]}]},
+            r"instructions\[0\].type is 'input_image': it takes input_text or input_json",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_text", "text": 3}]}]},

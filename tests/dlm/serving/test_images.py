@@ -26,7 +26,10 @@ PNG = content(picture())
 class Host(BaseHTTPRequestHandler):
     """A host of images; `/elsewhere` leads to another address."""
 
+    served = 0
+
     def do_GET(self):
+        Host.served += 1
         if self.path == "/elsewhere":
             self.send_response(302)
             self.send_header("Location", "/image.png")
@@ -330,6 +333,23 @@ def test_hosts_and_limits_hold_for_images_of_results(seeing, claude, host):
         message_results(
             claude, [image_block(source_of(RED))] * 9, [image_block(source_of(RED))] * 8
         )
+
+
+def test_decisions_about_images(seeing, host):
+    def decided(url, text="Look."):
+        parts = [input_image(url), {"type": "input_text", "text": text}]
+        questions = [{"type": "predicate", "instructions": "Is it red?"}] * 3
+        return seeing.client.decisions.create(
+            model="tiny", input=[{"role": "user", "content": parts}], questions=questions
+        )
+
+    red, blue, fetched = decided(data_url(RED)), decided(data_url(BLUE)), decided(data_url(PNG))
+    assert red.answers[0].probability != blue.answers[0].probability
+    Host.served = 0
+    assert decided(f"{host}/image.png").answers == fetched.answers
+    assert Host.served == 1
+    with pytest.raises(openai.BadRequestError, match=r"input\[0\]\.content\[0\]\.image_url is no"):
+        decided(data_url(b"no image"))
 
 
 def test_only_users_and_tools_send_images(seeing):
