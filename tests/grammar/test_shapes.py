@@ -26,7 +26,7 @@ specs = [
 ]
 engine = Engine.load(device="cpu")
 for spec in specs:
-    engine.generate(Request(prompt="Say it.", constraint=spec, max_tokens=64, temperature=2.0))
+    engine.generate(Request(prompt="Say it.", constraint=spec, max_tokens=24, temperature=2.0))
 
 def checked(what):
     parts = vars(what).values() if isinstance(what, type) else [what]
