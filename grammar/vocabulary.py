@@ -1,7 +1,7 @@
 """The bytes of a tokenizer's tokens, its control tokens, and the tokens that may end a JSON key."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, lru_cache
 from itertools import groupby, takewhile
 from typing import Any
@@ -11,9 +11,8 @@ import xgrammar as xgr
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dlm.grammar.errors import GrammarError
-from dlm.grammar.masks.bits import packed
+from dlm.grammar.masks import Trie, packed, token_words
 from dlm.grammar.tokens import CallMarkers, Markers
-from dlm.grammar.trie import Trie
 
 THOUGHT = ("<|channel>", "<channel|>")  # around reasoning, in Gemma 4's chat format
 CALL = ("<|tool_call>", "<tool_call|>", '<|"|>')  # around a call and its strings, in the same
@@ -51,13 +50,7 @@ class QuotedTokens:
             "ending": self.pieces.keys() | self.escapes,
             "structural": structural,
         }
-        self.packed = {name: _packed(tokens, len(pieces)) for name, tokens in kinds.items()}
-
-
-def _packed(tokens: Iterable[int], size: int) -> np.ndarray:
-    members = np.zeros(size, bool)
-    members[[*tokens]] = True
-    return packed(members)
+        self.packed = {name: token_words(tokens, len(pieces)) for name, tokens in kinds.items()}
 
 
 class Vocabulary:

@@ -42,7 +42,7 @@ from dlm.grammar import (
     GrammarError,
     Vocabulary,
 )
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 from dlm.grammar.parse.matcher import Matcher
 from dlm.sequence import Canvas
 

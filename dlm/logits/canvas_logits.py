@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from dlm.grammar import Candidates
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 from dlm.kernels.paging import sent
 from dlm.kernels.vocab_rows import VocabPass, heated
 

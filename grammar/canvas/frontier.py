@@ -33,7 +33,7 @@ from dlm.grammar.constraint import (
     Scores,
 )
 from dlm.grammar.errors import DeadEndError, GrammarError
-from dlm.grammar.masks.bits import Mask
+from dlm.grammar.masks import Mask
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys

@@ -11,10 +11,10 @@ from sys import maxsize
 
 import numpy as np
 
-from dlm.grammar.masks.bits import GrammarMasks, Mask, packed, tokens_in
+from dlm.grammar.limits import LimitedCache, Meter
+from dlm.grammar.masks import GrammarMasks, Mask, token_words, tokens_in
 from dlm.grammar.parse.earley import Parser, State
 from dlm.grammar.parse.keys import Detour, Keys, Uniqueness, UniqueText
-from dlm.grammar.parse.limits import LimitedCache, Meter
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.remainders import NEVER, FewestTokens, Remainders
 from dlm.grammar.parse.state_masks import Exploration, Following, StateMasks
@@ -187,12 +187,8 @@ class Compiled:
     def _members(
         self, following: Following, sure: np.ndarray | None, fitting: list[np.ndarray]
     ) -> np.ndarray:
-        members = np.zeros(len(self.vocabulary), dtype=bool)
-        if sure is not None:
-            members[following.tokens[sure]] = True
-        for group in fitting:
-            members[group] = True
-        return packed(members)
+        found = [following.tokens[:0] if sure is None else following.tokens[sure], *fitting]
+        return token_words(np.concatenate(found), len(self.vocabulary))
 
     def closes_within(self, state: State, tokens: int) -> bool:
         """Whether the text can be completed in `tokens` tokens, the stop excluded."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dlm.grammar.errors import GrammarError
-from dlm.grammar.parse.limits import LazyDict, Meter
+from dlm.grammar.limits import LazyDict, Meter
 from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.regex.nodes import Terminal

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt32
 
+from dlm.grammar.limits import Meter
 from dlm.grammar.parse.earley import Parser, State
-from dlm.grammar.parse.limits import Meter
 from dlm.grammar.parse.shared_masks import Partial, hashable
 from dlm.grammar.vocabulary import QuotedTokens
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dlm.grammar.constraint import NextTokens, Row
 from dlm.grammar.errors import DeadEndError, GrammarError, Unfinished
-from dlm.grammar.masks import bits
+from dlm.grammar.masks import token_words
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.reasoning import Reasoning
@@ -119,9 +119,7 @@ class LeftToRight:
         ample = not exact and self._matcher.closes_within(left - _AMPLE)
         words = self._matcher.allowed(None if ample else left)
         if refused:
-            others = words.copy()
-            for token in refused:
-                bits.remove(others, token)
+            others = words & ~token_words(refused, len(self._vocabulary))
             words = others if others.any() else words
         if not words.any():
             text = self._vocabulary.text(self._tokens[-_CONTEXT:])

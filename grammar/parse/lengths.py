@@ -12,8 +12,8 @@ from math import inf
 from threading import Lock
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.limits import RESULTS
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.shared_cache import RESULTS
 
 _NICE = " a0"  # preferred characters among those of equal size
 _SHORTER = b'\b\t\n\f\r"\\'  # characters with short escapes in JSON

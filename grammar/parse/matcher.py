@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import UInt32
 
 from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
-from dlm.grammar.masks.bits import Mask
+from dlm.grammar.masks import Mask
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlm.grammar.masks.bits import Bits
+from dlm.grammar.masks import token_words
 from dlm.grammar.vocabulary import Vocabulary
 
 _CONTROL = 256  # symbols below are bytes; from here on, control tokens
@@ -91,16 +91,16 @@ class Marker:
         return self._allowed[done]
 
     def _compute_allowed(self, done: int) -> np.ndarray:
-        bits = Bits(1, len(self._vocabulary))
-        bits.rows[0] = self._vocabulary.text_words
-        if self.symbols[done] >= _CONTROL:
-            bits.add(0, self.symbols[done] - _CONTROL)
-        if self.symbols[-1] < _CONTROL:
-            for token, piece in enumerate(self.pieces):
-                may_end_within = self.symbols[-1] in piece[:-1]
-                if may_end_within and self.after(done, token) is None:
-                    bits.remove(0, token)
-        return bits.rows[0]
+        next_, last, size = self.symbols[done], self.symbols[-1], len(self.pieces)
+        words = self._vocabulary.text_words
+        if next_ >= _CONTROL:
+            words = words | token_words([next_ - _CONTROL], size)
+        refused = [
+            token
+            for token, piece in enumerate(self.pieces if last < _CONTROL else ())
+            if last in piece[:-1] and self.after(done, token) is None
+        ]
+        return words & ~token_words(refused, size)
 
     def _matched(self, done: int, symbol: int) -> int:
         while done and (done == len(self.symbols) or self.symbols[done] != symbol):

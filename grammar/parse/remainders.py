@@ -14,8 +14,8 @@ from collections import deque
 from typing import NamedTuple
 
 from dlm.grammar.errors import Unfinished
+from dlm.grammar.limits import Meter
 from dlm.grammar.parse.earley import Item, Parser, State, Thread
-from dlm.grammar.parse.limits import Meter
 from dlm.grammar.parse.network import RuleEdge, TerminalEdge, TokenEdge
 from dlm.grammar.vocabulary import Vocabulary
 

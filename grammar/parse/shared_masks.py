@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from dlm.grammar.masks.walk import Nodes, Owners, Reached
+from dlm.grammar.masks import Nodes, Owners, Reached, Trie
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
-from dlm.grammar.trie import Trie
 
 TokensAt = tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]  # with node indices
 Bounds = tuple[int, int | None]  # characters that must and that may follow; None: any number

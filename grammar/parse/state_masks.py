@@ -13,14 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64, UInt64
 
-from dlm.grammar.masks import bits
-from dlm.grammar.masks.bits import GrammarMasks, Mask
-from dlm.grammar.masks.walk import Nodes, Reached, walk
+from dlm.grammar.limits import LazyDict, Meter
+from dlm.grammar.masks import GrammarMasks, Mask, Nodes, Reached, token_words, walk
 from dlm.grammar.parse.earley import Parser, State, Thread
-from dlm.grammar.parse.limits import LazyDict, Meter
 from dlm.grammar.parse.network import Network, TerminalEdge
 from dlm.grammar.parse.shared_masks import FAR
-from dlm.grammar.parse.terminal_masks import Bounds, Terminals, TerminalTokens, Words, token_words
+from dlm.grammar.parse.terminal_masks import Bounds, Terminals, TerminalTokens, Words
 from dlm.grammar.vocabulary import Vocabulary
 
 _NEVER = FAR + 1  # bytes: the end is unreachable
@@ -139,9 +137,7 @@ class StateMasks:
         leaving = self._vocabulary.trie.tokens_at(reached.nodes)[0]
         if len(leaving):
             words |= token_words(leaving, len(self._vocabulary))
-        for token in self._control(state):
-            bits.add(words, token)
-        return words
+        return words | token_words(self._control(state), len(self._vocabulary))
 
     def _after_next(self, state: State, words: Words) -> list[tuple[Nodes, State]]:
         """Return trie nodes at which the next terminals end, with the states after them.

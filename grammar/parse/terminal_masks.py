@@ -16,15 +16,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 from jaxtyping import Int32, Int64, UInt32
 
-from dlm.grammar.masks.bits import packed
-from dlm.grammar.masks.walk import Nodes, Owners, Reached, WalkTable
-from dlm.grammar.parse.limits import Meter
+from dlm.grammar.limits import Meter
+from dlm.grammar.masks import Nodes, Owners, Reached, Trie, WalkTable, ranges, token_words
 from dlm.grammar.parse.network import scanner_of
 from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
 from dlm.grammar.parse.shared_masks import Bounds, Branch, branches
 from dlm.grammar.regex.automaton import Automaton, automaton_of
 from dlm.grammar.regex.nodes import Spelling, Terminal
-from dlm.grammar.trie import Trie, ranges
 
 
 class AnyText:
@@ -103,7 +101,6 @@ def _sorted(
     return places[order], Reached(reached.nodes[order], reached.states[order], counts)
 
 
-_FEW = 1024  # tokens that are set one by one
 _WALKED, _LOOKED = 100, 1000  # trie nodes walked, or looked at, for a unit of work
 _AT_ONCE, _GROUP = 32, 20  # branches built at once, and units of work for them
 _BELOW = 5  # units of work for the tokens after another terminal
@@ -395,17 +392,6 @@ class Terminals:
             for known in self._tokens.values():
                 known.forget_sets() if known in self._any else known.forget()
             self._held = 0
-
-
-def token_words(tokens: Int32[np.ndarray, " n"], size: int) -> Words:
-    """Return a set of tokens as packed bits, one for each of `size` tokens."""
-    if len(tokens) > _FEW:
-        members = np.zeros(size, dtype=bool)
-        members[tokens] = True
-        return packed(members)
-    words = np.zeros(-(-size // 32), np.uint32)
-    np.bitwise_or.at(words, tokens >> 5, np.uint32(1) << (tokens & 31).astype(np.uint32))
-    return words
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

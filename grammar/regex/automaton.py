@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.limits import RESULTS
 from dlm.grammar.regex import algebra
 from dlm.grammar.regex.algebra import MOST_STATES, TooLargeError, Transitions
 from dlm.grammar.regex.build import built
@@ -27,7 +28,6 @@ from dlm.grammar.regex.nodes import (
     Repetition,
 )
 from dlm.grammar.regex.reader import END, START, read
-from dlm.grammar.shared_cache import RESULTS
 
 __all__ = ["MOST_STATES", "Automaton", "TooLargeError"]
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from dlm.grammar.limits import spend
 from dlm.grammar.regex.algebra import (
     MOST_STATES,
     TooLargeError,
@@ -42,7 +43,6 @@ from dlm.grammar.regex.nodes import (
     Terminal,
     alphabet,
     bits,
-    spend,
 )
 
 _MOST_LOOKAROUND_STEPS = 150_000  # about half a second

@@ -16,8 +16,8 @@ from itertools import chain, groupby, starmap
 
 import regex
 
+from dlm.grammar.limits import RESULTS
 from dlm.grammar.regex.nodes import EVERY, Ranges, inverted, union
-from dlm.grammar.shared_cache import RESULTS
 
 DIGITS: Ranges = ((0x30, 0x39),)
 WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))

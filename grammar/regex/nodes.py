@@ -1,14 +1,10 @@
-"""Nodes of patterns and of grammar rules, sets of characters, and a limit of effort.
+"""Nodes of patterns and of grammar rules, and sets of characters.
 
-Sets of characters are ranges of code points. Every construction of an automaton has its own limit
-of about a second; `at_most` limits all constructions in a block of the program together, for a
-caller that cannot wait. Knows no notation, no vocabulary and no schema.
+Sets of characters are ranges of code points. Knows no notation, no vocabulary and no schema.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
@@ -196,32 +192,3 @@ def alphabet(sets: Iterable[Ranges]) -> tuple[list[Ranges], dict[Ranges, list[in
         for member in bits(mask):
             members[member].append(number)
     return [tuple(ranges) for ranges in classes.values()], dict(zip(distinct, members, strict=True))
-
-
-_left: ContextVar[list[int] | None] = ContextVar("left", default=None)
-
-
-class TooMuchEffortError(Exception):
-    """Effort beyond the limit of `at_most`; the pattern itself may be valid."""
-
-
-@contextmanager
-def at_most(steps: int) -> Iterator[None]:
-    """Limit the construction of automata in this thread to `steps` steps of about 3 us.
-
-    Beyond, a construction raises `TooMuchEffortError`. Cached automata take no steps.
-    """
-    token = _left.set([steps])
-    try:
-        yield
-    finally:
-        _left.reset(token)
-
-
-def spend(steps: int) -> None:
-    """Count steps of a construction."""
-    left = _left.get()
-    if left is not None:
-        left[0] -= steps
-        if left[0] < 0:
-            raise TooMuchEffortError

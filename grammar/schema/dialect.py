@@ -12,6 +12,7 @@ from typing import Literal as OneOf
 from typing import get_args
 
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.limits import RESULTS
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import (
     EMPTY,
@@ -27,7 +28,6 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.shared_cache import RESULTS
 
 Whitespace = OneOf["any", "compact", "pretty"]
 STYLES: tuple[str, ...] = get_args(Whitespace)

@@ -8,10 +8,10 @@ from fractions import Fraction
 from functools import reduce
 from math import floor, inf, nextafter
 
+from dlm.grammar.limits import RESULTS
 from dlm.grammar.regex.algebra import explored, minimal
 from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of
 from dlm.grammar.regex.nodes import Literal, Terminal, alternation, concatenation
-from dlm.grammar.shared_cache import RESULTS
 
 MOST_CHARACTERS = 308  # of any number, which without an exponent is below 10 ** 308
 EXACT_CHARACTERS = 16  # of a decimal fraction with `multipleOf`: a double keeps all its digits

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.json_text import parsed, plain
-from dlm.grammar.regex.nodes import TooMuchEffortError, at_most
+from dlm.grammar.limits import TooMuchEffortError, at_most
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError

@@ -4,7 +4,7 @@ import numpy as np
 from torch import Tensor
 
 from dlm.grammar import Candidates
-from dlm.grammar.masks.bits import unpacked
+from dlm.grammar.masks import unpacked
 
 
 class FullRows:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dlm.grammar import Matcher
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 
 # Within a schema: a quote, a backslash, control characters, the ends of the planes, emoji.
 _CHARACTERS = '"\\/\b\n\t\x00\x1f\x7fa0u é\u07ff\ud7ff\ue000\uffff\U00010000\U0001f600\U0010ffff'

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from dlm.grammar import Vocabulary
-from dlm.grammar.masks import bits
+from dlm.grammar import Vocabulary, masks
 
 _OPTIONS = '%llguidance {"no_forcing": true, "allow_initial_skip": true}\n'
 _SPACES = r"\t\n\v\f\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}"
@@ -49,7 +48,7 @@ class Oracle:
         """A bool for each token."""
         words = np.frombuffer(matcher.compute_bitmask(), np.uint32)
         assert not matcher.is_error(), matcher.get_error()
-        return bits.unpacked(words)[: self._size].astype(bool)
+        return masks.unpacked(words)[: self._size].astype(bool)
 
 
 class _Pieces:

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dlm.grammar import Guidance
-from dlm.grammar.masks import bits
+from dlm.grammar import Guidance, masks
 
 
 def rows_of(guidance: Guidance) -> Tensor:
@@ -22,5 +21,5 @@ def rows_of(guidance: Guidance) -> Tensor:
 
 def tokens_in(words: Tensor | np.ndarray, size: int) -> set[int]:
     """Of a packed row, those of the first `size` tokens that it allows."""
-    tokens = bits.tokens_in(np.asarray(words))
+    tokens = masks.tokens_in(np.asarray(words))
     return set(tokens[tokens < size].tolist())

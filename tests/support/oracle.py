@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from dlm.grammar import Spec, Vocabulary
+from dlm.grammar.limits import Meter
 from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.limits import Meter
 from dlm.grammar.parse.network import Network, scanner_of
 
 

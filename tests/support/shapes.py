@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-EACH_TOKEN = ("dlm.grammar.parse.", "dlm.grammar.masks.", "dlm.grammar.trie")
+EACH_TOKEN = ("dlm.grammar.parse.", "dlm.grammar.masks")
 
 
 def name_of(path: Path) -> str:

@@ -23,7 +23,7 @@ from dlm.grammar import (
     Scores,
 )
 from dlm.grammar.canvas.frontier import CanvasPass
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 from dlm.kernels.expectation import Distributions
 from dlm.logits.distributions import TokenDistributions
 from dlm.loop.decoding import EngineContext

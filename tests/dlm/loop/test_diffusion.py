@@ -14,7 +14,7 @@ from values import PROMPT, V
 
 from dlm import DecodeConfig, Draft, Finished, Grammar, JsonSchema, Policy, Regex, Request
 from dlm.grammar import Fixed, Free, Frontier, InvalidValueError
-from dlm.grammar.masks.bits import unpacked
+from dlm.grammar.masks import unpacked
 from dlm.logits import sampling
 from dlm.sequence import alike_in, is_blank, outside_strings, token_to_replace, untried
 

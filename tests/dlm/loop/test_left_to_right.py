@@ -29,7 +29,7 @@ from dlm import (
 )
 from dlm.engine import BUILT_IN
 from dlm.grammar import LeftToRight, Matcher
-from dlm.grammar.masks.bits import unpacked
+from dlm.grammar.masks import unpacked
 from dlm.logits.canvas_logits import DeviceCopies
 from dlm.loop.left_to_right import pick
 from dlm.models.pages import CHUNK

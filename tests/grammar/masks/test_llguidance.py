@@ -30,8 +30,7 @@ from llguided import Oracle, of_regex, of_schema
 from made_up import REGEXES as MADE_UP
 from made_up import languages
 
-from dlm.grammar import Grammar, JsonSchema, Matcher, Regex
-from dlm.grammar.masks import bits
+from dlm.grammar import Grammar, JsonSchema, Matcher, Regex, masks
 
 BOUNDED = [
     (Regex("(ab|a)(bc|c)*[0-9]{3}"), of_regex("(ab|a)(bc|c)*[0-9]{3}")),
@@ -61,7 +60,7 @@ def compare(vocabulary, compiler, oracle):
         said = b""
         waiting = vocabulary.fewest([begun.encode()])[::-1]
         for _ in range(steps):
-            mine = bits.unpacked(ours.allowed())[: len(pieces)].astype(bool)
+            mine = masks.unpacked(ours.allowed())[: len(pieces)].astype(bool)
             others = oracle.allowed(theirs)
             ends = bool(mine[stop]), theirs.is_accepting()
             apart = [
@@ -157,7 +156,7 @@ def test_a_text_within_a_budget_ends_in_time_where_llguidance_lets_it(
         ours, theirs = Matcher(compiler.compile(spec)), oracle.matcher(source)
         while not ours.ended:
             assert ours.position < budget
-            found = bits.tokens_in(ours.allowed(budget - ours.position))
+            found = masks.tokens_in(ours.allowed(budget - ours.position))
             token = choose.choice(found[found < len(vocabulary)].tolist())
             assert ours.accept(token)
             if ours.ended:
@@ -176,7 +175,7 @@ def test_what_is_taken_back_was_never_there(compiler, vocabulary, oracle, spec, 
         if ours.position < len(seen):
             assert looked == seen[ours.position]
         seen[ours.position :] = [looked]
-        mine = bits.unpacked(ours.allowed()).astype(bool)
+        mine = masks.unpacked(ours.allowed()).astype(bool)
         assert bool(mine[vocabulary.stops[0]]) == theirs.is_accepting()
         found = [t for t in np.flatnonzero(oracle.allowed(theirs)) if vocabulary.pieces[t]]
         if found and choose.random() < 0.7:

@@ -6,9 +6,8 @@ import torch
 from masked import rows_of, tokens_in
 from scores import scores_of
 
-from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema
-from dlm.grammar.masks import bits as masks
-from dlm.grammar.masks.bits import GrammarMasks
+from dlm.grammar import Compiler, Fixed, Frontier, JsonSchema, masks
+from dlm.grammar.masks import GrammarMasks
 
 SIZE, L = 100, 12
 

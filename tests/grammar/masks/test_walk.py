@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dlm.grammar.masks.walk import walk
-from dlm.grammar.trie import Trie
+from dlm.grammar.masks import Trie, walk
 
 WORDS = [bytes([a, b, c]) for a in b"abcd" for b in b"abcd" for c in b"abcd."] + [b"a.", b"."]
 

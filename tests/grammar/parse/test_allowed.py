@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trees import node_of, trees
 
 from dlm.grammar.errors import BudgetError
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.network import Network

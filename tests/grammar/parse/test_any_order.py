@@ -5,7 +5,7 @@ import random
 import pytest
 
 from dlm.grammar import JsonSchema, Matcher
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 
 INTEGERS = {name: {"type": "integer"} for name in ("a", "ab", "abc", "b", "id")}
 

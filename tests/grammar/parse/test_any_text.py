@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dlm.grammar import Compiler, JsonSchema, Matcher
-from dlm.grammar.masks.bits import tokens_in
-from dlm.grammar.masks.walk import WalkTable
+from dlm.grammar.masks import WalkTable, tokens_in
 from dlm.grammar.parse import terminal_masks
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network

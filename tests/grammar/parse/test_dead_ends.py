@@ -19,7 +19,7 @@ from dlm.grammar import (
     Matcher,
     Regex,
 )
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 
 SCHEMAS = 150  # that are walked through, in groups
 GROUPS = 10

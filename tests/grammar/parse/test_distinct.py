@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from maskbench import of_bytes
 
 from dlm.grammar import Compiler, JsonSchema, Matcher
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 
 BYTES = of_bytes()
 BYTE_COMPILER = Compiler(BYTES)

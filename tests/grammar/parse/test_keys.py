@@ -12,7 +12,7 @@ from scores import scores_of
 
 from dlm.grammar import BudgetError, Frontier, JsonObject, JsonSchema, Matcher
 from dlm.grammar.constraint import Fixed
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 from dlm.grammar.parse.keys import Keys
 from dlm.grammar.vocabulary import QuotedTokens
 

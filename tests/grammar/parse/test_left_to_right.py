@@ -21,9 +21,9 @@ from dlm.grammar import (
     Regex,
     Tools,
     Unfinished,
+    masks,
 )
 from dlm.grammar.errors import GrammarError
-from dlm.grammar.masks import bits
 
 PERSON = JsonSchema(
     {
@@ -48,7 +48,7 @@ TOOL = {
 
 
 def tokens_in(row, size):
-    found = bits.tokens_in(row)
+    found = masks.tokens_in(row)
     return found[found < size].tolist()
 
 
@@ -91,15 +91,15 @@ def test_reasoning_may_open_as_long_as_the_budgets_have_room_for_it(compiler, vo
     opens, closes = vocabulary.thought.open[0], vocabulary.thought.close[0]
     compiled = compiler.compile(PERSON)
     ample, free = Matcher(compiled, Reasoning.of(vocabulary)), Matcher(compiled)
-    assert opens in bits.tokens_in(ample.allowed(100))
-    assert set(bits.tokens_in(free.allowed(100))) < set(bits.tokens_in(ample.allowed(100)))
+    assert opens in masks.tokens_in(ample.allowed(100))
+    assert set(masks.tokens_in(free.allowed(100))) < set(masks.tokens_in(ample.allowed(100)))
     least = len(free.shortest_completion()) + 1
-    assert opens in bits.tokens_in(ample.allowed(least + 2))
-    assert opens not in bits.tokens_in(ample.allowed(least + 1))
+    assert opens in masks.tokens_in(ample.allowed(least + 2))
+    assert opens not in masks.tokens_in(ample.allowed(least + 1))
     tight = Matcher(compiled, Reasoning.of(vocabulary, 1))
-    assert opens not in bits.tokens_in(tight.allowed(100))
+    assert opens not in masks.tokens_in(tight.allowed(100))
     assert ample.accept(opens)
-    assert closes in bits.tokens_in(ample.allowed(least + 1))
+    assert closes in masks.tokens_in(ample.allowed(least + 1))
 
 
 @pytest.mark.parametrize("limit", [2, 3, 5, 9])
@@ -118,9 +118,9 @@ def test_a_control_token_is_left_out_where_too_much_would_follow_it(compiler, vo
     """Its way to the end counts as any other token's."""
     matcher = Matcher(compiler.compile(Tools([TOOL], choice="auto")))
     opens = vocabulary.call.open
-    assert opens in bits.tokens_in(matcher.allowed(90))
-    assert opens not in bits.tokens_in(matcher.allowed(9))
-    assert vocabulary.encode("no")[0] in bits.tokens_in(matcher.allowed(9))
+    assert opens in masks.tokens_in(matcher.allowed(90))
+    assert opens not in masks.tokens_in(matcher.allowed(9))
+    assert vocabulary.encode("no")[0] in masks.tokens_in(matcher.allowed(9))
 
 
 def test_with_ample_room_only_an_exact_look_knows_what_does_not_fit(compiler, vocabulary):
@@ -153,16 +153,16 @@ def test_a_draft_is_read_as_far_as_the_grammar_takes_it(compiler, vocabulary):
     look = one.look([*good, vocabulary.stops[0], vocabulary.pad])
     assert look.forced + look.draft == good
     assert len(look.rows) == len(look.draft) + 1
-    assert vocabulary.stops[0] in bits.tokens_in(look.rows[-1])
+    assert vocabulary.stops[0] in masks.tokens_in(look.rows[-1])
     for row, token in zip(look.rows, look.draft, strict=False):
-        assert row == ~token if isinstance(row, int) else token in bits.tokens_in(row)
+        assert row == ~token if isinstance(row, int) else token in masks.tokens_in(row)
 
     bad = vocabulary.encode('{"name": "Olga", "ago": 61}')
     look = one.look(bad)
     assert '"ag' not in vocabulary.text(look.forced + look.draft[:-1])
     last = look.rows[-1]
     refused = bad[len(look.forced) + len(look.draft)]
-    assert last != ~refused if isinstance(last, int) else refused not in bits.tokens_in(last)
+    assert last != ~refused if isinstance(last, int) else refused not in masks.tokens_in(last)
 
 
 def test_a_draft_that_contradicts_what_is_forced_is_dropped(compiler, vocabulary):

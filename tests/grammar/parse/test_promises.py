@@ -14,7 +14,7 @@ from scores import scores_of
 from trees import node_of, trees
 
 from dlm.grammar import BudgetError, Fixed, Frontier, JsonSchema, Matcher, Vocabulary
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.left_to_right import LeftToRight
 from dlm.grammar.parse.network import Network

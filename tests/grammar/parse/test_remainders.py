@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from trees import node_of, trees
 
 from dlm.grammar import Compiler, JsonSchema, Matcher, Unfinished, Vocabulary
-from dlm.grammar.masks.bits import tokens_in
+from dlm.grammar.masks import Trie, tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.remainders import NEVER
 from dlm.grammar.parse.terminal_masks import Terminals
 from dlm.grammar.regex.nodes import Alternation, Concatenation, Literal, Reference, SpecialToken
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.trie import Trie
 
 STOP = 1
 TREES = trees(st.text("abc", min_size=1, max_size=4), max_leaves=9)

@@ -3,9 +3,8 @@
 import pytest
 
 from dlm.grammar import InvalidGrammarError, JsonSchema
+from dlm.grammar.limits import RESULTS, TooMuchEffortError, at_most, spend
 from dlm.grammar.regex.automaton import Automaton, automaton_of
-from dlm.grammar.regex.nodes import TooMuchEffortError, at_most, spend
-from dlm.grammar.shared_cache import RESULTS
 
 COSTLY = [
     r"^\p{L}{1,200}$",  # few states, of many ranges

@@ -1,0 +1,178 @@
+"""Limits on memory and on work: caches within bounds, and meters.
+
+`SharedCache` keeps functions' results within one budget of bytes, for arguments that clients
+choose. `functools.lru_cache` counts entries, but one automaton may take 200 bytes or 37 MiB.
+Arguments count, too, since an entry keeps them.
+
+`at_most` limits all constructions of automata in a block of the program together, for a caller that
+cannot wait. A `Meter` bounds the work that one step may spend on a grammar.
+"""
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from sys import getsizeof, maxsize
+from threading import Lock
+from types import FunctionType, ModuleType
+from typing import Any, ParamSpec, TypeVar
+
+from dlm.grammar.errors import Unfinished
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ENTRY = 400  # bytes of an entry itself
+
+
+class SharedCache:
+    """A cache of several functions' results in about `most_bytes`, least recently used first out.
+
+    An entry of more than half of that is not kept. The cache is thread-safe, but two threads may
+    compute the same result.
+    """
+
+    def __init__(self, most_bytes: int):
+        self.most_bytes, self.nbytes = most_bytes, 0
+        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def remembered(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function of hashable arguments, whose results must not be changed."""
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            key = (function, args, *sorted(kwargs.items())) if kwargs else (function, args)
+            with self._lock:
+                entry = self._entries.get(key)
+                if entry is not None:
+                    self._entries.move_to_end(key)
+                    return entry[0]
+            result = function(*args, **kwargs)
+            self._keep(key, result, _ENTRY + size_of(args, kwargs, result))
+            return result
+
+        return call
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self.nbytes = 0
+
+    def _keep(self, key: Hashable, result: Any, size: int) -> None:
+        if size > self.most_bytes // 2:
+            return
+        with self._lock:
+            if key in self._entries:  # another thread was faster
+                return
+            self._entries[key] = result, size
+            self.nbytes += size
+            while self.nbytes > self.most_bytes:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self.nbytes -= freed
+
+
+def size_of(*things: Any) -> int:
+    """Return the bytes of objects and of all that they refer to, without code and modules.
+
+    For an object with an attribute `nbytes`, that is its size.
+    """
+    total, seen, work = 0, set[int](), [*things]
+    while work:
+        thing = work.pop()
+        if id(thing) in seen or isinstance(thing, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(thing))
+        known = getattr(thing, "nbytes", None)
+        if known is None:
+            total += getsizeof(thing)
+            work += gc.get_referents(thing)
+        else:
+            total += known
+    return total
+
+
+RESULTS = SharedCache(128 << 20)  # shared by the whole process
+
+
+K = TypeVar("K")
+Value = TypeVar("Value")
+V = TypeVar("V")
+
+
+class LazyDict(dict[int, Value]):
+    """A dictionary that makes each value at its first look-up."""
+
+    def __init__(self, make: Callable[[int], Value]):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, number: int) -> Value:
+        value = self[number] = self._make(number)
+        return value
+
+
+class LimitedCache(dict[K, V]):
+    """A dictionary that is emptied before it would hold more than `most` entries."""
+
+    def __init__(self, most: int):
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= self._most and key not in self:
+            self.clear()
+        super().__setitem__(key, value)
+
+
+class Meter:
+    """A counter of work units, about 10 us each. It has no limit until `begin` is called."""
+
+    def __init__(self):
+        self.spent = 0  # units since it was made
+        self._limit = maxsize
+
+    def begin(self, units: int = maxsize) -> None:
+        """Allow `units` more units to be spent."""
+        self._limit = self.spent + units
+
+    def spend(self, units: int) -> None:
+        """Count work that is about to be done. Raises `Unfinished` if the limit is reached."""
+        if self.spent >= self._limit:
+            raise Unfinished("a look at the grammar takes more than its share of a step")
+        self.spent += units
+
+    def add(self, units: int) -> None:
+        """Count work that is done. Only the next `spend` raises `Unfinished`."""
+        self.spent += units
+
+
+_left: ContextVar[list[int] | None] = ContextVar("left", default=None)
+
+
+class TooMuchEffortError(Exception):
+    """Effort beyond the limit of `at_most`; the pattern itself may be valid."""
+
+
+@contextmanager
+def at_most(steps: int) -> Iterator[None]:
+    """Limit the construction of automata in this thread to `steps` steps of about 3 us.
+
+    Beyond, a construction raises `TooMuchEffortError`. Cached automata take no steps.
+    """
+    token = _left.set([steps])
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def spend(steps: int) -> None:
+    """Count steps of a construction."""
+    left = _left.get()
+    if left is not None:
+        left[0] -= steps
+        if left[0] < 0:
+            raise TooMuchEffortError

@@ -1,1 +1,0 @@
-"""Sets of tokens, and walks over a vocabulary's trie."""
