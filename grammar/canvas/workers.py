@@ -2,19 +2,26 @@
 
 If only this process can load a task, such as one of a class in a script, it runs here, without
 limits and with a warning. Requests over HTTP make no such tasks.
+
+A worker process runs tasks one by one, each within its own limits. It imports the modules of the
+first task, then forks a child that runs the tasks. If a task ends the child, a new child is forked,
+with the modules already imported. It needs neither numpy nor torch.
 """
 
 import logging
 import os
 import pickle
+import resource
 import signal
+import struct
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from math import inf
 from multiprocessing import Pipe
@@ -24,8 +31,95 @@ from threading import Lock, Thread, current_thread
 from time import monotonic
 from typing import Any
 
-from dlm.grammar.canvas.worker import SECONDS, Died, UnreadableError
-from dlm.grammar.errors import CrashError, LimitError
+from dlm.grammar.errors import CrashError, GrammarError, LimitError
+from dlm.grammar.parse.network import Network
+from dlm.grammar.specs.spec import Spec
+from dlm.grammar.tokens import CallMarkers, VocabularySlice
+
+_SECONDS = struct.Struct("<d")  # the prefix of a task
+_MOST_BYTES = 1 << 30  # of memory
+_MOST_REPLY = 8 << 20  # bytes of a result: reading it blocks the other process
+
+
+class UnreadableError(Exception):
+    """A task that this process can not import."""
+
+
+def main(descriptor: int, modules: list[str]) -> None:
+    """Serve the process at the other end of a socket until it closes the socket.
+
+    A reply is a result in a tuple, an error, or the exit code of a child that ended with its task.
+    """
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for module in modules:
+        with suppress(Exception):  # the task will raise it again
+            import_module(module)
+    with Connection(descriptor) as parent:
+        while True:
+            sys.stderr.flush()
+            child = os.fork()
+            if not child:
+                _run_tasks(parent)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if code == _DONE:
+                return
+            parent.send(code)
+
+
+_DONE = 77  # the exit code after the socket was closed
+
+
+def _run_tasks(parent: Connection) -> None:
+    """Run tasks until the socket is closed. Never returns."""
+    while True:
+        try:
+            message = parent.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(_DONE)
+        (seconds,) = _SECONDS.unpack_from(message)
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends this process
+        reply = _reply(memoryview(message)[_SECONDS.size :])
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        try:
+            parent.send_bytes(reply)
+        except OSError:
+            os._exit(_DONE)
+
+
+def _reply(message: memoryview) -> bytes:
+    try:
+        function, args = pickle.loads(message)
+    except (ImportError, AttributeError) as error:
+        return pickle.dumps(UnreadableError(str(error)))
+    except Exception as error:
+        return pickle.dumps(CrashError(f"{type(error).__name__}: {str(error)[:500]}"))
+    try:
+        reply = pickle.dumps((function(*args),))
+        if len(reply) <= _MOST_REPLY:
+            return reply
+        problem = LimitError(f"comes to {len(reply)} bytes, and at most {_MOST_REPLY} are taken")
+    except GrammarError as error:
+        problem = error
+    except MemoryError:
+        problem = LimitError(f"takes over {_MOST_BYTES >> 20} MiB of memory")
+    except Exception as error:
+        problem = CrashError(f"{type(error).__name__}: {str(error)[:500]}")
+    try:
+        return pickle.dumps(problem)
+    except Exception as error:  # a GrammarError of another package that can not be pickled
+        return pickle.dumps(CrashError(f"{type(problem).__name__}, {type(error).__name__}"))
+
+
+def build(spec: Spec, markers: CallMarkers | None) -> tuple[Network, bool]:
+    """Return a spec's network, and whether finished answers need a check, since it is wider."""
+    return Network(spec.rules(markers)), spec.checked
+
+
+def read(spec: Spec, tokens: Sequence[int], excerpt: VocabularySlice) -> Any:
+    """Return a finished answer's value. Raises `InvalidValueError` if the spec refuses it."""
+    return spec.read(tokens, excerpt)
+
 
 _QUICK = 0.3  # seconds of processor time for a task in the quick lane
 _PATIENCE = 10.0  # limit by the clock, as a multiple of processor time: for tasks that sleep
@@ -33,7 +127,7 @@ _START = 30.0  # seconds by the clock for a process to start
 _HEAD_START = 10.0  # seconds by the clock by which urgent tasks precede others
 _PARTING = 1.0  # seconds to wait for a busy thread at close
 
-_MAIN = "import sys; sys.path[:] = {}; from dlm.grammar.canvas.worker import main; main({}, {})"
+_MAIN = "import sys; sys.path[:] = {}; from dlm.grammar.canvas.workers import main; main({}, {})"
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,7 +154,7 @@ class Process:
             raise UnreadableError(str(error)) from error
         connection = self._start(args)
         try:
-            connection.send_bytes(SECONDS.pack(seconds) + task)
+            connection.send_bytes(_SECONDS.pack(seconds) + task)
             if not connection.poll(_START + _PATIENCE * seconds):
                 raise TimeoutError
             reply = connection.recv_bytes()
@@ -73,10 +167,10 @@ class Process:
             reply = pickle.loads(reply)
         except Exception as error:
             raise CrashError(f"what came back cannot be read: {error}") from error
-        if isinstance(reply, Died) and reply.code == -signal.SIGPROF:
+        if reply == -signal.SIGPROF:
             raise TimeoutError
-        if isinstance(reply, Died):
-            raise CrashError(f"the process that worked on it ended with {reply.code}")
+        if isinstance(reply, int):
+            raise CrashError(f"the process that worked on it ended with {reply}")
         if isinstance(reply, Exception):
             raise reply
         return reply[0]

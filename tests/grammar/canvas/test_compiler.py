@@ -19,7 +19,7 @@ from dlm.grammar import (
     JsonSchema,
     Task,
 )
-from dlm.grammar.canvas.warmup import Warmup
+from dlm.grammar.canvas.compiler import Warmup
 from dlm.grammar.errors import CrashError
 from dlm.grammar.parse.earley import StackNode, State
 from dlm.grammar.parse.left_to_right import LeftToRight

@@ -21,8 +21,7 @@ from dlm.grammar import (
     Regex,
     Tools,
 )
-from dlm.grammar.canvas import warmup as warmup_module
-from dlm.grammar.canvas.warmup import Warmup
+from dlm.grammar.canvas.compiler import Warmup
 
 L, BUDGET = 48, 200
 PIECE = 1000  # units: one state or one mask, over this vocabulary
@@ -131,7 +130,9 @@ def test_what_is_learnt_is_bounded_and_kept(warm, vocabulary, spec):
 @pytest.mark.parametrize("work", by_default([100, 1]))
 def test_a_warmup_that_is_cut_short_anywhere_learns_the_same(vocabulary, name, work, monkeypatch):
     """Each part does what it is asked for, and at most one piece more."""
-    monkeypatch.setattr(warmup_module, "_MOST_WORK", maxsize)  # what is cut short is begun again
+    monkeypatch.setattr(
+        "dlm.grammar.canvas.compiler._MOST_WORK", maxsize
+    )  # what is cut short is begun again
     whole, parts = (Compiler(vocabulary).compile(SMALL[name]) for _ in range(2))
     piece = READINGS if name == "recursion" else PIECE
     Warmup(whole).go_on(maxsize)
