@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from dlm.grammar.parse.left_to_right import LeftToRight
     from dlm.grammar.parse.matcher import Matcher
     from dlm.grammar.parse.reasoning import Reasoning
-    from dlm.grammar.specs.json_schema import JsonObject, JsonSchema
-    from dlm.grammar.specs.spec import Spec
+    from dlm.grammar.specs.spec import Choice, Grammar, JsonObject, JsonSchema, Regex, Spec
     from dlm.grammar.specs.structural_tag import StructuralTag
-    from dlm.grammar.specs.text import Choice, Grammar, Regex
     from dlm.grammar.specs.tools import Tools
     from dlm.grammar.vocabulary import Vocabulary
 
@@ -61,9 +59,7 @@ _EXPORTS = {
         "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
         "InvalidValueError LimitError Unfinished"
     ),
-    "dlm.grammar.specs.json_schema": "JsonObject JsonSchema",
-    "dlm.grammar.specs.text": "Choice Grammar Regex",
-    "dlm.grammar.specs.spec": "Spec",
+    "dlm.grammar.specs.spec": "Choice Grammar JsonObject JsonSchema Regex Spec",
     "dlm.grammar.specs.structural_tag": "StructuralTag",
     "dlm.grammar.specs.tools": "Tools",
     "dlm.grammar.parse.compiled": "Compiled",

@@ -31,7 +31,7 @@ from dlm.grammar.regex.nodes import (
 from dlm.grammar.rules.rules import Rules
 
 
-def check(rules: Rules, kind: str = "grammar") -> None:
+def check_rules(rules: Rules, kind: str = "grammar") -> None:
     """Raise `InvalidGrammarError` if a rule is missing or matches no finite text."""
     for name, node in rules.nodes.items():
         for used in references(node):

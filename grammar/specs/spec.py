@@ -1,10 +1,34 @@
-"""The base class of all constraints that a user may choose, independent of a vocabulary."""
+"""Constraints that a user may choose: their base class, and those to text of one form.
 
+The forms are a context-free grammar, a choice of texts, a regex, and JSON. A spec does not depend
+on a vocabulary.
+"""
+
+import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import BaseModel
+
+from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
+from dlm.grammar.json_text import SURROGATES, parsed, plain
+from dlm.grammar.limits import TooMuchEffortError, at_most
+from dlm.grammar.regex.automaton import Automaton, parse
+from dlm.grammar.regex.nodes import Node, Terminal
+from dlm.grammar.rules.analysis import check_rules
+from dlm.grammar.rules.ebnf import read_ebnf
+from dlm.grammar.rules.lark import read_lark
 from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules.terminals import matching, with_terminals
+from dlm.grammar.schema.dialect import STYLES, Dialect, Whitespace
+from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
+from dlm.grammar.schema.evaluate import check
+from dlm.grammar.schema.writer import write
 from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:
@@ -70,3 +94,326 @@ class Spec(ABC):
     def read(self, tokens: Sequence[int], vocabulary: "Vocabulary | VocabularySlice") -> Any:
         """Return the value of finished `tokens`. Raises `InvalidValueError` if it is refused."""
         return self.value(vocabulary.text(tokens))
+
+
+@dataclass(frozen=True)
+class Grammar(Spec):
+    """A text of a grammar, whose rules are `text`: EBNF, from `root`, or Lark, from `start`.
+
+    `dlm.grammar.rules.ebnf` and `dlm.grammar.rules.lark` describe the dialects.
+    """
+
+    text: str
+    syntax: Literal["ebnf", "lark"] = "ebnf"
+
+    kind = "grammar"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str) or not self.text.strip():
+            raise InvalidGrammarError(self.kind, f"rules are text, not {self.text!r:.40}")
+        if self.syntax not in ("ebnf", "lark"):
+            raise InvalidGrammarError(self.kind, f"syntax is {self.syntax!r}, not ebnf or lark")
+
+    @property
+    def source(self) -> str:
+        return self.text
+
+    @property
+    def key(self) -> Hashable:
+        return self.kind, self.syntax, self.text
+
+    def rules(self, markers: CallMarkers | None) -> Rules:
+        rules = read_ebnf(self.text) if self.syntax == "ebnf" else read_lark(self.text, _schema)
+        check_rules(rules)
+        return with_terminals(rules)
+
+    def value(self, text: str) -> str:
+        return text
+
+
+def _schema(schema: Any, rules: Rules) -> Node:
+    return write(schema, dialect=Dialect(), rules=rules).node
+
+
+_MOST_CHARACTERS = 4_194_304  # in all options together
+
+
+@dataclass(frozen=True)
+class Choice(Spec):
+    """One of `options`, word for word."""
+
+    options: Sequence[str]
+
+    kind = "choice"
+
+    def __post_init__(self) -> None:
+        listed = isinstance(self.options, Sequence) and not isinstance(self.options, str)
+        if not listed or not self.options:
+            raise InvalidGrammarError(self.kind, f"a list of options, not {self.options!r:.40}")
+        seen: set[str] = set()
+        size = 0
+        for i, option in enumerate(self.options):
+            if not isinstance(option, str) or not option or SURROGATES.search(option):
+                raise InvalidGrammarError(self.kind, f"{option!r:.40} is no text", f"option {i}")
+            if option in seen:
+                raise InvalidGrammarError(
+                    self.kind, f"{option!r:.40} is there twice", f"option {i}"
+                )
+            seen.add(option)
+            size += len(option)
+        if size > _MOST_CHARACTERS:
+            reason = f"{size} characters are too many: it takes up to {_MOST_CHARACTERS}"
+            raise InvalidGrammarError(self.kind, reason)
+
+    @property
+    def source(self) -> list[str]:
+        return list(self.options)
+
+    @property
+    def key(self) -> Hashable:
+        return self.kind, tuple(self.options)
+
+    def rules(self, markers: CallMarkers | None) -> Rules:
+        rules = Rules()
+        rules.nodes[rules.root] = Terminal(Automaton.words(self.options))
+        return rules
+
+    def value(self, text: str) -> str:
+        if text not in self.options:
+            raise InvalidValueError(f"{text!r:.80} is none of the options")
+        return text
+
+
+@dataclass(frozen=True)
+class Regex(Spec):
+    """A text that `pattern` matches from beginning to end, in ECMAScript's syntax.
+
+    Raises `InvalidGrammarError` for an invalid pattern, and for one that is not regular, such as
+    one with a back-reference.
+    """
+
+    pattern: str
+
+    kind = "regex"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern:
+            raise InvalidGrammarError(self.kind, f"a pattern is text, not {self.pattern!r:.40}")
+        try:
+            parse(self.pattern, whole=True)
+        except InvalidGrammarError as error:
+            raise InvalidGrammarError(self.kind, error.reason, error.where) from error
+
+    @property
+    def source(self) -> str:
+        return self.pattern
+
+    @property
+    def key(self) -> Hashable:
+        return self.kind, self.pattern
+
+    def rules(self, markers: CallMarkers | None) -> Rules:
+        rules = Rules()
+        try:
+            rules.nodes[rules.root] = matching(self.pattern)
+        except InvalidGrammarError as error:
+            raise InvalidGrammarError(self.kind, error.reason, error.where) from error
+        return with_terminals(rules)
+
+    def value(self, text: str) -> str:
+        return text
+
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "unenforced": ("refuse", "check"),
+    "additional_properties": ("closed", "schema"),
+    "whitespace": STYLES,
+}
+_WRAPPING = {"name", "description", "strict", "schema"}
+_WRITTEN = "_rules"  # the attribute that holds the rules until they are taken
+_AT_ONCE = 2_000  # steps of work in the constructor; more are left to `rules`
+_EFFORT_AT_ONCE = 15_000  # steps of automata in the constructor, 50 ms; more are left to `rules`
+
+
+@dataclass(frozen=True)
+class JsonSchema(Spec):
+    """A JSON value that a schema accepts.
+
+    `schema` is a parsed schema, its JSON text, or a pydantic model. It may have OpenAI's wrapping:
+    `{"name": ..., "schema": ...}`, or that within `json_schema`. `registry` maps URIs to the other
+    documents that a `$ref` may lead to.
+
+    `additional_properties` "closed": an object has only the properties that the schema names,
+    unless a keyword allows others. Properties come in the schema's order. "schema": an object has
+    other properties wherever the specification allows them, and further orders of properties are
+    allowed (docs/conformance.md).
+
+    `whitespace` is the space between JSON tokens. "compact": none. "pretty": as
+    `json.dumps(value, indent=2)` writes it, with a free depth of each line. "any": up to
+    `max_whitespace` blanks, then at most one line break, so no line is empty; the next line is
+    indented by at most twice as many blanks, or by `max_whitespace` levels of four blanks.
+
+    `unenforced`: a keyword that rules can not express is refused ("refuse"), or left to a check of
+    the finished value ("check"). For `unevaluated*`, the properties evaluated by several schemas
+    of an `anyOf` are combined for up to five schemas. For six or more, only those of one count.
+
+    `implied_types`: a keyword implies its type, and formats are enforced. Without it, the schema is
+    read to the letter: a number fits `{"maxLength": 3}`, and formats are enforced only with
+    `formats`.
+
+    Raises `InvalidGrammarError`, here or in `rules`.
+    """
+
+    schema: Mapping[str, Any] | bool | str | type[BaseModel]
+    max_whitespace: int = 8  # blanks
+    unenforced: Literal["refuse", "check"] = "refuse"
+    implied_types: bool = True
+    registry: Mapping[str, Any] | None = None
+    formats: bool | None = None
+    additional_properties: Literal["closed", "schema"] = "closed"
+    whitespace: Whitespace = "any"
+
+    kind = "JSON schema"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_whitespace, int) or not 1 <= self.max_whitespace <= 1000:
+            reason = f"max_whitespace is {self.max_whitespace!r:.40}, not from 1 to 1000"
+            raise InvalidGrammarError(self.kind, reason)
+        for option, known in _OPTIONS.items():
+            if (given := getattr(self, option)) not in known:
+                right = " or ".join(map(repr, known))
+                raise InvalidGrammarError(self.kind, f"{option} is {given!r:.40}, not {right}")
+        with suppress(TooMuchWorkError, TooMuchEffortError), at_most(_EFFORT_AT_ONCE):
+            vars(self)[_WRITTEN] = self._write(_AT_ONCE)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: part for name, part in vars(self).items() if name != _WRITTEN}
+
+    @cached_property
+    def parsed(self) -> dict[str, Any] | bool:
+        """The schema as plain JSON data."""
+        if isinstance(self.schema, type) and issubclass(self.schema, BaseModel):
+            return self.schema.model_json_schema()
+        read = _unwrapped(plain(self.kind, self.schema))
+        if not isinstance(read, dict | bool):
+            raise InvalidGrammarError(self.kind, f"a schema is an object, not {read!r:.40}")
+        return read
+
+    @cached_property
+    def _documents(self) -> dict[str, Any]:
+        """The registry's documents, as plain JSON data."""
+        given = {} if self.registry is None else self.registry
+        if not isinstance(given, Mapping) or not all(isinstance(uri, str) for uri in given):
+            reason = f"a registry has documents by their URIs, not {given!r:.40}"
+            raise InvalidGrammarError(self.kind, reason)
+        return {uri: plain(self.kind, one, uri) for uri, one in given.items()}
+
+    @property
+    def checked(self) -> bool:
+        """Whether finished values are checked, since the rules allow more than the schema."""
+        return self.unenforced == "check" and self._inexact
+
+    @cached_property
+    def _inexact(self) -> bool:
+        """Whether the rules allow more than the schema does."""
+        rules = vars(self)[_WRITTEN] = self._write(MOST_WORK)
+        return bool(rules.inexact)
+
+    @property
+    def source(self) -> dict[str, Any] | bool:
+        return self.parsed
+
+    @property
+    def key(self) -> Hashable:
+        return self._key
+
+    @cached_property
+    def _key(self) -> Hashable:
+        read = json.dumps([self.parsed, self._documents])
+        return (
+            JsonSchema.kind,
+            hashlib.sha256(read.encode()).hexdigest(),
+            self.max_whitespace if self.whitespace == "any" else 0,
+            self.unenforced,
+            self.implied_types,
+            self._formats,
+            self.additional_properties,
+            self.whitespace,
+        )
+
+    @property
+    def _formats(self) -> bool:
+        return self.implied_types if self.formats is None else self.formats
+
+    def rules(self, markers: CallMarkers | None = None) -> Rules:
+        # The caller may change the rules, so they are written anew for each call after the first.
+        return vars(self).pop(_WRITTEN, None) or self._write(MOST_WORK)
+
+    def _write(self, most_work: int) -> Rules:
+        rules = Rules()
+        written = write(
+            self.parsed,
+            dialect=Dialect(self.max_whitespace, whitespace=self.whitespace),
+            rules=rules,
+            unenforced=self.unenforced,
+            implied_types=self.implied_types,
+            formats=self._formats,
+            registry=self._documents,
+            closed=self.additional_properties == "closed",
+            most_work=most_work,
+            whole=True,
+        )
+        rules.nodes[rules.root] = written.node
+        rules.inexact = written.inexact
+        rules.free_keys, rules.few_keys = written.free_keys, written.few_keys
+        vars(self)["_inexact"] = bool(written.inexact)
+        return rules
+
+    def value(self, text: str) -> Any:
+        """Return the JSON value of `text`.
+
+        None if Python can not hold it: an integer of 4,301 digits, a thousand nested arrays. Raises
+        `InvalidValueError` if the text is not JSON, or if the schema refuses it.
+        """
+        value = None
+        try:
+            value = parsed(text)
+            check(value, self.parsed, self._documents, formats=self._formats)
+        except UncheckableError as error:
+            if self.checked:
+                raise InvalidValueError(str(error)) from error
+        return value
+
+    def instance(self, value: Any, text: str) -> Any:
+        """Return an instance of the pydantic model if one was given, else `value`."""
+        if value is None or not isinstance(self.schema, type):
+            return value
+        try:
+            return self.schema.model_validate_json(text)
+        except ValueError as error:
+            reason = f"it fits the schema, and {self.schema.__name__} refuses it: {error}"
+            raise InvalidValueError(reason[:500]) from error
+
+
+def _unwrapped(schema: Any) -> Any:
+    """Return the schema within OpenAI's wrapping, or `schema` itself if it is not wrapped."""
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "json_schema":
+        inner = schema.get("json_schema", {name: schema[name] for name in schema.keys() - {"type"}})
+        return _unwrapped(inner) if isinstance(inner, dict) else schema
+    if "schema" in schema and schema.keys() <= _WRAPPING:
+        return schema["schema"]
+    return schema
+
+
+class JsonObject(JsonSchema):
+    """A JSON object with any members.
+
+    `max_whitespace` and `whitespace` mean the same as in `JsonSchema`.
+    """
+
+    kind = "JSON object"
+
+    def __init__(self, max_whitespace: int = 8, whitespace: Whitespace = "any"):
+        super().__init__({"type": "object"}, max_whitespace, whitespace=whitespace)

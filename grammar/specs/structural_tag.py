@@ -23,7 +23,7 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.rules.analysis import check, dispatch, free_of
+from dlm.grammar.rules.analysis import check_rules, dispatch, free_of
 from dlm.grammar.rules.ebnf import read_ebnf
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.rules.terminals import matching, with_terminals
@@ -81,25 +81,25 @@ def _format(form: Any, path: Path, kind: str | None = None) -> None:
 
 
 def _is(description: str, *types: type, least: int | None = None) -> FieldCheck:
-    def check(value: Any, path: Path) -> None:
+    def check_rules(value: Any, path: Path) -> None:
         number = isinstance(value, int) and not isinstance(value, bool)
         right = number if int in types else isinstance(value, types)
         if not right or (least is not None and value < least):
             fail(f"it takes {description}, not {value!r:.40}", path)
 
-    return check
+    return check_rules
 
 
-def _or_null(check: FieldCheck) -> FieldCheck:
-    return lambda value, path: None if value is None else check(value, path)
+def _or_null(check_rules: FieldCheck) -> FieldCheck:
+    return lambda value, path: None if value is None else check_rules(value, path)
 
 
-def _listed(check: FieldCheck, least: int = 0) -> FieldCheck:
+def _listed(check_rules: FieldCheck, least: int = 0) -> FieldCheck:
     def checked(value: Any, path: Path) -> None:
         if not isinstance(value, list) or len(value) < least:
             fail(f"it takes a list{' that is not empty' * least}, not {value!r:.40}", path)
         for i, item in enumerate(value):
-            check(item, (*path, i))
+            check_rules(item, (*path, i))
 
     return checked
 
@@ -139,11 +139,11 @@ def _style(value: Any, path: Path) -> None:
 
 
 def _only(reason: str, *allowed: Any) -> FieldCheck:
-    def check(value: Any, path: Path) -> None:
+    def check_rules(value: Any, path: Path) -> None:
         if not any(value is one or value == one for one in allowed):
             fail(reason, path)
 
-    return check
+    return check_rules
 
 
 _text, _flag = _is("text", str), _is("true or false", bool)
@@ -229,7 +229,7 @@ class StructuralTag(Spec):
         reader = _TagReader()
         root = reader.format(self._plain["format"], ("format",), [])
         reader.rules.nodes[reader.rules.root] = root
-        check(reader.rules, self.kind)
+        check_rules(reader.rules, self.kind)
         return with_terminals(reader.rules)
 
     def value(self, text: str) -> str:

@@ -33,8 +33,7 @@ from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError, expand_nullable
 from dlm.grammar.schema.evaluate import check
 from dlm.grammar.schema.writer import FormWriter, as_object, write
-from dlm.grammar.specs.spec import Spec
-from dlm.grammar.specs.text import Grammar, Regex
+from dlm.grammar.specs.spec import Grammar, Regex, Spec
 from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
 if TYPE_CHECKING:

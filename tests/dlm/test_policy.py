@@ -10,7 +10,7 @@ from values import V
 
 from dlm import Choice, DlmError, Grammar, JsonSchema, Regex, RequestError
 from dlm.grammar import Matcher
-from dlm.grammar.specs.json_schema import JsonObject
+from dlm.grammar.specs.spec import JsonObject
 from dlm.grammar.specs.structural_tag import StructuralTag
 from dlm.grammar.specs.tools import Tools
 from dlm.openai.constraint import constraint_of

@@ -11,8 +11,7 @@ from jsonschema import Draft202012Validator, exceptions
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.specs.json_schema import JsonSchema
-from dlm.grammar.specs.spec import Spec
+from dlm.grammar.specs.spec import JsonSchema, Spec
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dlm import (
     RequestError,
 )
 from dlm.grammar import Spec
-from dlm.grammar.specs.json_schema import JsonObject
+from dlm.grammar.specs.spec import JsonObject
 from dlm.grammar.specs.structural_tag import StructuralTag
 from dlm.grammar.specs.tools import Tools
 from dlm.openai.constraint import constraint_of

@@ -11,14 +11,14 @@ from recogniser import Recogniser
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.nodes import Literal, Repetition
-from dlm.grammar.rules.analysis import check
+from dlm.grammar.rules.analysis import check_rules
 from dlm.grammar.rules.ebnf import read_ebnf
 from dlm.grammar.rules.terminals import with_terminals
 
 
 def made(source):
     rules = read_ebnf(source)
-    check(rules)
+    check_rules(rules)
     return with_terminals(rules)
 
 

@@ -11,14 +11,14 @@ from made_up import languages
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.nodes import Literal, Terminal
-from dlm.grammar.rules.analysis import check
+from dlm.grammar.rules.analysis import check_rules
 from dlm.grammar.rules.lark import read_lark
 from dlm.grammar.rules.terminals import with_terminals
 
 
 def made(source):
     rules = read_lark(source, lambda schema, rules: Literal(f"<{schema['const']}>"))
-    check(rules)
+    check_rules(rules)
     return with_terminals(rules)
 
 

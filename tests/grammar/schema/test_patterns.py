@@ -10,6 +10,7 @@ import pytest
 from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
+from dlm.grammar.specs import spec as spec_module
 
 LAX: list[tuple[str, str, str, list[str], list[str]]] = [
     ("a reference", r"^(['\"]).*\1$", "a reference to a group", ["'a'", '"b"'], ["'a\"", "a"]),
@@ -141,10 +142,9 @@ def test_a_bug_of_the_check_is_logged(caplog: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_schema_is_written_once(monkeypatch: pytest.MonkeyPatch):
-    from dlm.grammar.specs import json_schema as module
 
-    calls, write = [], module.write
-    monkeypatch.setattr(module, "write", lambda *a, **k: calls.append(1) or write(*a, **k))
+    calls, write = [], spec_module.write
+    monkeypatch.setattr(spec_module, "write", lambda *a, **k: calls.append(1) or write(*a, **k))
     for unenforced in ("refuse", "check"):
         calls.clear()
         spec = JsonSchema({"properties": {"a": {"pattern": "^x"}}}, unenforced=unenforced)

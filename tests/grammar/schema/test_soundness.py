@@ -10,8 +10,8 @@ from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.writer import write
+from dlm.grammar.specs.spec import Grammar, Regex
 from dlm.grammar.specs.structural_tag import StructuralTag
-from dlm.grammar.specs.text import Grammar, Regex
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from recogniser import Recogniser
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.specs.json_schema import JsonObject, JsonSchema
+from dlm.grammar.specs.spec import JsonObject, JsonSchema
 
 
 class Invoice(BaseModel):
