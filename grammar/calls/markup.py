@@ -12,8 +12,7 @@ from typing import Any
 
 from dlm.grammar.calls.gemma import Answer, ToolCall
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.json_text import decoded
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of, free_of
 from dlm.grammar.regex.nodes import (
     EMPTY,
     NOTHING,
@@ -23,8 +22,8 @@ from dlm.grammar.regex.nodes import (
     alternation,
     concatenation,
 )
-from dlm.grammar.rules.analysis import free_of
 from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.evaluate import decoded
 from dlm.grammar.schema.facets import KINDS, Objects
 from dlm.grammar.schema.formula import Formula
 from dlm.grammar.schema.writer import FormWriter, Writer, as_object

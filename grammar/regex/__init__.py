@@ -1,1 +1,33 @@
-"""Patterns and their automata."""
+"""Patterns as nodes, and their automata."""
+
+# ruff: noqa: F401
+
+from dlm.grammar.regex.automaton import (
+    MOST_STATES,
+    Automaton,
+    TooLargeError,
+    any_of_length,
+    automaton_of,
+    bounded,
+    dispatch,
+    free_of,
+    parse,
+)
+from dlm.grammar.regex.nodes import (
+    EMPTY,
+    NOTHING,
+    SURROGATES,
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Node,
+    Reference,
+    Repetition,
+    SpecialToken,
+    Spelling,
+    Terminal,
+    alternation,
+    concatenation,
+)
+from dlm.grammar.regex.reader import property_, read

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
-from dlm.grammar.json_text import SURROGATES
 from dlm.grammar.limits import spend
-from dlm.grammar.regex.nodes import EVERY, Ranges, alphabet, inverted
+from dlm.grammar.regex.nodes import EVERY, SURROGATES, Ranges, alphabet, inverted
 
 MOST_STATES = 4096
 _MOST_EDGES = 300_000  # of one construction: about a second

@@ -1,11 +1,12 @@
-"""Deterministic automata of characters, and those of patterns.
+"""Deterministic automata of characters, and those of patterns and of words.
 
 A pattern matches whole texts, or, as in JSON Schema, all texts that contain a match. Knows no
-notation: `reader.py` reads patterns.
+notation: `reader.py` reads patterns. `dispatch` makes nodes of free text in which words lead to
+other nodes: xgrammar's TagDispatch, and triggered tags in structural tags.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -13,7 +14,13 @@ from typing import ClassVar
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.limits import RESULTS
 from dlm.grammar.regex import algebra
-from dlm.grammar.regex.algebra import MOST_STATES, TooLargeError, Transitions
+from dlm.grammar.regex.algebra import (
+    MOST_STATES,
+    TooLargeError,
+    Transitions,
+    TransitionTable,
+    minimal,
+)
 from dlm.grammar.regex.build import built
 from dlm.grammar.regex.nodes import (
     EMPTY,
@@ -25,7 +32,12 @@ from dlm.grammar.regex.nodes import (
     Lookahead,
     Lookbehind,
     Node,
+    Ranges,
     Repetition,
+    Terminal,
+    alternation,
+    concatenation,
+    inverted,
 )
 from dlm.grammar.regex.reader import END, START, read
 
@@ -347,3 +359,108 @@ def any_of_length(automaton: Automaton, low: int, high: int | None) -> bool:
         states = frozenset(to for state in states for _, _, to in automaton.edges[state])
         length += 1
     return True
+
+
+_MOST_CHARACTERS = 4096  # of all words together
+_MOST_OVERLAPPING = 16  # words, which take an automaton each
+
+
+def dispatch(branches: Sequence[tuple[str, Node]], excludes: Sequence[str], loop: bool) -> Node:
+    """Return a node of free text up to the first word of `branches`, and then the word's node.
+
+    With `loop` this repeats. Free text contains neither words of `branches` nor `excludes`. If
+    several words end at the same character, the longest counts. The text may end wherever it is
+    free. Raises `TooLargeError`.
+    """
+    options: dict[str, list[Node]] = {}
+    for word, node in branches:
+        options.setdefault(word, []).append(node)
+    table = _Words(tuple(options), tuple(excludes))
+    free = Terminal(table.free())
+    if not options:
+        return free
+    if table.overlap():
+        if len(options) > _MOST_OVERLAPPING:
+            raise TooLargeError(f"over {_MOST_OVERLAPPING} words overlap each other")
+        heads = [
+            Concatenation((Terminal(head), alternation(*nodes)))
+            for word, nodes in options.items()
+            if not (head := table.up_to(word)).is_empty
+        ]
+        tagged = alternation(*heads)
+    else:
+        heads = [concatenation(word, alternation(*nodes)) for word, nodes in options.items()]
+        tagged = Concatenation((free, alternation(*heads)))
+    if loop:
+        return Concatenation((Repetition(tagged), free))
+    return alternation(free, tagged)
+
+
+def free_of(words: Sequence[str]) -> Automaton:
+    """Return the automaton of the texts that contain none of `words`. Raises `TooLargeError`."""
+    return _Words((), tuple(words)).free()
+
+
+class _Words:
+    """Automaton of all words, whose state is the longest matching suffix (Aho and Corasick)."""
+
+    def __init__(self, words: tuple[str, ...], excludes: tuple[str, ...]):
+        self._words, self._excludes = words, tuple(word for word in excludes if word)
+        if sum(map(len, (*words, *self._excludes))) > _MOST_CHARACTERS:
+            raise TooLargeError(f"its words have over {_MOST_CHARACTERS:,} characters")
+        letters = sorted(set("".join((*words, *self._excludes))))
+        self._classes: list[Ranges] = [((ord(c), ord(c)),) for c in letters]
+        self._classes.append(inverted(r for ranges in self._classes for r in ranges))
+        self._ends: dict[int, str] = {}  # by state: the longest word that ends there
+        self._excluded: set[int] = set()
+        self._rows = self._build({c: i for i, c in enumerate(letters)})
+
+    def _build(self, number: dict[str, int]) -> list[dict[int, int]]:
+        children: list[dict[int, int]] = [{}]
+        for word in (*self._words, *self._excludes):
+            state = 0
+            for character in word:
+                state = children[state].setdefault(number[character], len(children))
+                if state == len(children):
+                    children.append({})
+            if word in self._words:
+                self._ends[state] = word
+            if word in self._excludes:
+                self._excluded.add(state)
+        rows: list[dict[int, int]] = [{} for _ in children]
+        rows[0] = dict.fromkeys(range(len(number) + 1), 0) | children[0]
+        waiting = [(state, 0) for state in children[0].values()]
+        for state, suffix in waiting:  # `waiting` grows in the loop
+            if suffix in self._excluded:
+                self._excluded.add(state)
+            if suffix in self._ends:
+                self._ends.setdefault(state, self._ends[suffix])
+            rows[state] = rows[suffix] | children[state]
+            waiting += [(to, rows[suffix][letter]) for letter, to in children[state].items()]
+        return rows
+
+    def free(self) -> Automaton:
+        """Return the automaton of the texts that contain no word."""
+        return self._automaton({*range(len(self._rows))} - self._ends.keys() - self._excluded)
+
+    def up_to(self, word: str) -> Automaton:
+        """Return the automaton of the texts that end with `word` and contain no other word."""
+        ends = {state for state, other in self._ends.items() if other == word} - self._excluded
+        return self._automaton(ends)
+
+    def _automaton(self, final: set[int]) -> Automaton:
+        stopped = self._ends.keys() | self._excluded
+        rows = [{} if state in stopped else row for state, row in enumerate(self._rows)]
+        return Automaton(*minimal(TransitionTable(self._classes, rows, final)))
+
+    def overlap(self) -> bool:
+        """Whether a word contains another word, or begins with the end of one."""
+        return any(
+            (other in word and not itself)
+            or any(other.endswith(word[:n]) for n in range(1, len(word) + (not itself)))
+            for word in self._words
+            for other, itself in (
+                *((other, other == word) for other in self._words),
+                *((other, False) for other in self._excludes),
+            )
+        )

@@ -1,8 +1,11 @@
 """Nodes of patterns and of grammar rules, and sets of characters.
 
 Sets of characters are ranges of code points. Knows no notation, no vocabulary and no schema.
+
+JSON data that a user gives, as text or as Python's own, and finished JSON texts.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -192,3 +195,6 @@ def alphabet(sets: Iterable[Ranges]) -> tuple[list[Ranges], dict[Ranges, list[in
         for member in bits(mask):
             members[member].append(number)
     return [tuple(ranges) for ranges in classes.values()], dict(zip(distinct, members, strict=True))
+
+
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of pairs, which are no text

@@ -1,1 +1,7 @@
-"""Grammars as rules."""
+"""Grammars as rules, and the notations that they are written in."""
+
+# ruff: noqa: F401
+
+from dlm.grammar.rules.lark import read_lark
+from dlm.grammar.rules.notation import read_ebnf
+from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals

@@ -48,8 +48,7 @@ from dlm.grammar.rules.lark_syntax import (
     parse,
 )
 from dlm.grammar.rules.notation import NotationText
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.rules.terminals import matching
+from dlm.grammar.rules.rules import Rules, matching
 
 Schemas = Callable[[Any, Rules], Node]  # adds the rules of a JSON schema, returns their node
 

@@ -1,8 +1,38 @@
-"""Rules of one grammar, by name."""
+"""Rules of one grammar, by name: their properties, and the conversion of regular ones to automata.
 
-from itertools import count
+Which rules match a finite text, and which the empty text, is the least solution of the same
+equations, found in time linear in the rules.
 
-from dlm.grammar.regex.nodes import EMPTY, Node, Reference, mapped
+Automata are read without a parser stack. A part of a rule is converted if its automaton has few
+states, else it is left unchanged. A rule that is recursive at one of its ends, as is
+`ws ::= " " ws | ""`, is converted as a loop.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count, islice
+
+from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, any_of_length, bounded, parse
+from dlm.grammar.regex.nodes import (
+    EMPTY,
+    NOTHING,
+    Alternation,
+    Characters,
+    Concatenation,
+    Literal,
+    Lookahead,
+    Lookbehind,
+    Node,
+    Reference,
+    Repetition,
+    Spelling,
+    Terminal,
+    alternation,
+    concatenation,
+    mapped,
+)
 
 
 class Rules:
@@ -40,3 +70,409 @@ def _renamed(node: Node, names: dict[str, Reference]) -> Node:
     if isinstance(node, Reference):
         return names[node.name]
     return mapped(node, lambda part: _renamed(part, names))
+
+
+def check_rules(rules: Rules, kind: str = "grammar") -> None:
+    """Raise `InvalidGrammarError` if a rule is missing or matches no finite text."""
+    for name, node in rules.nodes.items():
+        for used in references(node):
+            if used not in rules.nodes:
+                raise InvalidGrammarError(kind, f"there is no rule {used}", f"rule {name}")
+    if rules.root not in rules.nodes:
+        raise InvalidGrammarError(kind, f"there is no rule {rules.root}, where a text begins")
+    if stuck := endless(rules):
+        raise InvalidGrammarError(kind, "no finite text fits", f"rule {stuck[0]}")
+
+
+def references(node: Node) -> Iterator[str]:
+    """Yield the names of the rules that `node` refers to, with repetitions."""
+    waiting = [node]
+    while waiting:
+        match waiting.pop():
+            case Reference(name):
+                yield name
+            case Concatenation(parts) | Alternation(parts):
+                waiting += reversed(parts)
+            case Repetition(part):
+                waiting.append(part)
+
+
+def reachable(rules: Rules) -> dict[str, set[str]]:
+    """Return the rules that can be reached from the root, each with the rules it refers to."""
+    found: dict[str, set[str]] = {}
+    waiting = [rules.root]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found[name] = set(references(rules.nodes[name]))
+            waiting += found[name]
+    return found
+
+
+def endless(rules: Rules) -> list[str]:
+    """Return the rules that match no finite text."""
+    ending = _holding(rules.nodes, _ends)
+    return [name for name in rules.nodes if name not in ending]
+
+
+def without_endless(rules: Rules, root: Node, first: int = 0) -> Node:
+    """Return `root` without parts that have no finite text, and remove these parts from the rules.
+
+    Only the rules from the index `first` on are changed. Those that cannot be reached from `root`
+    are deleted.
+    """
+    own = dict(islice(rules.nodes.items(), first, None))
+    endless = own.keys() - _holding(own, _ends)
+    root = _freed(root, endless)
+    reached: dict[str, Node] = {}
+    waiting = [root]
+    while waiting:
+        for name in references(waiting.pop()):
+            if name in own and name not in reached:
+                reached[name] = _freed(own[name], endless)
+                waiting.append(reached[name])
+    for name in own:
+        if name in reached:
+            rules.nodes[name] = reached[name]
+        else:
+            del rules.nodes[name]
+            rules.distinct.discard(name)
+    return root
+
+
+def _ends(leaf: Node) -> bool:
+    return not isinstance(leaf, Terminal) or not leaf.automaton.is_empty
+
+
+def _freed(node: Node, endless: Set[str]) -> Node:
+    match node:
+        case Reference(name) if name in endless:
+            return NOTHING
+        case Concatenation(parts):
+            freed = tuple(_freed(part, endless) for part in parts)
+            return NOTHING if NOTHING in freed else Concatenation(freed)
+        case Alternation(options):
+            freed = (_freed(option, endless) for option in options)
+            return alternation(*(option for option in freed if option != NOTHING))
+        case Repetition(part, low, high):
+            part = _freed(part, endless)
+            if part == NOTHING:
+                return NOTHING if low else EMPTY
+            return Repetition(part, low, high)
+        case Terminal() if not _ends(node):
+            return NOTHING
+    return node
+
+
+def nullable(rules: Rules) -> set[str]:
+    """Return the rules that match the empty text."""
+    return _holding(rules.nodes, _may_be_empty)
+
+
+def _may_be_empty(leaf: Node) -> bool:
+    match leaf:
+        case Literal(text):
+            return not text
+        case Terminal(automaton, low):
+            return low == 0 and 0 in automaton.final
+    return False
+
+
+def is_nullable(node: Node, rules: set[str]) -> bool:
+    """Whether `node` matches the empty text; `rules` are the rules that do."""
+    match node:
+        case Reference(name):
+            return name in rules
+        case Concatenation(parts):
+            return all(is_nullable(part, rules) for part in parts)
+        case Alternation(options):
+            return any(is_nullable(option, rules) for option in options)
+        case Repetition(part, low):
+            return low == 0 or is_nullable(part, rules)
+    return _may_be_empty(node)
+
+
+@dataclass(eq=False, slots=True)
+class _Gate:
+    """Counter of the parts of a node that hold; `above` is notified once `needed` parts hold."""
+
+    needed: int
+    above: "_Gate | str"  # the node around it, or the rule's name
+
+
+def _holding(nodes: Mapping[str, Node], leaf: Callable[[Node], bool]) -> set[str]:
+    """Return the rules that hold, given which leaves hold.
+
+    A concatenation holds if all parts do, an alternation if one option does. Rules that are not
+    among `nodes` hold.
+    """
+    holding: set[str] = set()
+    users: dict[str, list[_Gate]] = {name: [] for name in nodes}
+
+    def count(gate: "_Gate | str") -> None:
+        waiting: list[_Gate | str] = [gate]
+        while waiting:
+            gate = waiting.pop()
+            if isinstance(gate, _Gate):
+                gate.needed -= 1
+                if gate.needed == 0:
+                    waiting.append(gate.above)
+            elif gate not in holding:
+                holding.add(gate)
+                waiting += users[gate]
+
+    def build(node: Node, above: _Gate) -> None:
+        match node:
+            case Reference(name) if name in holding or name not in users:
+                count(above)
+            case Reference(name):
+                users[name].append(above)
+            case Concatenation(parts) if parts:
+                gate = _Gate(len(parts), above)
+                for part in parts:
+                    build(part, gate)
+            case Alternation(options):
+                gate = _Gate(1, above)
+                for option in options:
+                    build(option, gate)
+            case Repetition(part, low) if low > 0:
+                build(part, above)
+            case Concatenation() | Repetition():
+                count(above)
+            case Characters(ranges) if not ranges:
+                pass
+            case _ if leaf(node):
+                count(above)
+
+    for name, node in nodes.items():
+        build(node, _Gate(1, name))
+    return holding
+
+
+_MOST_STATES = 256  # of an automaton made of parts; one of words may have more
+_MOST_SIZE = 1024  # of a part that is tried: states of automata, characters of literals
+_MOST_WORK = 32_768  # total size of all parts that are tried
+_EMPTY_TEXT = Automaton.words([""])
+_COUNTED = 16  # a single character repeated more often is counted, not unrolled
+
+
+def with_terminals(rules: Rules) -> Rules:
+    """Return rules of the same texts, in which regular rules replace the references to them."""
+    return _Folding(rules).rules()
+
+
+def matching(pattern: str) -> Node:
+    """Return a terminal of the texts that a regex matches as a whole.
+
+    If its automaton is too large and it has no assertions, its nodes are returned instead. Raises
+    `InvalidGrammarError`, also if nothing matches.
+    """
+    node = parse(pattern, whole=True)
+    try:
+        automaton, low, high = bounded(pattern, whole=True)
+    except InvalidGrammarError:
+        if _has_assertions(node):
+            raise
+        return node
+    if not any_of_length(automaton, low, high):
+        raise InvalidGrammarError("pattern", "nothing matches it")
+    return Terminal(automaton, low, high)
+
+
+def _has_assertions(node: Node) -> bool:
+    match node:
+        case Concatenation(parts) | Alternation(parts):
+            return any(map(_has_assertions, parts))
+        case Repetition(part):
+            return _has_assertions(part)
+    return isinstance(node, Lookahead | Lookbehind)
+
+
+class _Folding:
+    """Conversion of the rules of one grammar, in the order of their references."""
+
+    def __init__(self, rules: Rules):
+        self._old, self._uses = rules, reachable(rules)
+        self._nullable = nullable(rules)
+        self._regular: dict[str, Node] = {}
+        self._made: dict[Node, Terminal | None] = {}
+        self._work = 0
+
+    def rules(self) -> Rules:
+        new = Rules(self._old.root)
+        for name in self._in_order():
+            node = self._fold(_looped(name, self._old.nodes[name]))
+            if _is_regular(node) or isinstance(node, Terminal):
+                self._regular[name] = node
+            if name not in self._regular or name == new.root:
+                new.nodes[name] = node
+        for name in set().union(*map(references, new.nodes.values())) - new.nodes.keys():
+            new.nodes[name] = self._regular[name]  # used before it was known to be regular
+        return new
+
+    def _in_order(self) -> list[str]:
+        """Return the rules, each after those it refers to; recursive ones and their users last."""
+        users: dict[str, list[str]] = {name: [] for name in self._uses}
+        missing = {}
+        for name, used in self._uses.items():
+            missing[name] = len(used - {name})
+            for other in used - {name}:
+                users[other].append(name)
+        order = [name for name, count in missing.items() if count == 0]
+        for name in order:
+            for user in users[name]:
+                missing[user] -= 1
+                if missing[user] == 0:
+                    order.append(user)
+        return order + [name for name, count in missing.items() if count > 0]
+
+    def _fold(self, node: Node) -> Node:
+        match node:
+            case Reference(name):
+                return self._regular.get(name, node)
+            case Concatenation(parts):
+                return self._concatenation([self._fold(part) for part in parts])
+            case Alternation(options):
+                return self._alternation([self._fold(option) for option in options])
+            case Repetition():
+                return self._repeated(node)
+        return node
+
+    def _repeated(self, node: Repetition) -> Node:
+        part, low, high = self._fold(node.part), node.low, node.high
+        if high == 0 or part in (EMPTY, Literal("")):
+            return Literal("")
+        if is_nullable(part, self._nullable):
+            low = 0
+            if isinstance(part, Terminal) and _is_regular(part):
+                with suppress(TooLargeError):
+                    part = Terminal(part.automaton.difference(_EMPTY_TEXT))
+        node = Repetition(part, low, high)
+        if not _is_regular(part):
+            return node
+        if max(low, high or 0) > _COUNTED and _is_character(part):
+            return Terminal(Automaton.of(Repetition(part)), low, high)
+        return self._terminal(node) or node
+
+    def _concatenation(self, parts: list[Node]) -> Node:
+        """Return the concatenation of `parts`, with neighbours that are regular joined."""
+        flat: list[Node] = []
+        for part in parts:
+            for inner in part.parts if isinstance(part, Concatenation) else (part,):
+                if isinstance(inner, Literal) and flat and isinstance(flat[-1], Literal):
+                    flat[-1] = Literal(flat[-1].text + inner.text)
+                elif inner != Literal(""):
+                    flat.append(inner)
+        made, start = [], 0
+        while start < len(flat):
+            end = start
+            while end < len(flat) and _is_regular(flat[end]):
+                end += 1
+            made += self._joined(flat[start:end], Concatenation) or [flat[end]]
+            start = max(end, start + 1)
+        return concatenation(*made) if made else Literal("")
+
+    def _alternation(self, options: list[Node]) -> Node:
+        flat: dict[Node, None] = {}
+        for option in options:
+            for inner in option.options if isinstance(option, Alternation) else (option,):
+                flat[inner] = None
+        words = [option.text for option in flat if isinstance(option, Literal)]
+        regular = [o for o in flat if _is_regular(o) and not isinstance(o, Literal)]
+        if len(words) > 1:
+            regular.append(Terminal(Automaton.words(words)))
+        else:
+            regular += map(Literal, words)
+        others = [option for option in flat if not _is_regular(option)]
+        return alternation(*self._joined(regular, Alternation), *others)
+
+    def _joined(self, nodes: list[Node], join: Callable[[tuple[Node, ...]], Node]) -> list[Node]:
+        """Return regular nodes joined into few terminals: one if it is small, else half by half."""
+        if len(nodes) < 2:
+            return nodes
+        if made := self._terminal(join(tuple(nodes))):
+            return [made]
+        middle = len(nodes) // 2
+        return self._joined(nodes[:middle], join) + self._joined(nodes[middle:], join)
+
+    def _terminal(self, node: Node) -> Terminal | None:
+        """Return the terminal of a regular node; None if it is too large."""
+        if node not in self._made:
+            self._made[node] = None
+            if (size := _size(node)) <= _MOST_SIZE and self._work + size <= _MOST_WORK:
+                self._work += size
+                try:
+                    automaton = Automaton.of(node)
+                except TooLargeError:
+                    self._work += _MOST_WORK // 8
+                    return None
+                if len(automaton.edges) <= _MOST_STATES:
+                    self._made[node] = Terminal(automaton)
+        return self._made[node]
+
+
+def _is_regular(node: Node) -> bool:
+    match node:
+        case Terminal(_, low, high, spelling):
+            return (low, high, spelling) == (0, None, Spelling.RAW)
+    return isinstance(node, Literal | Characters)
+
+
+def _is_character(node: Node) -> bool:
+    """Whether every text of `node` is a single character."""
+    match node:
+        case Literal(text):
+            return len(text) == 1
+        case Terminal(automaton):
+            one_step = len(automaton.edges) == 2 and all(to == 1 for _, _, to in automaton.edges[0])
+            return one_step and automaton.final == {1} and not automaton.edges[1]
+    return isinstance(node, Characters)
+
+
+def _size(node: Node) -> int:
+    match node:
+        case Literal(text):
+            return len(text) + 1
+        case Terminal(automaton):
+            return len(automaton.edges)
+        case Concatenation(parts) | Alternation(parts):
+            return sum(map(_size, parts))
+        case Repetition(part, low, high):
+            return _size(part) * max(low, high or 0, 1)
+    return 1
+
+
+def _looped(name: str, node: Node) -> Node:
+    """Return a rule that ends or begins with itself as a loop (Arden's lemma)."""
+    again, done = _apart(name, node, -1)
+    before, first = _apart(name, node, 0)
+    if again and not (before and any(name in references(part) for part in again)):
+        return concatenation(Repetition(alternation(*again)), alternation(*done))
+    if before and not any(name in references(part) for part in before):
+        return concatenation(alternation(*first), Repetition(alternation(*before)))
+    return node
+
+
+def _apart(name: str, node: Node, end: int) -> tuple[list[Node], list[Node]]:
+    """Split a rule into the rests beside its recursion at this `end`, and all other options.
+
+    `end` is 0 for the first part of a concatenation and -1 for the last.
+    """
+    match node:
+        case Reference(other) if other == name:
+            return [EMPTY], []
+        case Alternation(options):
+            pairs = [_apart(name, option, end) for option in options]
+            return [n for again, _ in pairs for n in again], [n for _, done in pairs for n in done]
+        case Repetition(part, 0, 1):
+            again, done = _apart(name, part, end)
+            return (again, [*done, EMPTY]) if again else ([], [node])
+        case Concatenation(parts) if parts:
+            again, done = _apart(name, parts[end], end)
+            if again:
+                rest = parts[1:] if end == 0 else parts[:-1]
+                return [_beside(rest, n, end) for n in again], [_beside(rest, n, end) for n in done]
+    return [], [node]
+
+
+def _beside(rest: tuple[Node, ...], node: Node, end: int) -> Node:
+    return concatenation(*((node, *rest) if end == 0 else (*rest, node)))

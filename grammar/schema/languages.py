@@ -25,7 +25,7 @@ from dlm.grammar.regex.automaton import (
     parse,
 )
 from dlm.grammar.regex.build import positions
-from dlm.grammar.regex.characters import looked_up
+from dlm.grammar.regex.reader import looked_up
 from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work
 from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.formula import can_be_judged

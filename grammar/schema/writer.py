@@ -11,8 +11,7 @@ from typing import Literal as OneOf
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError
 from dlm.grammar.regex.nodes import NOTHING, Literal, Node, Reference, Terminal
-from dlm.grammar.rules.analysis import without_endless
-from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules.rules import Rules, without_endless
 from dlm.grammar.schema.arrays import (
     Listing,
     TooManyError,

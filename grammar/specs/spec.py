@@ -16,18 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
-from dlm.grammar.json_text import SURROGATES, parsed, plain
 from dlm.grammar.limits import TooMuchEffortError, at_most
 from dlm.grammar.regex.automaton import Automaton, parse
-from dlm.grammar.regex.nodes import Node, Terminal
-from dlm.grammar.rules.analysis import check_rules
-from dlm.grammar.rules.ebnf import read_ebnf
+from dlm.grammar.regex.nodes import SURROGATES, Node, Terminal
 from dlm.grammar.rules.lark import read_lark
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.rules.terminals import matching, with_terminals
+from dlm.grammar.rules.notation import read_ebnf
+from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
 from dlm.grammar.schema.dialect import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
-from dlm.grammar.schema.evaluate import check
+from dlm.grammar.schema.evaluate import check, parsed, plain
 from dlm.grammar.schema.writer import write
 from dlm.grammar.tokens import CallMarkers, VocabularySlice
 
@@ -100,7 +97,7 @@ class Spec(ABC):
 class Grammar(Spec):
     """A text of a grammar, whose rules are `text`: EBNF, from `root`, or Lark, from `start`.
 
-    `dlm.grammar.rules.ebnf` and `dlm.grammar.rules.lark` describe the dialects.
+    `dlm.grammar.rules.notation` and `dlm.grammar.rules.lark` describe the dialects.
     """
 
     text: str

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 
 from dlm.grammar.calls.markup import STYLES
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.json_text import plain
-from dlm.grammar.regex.automaton import TooLargeError
+from dlm.grammar.regex.automaton import TooLargeError, dispatch, free_of
 from dlm.grammar.regex.nodes import (
     Literal,
     Node,
@@ -23,12 +22,11 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.rules.analysis import check_rules, dispatch, free_of
-from dlm.grammar.rules.ebnf import read_ebnf
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.rules.terminals import matching, with_terminals
+from dlm.grammar.rules.notation import read_ebnf
+from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.documents import pointer
+from dlm.grammar.schema.evaluate import plain
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.tokens import CallMarkers

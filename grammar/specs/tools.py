@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dlm.grammar.calls.gemma import Answer, gemma_call, read_calls, span_of
 from dlm.grammar.calls.markup import MARKUPS
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
-from dlm.grammar.json_text import plain
-from dlm.grammar.regex.automaton import Automaton, TooLargeError
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, dispatch
 from dlm.grammar.regex.nodes import (
     Node,
     Repetition,
@@ -26,12 +25,11 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.rules.analysis import dispatch
 from dlm.grammar.rules.rules import Rules
 from dlm.grammar.schema.arrays import TooManyError
 from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError, expand_nullable
-from dlm.grammar.schema.evaluate import check
+from dlm.grammar.schema.evaluate import check, plain
 from dlm.grammar.schema.writer import FormWriter, as_object, write
 from dlm.grammar.specs.spec import Grammar, Regex, Spec
 from dlm.grammar.tokens import CallMarkers, VocabularySlice

@@ -11,9 +11,8 @@ from recogniser import Recogniser
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.nodes import Literal, Repetition
-from dlm.grammar.rules.analysis import check_rules
-from dlm.grammar.rules.ebnf import read_ebnf
-from dlm.grammar.rules.terminals import with_terminals
+from dlm.grammar.rules.notation import read_ebnf
+from dlm.grammar.rules.rules import check_rules, with_terminals
 
 
 def made(source):

@@ -11,9 +11,8 @@ from made_up import languages
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.nodes import Literal, Terminal
-from dlm.grammar.rules.analysis import check_rules
 from dlm.grammar.rules.lark import read_lark
-from dlm.grammar.rules.terminals import with_terminals
+from dlm.grammar.rules.rules import check_rules, with_terminals
 
 
 def made(source):
