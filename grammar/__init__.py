@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dlm.grammar.calls.gemma import Answer, ToolCall
+    from dlm.grammar.calls import Answer, ToolCall
     from dlm.grammar.canvas.compiler import Compiler
     from dlm.grammar.canvas.frontier import Bounded, BoundedTokens, Frontier
     from dlm.grammar.canvas.workers import Task, Workers
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dlm.grammar.vocabulary import Vocabulary
 
 _EXPORTS = {
-    "dlm.grammar.calls.gemma": "Answer ToolCall",
+    "dlm.grammar.calls": "Answer ToolCall",
     "dlm.grammar.canvas.compiler": "Compiler",
     "dlm.grammar.canvas.frontier": "Bounded BoundedTokens Frontier",
     "dlm.grammar.canvas.workers": "Task Workers",

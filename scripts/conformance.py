@@ -22,7 +22,7 @@ from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.terminal_masks import Terminals
-from dlm.grammar.schema.numbers import MOST_CHARACTERS
+from dlm.grammar.schema.values import MOST_CHARACTERS
 
 CLOSED = "closed objects"
 ORDER = "property order"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from dlm.events import Committed, Draft
 from dlm.grammar import Vocabulary
-from dlm.grammar.calls.gemma import ToolCall
+from dlm.grammar.calls import ToolCall
 from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import Body
 from dlm.openai.errors import describe_error

@@ -13,7 +13,7 @@ from typing import Literal
 
 from dlm.events import Committed
 from dlm.grammar import Tools, Vocabulary
-from dlm.grammar.calls.gemma import CallDelta, CallReader
+from dlm.grammar.calls import CallDelta, CallReader
 from dlm.request import Request, Result
 
 Kind = Literal["reasoning", "text", "call", "input"]

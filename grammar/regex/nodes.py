@@ -3,6 +3,11 @@
 Sets of characters are ranges of code points. Knows no notation, no vocabulary and no schema.
 
 JSON data that a user gives, as text or as Python's own, and finished JSON texts.
+
+Grammar rules of arrays and of listed values.
+
+Arrays have constraints on single items, on their number and on how many of them fit a condition.
+Knows neither what an item is nor how it is written.
 """
 
 import re
@@ -198,3 +203,14 @@ def alphabet(sets: Iterable[Ranges]) -> tuple[list[Ranges], dict[Ranges, list[in
 
 
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of pairs, which are no text
+
+
+def parts_of(node: Node) -> tuple[Node, ...]:
+    """Return the parts of a concatenation, else the node alone."""
+    return node.parts if isinstance(node, Concatenation) else (node,)
+
+
+def alternation_of(options: list[Node]) -> Node:
+    """Return the alternation of `options` without repetitions; `NOTHING` if there are none."""
+    kept = [option for option in dict.fromkeys(options) if option != NOTHING]
+    return alternation(*kept) if kept else NOTHING

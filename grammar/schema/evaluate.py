@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError, bounded
+from dlm.grammar.schema.conditions import Constant, constant, exact, kind
 from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, Work, pointer
-from dlm.grammar.schema.formula import Backtracking, Constant, TooLongError, constant, exact, kind
-from dlm.grammar.schema.languages import format_texts
+from dlm.grammar.schema.languages import Backtracking, TooLongError, format_texts
 
 
 def plain(kind: str, given: Any, where: str = "") -> Any:

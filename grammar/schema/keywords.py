@@ -9,34 +9,32 @@ from fractions import Fraction
 from typing import Any
 
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, pointer
-from dlm.grammar.schema.facets import (
+from dlm.grammar.schema.conditions import (
     EMPTY,
+    FALSE,
+    TRUE,
     Alternative,
     Arrays,
     Bound,
     Clause,
-    Contains,
-    Facets,
-    Numbers,
-    Objects,
-    Strings,
-)
-from dlm.grammar.schema.formula import (
-    FALSE,
-    TRUE,
     Conditional,
     Constant,
+    Contains,
     ExactlyOne,
+    Facets,
     Formula,
     Leaf,
+    Numbers,
+    Objects,
     Some,
+    Strings,
     complement,
     constant,
     every,
     exact,
     some,
 )
+from dlm.grammar.schema.documents import REFERENCES, DocumentReader, Source, pointer
 from dlm.grammar.schema.languages import Languages, is_textual
 
 ABOUT = {

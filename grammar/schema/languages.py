@@ -1,6 +1,8 @@
 """Automata for the strings and numbers that a schema allows: `pattern`, `format` and bounds.
 
 A pattern without an automaton allows any text, and is recorded in `Languages.inexact`.
+`Backtracking` matches such patterns against finished texts by the `regex` library, within limits of
+time.
 
 The enforced formats are those of JSON Schema and of pydantic; other formats assert nothing, which
 is the specification's default. An enforced format never allows more than its standard, but may
@@ -10,9 +12,13 @@ interfaces are those of the standard library's `ipaddress`; a network has no bit
 prefix.
 """
 
+import re
 from fractions import Fraction
 from functools import lru_cache
+from time import monotonic
 from typing import Any
+
+import regex
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import (
@@ -26,10 +32,73 @@ from dlm.grammar.regex.automaton import (
 )
 from dlm.grammar.regex.build import positions
 from dlm.grammar.regex.reader import looked_up
+from dlm.grammar.schema.conditions import Bound, Numbers, Strings, lesser
 from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work
-from dlm.grammar.schema.facets import Bound, Numbers, Strings, lesser
-from dlm.grammar.schema.formula import can_be_judged
-from dlm.grammar.schema.numbers import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
+from dlm.grammar.schema.values import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
+
+_LONGEST = 10_000  # characters of a pattern
+_ONE_SECONDS = 0.25  # seconds for one match
+_ALL_SECONDS = 1.0  # seconds for all matches of one check
+_PIECE = re.compile(r"\\k<|\\z|\\.|\[\^?|\]|\$", re.DOTALL)
+
+
+class TooLongError(Exception):
+    """Matching a pattern took too long."""
+
+
+class Backtracking:
+    """Matcher of patterns for one check, with limits of time per match and in total."""
+
+    def __init__(self):
+        self._left = _ALL_SECONDS
+
+    def fits(self, pattern: str, text: str) -> bool:
+        """Whether the pattern matches a part of the text. Raises `TooLongError`."""
+        compiled = _compiled(pattern)
+        if compiled is None or self._left <= 0:
+            raise TooLongError
+        begin = monotonic()
+        try:
+            return compiled.search(text, timeout=min(_ONE_SECONDS, self._left)) is not None
+        except TimeoutError as error:
+            raise TooLongError from error
+        finally:
+            self._left -= monotonic() - begin
+
+
+def can_be_judged(pattern: str) -> bool:
+    """Whether the `regex` library can compile `pattern`."""
+    return _compiled(pattern) is not None
+
+
+def _compiled(pattern: str) -> regex.Pattern[str] | None:
+    return _read(pattern) if len(pattern) <= _LONGEST else None
+
+
+@lru_cache(maxsize=64)
+def _read(pattern: str) -> regex.Pattern[str] | None:
+    flags = regex.UNICODE if re.search(r"\\[pP]\{", pattern) else regex.ASCII
+    try:
+        return regex.compile(_as_ecmascript(pattern), flags)
+    except (regex.error, RecursionError, OverflowError, ValueError):
+        return None
+
+
+def _as_ecmascript(pattern: str) -> str:
+    """Translate ECMAScript's `$`, `\\z` and named references to the library's syntax."""
+    within = False
+
+    def piece(found: re.Match[str]) -> str:
+        nonlocal within
+        text = found[0]
+        if text == "]" or text[0] == "[":
+            within = text != "]" and (within or text[0] == "[")
+        elif not within:
+            return {"$": r"\Z", r"\z": r"\Z", r"\k<": r"\g<"}.get(text, text)
+        return text
+
+    return _PIECE.sub(piece, pattern)
+
 
 HEX = r"[0-9A-Fa-f]"
 _BYTE = r"(?:\d|[1-9]\d|1\d\d|2[0-4]\d|25[0-5])"
@@ -96,7 +165,7 @@ _STRING = r'"(?:[^"\\\u0000-\u001F]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*"'
 _JSON_NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+\-]?\d{1,2})?"
 
 
-def json_text() -> str:
+def _json_text() -> str:
     """Return a pattern of JSON text."""
     value = scalar = f"(?:{_STRING}|{_JSON_NUMBER}|true|false|null)"
     for _ in range(_JSON_LEVELS):
@@ -129,7 +198,7 @@ def _quantifier() -> str:
     return rf"(?:(?:[*+?]|\{{(?:{counts})\}})\??)?"
 
 
-def regex() -> str:
+def _regex_text() -> str:
     """Return a pattern of regexes that ECMAScript, Python and Rust accept."""
     member = rf"(?:{_ranges()}|{_CLASS_PLAIN}|{_ESCAPED})"
     one = rf"(?:{_PLAIN}|\.|{_ESCAPED}|\[\^?{member}+-?\])"
@@ -258,7 +327,7 @@ _PATTERNS = {
     "uuid": _uuid(),
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
-    "regex": regex(),
+    "regex": _regex_text(),
     # Formats of pydantic alone:
     **{f"uuid{version}": _uuid(version) for version in "12345678"},
     "ipvanyaddress": rf"{IPV4}|{IPV6}",
@@ -270,7 +339,7 @@ _PATTERNS = {
     "ipvanyinterface": rf"{IPV4_INTERFACE}|{IPV6_INTERFACE}",
     "base64": _base64("+/"),
     "base64url": _base64(r"\-_"),
-    "json-string": json_text(),
+    "json-string": _json_text(),
     "name-email": rf'[^<>@,;:"\\()\[\]\u0000-\u0020]+(?: [^<>@,;:"\\()\[\]\u0000-\u0020]+)*'
     rf" <{_email(_ATOM, _QUOTED, _LABEL)}>",
     "multi-host-uri": _multi_host_uri(),

@@ -13,43 +13,41 @@ from itertools import combinations
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError, any_of_length
-from dlm.grammar.schema.documents import Work
-from dlm.grammar.schema.facets import (
+from dlm.grammar.schema.conditions import (
     EMPTY,
+    FALSE,
     KINDS,
+    TRUE,
     Alternative,
     Arrays,
     Clause,
-    Facets,
-    Numbers,
-    Objects,
-    Shapes,
-    Strings,
-    closed_names,
-    disjoint,
-    last_named,
-    merged,
-    required_names,
-    weight_of,
-    with_evaluated,
-)
-from dlm.grammar.schema.formula import (
-    FALSE,
-    TRUE,
     Conditional,
     Constant,
     Every,
     ExactlyOne,
+    Facets,
     Formula,
     Leaf,
+    Numbers,
+    Objects,
+    Shapes,
     Some,
+    Strings,
+    closed_names,
     complement,
     constant,
     count_pairs,
+    disjoint,
     every,
     exact,
+    last_named,
+    merged,
     pointer_of,
+    required_names,
+    weight_of,
+    with_evaluated,
 )
+from dlm.grammar.schema.documents import Work
 from dlm.grammar.schema.keywords import Keywords, NegatedKeywords, whole
 from dlm.grammar.schema.languages import Languages, most_characters
 

@@ -1,39 +1,62 @@
-"""Translation of a JSON schema into grammar rules. Knows no draft and no keyword."""
+"""Translation of a JSON schema into grammar rules. Knows no draft and no keyword.
 
-from collections.abc import Callable, Mapping, Sequence
+Tool calls in the textual forms of Qwen, Hermes and Llama: rules and parsers.
+
+Diffusion models were made from models that write calls in these forms. A parser raises
+`InvalidValueError` for a malformed call. It does not check arguments.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from math import comb
 from sys import maxsize
 from typing import Any, cast
 from typing import Literal as OneOf
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError
-from dlm.grammar.regex.nodes import NOTHING, Literal, Node, Reference, Terminal
-from dlm.grammar.rules.rules import Rules, without_endless
-from dlm.grammar.schema.arrays import (
-    Listing,
-    TooManyError,
-    ValueWriter,
+from dlm.grammar.regex.automaton import Automaton, TooLargeError, automaton_of, free_of
+from dlm.grammar.regex.nodes import (
+    EMPTY,
+    NOTHING,
+    Literal,
+    Node,
+    Reference,
+    Terminal,
+    alternation,
     alternation_of,
-    write_array,
-    write_distinct,
+    concatenation,
 )
-from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.rules.rules import Rules, without_endless
+from dlm.grammar.schema.conditions import (
+    FALSE,
+    KINDS,
+    Alternative,
+    Arrays,
+    Constant,
+    Formula,
+    Numbers,
+    Objects,
+    Strings,
+    pointer_of,
+)
 from dlm.grammar.schema.documents import MOST_WORK, DocumentReader, Work
-from dlm.grammar.schema.facets import KINDS, Alternative, Arrays, Numbers, Objects, Strings
-from dlm.grammar.schema.formula import FALSE, Constant, Formula, pointer_of
 from dlm.grammar.schema.keywords import Keywords
 from dlm.grammar.schema.languages import TOO_LARGE, Languages, TextLanguage, most_characters, whole
 from dlm.grammar.schema.normal import NormalForm, unsatisfiable_at
-from dlm.grammar.schema.objects import (
+from dlm.grammar.schema.structures import (
     AnyOrderWriter,
     Members,
     ObjectWriter,
+    TooManyError,
+    ValueWriter,
     in_other_orders,
     members,
+    write_array,
+    write_distinct,
 )
+from dlm.grammar.schema.values import Dialect, Listing
 
 _MOST_DISTINCT, _MOST_SETS = 8, 400  # distinct items that rules enforce, and rules for their sets
 _MOST_LISTED = 5  # parts of the schema that an error lists
@@ -301,3 +324,77 @@ FormWriter = Callable[[Writer, Formula], Node]  # writes the whole value in a fo
 def as_object(writer: Writer, formula: Formula) -> Node:
     """Return the node of the objects that fit `formula`."""
     return writer.value(formula, ("object",))
+
+
+_KEY = re.compile(r"""[^<>"'\s]+""")
+_FREE_KEY = "[A-Za-z_][A-Za-z0-9_.-]*"
+_JSON_KINDS = tuple(kind for kind in KINDS if kind != "string")
+_PARAMETER_END = "</parameter>"
+
+
+@dataclass(frozen=True)
+class Elements(Dialect):
+    """Syntax of an object as elements `<parameter=KEY>value</parameter>`, as Qwen writes calls.
+
+    Strings are bare, and other values are JSON text. A value may be on lines of its own; line feeds
+    around it are not part of it.
+    """
+
+    def mark(self, text: str) -> Node:
+        if text == "{}":  # two line breaks in a call without arguments
+            return concatenation(self.space, self.space)
+        return EMPTY if text == ":" else self.space
+
+    def key(self, name: str) -> Node:
+        if not _KEY.fullmatch(name):
+            raise InvalidGrammarError("schema", f"{name!r:.80} cannot be a name in this markup")
+        return Literal(f"<parameter={name}>")
+
+    def free_key(self, keys: Automaton) -> Node:
+        key = Terminal(keys.intersection(automaton_of(_FREE_KEY, True)))
+        return concatenation("<parameter=", key, ">")
+
+    def form(self, writer: Writer, formula: Formula) -> Node:
+        """Return the arguments that fit `formula`.
+
+        Raises `InvalidGrammarError` if whole objects are listed by `enum` or `const`.
+        """
+        options = []
+        for shape in writer.shapes(formula, ("object",)):
+            if shape.values is not None or not isinstance(shape.facets, Objects):
+                reason = "enum and const of whole arguments cannot be written in this markup"
+                raise InvalidGrammarError("schema", reason)
+            options.append(writer.members(shape.facets, partial(self._value, writer), self))
+        return alternation(*options) if options else NOTHING
+
+    def _value(self, writer: Writer, formula: Formula) -> Node:
+        options = [concatenation(bare, _PARAMETER_END) for bare in self._bare(writer, formula)]
+        if (json := writer.value(formula, _JSON_KINDS)) != NOTHING:
+            options.append(concatenation(self.space, json, self.space, _PARAMETER_END))
+        return alternation(*options) if options else NOTHING
+
+    def _bare(self, writer: Writer, formula: Formula) -> Iterator[Node]:
+        for shape in writer.shapes(formula, ("string",)):
+            try:
+                if (texts := writer.texts(shape)) is None:
+                    continue
+                automaton, low, high = texts
+                automaton = automaton.intersection(free_of([_PARAMETER_END]))
+                first, last = self._edges(automaton)
+                # A line feed at an end is not part of the value.
+                forms = [("\n", automaton, "\n"), ("\n", last, ""), ("", first, "\n")]
+                forms.append(("", first.intersection(last), ""))
+            except TooLargeError as error:
+                raise InvalidGrammarError("schema", f"a string is too large: {error}") from error
+            for before, inner, after in forms:
+                if not inner.is_empty:
+                    yield concatenation(before, Terminal(inner, low, high), after)
+
+    def _edges(self, automaton: Automaton) -> tuple[Automaton, Automaton]:
+        """Return the texts that do not begin, and those that do not end, with a line feed."""
+        any_text = r"[\s\S]*"
+        begins, ends = (automaton_of(p, True) for p in (rf"\n{any_text}", rf"{any_text}\n"))
+        return automaton.difference(begins), automaton.difference(ends)
+
+
+FORMS = {"qwen_xml": Elements()}  # by their names in xgrammar's structural tags

@@ -22,9 +22,9 @@ from dlm.grammar.regex.nodes import SURROGATES, Node, Terminal
 from dlm.grammar.rules.lark import read_lark
 from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
-from dlm.grammar.schema.dialect import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.documents import MOST_WORK, TooMuchWorkError
 from dlm.grammar.schema.evaluate import check, parsed, plain
+from dlm.grammar.schema.values import STYLES, Dialect, Whitespace
 from dlm.grammar.schema.writer import write
 from dlm.grammar.tokens import CallMarkers, VocabularySlice
 

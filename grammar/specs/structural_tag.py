@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
-from dlm.grammar.calls.markup import STYLES
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import TooLargeError, dispatch, free_of
 from dlm.grammar.regex.nodes import (
@@ -24,10 +23,10 @@ from dlm.grammar.regex.nodes import (
 )
 from dlm.grammar.rules.notation import read_ebnf
 from dlm.grammar.rules.rules import Rules, check_rules, matching, with_terminals
-from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.documents import pointer
 from dlm.grammar.schema.evaluate import plain
-from dlm.grammar.schema.writer import write
+from dlm.grammar.schema.values import Dialect
+from dlm.grammar.schema.writer import FORMS, write
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.tokens import CallMarkers
 
@@ -132,8 +131,8 @@ def _pair(value: Any, path: Path) -> None:
 
 
 def _style(value: Any, path: Path) -> None:
-    if value not in ("json", *STYLES):
-        fail(f"{value!r:.40} is no supported style: it takes json, {', '.join(STYLES)}", path)
+    if value not in ("json", *FORMS):
+        fail(f"{value!r:.40} is no supported style: it takes json, {', '.join(FORMS)}", path)
 
 
 def _only(reason: str, *allowed: Any) -> FieldCheck:
@@ -335,7 +334,7 @@ class _TagReader:
         style = form.get("style", "json" if form["type"] == "json_schema" else "qwen_xml")
         most = form.get("max_whitespace_cnt")
         most = _WHITESPACE if most is None else most
-        elements = replace(STYLES[style], max_whitespace=most) if style != "json" else None
+        elements = replace(FORMS[style], max_whitespace=most) if style != "json" else None
         try:
             return write(
                 form["json_schema"],

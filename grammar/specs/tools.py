@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from dlm.grammar.calls.gemma import Answer, gemma_call, read_calls, span_of
-from dlm.grammar.calls.markup import MARKUPS
+from dlm.grammar.calls import MARKUPS, Answer, gemma_call, read_calls, span_of
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError, UncheckableError
 from dlm.grammar.regex.automaton import Automaton, TooLargeError, dispatch
 from dlm.grammar.regex.nodes import (
@@ -26,10 +25,10 @@ from dlm.grammar.regex.nodes import (
     optional,
 )
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.arrays import TooManyError
-from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.documents import MAPS, MOST_WORK, TooMuchWorkError, expand_nullable
 from dlm.grammar.schema.evaluate import check, plain
+from dlm.grammar.schema.structures import TooManyError
+from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import FormWriter, as_object, write
 from dlm.grammar.specs.spec import Grammar, Regex, Spec
 from dlm.grammar.tokens import CallMarkers, VocabularySlice

@@ -10,8 +10,7 @@ import pytest
 from dlm.grammar.limits import RESULTS, SharedCache, size_of
 from dlm.grammar.regex.automaton import Automaton, automaton_of, bounded, parse
 from dlm.grammar.regex.nodes import Characters, Literal, Repetition
-from dlm.grammar.schema.dialect import run
-from dlm.grammar.schema.numbers import number_automaton
+from dlm.grammar.schema.values import number_automaton, run
 
 
 def texts(cache, calls):

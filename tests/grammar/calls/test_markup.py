@@ -6,7 +6,7 @@ import pytest
 from spoken import accepts, sample
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError
-from dlm.grammar.calls.gemma import ToolCall
+from dlm.grammar.calls import ToolCall
 from dlm.grammar.specs.tools import Tools
 
 SEARCH = {

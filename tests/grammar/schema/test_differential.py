@@ -14,8 +14,8 @@ from spelled import orders, text
 from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
 from dlm.grammar.regex.nodes import NOTHING
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.evaluate import check
+from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import write
 
 _NAMES = st.sampled_from(["a", "b", "ab"])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlm.grammar.regex.automaton import TooLargeError
-from dlm.grammar.schema.numbers import MOST_CHARACTERS, number_automaton
+from dlm.grammar.schema.values import MOST_CHARACTERS, number_automaton
 
 JSON = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
 LITERALS = st.one_of(

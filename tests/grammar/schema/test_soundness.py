@@ -8,7 +8,7 @@ from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.dialect import Dialect
+from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import write
 from dlm.grammar.specs.spec import Grammar, Regex
 from dlm.grammar.specs.structural_tag import StructuralTag

@@ -8,8 +8,8 @@ from recogniser import Recogniser
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.dialect import Dialect
 from dlm.grammar.schema.documents import TooMuchWorkError
+from dlm.grammar.schema.values import Dialect
 from dlm.grammar.schema.writer import Written, write
 
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 import dlm.models
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonObject, JsonSchema
-from dlm.grammar.calls.gemma import Answer, ToolCall
+from dlm.grammar.calls import Answer, ToolCall
 from dlm.grammar.specs.tools import Tools
 
 

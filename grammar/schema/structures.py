@@ -1,30 +1,193 @@
-"""Grammar rules of objects: named properties in the schema's order, then other keys.
+"""Grammar rules of arrays and objects.
 
-`members` finds the properties that an object may have: those that its schema names, and sets of
-keys for others. A closed object is written in the schema's order. An open one with few properties
-is written in any order, else in the schema's order and in some that models tend to choose.
-Knows neither what a property's value is nor how it is written.
+Arrays have constraints on single items, on their number and on how many of them fit a condition.
+Objects have named properties in the schema's order, then other keys. `members` finds the properties
+that an object may have: those that its schema names, and sets of keys for others. A closed object
+is written in the schema's order. An open one with few properties is written in any order, else in
+the schema's order and in some that models tend to choose. Knows neither what an item or a property
+is nor how it is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.nodes import NOTHING, Node, Repetition, alternation, concatenation, optional
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.arrays import (
-    MOST_STATES,
-    TooManyError,
-    ValueWriter,
+from dlm.grammar.regex.nodes import (
+    EMPTY,
+    NOTHING,
+    Concatenation,
+    Node,
+    Repetition,
+    alternation,
     alternation_of,
-    enclosed,
+    concatenation,
+    optional,
     parts_of,
 )
-from dlm.grammar.schema.dialect import Dialect
-from dlm.grammar.schema.facets import Objects
-from dlm.grammar.schema.formula import FALSE, Formula, every, pointer_of
+from dlm.grammar.rules.rules import Rules
+from dlm.grammar.schema.conditions import (
+    FALSE,
+    Arrays,
+    Constant,
+    Contains,
+    Formula,
+    Objects,
+    complement,
+    every,
+    lesser,
+    pointer_of,
+)
 from dlm.grammar.schema.normal import NormalForm
+from dlm.grammar.schema.values import Dialect, enclosed
+
+ValueWriter = Callable[[Formula], Node]  # returns the node of the values that fit a condition
+
+MOST_STATES = 2_000  # rules of an array or object, one for each state of what is counted
+_MOST_ITEMS = 64  # items that are counted one by one
+
+
+class TooManyError(Exception):
+    """An array or object that takes more rules than allowed."""
+
+
+def write_array(arrays: Arrays, value: ValueWriter, dialect: Dialect, rules: Rules) -> Node:
+    """Return arrays that fit all but `unique` and `repeats`. Raises `TooManyError`."""
+    low, high = arrays.low, arrays.high
+    prefix = list(arrays.prefix)
+    if FALSE in prefix:
+        prefix, high = prefix[: prefix.index(FALSE)], lesser(high, prefix.index(FALSE))
+    if arrays.rest == FALSE:
+        high = lesser(high, len(prefix))
+    if high is not None and high < low:
+        return NOTHING
+    if arrays.contains:
+        items, empty = _counted(arrays, low, high, value, dialect, rules)
+    else:
+        items, empty = _uncounted_items(prefix, arrays.rest, low, high, value, dialect, rules)
+    return enclosed("[]", items, empty, dialect)
+
+
+def _uncounted_items(
+    prefix: list[Formula],
+    rest: Formula,
+    low: int,
+    high: int | None,
+    value: ValueWriter,
+    dialect: Dialect,
+    rules: Rules,
+) -> tuple[Node, bool]:
+    """Return the items of an array without `contains`, and whether it may be empty."""
+    if high == 0:
+        return NOTHING, True
+    first = prefix[:high] or [rest]
+    comma = dialect.mark(",")
+    tail: Node = EMPTY
+    if rest != FALSE and (high is None or high > len(first)):
+        most = None if high is None else high - len(first)
+        item = Concatenation((comma, value(rest)))
+        tail = Repetition(item, max(0, low - len(first)), most)
+    for i in reversed(range(1, len(first))):
+        node = concatenation(comma, value(first[i]), *parts_of(tail))
+        tail = node if i < low else optional(rules.add(node, "items"))
+    return concatenation(value(first[0]), *parts_of(tail)), low == 0
+
+
+def _counted(
+    arrays: Arrays, low: int, high: int | None, value: ValueWriter, dialect: Dialect, rules: Rules
+) -> tuple[Node, bool]:
+    """Return the items of an array with `contains`, and whether it may be empty.
+
+    There is a rule for each number of items so far and of those that count for each `contains`.
+    """
+    wanted = arrays.contains
+    starts = max(len(arrays.prefix), *(one.start for one in wanted))
+    longest = max(starts, low if high is None else high)
+    if longest + sum(max(one.low, one.high or 0) for one in wanted) > _MOST_ITEMS:
+        raise TooManyError
+    known: dict[tuple[int, ...], Node] = {}
+    comma = dialect.mark(",")
+
+    def ends(counts: tuple[int, ...]) -> bool:
+        return counts[0] >= low and all(c >= w.low for c, w in zip(counts[1:], wanted, strict=True))
+
+    def items(state: tuple[int, ...]) -> Node:
+        """Return one item and all after it."""
+        if state not in known:
+            if len(known) > MOST_STATES:
+                raise TooManyError
+            reference = known[state] = rules.new("items")
+            at, *counts = state
+            options: list[Node] = []
+            if high is None or at < high:
+                for item, after in _choices(arrays.item(at), at, counts, wanted):
+                    following = (min(at + 1, longest), *after)
+                    rest = concatenation(comma, items(following))
+                    if ends(following):
+                        rest = optional(rest)
+                    options.append(concatenation(value(item), rest))
+            rules.define(reference, alternation(*options))
+        return known[state]
+
+    begin = (0,) * (len(wanted) + 1)
+    return items(begin), ends(begin)
+
+
+def _choices(
+    item: Formula, at: int, counts: list[int], wanted: tuple[Contains, ...]
+) -> list[tuple[Formula, tuple[int, ...]]]:
+    """Return the conditions of which the item at `at` fits one, each with the counts after it."""
+    rows: list[list[tuple[Formula | None, int]]] = []
+    for one, count in zip(wanted, counts, strict=True):
+        most = one.low if one.high is None else one.high
+        if at < one.start:
+            rows.append([(None, count)])
+        else:
+            counting = [(one.item, count + 1)] if count < most else []
+            rest = None if one.high is None else complement(one.item)
+            rows.append([*counting, (rest, count)])
+    return [
+        (every(item, *(part for part, _ in row if part is not None)), tuple(c for _, c in row))
+        for row in product(*rows)
+    ]
+
+
+def write_distinct(
+    columns: Callable[[int], list[Constant]],
+    low: int,
+    high: int,
+    literal: Callable[[Constant], Node],
+    dialect: Dialect,
+    rules: Rules,
+) -> Node:
+    """Return an array of `low` to `high` distinct items, the item at `i` out of `columns(i)`.
+
+    Raises `TooManyError`.
+    """
+    if high < low:
+        return NOTHING
+    known: dict[tuple[int, frozenset[Constant]], Node] = {}
+    comma = dialect.mark(",")
+
+    def items(at: int, used: frozenset[Constant]) -> Node:
+        key = at, used
+        if key not in known:
+            if len(known) >= MOST_STATES:
+                raise TooManyError
+            options: list[Node] = []
+            for item in columns(at) if at < high else ():
+                if item not in used:
+                    rest: Node = EMPTY
+                    if at + 1 < high:
+                        rest = concatenation(comma, items(at + 1, used | {item}))
+                        rest = optional(rest) if at + 1 >= low else rest
+                    options.append(concatenation(literal(item), rest))
+            known[key] = rules.add(alternation(*options), "items") if options else NOTHING
+        return known[key]
+
+    return enclosed("[]", items(0, frozenset()), low == 0, dialect)
+
 
 _MOST_KEYS = 16  # a pattern with no more texts than these is treated as named properties
 _MOST_CLASSES = 64  # sets of keys that share a schema
@@ -164,7 +327,7 @@ def _classes(
 
 
 _MOST_COUNTED = 1_000  # keys that are listed one by one
-_LONGEST = 64  # parts of one rule
+_LONGEST_RULE = 64  # parts of one rule
 
 
 @dataclass
@@ -244,7 +407,7 @@ class ObjectWriter:
             return self._free(count, needed)
         member = self.members.named[at]
         tail = self._tail(at + 1, min(count + 1, self._cap), needed)
-        if len(parts_of(tail)) > _LONGEST:
+        if len(parts_of(tail)) > _LONGEST_RULE:
             tail = self.rules.add(tail, "members")
         whole = concatenation(*parts_of(self._member(member)), *parts_of(tail))
         if tail == NOTHING:

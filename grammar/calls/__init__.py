@@ -1,1 +1,0 @@
-"""Forms of tool calls: their rules and parsers."""
