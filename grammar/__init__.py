@@ -6,6 +6,8 @@ builds rules starts without them.
 
 # ruff: noqa: F401  # type checkers read the imports, Python the table
 
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -38,46 +40,58 @@ if TYPE_CHECKING:
         Unfinished,
     )
     from dlm.grammar.parse.compiled import Compiled
-    from dlm.grammar.parse.left_to_right import LeftToRight
-    from dlm.grammar.parse.matcher import Matcher
-    from dlm.grammar.parse.reasoning import Reasoning
-    from dlm.grammar.specs.spec import Choice, Grammar, JsonObject, JsonSchema, Regex, Spec
-    from dlm.grammar.specs.structural_tag import StructuralTag
-    from dlm.grammar.specs.tools import Tools
-    from dlm.grammar.vocabulary import Vocabulary
+    from dlm.grammar.parse.matcher import LeftToRight, Matcher
+    from dlm.grammar.specs import (
+        Choice,
+        Grammar,
+        JsonObject,
+        JsonSchema,
+        Regex,
+        Spec,
+        StructuralTag,
+        Tools,
+    )
+    from dlm.grammar.vocabulary import Reasoning, Vocabulary
 
-_EXPORTS = {
-    "dlm.grammar.calls": "Answer ToolCall",
-    "dlm.grammar.canvas.compiler": "Compiler",
-    "dlm.grammar.canvas.frontier": "Bounded BoundedTokens Frontier",
-    "dlm.grammar.canvas.workers": "Task Workers",
-    "dlm.grammar.constraint": (
-        "NOTHING Candidates Constraint Fixed Free FreeTokens Guidance NextTokens Row Scores "
-        "TokenConstraint"
-    ),
-    "dlm.grammar.errors": (
-        "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
-        "InvalidValueError LimitError Unfinished"
-    ),
-    "dlm.grammar.specs.spec": "Choice Grammar JsonObject JsonSchema Regex Spec",
-    "dlm.grammar.specs.structural_tag": "StructuralTag",
-    "dlm.grammar.specs.tools": "Tools",
-    "dlm.grammar.parse.compiled": "Compiled",
-    "dlm.grammar.parse.left_to_right": "LeftToRight",
-    "dlm.grammar.parse.matcher": "Matcher",
-    "dlm.grammar.parse.reasoning": "Reasoning",
-    "dlm.grammar.vocabulary": "Vocabulary",
-}
-_HOMES = {name: module for module, names in _EXPORTS.items() for name in names.split()}
+
+def homes(exports: dict[str, str]) -> dict[str, str]:
+    """Return the submodule of each name; `exports` has the names of each submodule."""
+    return {name: module for module, names in exports.items() for name in names.split()}
+
+
+def lazily(module: str, homes: dict[str, str]) -> Callable[[str], Any]:
+    """Return a `__getattr__` of `module` that imports names from their submodules at first use."""
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{module}.{homes[name]}"), name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return get
+
+
+_HOMES = homes(
+    {
+        "calls": "Answer ToolCall",
+        "canvas": "Bounded BoundedTokens Compiler Frontier Task Workers",
+        "constraint": (
+            "NOTHING Candidates Constraint Fixed Free FreeTokens Guidance NextTokens Row Scores "
+            "TokenConstraint"
+        ),
+        "errors": (
+            "BudgetError CrashError DeadEndError GrammarError InvalidGrammarError "
+            "InvalidValueError LimitError Unfinished"
+        ),
+        "parse": "Compiled LeftToRight Matcher",
+        "specs": "Choice Grammar JsonObject JsonSchema Regex Spec StructuralTag Tools",
+        "vocabulary": "Reasoning Vocabulary",
+    }
+)
 if not TYPE_CHECKING:
     __all__ = [*_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
+    __getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -21,7 +21,7 @@ from dlm.grammar import JsonSchema, Matcher
 from dlm.grammar.errors import InvalidGrammarError
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.parse.state_masks import Terminals
 from dlm.grammar.schema.values import MOST_CHARACTERS
 
 CLOSED = "closed objects"

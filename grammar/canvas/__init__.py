@@ -1,1 +1,14 @@
-"""Grammars over canvases: guide, compile, warm up."""
+"""Grammars over canvases: guide, compile, warm up. Names are imported at their first use."""
+
+from dlm.grammar import homes, lazily
+
+__getattr__ = lazily(
+    __name__,
+    homes(
+        {
+            "compiler": "Compiler Warmup",
+            "frontier": "Bounded BoundedTokens CanvasPass Frontier",
+            "workers": "Task Workers",
+        }
+    ),
+)

@@ -26,8 +26,7 @@ from dlm.grammar.errors import CrashError, GrammarError, Unfinished
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.earley import Parser, State
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.state_masks import Exploration
-from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.parse.state_masks import Exploration, Terminals
 from dlm.grammar.specs.spec import Spec
 from dlm.grammar.tokens import VocabularySlice
 from dlm.grammar.vocabulary import Vocabulary

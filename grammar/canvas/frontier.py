@@ -34,12 +34,12 @@ from dlm.grammar.constraint import (
 )
 from dlm.grammar.errors import DeadEndError, GrammarError
 from dlm.grammar.masks import Mask
-from dlm.grammar.parse.compiled import Compiled
+from dlm.grammar.parse.compiled import Compiled, most_tokens
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
-from dlm.grammar.parse.matcher import Matcher, most_tokens
-from dlm.grammar.parse.reasoning import Reasoning
+from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.tokens import common_prefix
+from dlm.grammar.vocabulary import Reasoning
 
 
 @dataclass(slots=True)

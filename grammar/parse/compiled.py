@@ -1,6 +1,8 @@
 """A compiled grammar, with its states' masks and completions as requests compute them.
 
 The requests that use the grammar share it. The module knows tokens, but no request and no canvas.
+If the grammar leaves keys free or has distinct items, completions repeat none of them. If it
+constrains all keys, `keys` is None.
 """
 
 import pickle
@@ -10,27 +12,44 @@ from itertools import islice
 from sys import maxsize
 
 import numpy as np
+from jaxtyping import UInt32
 
+from dlm.grammar.errors import BudgetError, DeadEndError
 from dlm.grammar.limits import LimitedCache, Meter
 from dlm.grammar.masks import GrammarMasks, Mask, token_words, tokens_in
 from dlm.grammar.parse.earley import Parser, State
-from dlm.grammar.parse.keys import Detour, Keys, Uniqueness, UniqueText
+from dlm.grammar.parse.keys import Keys
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.remainders import NEVER, FewestTokens, Remainders
-from dlm.grammar.parse.state_masks import Exploration, Following, StateMasks
-from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.parse.remainders import (
+    NEVER,
+    Detour,
+    FewestTokens,
+    Remainders,
+    Uniqueness,
+    UniqueText,
+)
+from dlm.grammar.parse.state_masks import Exploration, Following, StateMasks, Terminals
 from dlm.grammar.vocabulary import Vocabulary
 
 _EDGE_BYTES, _STATE_BYTES = 200, 1500  # approximate memory of Python objects
 _COMPLETIONS = 4096  # cached completions
 _FARTHEST = 1 << 16  # states with a cached bound on the distance to the end
 _COUNTED = 1 << 18  # bytes: tokens of longer completions are not counted
-BEGUN = 64  # bytes spelled of a completion that is known to fit
+_BEGUN = 64  # bytes spelled of a completion that is known to fit
 _DOUBTFUL, _ONE_BY_ONE = 1024, 256  # groups of tokens, or tokens, that are checked one by one
 _TEXTS = 64  # cached unfinished completions
 _FOLLOWINGS = 4  # states whose following tokens are cached: 6 MB at 262,144 tokens
 _CLOSINGS = 256  # cached sets of tokens: 8 MB at 262,144 tokens
 _FEW = 32  # tokens of a text to search for if none is known
+_COUNTED_FOR_ERROR = 1 << 15  # bytes: longer completions are not counted for an error message
+
+
+def most_tokens(cost: int) -> int:
+    """Return a bound on the tokens of a text without repetitions, from the shortest text's bytes.
+
+    A free key with its value has four bytes or more, and two more make it new.
+    """
+    return cost + cost // 2 + 2
 
 
 class Compiled:
@@ -63,7 +82,7 @@ class Compiled:
         self._texts = LimitedCache[tuple[State, Keys], UniqueText](_TEXTS)
         self._followings = LimitedCache[State, tuple[Following, bool]](_FOLLOWINGS)
         # By state, keys and budget: the tokens after which the text can be completed.
-        self.closings = LimitedCache[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
+        self._closings = LimitedCache[tuple[State, Keys | None, int], np.ndarray | None](_CLOSINGS)
         # By state: a bound on the tokens, or bytes, to the end after any token that may follow.
         self._farthest = LimitedCache[State, int](_FARTHEST)
         self._farthest_bytes = LimitedCache[State, int](_FARTHEST)
@@ -72,7 +91,7 @@ class Compiled:
     def nbytes(self) -> int:
         """Approximate memory in use."""
         cached = _STATE_BYTES * len(self.parser) + self.masks.nbytes + self.remainders.nbytes
-        kept = sum(words.nbytes for words in self.closings.values() if words is not None)
+        kept = sum(words.nbytes for words in self._closings.values() if words is not None)
         kept += sum(array.nbytes for found, _ in self._followings.values() for array in found)
         return _EDGE_BYTES * len(self._network.edges) + cached + kept
 
@@ -131,11 +150,23 @@ class Compiled:
             return mask
         return known.get((mask, keys))
 
-    def closing(self, state: State, tokens: int) -> np.ndarray | None:
-        """Return the tokens after which the text can be completed in `tokens` more tokens.
+    def allowed(
+        self, state: State, keys: Keys | None, budget: int, fits: Callable[[int], bool]
+    ) -> UInt32[np.ndarray, " words"] | None:
+        """Return the tokens after which the text can be completed within `budget`.
 
-        Packed bits; None: all tokens. For grammars with free keys, use `closing_unique`.
+        `budget` includes the token and the stop. Packed bits; None: all tokens. If keys are free,
+        `fits` is whether a token leaves enough of the budget.
         """
+        key = state, keys, budget
+        if key not in self._closings:
+            if keys is None:
+                self._closings[key] = self._closing(state, budget - 2)
+            else:
+                self._closings[key] = self._closing_unique(state, keys, budget, fits)
+        return self._closings[key]
+
+    def _closing(self, state: State, tokens: int) -> np.ndarray | None:
         if self._farthest.get(state, maxsize) <= tokens:
             return None
         following, all_end = self._following(state)
@@ -156,15 +187,16 @@ class Compiled:
                 return None
         return self._members(following, sure, fitting)
 
-    def closing_unique(
-        self, state: State, sure_bytes: int, fits: Callable[[int], bool], in_key: bool
+    def _closing_unique(
+        self, state: State, keys: Keys, budget: int, fits: Callable[[int], bool]
     ) -> np.ndarray | None:
         """Return the same for grammars with free keys or distinct items.
 
-        A token with at most `sure_bytes` bytes to the end after it fits. For others, `fits` is
-        called: once for a group of tokens with the same state, or for each token if `in_key`,
-        since each makes another key. A limit of calls holds; tokens beyond it are left out.
+        A token with few bytes to the end after it fits. For others, `fits` is called: once for a
+        group of tokens with the same state, or for each token within a key or an item, since each
+        makes another one. A limit of calls holds; tokens beyond it are left out.
         """
+        sure_bytes = -1 if self.may_run_out else 2 * (budget - 4) // 3  # inverse of `most_tokens`
         if self._farthest_bytes.get(state, maxsize) <= sure_bytes:
             return None
         following, all_end = self._following(state)
@@ -172,8 +204,9 @@ class Compiled:
         if all_end and sure is not None and sure.all():
             self._farthest_bytes[state] = int(following.costs.max(initial=0))
             return None
-        doubtful = following.groups(None if sure is None else ~sure, apart=in_key)
-        groups = [*islice(doubtful, _ONE_BY_ONE if in_key else _DOUBTFUL)]
+        apart = keys.key is not None or keys.watched
+        doubtful = following.groups(None if sure is None else ~sure, apart=apart)
+        groups = [*islice(doubtful, _ONE_BY_ONE if apart else _DOUBTFUL)]
         fitting = [group for group, cost in groups if self._counted(cost) and fits(int(group[0]))]
         self.meter.add(len(groups))
         return self._members(following, sure, fitting)
@@ -190,21 +223,25 @@ class Compiled:
         found = [following.tokens[:0] if sure is None else following.tokens[sure], *fitting]
         return token_words(np.concatenate(found), len(self.vocabulary))
 
-    def closes_within(self, state: State, tokens: int) -> bool:
+    def closes_within(self, state: State, keys: Keys | None, tokens: int) -> bool:
         """Whether the text can be completed in `tokens` tokens, the stop excluded."""
-        decided = self.decided_by_bytes(state, tokens, state.cost or 0)
-        if decided is not None:
+        decided = self._decided_by_bytes(state, keys, tokens)
+        if decided is False or (decided and not self.may_run_out):
             return decided
-        # Fewer tokens are searched for only if those of the shortest text are too many.
-        return self.remainders.tokens(state) <= tokens or self.least(state) <= tokens
+        if keys is None:
+            # Fewer tokens are searched for only if those of the shortest text are too many.
+            return self.remainders.tokens(state) <= tokens or self.least(state) <= tokens
+        shortest = self.shortest_completion(state, keys, tokens)
+        return shortest is not None and len(shortest) <= tokens
 
-    def decided_by_bytes(self, state: State, tokens: int, most: int) -> bool | None:
-        """Whether a completion of at most `most` tokens fits `tokens`, judged by its bytes.
+    def _decided_by_bytes(self, state: State, keys: Keys | None, tokens: int) -> bool | None:
+        """Whether a completion fits `tokens`, judged by its bytes; None if they do not decide.
 
-        None if bytes alone do not decide. A text too long to be counted fits only if they do.
+        A text too long to be counted fits only if its bytes do.
         """
-        if state.cost is None or self.fewest_possible(state) > tokens:
+        if state.cost is None or self._fewest_possible(state) > tokens:
             return False
+        most = state.cost if keys is None else most_tokens(state.cost)
         if most <= tokens and self.vocabulary.spells_every_byte:
             return True
         return None if self._counted(state.cost) else False
@@ -215,17 +252,43 @@ class Compiled:
         other = self._by_fewest_tokens.get(state) if by_bytes else None
         return by_bytes if other is None else min(by_bytes, len(other))
 
-    def shortest_completion(self, state: State, tokens: int = maxsize) -> list[int] | None:
+    def shortest_completion(
+        self, state: State, keys: Keys | None = None, tokens: int = maxsize
+    ) -> list[int] | None:
         """Return the tokens of a shortest text to the end, the stop excluded; None: there is none.
 
         The shortest in bytes if it takes at most `tokens` tokens, else the shortest in tokens.
         """
+        if keys is not None:
+            found = self._unique_completion(state, keys)
+            if found is None or len(found) > tokens:
+                other = self.shortest_completion(state, None, tokens)
+                if other and len(other) <= tokens and self._is_unique(state, keys, other):
+                    return other
+            return found
         by_bytes = self.begun(state, maxsize)
         if by_bytes is None or self.remainders.tokens(state) > tokens:
             return self._by_fewest_tokens.get(state, by_bytes)
         return by_bytes
 
-    def begun(self, state: State, most: int = BEGUN) -> list[int] | None:
+    def completing(
+        self, state: State, keys: Keys | None, tokens: int
+    ) -> tuple[list[int] | None, bool]:
+        """Return a completion of at most `tokens` tokens, or None, and whether it is whole.
+
+        Only its beginning is returned if the bytes bound the tokens.
+        """
+        decided = self._decided_by_bytes(state, keys, tokens)
+        if decided is False:
+            return None, False
+        if decided is None or self.may_run_out:
+            return self.shortest_completion(state, keys, tokens), True
+        if keys is None:
+            return self.begun(state), False
+        found = self._text(state, keys).written(_BEGUN)
+        return None if found is None else self.vocabulary.fewest(found), False
+
+    def begun(self, state: State, most: int = _BEGUN) -> list[int] | None:
         """Return the first `most` tokens, or all, of the shortest text in bytes.
 
         None if there is no text, or no tokens spell it.
@@ -239,15 +302,39 @@ class Compiled:
             self._begun[key] = found
         return self._begun[key]
 
-    def counts(self, state: State) -> bool:
-        """Whether the shortest completion is short enough for its tokens to be counted."""
-        return state.cost is None or self._counted(state.cost)
+    def too_long(
+        self, state: State, keys: Keys | None, first: int, budget: int
+    ) -> BudgetError | DeadEndError:
+        """Return the error to raise if no completion fits `budget` tokens.
 
-    def fewest_possible(self, state: State) -> int:
+        `budget` includes the stop and the `first` tokens before the completion.
+        """
+        cost = state.cost or 0
+        least = first + self._fewest_possible(state) + 1
+        if least > budget and cost > _COUNTED_FOR_ERROR:
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, more than {budget}", least
+            )
+        if not self._counted(cost):
+            enough = first + (cost if keys is None else most_tokens(cost)) + 1
+            return BudgetError(
+                f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
+                f"but it is too long to tell whether it fits {budget}",
+                enough,
+            )
+        shortest = self.shortest_completion(state, keys, budget - 1 - first)
+        if shortest is None:
+            return DeadEndError(
+                "no text that the grammar accepts can be written in this vocabulary"
+            )
+        needed = first + len(shortest) + 1
+        return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
+
+    def _fewest_possible(self, state: State) -> int:
         """Return a lower bound on the tokens of a completion, from the longest token's bytes."""
         return -(-(state.cost or 0) // max(1, self.vocabulary.longest))
 
-    def unique_completion(self, state: State, keys: Keys) -> list[int] | None:
+    def _unique_completion(self, state: State, keys: Keys) -> list[int] | None:
         """Return the tokens of a short text to the end that repeats no key and no distinct item.
 
         None if none is found.
@@ -259,10 +346,15 @@ class Compiled:
             self._texts.pop(key, None)
         return self._completions[key]
 
-    def begun_unique(self, state: State, keys: Keys) -> list[int] | None:
-        """Return the first tokens of that text. They spell its first `BEGUN` bytes or more."""
-        found = self._text(state, keys).written(BEGUN)
-        return None if found is None else self.vocabulary.fewest(found)
+    def _is_unique(self, state: State, keys: Keys, tokens: list[int]) -> bool:
+        """Whether `tokens` can follow without a repeated key or item."""
+        for token in tokens:
+            after = self.uniqueness.after(state, keys, self.vocabulary.pieces[token])
+            onward = self.after(state, token)
+            if onward is None or after is None:
+                return False
+            state, keys = onward, after
+        return True
 
     def _text(self, state: State, keys: Keys) -> UniqueText:
         key = state, keys
@@ -285,6 +377,6 @@ class Compiled:
     def _fewest(self) -> FewestTokens:
         """The search for that path, which may take several calls."""
         start = self.parser.start
-        known = self.remainders.tokens(start) if self.counts(start) else NEVER
+        known = self.remainders.tokens(start) if self._counted(start.cost or 0) else NEVER
         most = _FEW if known == NEVER else known - 1
         return FewestTokens(self.parser, self.vocabulary, self.meter, most)

@@ -1,33 +1,171 @@
 """Keys of JSON objects, and items of arrays with distinct items: neither may come twice.
 
 Rules can not forbid a repetition of keys that they do not name, and parsers disagree about keys
-that come twice (RFC 8259, section 4). So `Keys` follows the text beside the parser.
+that come twice (RFC 8259, section 4). So `Keys` follows the text beside the parser. It knows JSON's
+tokens, and no grammar: the caller reports which arrays have distinct items.
 
-A repeated key or item is refused at its end. That may be too late: if all keys of three letters
-are taken, no other end is left. So a token is allowed only if a new key or item can still be
-reached after it. `Uniqueness` searches for a `Detour`, a text that leads there. `UniqueText` is
-the grammar's shortest text to the end, with a detour in place of each repetition.
-
-`Keys` knows JSON's tokens, and no grammar: the caller reports which arrays have distinct items.
+A repeated key or item is refused at its end. That may be too late: if all keys of three letters are
+taken, no other end is left. `Partial` is an unfinished item: JSON values are equal whatever the
+order of keys and the spelling of numbers and strings.
 """
 
-import heapq
 import json
 import re
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import count
-from sys import maxsize
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt32
 
-from dlm.grammar.limits import Meter
-from dlm.grammar.parse.earley import Parser, State
-from dlm.grammar.parse.shared_masks import Partial, hashable
 from dlm.grammar.vocabulary import QuotedTokens
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.eE0-9]+|true|false|null|[\[\]{},:]', re.DOTALL)
+_NUMBER_BYTES = b"0123456789-"
+
+
+def hashable(item: Any) -> Hashable:
+    """Return a hashable value, equal for equal JSON values only. Numbers have to be `Decimal`."""
+    match item:
+        case Decimal():
+            sign, digits, exponent = item.as_tuple()
+            plain = "".join(map(str, digits)).rstrip("0")
+            zeros = len(digits) - len(plain)
+            return ("number", sign, plain, int(exponent) + zeros) if plain.strip("0") else "zero"
+        case list():
+            return ("array", *map(hashable, item))
+        case dict():
+            return ("object", frozenset((key, hashable(each)) for key, each in item.items()))
+        case str():
+            return ("string", item)
+    return ("literal", item)
+
+
+@dataclass
+class _Open:
+    """An array or an object that is not closed yet."""
+
+    kind: str
+    children: list[Any] = field(default_factory=list)  # values; pairs of key and value
+    key: str | None = None  # the key whose value is next, or is begun
+    ended: bool = False  # a child has ended: a comma or the end is next
+
+
+class Partial:
+    """The beginning of an array or an object, without white space."""
+
+    def __init__(self, text: bytes):
+        self._open: list[_Open] = []
+        self._tail = b""  # the string, number or literal that has begun
+        at = 0
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            number = found is not None and text[at] in _NUMBER_BYTES
+            if found is None or (number and found.end() == len(text)):
+                self._tail = text[at:]
+                return
+            self._read(found[0])
+            at = found.end()
+
+    def may_become(self, value: Hashable) -> bool:
+        """Whether the text may be completed to equal `value`, which `hashable` returned."""
+        try:
+            return next(self._continuations(0, value), None) is not None
+        except RecursionError:  # Python can not hold the value
+            return False
+
+    def continuations(self, value: Hashable) -> list[bytes]:
+        """Return continuations of the text to `value`, each up to the end of one JSON token."""
+        try:
+            return [*self._continuations(0, value)]
+        except RecursionError:
+            return []
+
+    def _read(self, token: bytes) -> None:
+        top = self._open[-1] if self._open else _Open("array")
+        match token:
+            case b"[" | b"{":
+                self._open.append(_Open("array" if token == b"[" else "object"))
+            case b"]" | b"}":
+                children = self._open.pop().children
+                closed = (top.kind, *children) if token == b"]" else (top.kind, frozenset(children))
+                self._add(closed)
+            case b",":
+                top.ended = False
+            case b":":
+                pass
+            case _ if token[:1] == b'"' and top.kind == "object" and top.key is None:
+                top.key = json.loads(token)
+            case _:
+                self._add(_value_of(token))
+
+    def _add(self, value: Hashable) -> None:
+        if self._open:
+            top = self._open[-1]
+            top.children.append((top.key, value) if top.kind == "object" else value)
+            top.key, top.ended = None, True
+
+    def _continuations(self, depth: int, value: Hashable) -> Iterator[bytes]:
+        if depth == len(self._open):
+            yield from _rests(self._tail, value)
+            return
+        here = self._open[depth]
+        if not isinstance(value, tuple) or value[0] != here.kind:
+            return
+        done = len(here.children)
+        if here.kind == "array":
+            items = value[1:]
+            if items[:done] != tuple(here.children):
+                return
+            if here.ended:
+                yield b"]" if len(items) == done else b","
+            elif done < len(items):
+                yield from self._continuations(depth + 1, items[done])
+            elif not items and depth + 1 == len(self._open) and not self._tail:
+                yield b"]"
+            return
+        pairs: Any = value[1]
+        if not all(pair in pairs for pair in here.children):
+            return
+        if here.ended:
+            yield b"}" if len(pairs) == done else b","
+            return
+        if not pairs and here.key is None and not self._tail:
+            yield b"}"
+        for key, inner in pairs:
+            if here.key is None and (key, inner) not in here.children:
+                yield from _rests(self._tail, ("string", key))
+            elif here.key == key:
+                yield from self._continuations(depth + 1, inner)
+
+
+def _value_of(token: bytes) -> Hashable:
+    """Return the value of a string, a number or a literal; `token` itself if Python has none."""
+    try:
+        return hashable(json.loads(token, parse_float=Decimal, parse_int=Decimal))
+    except (ArithmeticError, ValueError):
+        return token
+
+
+def _rests(tail: bytes, value: Hashable) -> Iterator[bytes]:
+    """Yield the rests of a token of `value` that begins with `tail`."""
+    kind, *more = value if isinstance(value, tuple) else ("number",)
+    if kind == "string" and tail[:1] in (b"", b'"'):
+        text = json.dumps(more[0], ensure_ascii=False).encode(errors="surrogatepass")
+        if text.startswith(tail):
+            yield text[len(tail) :]
+        elif b"\\" in tail:  # another spelling of it
+            yield b""
+    elif kind == "number" and (not tail or tail[0] in _NUMBER_BYTES):
+        yield b""
+    elif kind == "literal":
+        text = json.dumps(more[0]).encode()
+        if text.startswith(tail):
+            yield text[len(tail) :]
+    elif not tail and kind in ("array", "object"):
+        yield b"[" if kind == "array" else b"{"
+
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _OPEN, _CLOSE = b"{[", b"}]"
@@ -278,167 +416,3 @@ def _decoded(key: bytes) -> str:
     if b"\\" not in key:  # the usual case, several times as fast
         return key.decode()
     return json.loads(b'"%s"' % key)
-
-
-_MOST = 4096  # situations visited in one search
-_UNITS = 3  # units of work for each
-_NICE = b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ _"
-_TENS = 10  # the size up to which all bytes of a range are tried, such as digits
-
-
-class Detour(NamedTuple):
-    """A text that leads to a new key or item, and the situation after it."""
-
-    text: bytes
-    state: State
-    keys: Keys
-
-
-class Uniqueness:
-    """Unique keys and distinct items in the texts of one grammar."""
-
-    def __init__(self, parser: Parser, meter: Meter):
-        self._parser, self._meter = parser, meter
-        self.distinct = bool(parser.network.distinct)  # some arrays have distinct items
-
-    def after(self, state: State, keys: Keys, piece: bytes) -> Keys | None:
-        """Return `keys` after `piece`, read at `state`; None if a key or an item comes twice."""
-        if not self.distinct or b"[" not in piece:
-            return keys.after(piece)
-
-        def is_distinct(place: int) -> bool:
-            before = self._parser.after(state, 0, piece[:place]) if place else state
-            return before is not None and self._opens_distinct(before)
-
-        return keys.after(piece, is_distinct)
-
-    def detour(self, state: State, keys: Keys) -> Detour | None:
-        """Return the detour from `state` with the fewest bytes to the end; None if none is found.
-
-        After it, each of `keys.at_risk` has a new key or item, or is closed.
-        """
-        risks = keys.at_risk
-        numbers = count(0, -1)  # breaks ties: the latest is visited first
-        heap = [(state.cost or 0, next(numbers), b"", state, keys)]
-        seen = {(state, keys)}
-        for _ in range(_MOST):
-            if not heap:
-                return None
-            _, _, text, at, seen_keys = heapq.heappop(heap)
-            self._meter.add(_UNITS)
-            now = seen_keys.at_risk
-            if all(now.get(place, maxsize) > held for place, held in risks.items()):
-                return Detour(text, at, seen_keys)
-            taken = {rest[:1] for rest in seen_keys.taken_continuations}
-            for byte in self._bytes(at, seen_keys, taken):
-                onward = self._parser.after_byte(at, byte)
-                if onward is None or onward.cost is None:
-                    continue
-                piece = bytes([byte])
-                after = self.after(at, seen_keys, piece)
-                if after is not None and (onward, after) not in seen:
-                    seen.add((onward, after))
-                    cost = len(text) + 1 + onward.cost
-                    heapq.heappush(heap, (cost, next(numbers), text + piece, onward, after))
-        return None
-
-    def _opens_distinct(self, state: State) -> bool:
-        """Whether an array opened at `state` may be one with distinct items."""
-        network, scanners = self._parser.network, self._parser.scanners
-        return any(
-            thread.onward.state in network.distinct
-            for thread in state.threads
-            for low, high, _ in scanners[thread.terminal].moves(thread.at)
-            if low <= ord("[") <= high
-        )
-
-    def _bytes(self, state: State, keys: Keys, taken: set[bytes]) -> Iterator[int]:
-        """Yield bytes that may follow: of each range, those in `taken` and one other."""
-        for low, high in self._parser.ranges(state):
-            if not keys.string and high - low < _TENS:
-                yield from range(low, high + 1)
-                continue
-            yield from (rest[0] for rest in taken if rest and low <= rest[0] <= high)
-            others = (byte for byte in (*_NICE, *range(low, high + 1)) if low <= byte <= high)
-            other = next((byte for byte in others if bytes([byte]) not in taken), None)
-            if other is not None:
-                yield other
-
-
-_MOST_REPEATED = 512  # detours in one text
-_AT_ONCE = 256  # bytes read before the shortest text is computed anew
-
-TextParts = list[bytes | int]  # bytes, and control tokens by their ids
-
-
-class UniqueText:
-    """A short text from one state to the end, without repeated keys and distinct items."""
-
-    def __init__(
-        self,
-        parser: Parser,
-        uniqueness: Uniqueness,
-        detour: Callable[[State, Keys], Detour | None],
-        meter: Meter,
-        begin: tuple[State, Keys],
-    ):
-        """`detour` is `Uniqueness.detour`, or a cache of it."""
-        self._parser, self._uniqueness, self._meter = parser, uniqueness, meter
-        self._detour = detour
-        self._parts, self._text = TextParts(), bytearray()  # `_text` comes after `_parts`
-        self._state, self._keys = begin
-        # The start of a key or an item that may be a repetition: its place in `_text`.
-        self._begun: tuple[int, State, Keys] = (0, *begin)
-        self._detours, self._impossible = 0, False
-
-    def written(self, most: int) -> TextParts | None:
-        """Return the text, or at least its first `most` bytes; None if no text is found.
-
-        Raises `Unfinished`; a second call continues the work.
-        """
-        while self._state.cost and len(self._text) < most and not self._impossible:
-            self._meter.spend(1 + min(most, self._state.cost, _AT_ONCE) // 4)
-            for symbol in _symbols(self._parser.completion(self._state, _AT_ONCE)):
-                if not self._read(symbol):
-                    break
-        return None if self._impossible else [*self._parts, bytes(self._text)]
-
-    def _read(self, symbol: bytes | int) -> bool:
-        """Write a byte or a control token. False if the rest has to be computed anew."""
-        if isinstance(symbol, int):
-            onward, after = self._parser.after(self._state, symbol, b""), self._keys
-        else:
-            onward = self._parser.after_byte(self._state, symbol[0])
-            after = self._uniqueness.after(self._state, self._keys, symbol)
-        if onward is None or onward.cost is None:
-            self._impossible = True
-            return False
-        if after is None:
-            self._take_detour()
-            return False
-        if isinstance(symbol, int):
-            self._parts += [bytes(self._text), symbol]
-            self._text.clear()
-        else:
-            self._text += symbol
-        if not self._keys.at_risk or not self._text:
-            self._begun = len(self._text), onward, after
-        self._state, self._keys = onward, after
-        return True
-
-    def _take_detour(self) -> None:
-        """Replace the repeated key or item by a detour from its start."""
-        place, state, keys = self._begun
-        detour = self._detour(state, keys)
-        self._detours += 1
-        if detour is None or self._detours > _MOST_REPEATED:
-            self._impossible = True
-            return
-        self._text[place:], self._state, self._keys = detour
-        self._begun = len(self._text), detour.state, detour.keys
-
-
-def _symbols(parts: TextParts) -> Iterator[bytes | int]:
-    """Yield the bytes of a text, one by one, and its control tokens."""
-    for part in parts:
-        yield from (part,) if isinstance(part, int) else (bytes([byte]) for byte in part)

@@ -1,150 +1,27 @@
 """A matcher of tokens, left to right, with an optional reasoning prefix.
 
-Both the frontier over canvases and left-to-right decoders use it. A text of tokens taken from
-`allowed(budget)` is valid, and ends within the budget. `Completions` finds the rest of a text. If
-the grammar leaves keys free or has distinct items, it repeats none of them.
+Both the frontier over canvases and left-to-right decoders use `Matcher`. A text of tokens taken
+from `allowed(budget)` is valid, and ends within the budget.
+
+`LeftToRight` is one request's constraint for left-to-right decoders. It reads a draft of tokens, if
+there is one, in the same call, so that one forward pass can judge all of it. It knows no model, and
+not where a draft comes from.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from sys import maxsize
 
 import numpy as np
-from jaxtyping import UInt32
 
-from dlm.grammar.errors import BudgetError, DeadEndError, GrammarError
-from dlm.grammar.masks import Mask
+from dlm.grammar.constraint import NextTokens, Row
+from dlm.grammar.errors import DeadEndError, GrammarError, Unfinished
+from dlm.grammar.masks import Mask, token_words
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.earley import State
 from dlm.grammar.parse.keys import Keys
-from dlm.grammar.parse.reasoning import Reasoning
-
-_COUNTED_FOR_ERROR = 1 << 15  # bytes: longer completions are not counted for an error message
-
-
-def most_tokens(cost: int) -> int:
-    """Return a bound on the tokens of a text without repetitions, from the shortest text's bytes.
-
-    A free key with its value has four bytes or more, and two more make it new.
-    """
-    return cost + cost // 2 + 2
-
-
-class Completions:
-    """Completions for one grammar.
-
-    If object keys are constrained, only keys the grammar allows are used, and `keys` is None.
-    """
-
-    def __init__(self, compiled: Compiled):
-        self._compiled, self._vocabulary = compiled, compiled.vocabulary
-
-    def closes_within(self, state: State, keys: Keys | None, tokens: int) -> bool:
-        """Whether the text can be completed in `tokens` tokens, the stop excluded."""
-        compiled = self._compiled
-        if keys is None:
-            return compiled.closes_within(state, tokens)
-        decided = compiled.decided_by_bytes(state, tokens, most_tokens(state.cost or 0))
-        if decided is False or (decided and not compiled.may_run_out):
-            return decided
-        shortest = self.shortest(state, keys, tokens)
-        return shortest is not None and len(shortest) <= tokens
-
-    def allowed(
-        self, state: State, keys: Keys | None, budget: int, fits: Callable[[int], bool]
-    ) -> UInt32[np.ndarray, " words"] | None:
-        """Return the tokens after which the text can be completed within `budget`.
-
-        `budget` includes the token and the stop. Packed bits; None: all tokens. If keys are free,
-        `fits` is whether a token leaves enough of the budget.
-        """
-        known, key = self._compiled.closings, (state, keys, budget)
-        if key not in known:
-            known[key] = self._closing(state, keys, budget, fits)
-        return known[key]
-
-    def _closing(
-        self, state: State, keys: Keys | None, budget: int, fits: Callable[[int], bool]
-    ) -> UInt32[np.ndarray, " words"] | None:
-        if keys is None:
-            return self._compiled.closing(state, budget - 2)
-        # the inverse of `most_tokens`
-        sure = -1 if self._compiled.may_run_out else 2 * (budget - 4) // 3
-        in_key = keys.key is not None or keys.watched
-        return self._compiled.closing_unique(state, sure, fits, in_key)
-
-    def shortest(self, state: State, keys: Keys | None, tokens: int) -> list[int] | None:
-        """Return the tokens of a shortest text to the end; None if there is none.
-
-        They are at most `tokens` tokens if such a text is known.
-        """
-        compiled = self._compiled
-        if keys is None:
-            return compiled.shortest_completion(state, tokens)
-        found = compiled.unique_completion(state, keys)
-        if found is None or len(found) > tokens:
-            other = compiled.shortest_completion(state, tokens)
-            if other and len(other) <= tokens and self._is_unique(state, keys, other):
-                return other
-        return found
-
-    def completing(
-        self, state: State, keys: Keys | None, tokens: int
-    ) -> tuple[list[int] | None, bool]:
-        """Return a completion of at most `tokens` tokens, or None, and whether it is whole.
-
-        Only its beginning is returned if the bytes bound the tokens.
-        """
-        compiled = self._compiled
-        most = state.cost or 0
-        decided = compiled.decided_by_bytes(state, tokens, most_tokens(most) if keys else most)
-        if decided is False:
-            return None, False
-        if decided is None or (keys and compiled.may_run_out):
-            return self.shortest(state, keys, tokens), True
-        if keys is None:
-            return compiled.begun(state), False
-        return compiled.begun_unique(state, keys), False
-
-    def too_long(
-        self, state: State, keys: Keys | None, first: int, budget: int
-    ) -> BudgetError | DeadEndError:
-        """Return the error to raise if no completion fits `budget` tokens.
-
-        `budget` includes the stop and the `first` tokens before the completion.
-        """
-        least = first + self._compiled.fewest_possible(state) + 1
-        if least > budget and (state.cost or 0) > _COUNTED_FOR_ERROR:
-            return BudgetError(
-                f"the shortest answer takes at least {least} tokens, more than {budget}", least
-            )
-        if not self._compiled.counts(state):
-            cost = state.cost or 0
-            enough = first + (most_tokens(cost) if keys else cost) + 1
-            return BudgetError(
-                f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
-                f"but it is too long to tell whether it fits {budget}",
-                enough,
-            )
-        shortest = self.shortest(state, keys, budget - 1 - first)
-        if shortest is None:
-            return DeadEndError(
-                "no text that the grammar accepts can be written in this vocabulary"
-            )
-        needed = first + len(shortest) + 1
-        return BudgetError(f"the shortest answer takes {needed} tokens, more than {budget}", needed)
-
-    def _is_unique(self, state: State, keys: Keys, tokens: list[int]) -> bool:
-        """Whether `tokens` can follow without a repeated key or item."""
-        compiled = self._compiled
-        for token in tokens:
-            after = compiled.uniqueness.after(state, keys, self._vocabulary.pieces[token])
-            onward = compiled.after(state, token)
-            if onward is None or after is None:
-                return False
-            state, keys = onward, after
-        return True
-
+from dlm.grammar.tokens import common_prefix
+from dlm.grammar.vocabulary import Reasoning
 
 # State before a token: phase, parser state, marker symbols, reasoning tokens, keys, promise.
 _Before = tuple["_Phase", State, int, int, Keys | None, list[int] | None]
@@ -173,7 +50,6 @@ class Matcher:
         self._marker = 0  # symbols of a marker read so far
         self._thought = 0  # tokens of reasoning so far, markers included
         self._keys = Keys() if compiled.free_keys or compiled.uniqueness.distinct else None
-        self._completions = Completions(compiled)
         self._promised: list[int] | None = None  # a completion that is known to fit, without a stop
         self._trail: list[_Before] = []  # the state before each token
 
@@ -282,7 +158,7 @@ class Matcher:
             return False
         if self._promised is not None and len(self._promised) <= tokens:
             return True
-        return self._completions.closes_within(self._state, self._keys, tokens - closing)
+        return self._compiled.closes_within(self._state, self._keys, tokens - closing)
 
     def shortest_completion(self, tokens: int = maxsize) -> list[int] | None:
         """Return a shortest completion of the text, without a stop; None if there is none.
@@ -290,7 +166,9 @@ class Matcher:
         It takes at most `tokens` tokens if such a completion is known.
         """
         left = tokens - len(self._closing())
-        return self._after_closing(self._completions.shortest(self._state, self._keys, left))
+        return self._after_closing(
+            self._compiled.shortest_completion(self._state, self._keys, left)
+        )
 
     def completing(self, tokens: int) -> list[int] | None:
         """Return the first tokens, or all, of a completion of at most `tokens` tokens.
@@ -299,7 +177,7 @@ class Matcher:
         """
         if self._promised is None or len(self._promised) > tokens:
             left = tokens - len(self._closing())
-            rest, whole = self._completions.completing(self._state, self._keys, left)
+            rest, whole = self._compiled.completing(self._state, self._keys, left)
             found = self._after_closing(rest)
             if not whole:
                 return found
@@ -316,7 +194,7 @@ class Matcher:
 
     def too_long(self, budget: int) -> GrammarError:
         """Return the error to raise if no text fits `budget` tokens, the stop included."""
-        return self._completions.too_long(self._state, self._keys, len(self._closing()), budget)
+        return self._compiled.too_long(self._state, self._keys, len(self._closing()), budget)
 
     def _without_repetitions(self, mask: Mask) -> Mask:
         """Return `mask` without the tokens that would repeat a key or an item."""
@@ -356,11 +234,11 @@ class Matcher:
         limit = None if self._reasoning is None else self._reasoning.budget
         if limit is not None and self._thought + more > limit:
             return False
-        return self._completions.closes_within(self._state, self._keys, budget - 1 - more)
+        return self._compiled.closes_within(self._state, self._keys, budget - 1 - more)
 
     def _tight_answer(self, budget: int) -> np.ndarray | None:
         """Return the same as `_tight`, before the answer or within it."""
-        left = self._completions.allowed(
+        left = self._compiled.allowed(
             self._state, self._keys, budget, lambda token: self._fits(token, budget - 2)
         )
         if left is not None:
@@ -375,7 +253,7 @@ class Matcher:
     def _fits(self, token: int, tokens: int) -> bool:
         """Whether the answer can be completed in `tokens` tokens after `token`, without a stop."""
         read = self._read(token)
-        return read is not None and self._completions.closes_within(*read, tokens)
+        return read is not None and self._compiled.closes_within(*read, tokens)
 
     def _read(self, token: int) -> tuple[State, Keys | None] | None:
         """Return state and keys after a token of the answer, no stop; None if it is not allowed."""
@@ -431,3 +309,141 @@ class Matcher:
         self._state, self._keys = read
         self._phase = _Phase.ANSWER
         return True
+
+
+_AMPLE = 32  # tokens left beyond a completion, from which on the budget is not checked per token
+_CONTEXT = 20  # last tokens of the text, passed to the tokenizer and to error messages
+
+
+class LeftToRight:
+    """A constraint from left to right. `commit` moves it forward, and `rollback` back.
+
+    After tokens that `look` allows and `fits` takes, the text can be completed within its budget.
+    """
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        budget: int,
+        reasoning: Reasoning | None = None,
+        work: int = maxsize,
+    ):
+        """`budget` bounds all tokens, the stop included. `reasoning` may come before the answer.
+
+        Raises `BudgetError` if not even the shortest text fits, `DeadEndError` if there is no
+        text, and `Unfinished` if `work` runs out: a second try continues.
+        """
+        self._compiled, self._budget, self._vocabulary = compiled, budget, compiled.vocabulary
+        self._matcher = Matcher(compiled, reasoning)
+        self._tokens: list[int] = []
+        self.work = work  # units of about 10 us, for each `look`
+        compiled.meter.begin(work)
+        try:
+            self._matcher.check_budget(budget)
+        finally:
+            compiled.meter.begin()
+
+    @property
+    def ended(self) -> bool:
+        """Whether a stop token was committed: the text is complete."""
+        return self._matcher.ended
+
+    def look(
+        self, draft: Sequence[int] = (), refused: Collection[int] = (), exact: bool = False
+    ) -> NextTokens:
+        """Return the tokens allowed next, as `TokenConstraint.look` describes.
+
+        Raises `Unfinished` if its work runs out, and `DeadEndError` if no token is allowed.
+        """
+        self._compiled.masks.trim()
+        self._compiled.meter.begin(self.work)
+        begin = self._matcher.position
+        try:
+            return self._look(draft, refused, exact)
+        finally:
+            self._rewind(begin)
+            self._compiled.meter.begin()
+
+    def fits(self, tokens: Sequence[int]) -> int:
+        """Return the number of leading `tokens` after which the text can still be completed."""
+        begin = self._matcher.position
+        taken = next((i for i, token in enumerate(tokens) if not self._take(token)), len(tokens))
+        self._rewind(begin)
+        return taken
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Move past `tokens`. Raises `GrammarError`, and does not move, if they are not allowed."""
+        begin = self._matcher.position
+        taken = self._accept(tokens)
+        if taken < len(tokens):
+            self._rewind(begin)
+            raise GrammarError(f"token {tokens[taken]} at position {begin + taken} is not allowed")
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens committed."""
+        self._rewind(self._matcher.position - count)
+
+    def _look(self, draft: Sequence[int], refused: Collection[int], exact: bool) -> NextTokens:
+        forced = self._take_forced()
+        draft = draft[len(forced) :] if list(draft[: len(forced)]) == forced else []
+        rows: list[Row] = [self._allowed(() if forced else refused, exact)]
+        at = 0
+        try:
+            while at < len(draft) and self._take_drafted(rows[-1], draft[at]):
+                after = self._take_forced()
+                at += 1
+                agreed = common_prefix(after, draft[at:])
+                at += agreed
+                rows += [~token for token in after[: agreed + 1]]
+                if agreed < len(after):
+                    break
+                rows.append(self._allowed())
+        except (DeadEndError, Unfinished):
+            pass  # return the part of the draft that was read
+        return NextTokens(forced=forced, draft=list(draft[: len(rows) - 1]), rows=rows)
+
+    def _take_drafted(self, row: Row, token: int) -> bool:
+        """Read a token of a draft, if `row` allows it and it is no stop."""
+        if not isinstance(row, np.ndarray) or token in self._vocabulary.stops:
+            return False
+        return bool(row[token >> 5] >> (token & 31) & 1) and self._take(token)
+
+    def _allowed(self, refused: Collection[int] = (), exact: bool = False) -> np.ndarray:
+        left = self._budget - self._matcher.position
+        ample = not exact and self._matcher.closes_within(left - _AMPLE)
+        words = self._matcher.allowed(None if ample else left)
+        if refused:
+            others = words & ~token_words(refused, len(self._vocabulary))
+            words = others if others.any() else words
+        if not words.any():
+            text = self._vocabulary.text(self._tokens[-_CONTEXT:])
+            raise DeadEndError(f"no token is allowed after {text!r}")
+        return words
+
+    def _take_forced(self) -> list[int]:
+        """Read the forced text, in the tokenizer's spelling. Returns its tokens."""
+        text, taken = self._matcher.forced(), []
+        for token in self._vocabulary.canonical(self._tokens[-_CONTEXT:], text) if text else ():
+            if not self._take(token):
+                break
+            taken.append(token)
+        return taken
+
+    def _take(self, token: int) -> bool:
+        """Read a token if the text can be completed within the budget after it."""
+        if not self._accept([token]):
+            return False
+        if self._matcher.closes_within(self._budget - self._matcher.position - 1):
+            return True
+        self._rewind(self._matcher.position - 1)
+        return False
+
+    def _accept(self, tokens: Sequence[int]) -> int:
+        taken = self._matcher.accept_all(tokens)
+        self._tokens += tokens[:taken]
+        return taken
+
+    def _rewind(self, position: int) -> None:
+        count = self._matcher.position - position
+        self._matcher.rollback(count)
+        del self._tokens[len(self._tokens) - count :]

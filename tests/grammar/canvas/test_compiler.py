@@ -22,8 +22,7 @@ from dlm.grammar import (
 from dlm.grammar.canvas.compiler import Warmup
 from dlm.grammar.errors import CrashError
 from dlm.grammar.parse.earley import StackNode, State
-from dlm.grammar.parse.left_to_right import LeftToRight
-from dlm.grammar.parse.matcher import Matcher
+from dlm.grammar.parse.matcher import LeftToRight, Matcher
 from dlm.grammar.parse.scanner import Scanner
 
 

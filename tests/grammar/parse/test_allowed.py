@@ -14,7 +14,7 @@ from dlm.grammar.masks import tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.matcher import Matcher
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.parse.state_masks import Terminals
 from dlm.grammar.regex.automaton import Automaton
 from dlm.grammar.regex.nodes import (
     Alternation,

@@ -8,10 +8,9 @@ import pytest
 
 from dlm.grammar import Compiler, JsonSchema, Matcher
 from dlm.grammar.masks import WalkTable, tokens_in
-from dlm.grammar.parse import terminal_masks
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.parse.state_masks import Terminals
 
 NAMES = ["name", "na", "né", "日本", 'q"', "\n", "😀", "age of", ""]
 SCHEMAS = [
@@ -81,7 +80,7 @@ def test_what_is_shared_is_kept_where_all_else_is_forgotten(vocabulary, sharing,
     walks, walk = [], WalkTable.walk
     monkeypatch.setattr(WalkTable, "walk", lambda *args: walks.append(args) or walk(*args))
     for most in (1 << 40, 0):
-        monkeypatch.setattr(terminal_masks, "_MOST", most)
+        monkeypatch.setattr("dlm.grammar.parse.state_masks._MOST_BYTES", most)
         grammar.masks.clear()
         sharing._terminals.trim()
         assert np.array_equal(Matcher(grammar).allowed(), before)

@@ -101,7 +101,7 @@ def test_fewer_tokens_are_searched_for_only_if_the_fewest_bytes_take_too_many(vo
     state = compiled.parser.start
     tokens = len(compiled.shortest_completion(state))
     before = compiled.meter.spent
-    assert compiled.closes_within(state, tokens)
+    assert compiled.closes_within(state, None, tokens)
     assert compiled.meter.spent == before
-    assert not compiled.closes_within(state, tokens - 1)
+    assert not compiled.closes_within(state, None, tokens - 1)
     assert compiled.meter.spent > before

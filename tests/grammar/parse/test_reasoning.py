@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 import dlm.models
 from dlm.grammar import Choice, Compiler, Fixed, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
 from dlm.grammar.parse.matcher import Matcher
-from dlm.grammar.parse.reasoning import Marker
+from dlm.grammar.vocabulary import Marker
 
 L, STOP = 12, 106
 TEXTS = ("<think>", "</think>")  # several tokens each

@@ -15,7 +15,7 @@ from dlm.grammar.masks import Trie, tokens_in
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
 from dlm.grammar.parse.remainders import NEVER
-from dlm.grammar.parse.terminal_masks import Terminals
+from dlm.grammar.parse.state_masks import Terminals
 from dlm.grammar.regex.nodes import Alternation, Concatenation, Literal, Reference, SpecialToken
 from dlm.grammar.rules.rules import Rules
 

@@ -1,0 +1,284 @@
+"""Walks of a vocabulary's trie within one terminal, which all grammars and all bounds share.
+
+A bounded terminal allows the tokens of an unbounded one, without those that are too long. Most
+bytes lead to the same state from many states of a terminal, so the walk after such a byte is shared
+(`Branch`).
+
+Many terminals of JSON take all texts except a few, for example the keys that a schema does not
+name. Once a text differs from the exceptions, any text may follow. The walk from there is done once
+(`AnyText`), and other terminals take their part of it by the order of the trie.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64
+
+from dlm.grammar.masks import Nodes, Owners, Reached, Trie, WalkTable, ranges
+from dlm.grammar.parse.scanner import CharacterRanges, LiteralScanner, Scanner
+
+TokensAt = tuple[Int32[np.ndarray, " tokens"], Int32[np.ndarray, " tokens"]]  # with node indices
+Bounds = tuple[int, int | None]  # characters that must and that may follow; None: any number
+FAR = 1 << 40  # bytes: beyond any budget
+
+
+class Branch:
+    """The tokens that begin with one byte, read within a terminal from the state after that byte.
+
+    Characters are counted from after that byte.
+    """
+
+    def __init__(
+        self,
+        scanner: Scanner | LiteralScanner,
+        reached: Reached,
+        ends: Int64[np.ndarray, " ends"],
+        tokens: TokensAt,
+    ):
+        """`scanner` numbers the states. `ends` holds indices of the nodes at which the terminal
+        may end and a token may continue."""
+        self.scanner, self._reached, self._ends, self._tokens = scanner, reached, ends, tokens
+
+    @property
+    def size(self) -> int:
+        """The number of trie nodes."""
+        return len(self._reached.nodes)
+
+    @cached_property
+    def most(self) -> int:
+        """The most characters that any node needs to its nearest end."""
+        return int(self._needs.max())
+
+    def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
+        """Return the tokens after which the end can be reached within `bounds`."""
+        tokens, at = self._tokens
+        return tokens if self.all_fit(bounds) else tokens[self._fitting(bounds)[at]]
+
+    def all_fit(self, bounds: Bounds) -> bool:
+        """Whether the end can be reached from all nodes. False may mean that it is not known."""
+        low, high = bounds
+        if low <= 0 and high is None:
+            return True
+        return low <= self._least and (high is None or self.most <= high)
+
+    def ends(self, bounds: Bounds) -> Nodes:
+        """Return the nodes at which the terminal may end, and a token may continue after it."""
+        nodes, (low, high) = self._reached.nodes[self._ends], bounds
+        if low <= 0 and high is None:
+            return nodes
+        counts = self._reached.counts[self._ends]
+        fit = counts >= low
+        return nodes[fit if high is None else fit & (counts <= high)]
+
+    def costs(
+        self, bounds: Bounds, first: int
+    ) -> tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+        """Return the nodes that can reach the end, the fewest bytes to it, and their places.
+
+        Nodes have equal places if they are in the same state after equally many characters.
+        `first` is the number of characters before the branch.
+        """
+        costs = self._costs(np.arange(self.size), bounds)
+        fit = costs >= 0
+        places = self._reached.states[fit].astype(np.int64) << 24
+        if len(self._reached.counts):
+            places += self._reached.counts[fit] + first
+        return self._reached.nodes[fit], costs[fit], places
+
+    @cached_property
+    def _needs(self) -> Nodes:
+        """Characters to the nearest end of a text that passes each node."""
+        scanner, reached = self.scanner, self._reached
+        fewest = np.array(scanner.fewest_characters(), np.int32)
+        return (reached.counts if len(reached.counts) else 0) + fewest[reached.states]
+
+    @cached_property
+    def _least(self) -> int:
+        return int(self._needs.min())
+
+    def _fitting(self, bounds: Bounds) -> Bool[np.ndarray, " n"]:
+        """Return for each node whether the end can be reached within `bounds`."""
+        low, high = bounds
+        needs = self._needs
+        fit = np.ones(len(needs), bool) if high is None else needs <= high
+        doubtful = np.flatnonzero(fit & (needs < low))  # a longer text is required
+        if len(doubtful):
+            fit[doubtful] = self._costs(doubtful, bounds) >= 0
+        return fit
+
+    def _costs(self, which: Int64[np.ndarray, " n"], bounds: Bounds) -> Int64[np.ndarray, " n"]:
+        """Return the fewest bytes to the end from the nodes `which`; -1: it is unreachable."""
+        (low, high), counts = bounds, self._reached.counts
+        most = int(counts.max()) + 1 if len(counts) else 1
+        at = self._reached.states[which] * most  # small numbers: `bincount` is cheap
+        if len(counts):
+            at += counts[which]
+        found = np.flatnonzero(np.bincount(at))
+        costs = np.zeros(found[-1] + 1 if len(found) else 0, np.int64)
+        for place in found.tolist():
+            state, count = divmod(place, most)
+            rest = None if high is None else high - count
+            cost = self.scanner.cost(state, low - count, rest)
+            costs[place] = -1 if cost is None else min(cost, FAR)
+        return costs[at]
+
+
+def branches(
+    scanner: Scanner | LiteralScanner, reached: Reached, owner: Owners, count: int, trie: Trie
+) -> Iterator[Branch]:
+    """Yield a branch for each of the `count` roots of a walk.
+
+    Most branches are small, so the arrays are computed for all of them together.
+    """
+    order = np.argsort(owner, kind="stable")
+    nodes, states = reached.nodes[order], reached.states[order]
+    counts = reached.counts[order] if len(reached.counts) else reached.counts
+    tokens, at = trie.tokens_at(nodes)
+    final = np.flatnonzero(np.array(scanner.final)[states] & (trie.children[nodes] > 0))
+    begins = np.cumsum([0, *np.bincount(owner, minlength=count)])
+    cuts, ends = np.searchsorted(at, begins).tolist(), np.searchsorted(final, begins).tolist()
+    for i, (begin, end) in enumerate(pairwise(begins.tolist())):
+        here, own = slice(begin, end), slice(cuts[i], cuts[i + 1])
+        yield Branch(
+            scanner,
+            Reached(nodes[here], states[here], counts[here]),
+            final[ends[i] : ends[i + 1]] - begin,
+            (tokens[own], at[own] - begin),
+        )
+
+
+class AnyText:
+    """The trie nodes reached by any text of some characters, read from either side of its quote."""
+
+    def __init__(self, scanner: Scanner, trie: Trie):
+        """`scanner` must take any number of some characters, in quotes."""
+        self.scanner, self._trie = scanner, trie
+        table = WalkTable(
+            lambda s: [(*move, scanner.counts(s, move[2])) for move in scanner.moves(s)]
+        )
+        (_, _, within), *_ = scanner.moves(scanner.start)
+        self.characters = scanner.repeated(within)
+        self._found = {True: _sorted(table, scanner, scanner.start, trie)}
+        self._found[False] = _sorted(table, scanner, within, trie)
+
+    def below(
+        self, scanner: Scanner, state: int, reached: Reached, owner: Owners, start: bool
+    ) -> tuple[Reached, Owners]:
+        """Return all nodes below those of `reached` in `state`, after which such text follows.
+
+        `start`: they were reached from before the opening quote.
+        """
+        at = np.flatnonzero(reached.states == state)
+        nodes, (places, known) = reached.nodes[at], self._found[start]
+        first = self._trie.places[nodes]
+        begin, end = np.searchsorted(places, (first, first + self._trie.sizes[nodes]))
+        found, which = ranges((begin + 1).astype(np.int32), (end - begin - 1).astype(np.int32))
+        like, counts = np.array(scanner.like(self.scanner, state), np.int32), reached.counts
+        if len(counts):
+            counts = known.counts[found] + (counts[at] - known.counts[begin])[which]
+        return Reached(known.nodes[found], like[known.states[found]], counts), owner[at[which]]
+
+
+def completed(
+    any_text: Mapping[CharacterRanges | None, AnyText],
+    scanner: Scanner,
+    reached: Reached,
+    owner: Owners,
+    start: bool,
+) -> tuple[Reached, Owners]:
+    """Return `reached` and `owner`, completed by `AnyText.below` of each state that has one.
+
+    `any_text` maps the characters of any text to it. `start` is that of `AnyText.below`.
+    """
+    parts = [(reached, owner)]
+    for state in np.flatnonzero(np.bincount(reached.states)).tolist():
+        if (shared := any_text.get(scanner.repeated(state))) is not None:
+            parts.append(shared.below(scanner, state, reached, owner, start))
+    found, owners = zip(*parts, strict=True)
+    nodes, states, counts = (
+        np.concatenate([getattr(each, name) for each in found])
+        for name in ("nodes", "states", "counts")
+    )
+    return Reached(nodes, states, counts), np.concatenate(owners)
+
+
+def _sorted(
+    table: WalkTable, scanner: Scanner, state: int, trie: Trie
+) -> tuple[Int32[np.ndarray, " n"], Reached]:
+    """Return the nodes reached from a state, sorted by their places in the trie."""
+    roots = [
+        (node, to)
+        for low, high, to in scanner.moves(state)
+        for byte, node in trie.first_bytes.items()
+        if low <= byte <= high
+    ]
+    if not roots:
+        none = np.zeros(0, np.int32)
+        return none, Reached(none, none, none)
+    firsts = np.array([scanner.counts(state, to) for _, to in roots], np.int32)
+    reached, owner = table.walk(trie, roots, True)
+    places = trie.places[reached.nodes]
+    order = np.argsort(places)
+    counts = (reached.counts + firsts[owner])[order]
+    return places[order], Reached(reached.nodes[order], reached.states[order], counts)
+
+
+_SCANNER = 44  # the bit of a place from which on the scanner's number is
+Costs = tuple[Nodes, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]  # nodes, bytes, places
+
+
+class TerminalTransitions:
+    """The tokens from one state of a terminal: a branch for each first byte."""
+
+    def __init__(self, branches: list[tuple[Branch, int]]):
+        """`branches` holds with each branch the characters that its first byte ends: 0 or 1."""
+        self._branches = branches
+
+    @cached_property
+    def most(self) -> int:
+        """The most characters that any node of the trie needs to the terminal's nearest end."""
+        return max((branch.most + first for branch, first in self._branches), default=0)
+
+    def doubtful(self, bounds: Bounds) -> int:
+        """Return the number of nodes in branches where some may not reach the end in `bounds`."""
+        shifted = self._shifted(bounds)
+        return sum(branch.size for branch, each in shifted if not branch.all_fit(each))
+
+    def tokens(self, bounds: Bounds) -> Int32[np.ndarray, " tokens"]:
+        """Return the tokens after which the end can be reached within `bounds`."""
+        return _joined([branch.tokens(each) for branch, each in self._shifted(bounds)])
+
+    def ends(self, bounds: Bounds) -> Nodes:
+        """Return the nodes at which the terminal may end, and a token may continue after it."""
+        return _joined([branch.ends(each) for branch, each in self._shifted(bounds)])
+
+    def costs(self, bounds: Bounds) -> Costs:
+        """Return the nodes that can reach the end, the fewest bytes to it, and their places."""
+        found: list[Costs] = []
+        numbers: dict[Scanner | LiteralScanner, int] = {}  # shared branches have other scanners
+        for (branch, first), (_, each) in zip(self._branches, self._shifted(bounds), strict=True):
+            nodes, costs, places = branch.costs(each, first)
+            other = numbers.setdefault(branch.scanner, len(numbers))
+            found.append((nodes, costs, places + (other << _SCANNER)))
+        nodes, costs, places = zip(*found, strict=True) if found else ((), (), ())
+        return (
+            _joined([*nodes]),
+            _joined([*costs]).astype(np.int64),
+            _joined([*places]).astype(np.int64),
+        )
+
+    def _shifted(self, bounds: Bounds) -> Iterator[tuple[Branch, Bounds]]:
+        """Yield the branches with the bounds that are left after their first byte."""
+        low, high = bounds
+        if bounds == (0, None):
+            return ((branch, bounds) for branch, _ in self._branches)
+        return (
+            (branch, (low - first, None if high is None else high - first))
+            for branch, first in self._branches
+        )
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int32)
