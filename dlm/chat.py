@@ -25,7 +25,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from dlm.errors import DlmError, RequestError
-from dlm.grammar.regex.nodes import SURROGATES
+from dlm.grammar.regex import SURROGATES
 from dlm.grammar.schema.documents import without_nulls
 from dlm.grammar.specs.tools import function_of
 from dlm.images import without_pictures

@@ -40,7 +40,7 @@ from dlm.collector import tune_garbage_collector
 from dlm.engine import BUILT_IN
 from dlm.events import Finished
 from dlm.grammar import Compiled, Compiler, Frontier, GrammarError, JsonSchema, Matcher
-from dlm.grammar.canvas.compiler import Warmup
+from dlm.grammar.canvas import Warmup
 from dlm.kernels.vocab import vocab_pass
 from dlm.kernels.vocab_rows import VocabPass
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies

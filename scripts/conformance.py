@@ -19,10 +19,10 @@ from measure.schemas import of_bytes, read_schemas
 
 from dlm.grammar import JsonSchema, Matcher
 from dlm.grammar.errors import InvalidGrammarError
+from dlm.grammar.parse import Terminals
 from dlm.grammar.parse.compiled import Compiled
 from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.state_masks import Terminals
-from dlm.grammar.schema.values import MOST_CHARACTERS
+from dlm.grammar.schema import MOST_CHARACTERS
 
 CLOSED = "closed objects"
 ORDER = "property order"

@@ -105,7 +105,7 @@ def constraint_of(args: argparse.Namespace, source: str | None) -> "dlm.Spec | N
     Raises `dlm.InvalidGrammarError`.
     """
     import dlm  # slow, so after errors of the arguments
-    from dlm.grammar.schema.evaluate import plain
+    from dlm.grammar.schema import plain
 
     if source is None:
         return None

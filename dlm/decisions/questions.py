@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from dlm.errors import RequestError
-from dlm.grammar.regex.nodes import SURROGATES
+from dlm.grammar.regex import SURROGATES
 from dlm.request import Request
 
 MOST_QUESTIONS, MOST_CHOICES, MOST_LEVELS = 200, 255, 10  # the protocol's own limits

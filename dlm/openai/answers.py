@@ -10,8 +10,7 @@ from secrets import token_hex
 from typing import Any, ClassVar
 
 from dlm.events import Committed, Draft
-from dlm.grammar import Vocabulary
-from dlm.grammar.calls import ToolCall
+from dlm.grammar import ToolCall, Vocabulary
 from dlm.grammar.specs.tools import INPUT
 from dlm.openai.body import Body
 from dlm.openai.errors import describe_error

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from dlm.errors import RequestError
 from dlm.grammar import InvalidGrammarError, Spec, Tools
-from dlm.grammar.regex.nodes import SURROGATES
+from dlm.grammar.regex import SURROGATES
 from dlm.grammar.specs.tools import input_spec
 from dlm.openai.body import (
     REQUIRED,

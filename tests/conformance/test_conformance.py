@@ -10,8 +10,9 @@ import conformance
 import pytest
 from measure.schemas import read_schemas
 
-from dlm.grammar.errors import InvalidValueError, UncheckableError
-from dlm.grammar.schema.evaluate import check
+from dlm.grammar import InvalidValueError
+from dlm.grammar.errors import UncheckableError
+from dlm.grammar.schema import check
 
 SUITE = Path(__file__).parent / "json-schema-test-suite-2020-12.jsonl.xz"
 _CLAIMED = """date date-time time duration email hostname ipv4 ipv6 uri uri-reference uri-template

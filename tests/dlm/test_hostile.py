@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dlm import Grammar, GrammarError, JsonSchema, Regex, RequestError
 from dlm.chat import Chat
-from dlm.grammar import Compiler, Vocabulary
-from dlm.grammar.specs.spec import JsonObject
+from dlm.grammar import Compiler, JsonObject, Vocabulary
 from dlm.openai.constraint import constraint_of
 from dlm.openai.requests import request_of
 from dlm.policy import Policy

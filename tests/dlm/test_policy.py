@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from values import V
 
 from dlm import Choice, DlmError, Grammar, JsonSchema, Regex, RequestError
-from dlm.grammar import Matcher
-from dlm.grammar.specs.spec import JsonObject
-from dlm.grammar.specs.structural_tag import StructuralTag
-from dlm.grammar.specs.tools import Tools
+from dlm.grammar import JsonObject, Matcher, StructuralTag, Tools
 from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
 

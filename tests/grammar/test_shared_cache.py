@@ -8,9 +8,16 @@ from fractions import Fraction
 import pytest
 
 from dlm.grammar.limits import RESULTS, SharedCache, size_of
-from dlm.grammar.regex.automaton import Automaton, automaton_of, bounded, parse
-from dlm.grammar.regex.nodes import Characters, Literal, Repetition
-from dlm.grammar.schema.values import number_automaton, run
+from dlm.grammar.regex import (
+    Automaton,
+    Characters,
+    Literal,
+    Repetition,
+    automaton_of,
+    bounded,
+    parse,
+)
+from dlm.grammar.schema import number_automaton, run
 
 
 def texts(cache, calls):

@@ -5,7 +5,7 @@ from typing import Any
 
 import xgrammar as xgr
 
-from dlm.grammar.regex.nodes import (
+from dlm.grammar.regex import (
     Alternation,
     Characters,
     Concatenation,
@@ -17,7 +17,7 @@ from dlm.grammar.regex.nodes import (
     Spelling,
     Terminal,
 )
-from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules import Rules
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _")
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 47: "/", 92: "\\"}

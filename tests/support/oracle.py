@@ -10,8 +10,7 @@ from torch import Tensor
 
 from dlm.grammar import Spec, Vocabulary
 from dlm.grammar.limits import Meter
-from dlm.grammar.parse.earley import Parser
-from dlm.grammar.parse.network import Network, scanner_of
+from dlm.grammar.parse import Network, Parser, scanner_of
 
 
 @lru_cache(maxsize=256)

@@ -6,9 +6,9 @@ themselves are looked at again until no set grows.
 
 import re
 
-from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.nodes import (
+from dlm.grammar.regex import (
     Alternation,
+    Automaton,
     Characters,
     Concatenation,
     Literal,
@@ -19,7 +19,7 @@ from dlm.grammar.regex.nodes import (
     Spelling,
     Terminal,
 )
-from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules import Rules
 
 _HEX = re.compile("u([0-9a-fA-F]{4})")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}

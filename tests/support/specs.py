@@ -9,9 +9,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, exceptions
 
-from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.specs.spec import JsonSchema, Spec
+from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema, Spec
+from dlm.grammar.rules import Rules
 
 
 @dataclass(frozen=True)

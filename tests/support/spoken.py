@@ -7,7 +7,7 @@ from typing import Any
 from recogniser import Recogniser
 
 from dlm.grammar import Spec, ToolCall
-from dlm.grammar.regex.nodes import (
+from dlm.grammar.regex import (
     Alternation,
     Characters,
     Concatenation,
@@ -19,7 +19,7 @@ from dlm.grammar.regex.nodes import (
     Spelling,
     Terminal,
 )
-from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules import Rules
 from dlm.grammar.tokens import CallMarkers
 
 MARKERS = CallMarkers(open=1, close=2, quote=3)

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from dlm.grammar.errors import GrammarError
+from dlm.grammar import GrammarError
 
 
 def double(number: int) -> int:

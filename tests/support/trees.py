@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dlm.grammar.regex.nodes import Alternation, Concatenation, Literal, Node, Repetition
+from dlm.grammar.regex import Alternation, Concatenation, Literal, Node, Repetition
 
 
 def trees(leaves: st.SearchStrategy[Any], max_leaves: int) -> st.SearchStrategy[Any]:

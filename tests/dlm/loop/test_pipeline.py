@@ -6,7 +6,7 @@ from driven import ends_of
 from values import PROMPT, V
 
 from dlm import Choice, Draft, Finished, Policy, Regex, Request
-from dlm.grammar.canvas.workers import Task
+from dlm.grammar import Task
 
 SPECS = [None, Regex("[0-9]{3,9}"), Choice(["north", "south"]), Regex("[a-f]{3,20}"), None]
 SLOTS = 4

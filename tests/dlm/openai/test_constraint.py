@@ -12,10 +12,7 @@ from dlm import (
     Regex,
     RequestError,
 )
-from dlm.grammar import Spec
-from dlm.grammar.specs.spec import JsonObject
-from dlm.grammar.specs.structural_tag import StructuralTag
-from dlm.grammar.specs.tools import Tools
+from dlm.grammar import JsonObject, Spec, StructuralTag, Tools
 from dlm.openai.constraint import constraint_of
 from dlm.policy import Policy
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from native_calls import spell
 from spoken import MARKERS, TOKENS, accepts, call_text, recogniser, sample
 
-from dlm.grammar import InvalidGrammarError
-from dlm.grammar.specs.tools import Tools
+from dlm.grammar import InvalidGrammarError, Tools
 
 
 def tools(schema, **options):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_calls import answer_tokens, call_tokens, spell
 
-from dlm.grammar import InvalidValueError, Vocabulary
-from dlm.grammar.calls import Answer, CallReader, ToolCall, read_calls
-from dlm.grammar.schema.values import is_bare
+from dlm.grammar import Answer, InvalidValueError, ToolCall, Vocabulary
+from dlm.grammar.calls import CallReader, read_calls
+from dlm.grammar.schema import is_bare
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 CHARACTERS = st.sampled_from('ab :,{}[]-1.e"@/ \n') | st.characters(exclude_categories=["Cs"])

@@ -5,9 +5,7 @@ import json
 import pytest
 from spoken import accepts, sample
 
-from dlm.grammar import InvalidGrammarError, InvalidValueError
-from dlm.grammar.calls import ToolCall
-from dlm.grammar.specs.tools import Tools
+from dlm.grammar import InvalidGrammarError, InvalidValueError, ToolCall, Tools
 
 SEARCH = {
     "name": "search-web",

@@ -24,7 +24,7 @@ from dlm.grammar import (
     Regex,
     Vocabulary,
 )
-from dlm.grammar.canvas.compiler import Warmup
+from dlm.grammar.canvas import Warmup
 
 L, AMPLE = 12, 1000
 LAST = Fixed(last=True)  # the whole guess may be committed

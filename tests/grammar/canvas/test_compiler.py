@@ -13,17 +13,17 @@ from waiting import PATIENCE
 from dlm.grammar import (
     Choice,
     Compiler,
+    CrashError,
     Grammar,
     InvalidGrammarError,
     InvalidValueError,
     JsonSchema,
+    LeftToRight,
+    Matcher,
     Task,
 )
-from dlm.grammar.canvas.compiler import Warmup
-from dlm.grammar.errors import CrashError
-from dlm.grammar.parse.earley import StackNode, State
-from dlm.grammar.parse.matcher import LeftToRight, Matcher
-from dlm.grammar.parse.scanner import Scanner
+from dlm.grammar.canvas import Warmup
+from dlm.grammar.parse import Scanner, StackNode, State
 
 
 class Person(BaseModel):

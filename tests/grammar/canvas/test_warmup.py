@@ -21,7 +21,7 @@ from dlm.grammar import (
     Regex,
     Tools,
 )
-from dlm.grammar.canvas.compiler import Warmup
+from dlm.grammar.canvas import Warmup
 
 L, BUDGET = 48, 200
 PIECE = 1000  # units: one state or one mask, over this vocabulary

@@ -11,9 +11,15 @@ import pytest
 import tasks
 from waiting import PATIENCE, wait_until
 
-from dlm.grammar import CrashError, InvalidGrammarError, InvalidValueError, LimitError
+from dlm.grammar import (
+    CrashError,
+    InvalidGrammarError,
+    InvalidValueError,
+    LimitError,
+    Task,
+    Workers,
+)
 from dlm.grammar.canvas import workers as module
-from dlm.grammar.canvas.workers import Task, Workers
 
 TESTS = str(Path(tasks.__file__).parent)
 

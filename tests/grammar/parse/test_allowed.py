@@ -9,15 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import node_of, trees
 
-from dlm.grammar.errors import BudgetError
+from dlm.grammar import BudgetError, Compiled, Matcher
 from dlm.grammar.masks import tokens_in
-from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.matcher import Matcher
-from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.state_masks import Terminals
-from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.nodes import (
+from dlm.grammar.parse import Network, Terminals
+from dlm.grammar.regex import (
     Alternation,
+    Automaton,
     Characters,
     Concatenation,
     Literal,
@@ -28,7 +25,7 @@ from dlm.grammar.regex.nodes import (
     Spelling,
     Terminal,
 )
-from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules import Rules
 
 SPACE = Terminal(Automaton.of(Repetition(Characters(((9, 10), (32, 32))))), 0, 3)
 LEAVES = st.sampled_from(
@@ -159,7 +156,7 @@ def test_a_text_that_can_be_read_in_very_many_ways_is_given_up_by_number(vocabul
 
 
 def test_the_meter_stops_a_look_and_what_was_learnt_stays(vocabulary, terminals):
-    from dlm.grammar.errors import Unfinished
+    from dlm.grammar import Unfinished
 
     grammar = compiled(vocabulary, terminals, Repetition(Characters(((97, 122),)), 40, 60))
     state, stopped = grammar.parser.start, 0

@@ -6,11 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from dlm.grammar import Compiler, JsonSchema, Matcher
+from dlm.grammar import Compiled, Compiler, JsonSchema, Matcher
 from dlm.grammar.masks import WalkTable, tokens_in
-from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.state_masks import Terminals
+from dlm.grammar.parse import Network, Terminals
 
 NAMES = ["name", "na", "né", "日本", 'q"', "\n", "😀", "age of", ""]
 SCHEMAS = [

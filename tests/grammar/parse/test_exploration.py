@@ -2,8 +2,7 @@
 
 import pytest
 
-from dlm.grammar import Compiler, Grammar, JsonSchema, Matcher, Regex
-from dlm.grammar.errors import Unfinished
+from dlm.grammar import Compiler, Grammar, JsonSchema, Matcher, Regex, Unfinished
 from dlm.grammar.masks import WalkTable
 
 ADDRESS = {"type": "string", "format": "uri"}

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scores import scores_of
 
-from dlm.grammar import BudgetError, Frontier, JsonObject, JsonSchema, Matcher
-from dlm.grammar.constraint import Fixed
+from dlm.grammar import BudgetError, Fixed, Frontier, JsonObject, JsonSchema, Matcher
 from dlm.grammar.masks import tokens_in
-from dlm.grammar.parse.keys import Keys
+from dlm.grammar.parse import Keys
 from dlm.grammar.vocabulary import QuotedTokens
 
 L = 24

@@ -14,6 +14,7 @@ from dlm.grammar import (
     Choice,
     Compiler,
     FreeTokens,
+    GrammarError,
     JsonSchema,
     LeftToRight,
     Matcher,
@@ -23,7 +24,6 @@ from dlm.grammar import (
     Unfinished,
     masks,
 )
-from dlm.grammar.errors import GrammarError
 
 PERSON = JsonSchema(
     {

@@ -13,15 +13,22 @@ from hypothesis import strategies as st
 from scores import scores_of
 from trees import node_of, trees
 
-from dlm.grammar import BudgetError, Fixed, Frontier, JsonSchema, Matcher, Vocabulary
+from dlm.grammar import (
+    BudgetError,
+    Compiled,
+    Fixed,
+    Frontier,
+    JsonSchema,
+    LeftToRight,
+    Matcher,
+    Reasoning,
+    Vocabulary,
+)
 from dlm.grammar.masks import tokens_in
-from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.matcher import LeftToRight
-from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.state_masks import Terminals
-from dlm.grammar.regex.nodes import Literal, Reference
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.vocabulary import Marker, Reasoning
+from dlm.grammar.parse import Network, Terminals
+from dlm.grammar.regex import Literal, Reference
+from dlm.grammar.rules import Rules
+from dlm.grammar.vocabulary import Marker
 
 STOP, BYTES = 1, 2  # a token, and the first of those of one byte each
 TREES = trees(st.text("abc", min_size=1, max_size=4), max_leaves=9)

@@ -14,8 +14,17 @@ from scores import scores_of
 from transformers import AutoTokenizer
 
 import dlm.models
-from dlm.grammar import Choice, Compiler, Fixed, Frontier, JsonSchema, Reasoning, Regex, Vocabulary
-from dlm.grammar.parse.matcher import Matcher
+from dlm.grammar import (
+    Choice,
+    Compiler,
+    Fixed,
+    Frontier,
+    JsonSchema,
+    Matcher,
+    Reasoning,
+    Regex,
+    Vocabulary,
+)
 from dlm.grammar.vocabulary import Marker
 
 L, STOP = 12, 106

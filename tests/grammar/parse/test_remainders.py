@@ -10,14 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import node_of, trees
 
-from dlm.grammar import Compiler, JsonSchema, Matcher, Unfinished, Vocabulary
+from dlm.grammar import Compiled, Compiler, JsonSchema, Matcher, Unfinished, Vocabulary
 from dlm.grammar.masks import Trie, tokens_in
-from dlm.grammar.parse.compiled import Compiled
-from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.remainders import NEVER
-from dlm.grammar.parse.state_masks import Terminals
-from dlm.grammar.regex.nodes import Alternation, Concatenation, Literal, Reference, SpecialToken
-from dlm.grammar.rules.rules import Rules
+from dlm.grammar.parse import NEVER, Network, Terminals
+from dlm.grammar.regex import Alternation, Concatenation, Literal, Reference, SpecialToken
+from dlm.grammar.rules import Rules
 
 STOP = 1
 TREES = trees(st.text("abc", min_size=1, max_size=4), max_leaves=9)

@@ -8,21 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.parse.lengths import Lengths
-from dlm.grammar.parse.network import Network
-from dlm.grammar.parse.scanner import LiteralScanner, Scanner
-from dlm.grammar.regex.automaton import Automaton, automaton_of
-from dlm.grammar.regex.nodes import (
+from dlm.grammar import InvalidGrammarError
+from dlm.grammar.parse import Lengths, LiteralScanner, Network, Scanner
+from dlm.grammar.regex import (
     Alternation,
+    Automaton,
     Characters,
     Concatenation,
     Literal,
     Repetition,
     Spelling,
     Terminal,
+    automaton_of,
 )
-from dlm.grammar.rules.rules import Rules
+from dlm.grammar.rules import Rules
 
 SURROGATES = (0xD800, 0xDFFF)
 POINTS = st.integers(0, 0x10FFFF).filter(lambda p: not SURROGATES[0] <= p <= SURROGATES[1])

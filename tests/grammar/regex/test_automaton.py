@@ -8,11 +8,12 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlm.grammar.regex.automaton import MOST_STATES, Automaton, TooLargeError
-from dlm.grammar.regex.nodes import (
+from dlm.grammar.regex import (
     EMPTY,
+    MOST_STATES,
     NOTHING,
     Alternation,
+    Automaton,
     Characters,
     Concatenation,
     Literal,
@@ -21,6 +22,7 @@ from dlm.grammar.regex.nodes import (
     Repetition,
     Spelling,
     Terminal,
+    TooLargeError,
     alternation,
     concatenation,
 )

@@ -4,7 +4,7 @@ import pytest
 
 from dlm.grammar import InvalidGrammarError, JsonSchema
 from dlm.grammar.limits import RESULTS, TooMuchEffortError, at_most, spend
-from dlm.grammar.regex.automaton import Automaton, automaton_of
+from dlm.grammar.regex import Automaton, automaton_of
 
 COSTLY = [
     r"^\p{L}{1,200}$",  # few states, of many ranges

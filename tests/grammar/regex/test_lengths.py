@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlm.grammar.regex.automaton import any_of_length, bounded
+from dlm.grammar.regex import any_of_length, bounded
 
 FAR = 10**9
 

@@ -8,8 +8,8 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, automaton_of, bounded
+from dlm.grammar import InvalidGrammarError
+from dlm.grammar.regex import Automaton, automaton_of, bounded
 
 TEXTS = ["".join(text) for n in range(4) for text in product("ab \n", repeat=n)]
 PATTERNS = st.recursive(

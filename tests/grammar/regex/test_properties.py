@@ -3,8 +3,7 @@
 import pytest
 
 from dlm.grammar import InvalidGrammarError, JsonSchema
-from dlm.grammar.regex.automaton import automaton_of
-from dlm.grammar.regex.reader import property_
+from dlm.grammar.regex import automaton_of, property_
 
 BINARY = """ASCII Any Assigned ASCII_Hex_Digit/AHex Alphabetic/Alpha Bidi_Control/Bidi_C
 Bidi_Mirrored/Bidi_M Case_Ignorable/CI Cased Changes_When_Casefolded/CWCF

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recogniser import Recogniser
 
-from dlm.grammar.regex.automaton import TooLargeError, dispatch, free_of
-from dlm.grammar.regex.nodes import Literal
-from dlm.grammar.rules.rules import Rules, with_terminals
+from dlm.grammar.regex import Literal, TooLargeError, dispatch, free_of
+from dlm.grammar.rules import Rules, with_terminals
 
 WORDS = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3, unique=True)
 

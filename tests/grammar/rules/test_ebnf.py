@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from made_up import languages
 from recogniser import Recogniser
 
-from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.nodes import Literal, Repetition
-from dlm.grammar.rules.notation import read_ebnf
-from dlm.grammar.rules.rules import check_rules, with_terminals
+from dlm.grammar import InvalidGrammarError
+from dlm.grammar.regex import Literal, Repetition
+from dlm.grammar.rules import check_rules, read_ebnf, with_terminals
 
 
 def made(source):

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import languages
 
-from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.nodes import Literal, Terminal
-from dlm.grammar.rules.lark import read_lark
-from dlm.grammar.rules.rules import check_rules, with_terminals
+from dlm.grammar import InvalidGrammarError
+from dlm.grammar.regex import Literal, Terminal
+from dlm.grammar.rules import check_rules, read_lark, with_terminals
 
 
 def made(source):

@@ -7,7 +7,7 @@ from recogniser import Recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
 from dlm.grammar.errors import UncheckableError
-from dlm.grammar.schema.evaluate import check
+from dlm.grammar.schema import check
 
 DRAFT_7, DRAFT_2020 = (
     "http://json-schema.org/draft-07/schema#",

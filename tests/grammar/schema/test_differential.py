@@ -11,12 +11,10 @@ from jsonschema import Draft202012Validator
 from recogniser import Recogniser
 from spelled import orders, text
 
-from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.regex.nodes import NOTHING
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.evaluate import check
-from dlm.grammar.schema.values import Dialect
-from dlm.grammar.schema.writer import write
+from dlm.grammar import InvalidGrammarError, InvalidValueError
+from dlm.grammar.regex import NOTHING
+from dlm.grammar.rules import Rules
+from dlm.grammar.schema import Dialect, check, write
 
 _NAMES = st.sampled_from(["a", "b", "ab"])
 _SCALARS = st.sampled_from([None, True, False, 0, 1, 2, 3, -1, 1.5, "", "a", "b", "ab", "abc"])

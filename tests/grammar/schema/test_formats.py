@@ -25,9 +25,8 @@ from pydantic import (
     ValidationError,
 )
 
-from dlm.grammar.regex.automaton import Automaton
-from dlm.grammar.regex.reader import read
-from dlm.grammar.schema.languages import format_texts
+from dlm.grammar.regex import Automaton, read
+from dlm.grammar.schema import format_texts
 
 
 def fits(name: str, text: str) -> bool:

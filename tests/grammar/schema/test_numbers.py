@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlm.grammar.regex.automaton import TooLargeError
-from dlm.grammar.schema.values import MOST_CHARACTERS, number_automaton
+from dlm.grammar.regex import TooLargeError
+from dlm.grammar.schema import MOST_CHARACTERS, number_automaton
 
 JSON = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
 LITERALS = st.one_of(

@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 from recogniser import Recogniser
 
-from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonSchema
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.values import Dialect
-from dlm.grammar.schema.writer import write
-from dlm.grammar.specs.spec import Grammar, Regex
-from dlm.grammar.specs.structural_tag import StructuralTag
+from dlm.grammar import (
+    Grammar,
+    InvalidGrammarError,
+    InvalidValueError,
+    JsonSchema,
+    Regex,
+    StructuralTag,
+)
+from dlm.grammar.rules import Rules
+from dlm.grammar.schema import Dialect, write
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 

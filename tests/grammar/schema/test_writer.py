@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 from recogniser import Recogniser
 
-from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.rules.rules import Rules
-from dlm.grammar.schema.documents import TooMuchWorkError
-from dlm.grammar.schema.values import Dialect
-from dlm.grammar.schema.writer import Written, write
+from dlm.grammar import InvalidGrammarError
+from dlm.grammar.rules import Rules
+from dlm.grammar.schema import Dialect, TooMuchWorkError, Written, write
 
 
 def written(schema: Any, **options: Any) -> tuple[Recogniser, Written]:

@@ -6,8 +6,7 @@ import pytest
 from native_calls import call_tokens, spell
 from spoken import MARKERS, call_text, recogniser
 
-from dlm.grammar import InvalidGrammarError, InvalidValueError
-from dlm.grammar.specs.tools import Tools
+from dlm.grammar import InvalidGrammarError, InvalidValueError, Tools
 
 
 def tools(schema, **more):

@@ -9,8 +9,7 @@ import pytest
 from pydantic import BaseModel
 from recogniser import Recogniser
 
-from dlm.grammar.errors import InvalidGrammarError, InvalidValueError
-from dlm.grammar.specs.spec import JsonObject, JsonSchema
+from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonObject, JsonSchema
 
 
 class Invoice(BaseModel):

@@ -10,7 +10,7 @@ from made_up import REGEXES
 from spoken import accepts, recogniser
 
 from dlm.grammar import InvalidGrammarError, Regex
-from dlm.grammar.regex.nodes import Terminal
+from dlm.grammar.regex import Terminal
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,15 @@ from training.lessons import tool_call
 from transformers import AutoTokenizer
 
 import dlm.models
-from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonObject, JsonSchema
-from dlm.grammar.calls import Answer, ToolCall
-from dlm.grammar.specs.tools import Tools
+from dlm.grammar import (
+    Answer,
+    InvalidGrammarError,
+    InvalidValueError,
+    JsonObject,
+    JsonSchema,
+    ToolCall,
+    Tools,
+)
 
 
 def function(name, **properties):
