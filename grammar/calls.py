@@ -388,13 +388,24 @@ class Markup:
     """One form of calls. A call begins with `opening`, which occurs nowhere else in an answer.
 
     `write` returns the rest of a call, given the tool's name and the node of its arguments, which
-    `arguments` writes. `read` parses the text of an answer.
+    `arguments` writes. `call` parses one call after its opening, and returns it with the index of
+    its end.
     """
 
     opening: str
     arguments: FormWriter
     write: Callable[[str, Node], Node]
-    read: Callable[[str, Accepts], Answer]
+    call: Callable[[str, int, Accepts], tuple[ToolCall, int]]
+
+    def read(self, text: str, accepts: Accepts) -> Answer:
+        """Return the text and the calls of an answer."""
+        content, calls, at = [], [], 0
+        while (found := text.find(self.opening, at)) >= 0:
+            content.append(text[at:found])
+            read, at = self.call(text, found + len(self.opening), accepts)
+            calls.append(read)
+        content.append(text[at:])
+        return Answer("".join(content) or None, tuple(calls))
 
 
 def _hermes(name: str, arguments: Node) -> Node:
@@ -415,25 +426,6 @@ def _qwen_coder(name: str, arguments: Node) -> Node:
 
 def _error(text: str, at: int, reason: str) -> InvalidValueError:
     return InvalidValueError(f"a tool call is malformed at character {at}: {reason}")
-
-
-def _read(
-    opening: str,
-    call: Callable[[str, int, Accepts], tuple[ToolCall, int]],
-    text: str,
-    accepts: Accepts,
-) -> Answer:
-    """Return the text and the calls of an answer.
-
-    `call` parses one call after its `opening`, and returns it with the index of its end.
-    """
-    content, calls, at = [], [], 0
-    while (found := text.find(opening, at)) >= 0:
-        content.append(text[at:found])
-        read, at = call(text, found + len(opening), accepts)
-        calls.append(read)
-    content.append(text[at:])
-    return Answer("".join(content) or None, tuple(calls))
 
 
 def _json_call(
@@ -496,25 +488,15 @@ def _skip(text: str, at: int) -> int:
 
 
 _TAG, _OBJECT = "<tool_call>", '{"name": '
-_HERMES = Markup(
-    _TAG,
-    as_object,
-    _hermes,
-    partial(_read, _TAG, partial(_json_call, "", "arguments", "</tool_call>")),
-)
+_HERMES = Markup(_TAG, as_object, _hermes, partial(_json_call, "", "arguments", "</tool_call>"))
 MARKUPS = {
     "hermes": _HERMES,
     "qwen3": _HERMES,
-    "qwen3_coder": Markup(
-        f"{_TAG}\n<function=",
-        FORMS["qwen_xml"].form,
-        _qwen_coder,
-        partial(_read, f"{_TAG}\n<function=", _xml_call),
-    ),
+    "qwen3_coder": Markup(f"{_TAG}\n<function=", FORMS["qwen_xml"].form, _qwen_coder, _xml_call),
     "llama": Markup(
         _OBJECT,
         as_object,
         lambda name, arguments: _named(name, "parameters", arguments),
-        partial(_read, _OBJECT, partial(_json_call, _OBJECT, "parameters", "")),
+        partial(_json_call, _OBJECT, "parameters", ""),
     ),
 }

@@ -128,15 +128,20 @@ class LimitedCache(dict[K, V]):
 
 
 class Meter:
-    """A counter of work units, about 10 us each. It has no limit until `begin` is called."""
+    """A counter of work units, about 10 us each. It has no limit outside of `limited`."""
 
     def __init__(self):
         self.spent = 0  # units since it was made
         self._limit = maxsize
 
-    def begin(self, units: int = maxsize) -> None:
-        """Allow `units` more units to be spent."""
-        self._limit = self.spent + units
+    @contextmanager
+    def limited(self, units: int) -> Iterator[None]:
+        """Allow `units` more units to be spent in a block of the program."""
+        outer, self._limit = self._limit, self.spent + units
+        try:
+            yield
+        finally:
+            self._limit = outer
 
     def spend(self, units: int) -> None:
         """Count work that is about to be done. Raises `Unfinished` if the limit is reached."""

@@ -393,16 +393,14 @@ class Warmup:
         begun, most = meter.spent, min(work, self._left)
         try:
             while not self.done and (left := begun + most - meter.spent) > 0:
-                meter.begin(left)
-                self._advance(left)
+                with meter.limited(left):
+                    self._advance(left)
                 enough = len(compiled.parser) > _STATES or compiled.masks.count > _MASKS
                 self.done = enough or not (self._texts or self._reading)
         except Unfinished:
             pass  # the next call continues
         except GrammarError:
             self.done = True  # a request for this grammar will raise it again
-        finally:
-            meter.begin()
         self._left -= meter.spent - begun
         self.done = self.done or self._left <= 0
 

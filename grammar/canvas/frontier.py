@@ -123,11 +123,7 @@ class Frontier:
         self.work = work  # units of about 10 us, for each `guide`
         self._committed: list[int] = []
         self._begin_canvas()
-        compiled.meter.begin(work)
-        try:
-            self._matcher.check_budget(budget)
-        finally:
-            compiled.meter.begin()
+        self._matcher.check_budget(budget, work)
 
     def guide(self, scores: Scores, fixed: Fixed = NOTHING) -> Guidance:
         self._masks.trim()
@@ -135,15 +131,13 @@ class Frontier:
         if self._guidance is not None and len(here.guess) == self._guidance.scored:
             return self._guidance  # nothing has changed
         self._last, self._guidance = CanvasPass(NOTHING), None
-        self._compiled.meter.begin(self.work)
         try:
-            self._seek(here.guess)
-            self._follow(scores, here)
+            with self._compiled.meter.limited(self.work):
+                self._seek(here.guess)
+                self._follow(scores, here)
         except BaseException:
             self._rewind()
             raise
-        finally:
-            self._compiled.meter.begin()
         self._last, self._age = here, self._masks.age
         pad, bitmask = self._vocabulary.pad, self._masks.table
         self._guidance = here.guidance(self._matcher.ended, pad, bitmask)

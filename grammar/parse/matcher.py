@@ -184,13 +184,14 @@ class Matcher:
             self._promised = found if found is not None and len(found) <= tokens else None
         return self._promised
 
-    def check_budget(self, budget: int) -> None:
+    def check_budget(self, budget: int, work: int = maxsize) -> None:
         """Raises `BudgetError` or `DeadEndError` if no text fits `budget` tokens, stop included.
 
-        Raises `Unfinished` if its work runs out.
+        Raises `Unfinished` if `work` units run out.
         """
-        if not self.closes_within(budget - 1):
-            raise self.too_long(budget)
+        with self._compiled.meter.limited(work):
+            if not self.closes_within(budget - 1):
+                raise self.too_long(budget)
 
     def too_long(self, budget: int) -> GrammarError:
         """Return the error to raise if no text fits `budget` tokens, the stop included."""
@@ -337,11 +338,7 @@ class LeftToRight:
         self._matcher = Matcher(compiled, reasoning)
         self._tokens: list[int] = []
         self.work = work  # units of about 10 us, for each `look`
-        compiled.meter.begin(work)
-        try:
-            self._matcher.check_budget(budget)
-        finally:
-            compiled.meter.begin()
+        self._matcher.check_budget(budget, work)
 
     @property
     def ended(self) -> bool:
@@ -356,13 +353,12 @@ class LeftToRight:
         Raises `Unfinished` if its work runs out, and `DeadEndError` if no token is allowed.
         """
         self._compiled.masks.trim()
-        self._compiled.meter.begin(self.work)
         begin = self._matcher.position
         try:
-            return self._look(draft, refused, exact)
+            with self._compiled.meter.limited(self.work):
+                return self._look(draft, refused, exact)
         finally:
             self._rewind(begin)
-            self._compiled.meter.begin()
 
     def fits(self, tokens: Sequence[int]) -> int:
         """Return the number of leading `tokens` after which the text can still be completed."""

@@ -6,7 +6,7 @@ other nodes: xgrammar's TagDispatch, and triggered tags in structural tags.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -81,15 +81,15 @@ class Automaton:
     def union(self, other: "Automaton") -> "Automaton":
         if self == other or other.is_empty:
             return self
-        return other if self.is_empty else _product(self, other, "union")
+        return other if self.is_empty else _product(self, other, bool.__or__)
 
     def intersection(self, other: "Automaton") -> "Automaton":
         if self in (other, Automaton.NONE) or other == Automaton.ANY:
             return self
-        return other if self == Automaton.ANY else _product(self, other, "intersection")
+        return other if self == Automaton.ANY else _product(self, other, bool.__and__)
 
     def difference(self, other: "Automaton") -> "Automaton":
-        return self if other.is_empty else _product(self, other, "difference")
+        return self if other.is_empty else _product(self, other, bool.__gt__)
 
     def complement(self) -> "Automaton":
         return _complement(self)
@@ -182,17 +182,10 @@ def _plain(low: int, high: int) -> tuple[int, str]:
     return next(((rank, c) for rank, c in ranked if low <= ord(c) <= high), (9, chr(low)))
 
 
-_WANTED = {
-    "union": bool.__or__,
-    "intersection": bool.__and__,
-    "difference": bool.__gt__,
-}
-
-
 @RESULTS.remembered
-def _product(one: Automaton, other: Automaton, operation: str) -> Automaton:
+def _product(one: Automaton, other: Automaton, wanted: Callable[[bool, bool], bool]) -> Automaton:
     machines = (one.edges, one.final), (other.edges, other.final)
-    return Automaton(*algebra.product(*machines, _WANTED[operation]))
+    return Automaton(*algebra.product(*machines, wanted))
 
 
 @RESULTS.remembered

@@ -315,6 +315,7 @@ class Objects:
 
     def both(self, other: "Objects") -> "Objects":
         mine, its = self.evaluated, other.evaluated
+        names = (*(self.order or self.all_names()), *(other.order or other.all_names()))
         return Objects(
             _joined(self.clauses, other.clauses),
             tuple(dict.fromkeys(self.names + other.names)),
@@ -325,12 +326,8 @@ class Objects:
             self.opened or other.opened,
             self.named or other.named,
             (mine[0] | its[0], mine[1] | its[1], mine[2] or its[2]),
-            self._order(other) if self.order or other.order else (),
+            () if not self.order and not other.order else tuple(dict.fromkeys(names)),
         )
-
-    def _order(self, other: "Objects") -> tuple[str, ...]:
-        names = (*(self.order or self.all_names()), *(other.order or other.all_names()))
-        return tuple(dict.fromkeys(names))
 
     def all_names(self) -> dict[str, None]:
         """Return all named or required properties, in the schema's order."""

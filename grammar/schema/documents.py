@@ -33,11 +33,6 @@ _SINCE = {
 _UNTIL = {"$recursiveRef": 2019, "id": 4}  # other old keywords keep their meaning if still used
 
 
-def draft_of(uri: str) -> int:
-    """Return the draft with the URI `uri`, http or https; `ANY` if it is unknown."""
-    return _DRAFTS.get(uri.partition("://")[2].rstrip("#/"), ANY)
-
-
 def known(draft: int, word: str) -> bool:
     """Whether `draft` has the keyword `word`."""
     return draft == ANY or _SINCE.get(word, 0) <= draft <= _UNTIL.get(word, 9999)
@@ -345,7 +340,7 @@ class DocumentReader:
     def _draft(self, uri: Any, where: str) -> int:
         if not isinstance(uri, str):
             self._refuse(f"{where}/$schema", "must be the URI of a draft")
-        draft = draft_of(uri)
+        draft = _DRAFTS.get(uri.partition("://")[2].rstrip("#/"), ANY)  # http or https
         if draft == 3 or (draft == ANY and self._strict):
             self._refuse(f"{where}/$schema", f"{uri!r:.80} is no draft from 4 to 2020-12")
         return draft

@@ -13,7 +13,6 @@ prefix.
 """
 
 import re
-from fractions import Fraction
 from functools import lru_cache
 from time import monotonic
 from typing import Any
@@ -32,7 +31,7 @@ from dlm.grammar.regex.automaton import (
 )
 from dlm.grammar.regex.build import positions
 from dlm.grammar.regex.reader import looked_up
-from dlm.grammar.schema.conditions import Bound, Numbers, Strings, lesser
+from dlm.grammar.schema.conditions import Numbers, Strings, lesser
 from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work
 from dlm.grammar.schema.values import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
 
@@ -481,8 +480,8 @@ class Languages:
                 own = 20 if value is None else _EXCLUDED
                 self.work.count(own + 4 * min(steps, MOST_STATES), "")
                 part = number_automaton(
-                    low=_fraction(low),
-                    high=_fraction(high),
+                    low=low,
+                    high=high,
                     multiples=tuple(sorted(numbers.multiples)),
                     not_multiples=tuple(sorted(numbers.not_multiples)),
                     integer=numbers.integer,
@@ -517,7 +516,3 @@ def format_texts(name: str) -> TextLanguage | None:
 @lru_cache(maxsize=len(_PATTERNS))
 def _format_automaton(name: str) -> Automaton:
     return automaton_of(_PATTERNS[name], whole=True)
-
-
-def _fraction(bound: Bound | None) -> tuple[Fraction, bool] | None:
-    return bound and (Fraction(bound[0]), bound[1])

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from dlm.grammar.errors import InvalidGrammarError
-from dlm.grammar.regex.automaton import Automaton, TooLargeError, any_of_length
+from dlm.grammar.regex.automaton import TooLargeError, any_of_length
 from dlm.grammar.schema.conditions import (
     EMPTY,
     FALSE,
@@ -381,15 +381,14 @@ class NormalForm:
             all(name in parts for name in objects.required)
             and all(self.admits(self.value_of(objects, n), part) for n, part in parts.items())
             and all(
-                any(self._admits_key(keys, n) and self.admits(f, part) for n, part in parts.items())
-                for keys, f in objects.some
+                any(
+                    (self.admits(k, constant(n)) if isinstance(k, Formula) else k.accepts(n))
+                    and self.admits(value, part)
+                    for n, part in parts.items()
+                )
+                for k, value in objects.some
             )
         )
-
-    def _admits_key(self, keys: Automaton | Formula, name: str) -> bool:
-        if isinstance(keys, Formula):
-            return self.admits(keys, constant(name))
-        return keys.accepts(name)
 
 
 def unsatisfiable_at(

@@ -35,7 +35,7 @@ from dlm.grammar.regex.nodes import (
     concatenation,
     optional,
 )
-from dlm.grammar.schema.conditions import Constant, spellings
+from dlm.grammar.schema.conditions import Bound, Constant, spellings
 from dlm.grammar.schema.documents import Work
 
 Whitespace = OneOf["any", "compact", "pretty"]
@@ -189,7 +189,6 @@ def _bare_keys() -> Automaton:
 MOST_CHARACTERS = 308  # of any number, which without an exponent is below 10 ** 308
 EXACT_CHARACTERS = 16  # of a decimal fraction with `multipleOf`: a double keeps all its digits
 
-FractionBound = tuple[Fraction, bool]  # a limit, and whether the limit itself is allowed
 
 _PLAIN = r"(?:0|[1-9]\d*)(?:\.\d+)?"
 _EXPONENT = r"[1-9](?:\.\d+)?[eE][+\-]?(?:\d{1,2}|[12]\d\d|30[0-7])|1(?:\.[0-6]\d*)?[eE]\+?308"
@@ -202,8 +201,8 @@ _UNSIGNED, _WHOLE = -2, -1  # states before the first digit and in the integer p
 @RESULTS.remembered
 def number_automaton(
     *,
-    low: FractionBound | None = None,
-    high: FractionBound | None = None,
+    low: Bound | None = None,
+    high: Bound | None = None,
     multiples: tuple[Fraction, ...] = (),
     not_multiples: tuple[Fraction, ...] = (),
     integer: bool = False,
@@ -229,7 +228,7 @@ def number_automaton(
     return found if signs is None else found.union(automaton_of(f"{signs}(?:{_EXPONENT})", True))
 
 
-def _double(bound: FractionBound, towards: float) -> FractionBound:
+def _double(bound: Bound, towards: float) -> Bound:
     """Return `bound` moved inward, so that no allowed number rounds to a double outside of it.
 
     `towards` is infinity for a lower bound and its negative for an upper one.
@@ -246,7 +245,7 @@ def _double(bound: FractionBound, towards: float) -> FractionBound:
 
 
 @RESULTS.remembered
-def _between(low: FractionBound | None, high: FractionBound | None) -> Automaton:
+def _between(low: Bound | None, high: Bound | None) -> Automaton:
     below, above = ((-bound[0], bound[1]) if bound else None for bound in (high, low))
     return Automaton.of(
         alternation(
@@ -264,12 +263,12 @@ _State = tuple[int, int, Fraction | None]
 class _Comparison:
     """Digit by digit comparison of a number with a bound."""
 
-    def __init__(self, bound: FractionBound | None, side: int):
+    def __init__(self, bound: Bound | None, side: int):
         """Compare with `bound`; `side` is 1 for a lower bound and -1 for an upper one."""
         value, self._allowed = bound or (Fraction(0), True)
         self._side = side if bound else 0
         self._digits = [int(digit) for digit in str(floor(value))]
-        self._rest = value - floor(value)
+        self._rest = Fraction(value) - floor(value)
 
     def read(self, state: _State, letter: int) -> _State:
         """Return the state after the digit or point `letter`."""
@@ -302,7 +301,7 @@ class _Comparison:
         return not self._side or sign == self._side or (not sign and self._allowed)
 
 
-def _magnitudes(low: FractionBound | None, high: FractionBound | None) -> Automaton:
+def _magnitudes(low: Bound | None, high: Bound | None) -> Automaton:
     """Return the automaton of the unsigned numbers within bounds."""
     if high and high[0] < 0:
         return Automaton.NONE

@@ -49,14 +49,6 @@ _OPENS = ("additionalProperties", "unevaluatedProperties")  # as empty schemas, 
 _TOO_HARD = RecursionError, TooLargeError, TooManyError
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The rules of a tool's arguments."""
-
-    node: Node
-    exact: bool  # whether the rules allow nothing that the schema refuses
-
-
 def schema_of(parameters: dict[str, Any] | None) -> dict[str, Any]:
     """Return the schema of a tool's `parameters`, with OpenAPI's `nullable` as types.
 
@@ -84,8 +76,10 @@ def write_arguments(
     form: FormWriter,
     rules: Rules,
     most_work: int,
-) -> Arguments:
+) -> tuple[Node, bool]:
     """Add the rules of a tool's arguments to `rules`.
+
+    Returns their node, and whether it is exact: it allows nothing that the schema refuses.
 
     Keywords that the rules can not enforce are left to a check of the finished arguments, unless
     the tool is `strict`. `where` is the schema's JSON pointer. Raises `InvalidGrammarError` with
@@ -122,7 +116,7 @@ def write_arguments(
         written = write_as(_ANY)
     if inexact and strict:
         raise _unenforced(tool, where, inexact)
-    return Arguments(written.node, not inexact)
+    return written.node, not inexact
 
 
 def _unenforced(tool: str, where: str, places: Sequence[tuple[str, str]]) -> InvalidGrammarError:
@@ -420,7 +414,7 @@ class Tools(Spec):
                 raise self._error(f"tool {name!r}: {reason}", where) from error
             node = concatenation(f"{{{INPUT}:", quote, text, quote, "}")
             return gemma_call(name, node, native), True
-        written = write_arguments(
+        arguments, exact = write_arguments(
             self.parameters[name],
             tool=name,
             strict=name in self._strict,
@@ -431,8 +425,8 @@ class Tools(Spec):
             most_work=most_work,
         )
         if native:
-            return gemma_call(name, written.node, native), written.exact
-        return MARKUPS[self.format].write(name, written.node), written.exact
+            return gemma_call(name, arguments, native), exact
+        return MARKUPS[self.format].write(name, arguments), exact
 
     def value(self, text: str) -> Answer:
         """Return the answer of a text, as `read` does. In Gemma 4's own form, it has no calls."""

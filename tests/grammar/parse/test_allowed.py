@@ -161,14 +161,13 @@ def test_the_meter_stops_a_look_and_what_was_learnt_stays(vocabulary, terminals)
     grammar = compiled(vocabulary, terminals, Repetition(Characters(((97, 122),)), 40, 60))
     state, stopped = grammar.parser.start, 0
     while True:
-        grammar.meter.begin(3)
         try:
             at = state
-            for byte in b"abcdefghijklmnopqrstuvwxyz":
-                at = grammar.parser.after_byte(at, byte)
+            with grammar.meter.limited(3):
+                for byte in b"abcdefghijklmnopqrstuvwxyz":
+                    at = grammar.parser.after_byte(at, byte)
             break
         except Unfinished:
             stopped += 1
     assert stopped
-    grammar.meter.begin()
     assert np.count_nonzero(grammar.masks.words(grammar.mask(at)))

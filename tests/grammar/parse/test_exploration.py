@@ -1,5 +1,8 @@
 """Terminals that are looked at ahead of the texts that read them."""
 
+from contextlib import suppress
+from sys import maxsize
+
 import pytest
 
 from dlm.grammar import Compiler, Grammar, JsonSchema, Matcher, Regex, Unfinished
@@ -13,22 +16,17 @@ CASES = {
 }
 
 
-def explored(vocabulary, spec, work=None):
+def explored(vocabulary, spec, work=maxsize):
     """A grammar whose terminals have been looked at, with so much work each time."""
     compiled = Compiler(vocabulary).compile(spec)
     exploration = compiled.exploration()
     while exploration:
-        if work is not None:
-            compiled.meter.begin(work)
-        try:
+        with suppress(Unfinished), compiled.meter.limited(work):
             exploration.advance()
-        except Unfinished:
-            continue
-    compiled.meter.begin()
     return compiled
 
 
-@pytest.mark.parametrize("work", [None, 1], ids=["at once", "cut short"])
+@pytest.mark.parametrize("work", [maxsize, 1], ids=["at once", "cut short"])
 @pytest.mark.parametrize(("spec", "text"), CASES.values(), ids=CASES)
 def test_no_mask_walks_the_vocabulary_once_terminals_are_explored(
     vocabulary, spec, text, work, monkeypatch

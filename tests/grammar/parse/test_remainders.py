@@ -93,14 +93,12 @@ def test_a_count_that_is_cut_short_goes_on(compiler, vocabulary, schema):
     grammar, tries = compiler.compile(JsonSchema(schema)), 0
     start = grammar.parser.start
     while True:
-        grammar.meter.begin(500)
         try:
-            counted = grammar.remainders.tokens(start)
+            with grammar.meter.limited(500):
+                counted = grammar.remainders.tokens(start)
             break
         except Unfinished:
             tries += 1
-        finally:
-            grammar.meter.begin()
     assert 0 < tries < 60
     assert counted == len(vocabulary.fewest(grammar.parser.completion(start, maxsize)))
 
@@ -167,15 +165,13 @@ def looks(grammar, units, ask) -> tuple[int, list[int]]:
     """Return the last result of `ask`, and how many nodes each look has visited for it."""
     trie, visited = grammar.vocabulary.trie, []
     while True:
-        grammar.meter.begin(units)
         before = trie.visited
         try:
-            return ask(), [*visited, trie.visited - before]
+            with grammar.meter.limited(units):
+                return ask(), [*visited, trie.visited - before]
         except Unfinished:
             visited.append(trie.visited - before)
             assert len(visited) < 100
-        finally:
-            grammar.meter.begin()
 
 
 @pytest.mark.parametrize("text", ["a" * 150_000, "abbaacab" * 20_000])
