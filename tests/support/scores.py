@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dlm.grammar import Vocabulary
 from dlm.kernels.vocab import vocab_pass
 from dlm.logits.canvas_logits import CANDIDATES, THRESHOLD, CanvasLogits, DeviceCopies
 
@@ -17,3 +18,9 @@ def scores_of(logits: Tensor, argmax: Sequence[int] | None = None) -> CanvasLogi
     if argmax is not None:
         scores.argmax = list(argmax)
     return scores
+
+
+def logits_of(vocabulary: Vocabulary, tokens: Sequence[int], L: int, sure: float = 50.0) -> Tensor:
+    """Logits of a model that is sure of `tokens`, then of padding."""
+    wanted = torch.tensor([*tokens, *[vocabulary.pad] * L][:L])
+    return sure * torch.nn.functional.one_hot(wanted, len(vocabulary)).float()

@@ -2,11 +2,12 @@
 
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from recogniser import Recogniser
 
-from dlm.grammar import Spec, ToolCall
+from dlm.grammar import Spec, ToolCall, Tools
 from dlm.grammar.regex import (
     Alternation,
     Characters,
@@ -118,3 +119,21 @@ def _walk(node: Terminal, choose: random.Random) -> str:
             low, high, state = choose.choice(edges[state])
             near = chr(choose.choice([low, high, choose.randint(low, min(high, low + 99))]))
             word += chr(high) if near in TOKENS.values() else near
+
+
+def tools(schema: dict[str, Any], **options: Any) -> Tools:
+    """A tool `f` with these arguments, which has to be called."""
+    strict = {"strict": True} if options.pop("strict", False) else {}
+    function = {"name": "f", "parameters": schema, **strict}
+    return Tools([{"type": "function", "function": function}], **{"choice": "required"} | options)
+
+
+def objects(required: Sequence[str] = (), **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def misjudged(schema: dict[str, Any], taken: Sequence[Any], refused: Sequence[Any]) -> list[Any]:
+    """Those of the arguments `taken` and `refused` of which a tool's rules think otherwise."""
+    reader = recogniser(tools(schema))
+    wrong = [value for value in taken if not reader.accepts(call_text("f", value))]
+    return wrong + [value for value in refused if reader.accepts(call_text("f", value))]

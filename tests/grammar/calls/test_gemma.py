@@ -6,25 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_calls import spell
-from spoken import MARKERS, TOKENS, accepts, call_text, recogniser, sample
+from spoken import (
+    MARKERS,
+    TOKENS,
+    accepts,
+    call_text,
+    misjudged,
+    objects,
+    recogniser,
+    sample,
+    tools,
+)
 
-from dlm.grammar import InvalidGrammarError, Tools
-
-
-def tools(schema, **options):
-    function = {"name": "f", "parameters": schema}
-    return Tools([{"type": "function", "function": function}], **{"choice": "required"} | options)
-
-
-def objects(required=(), **properties):
-    return {"type": "object", "properties": properties, "required": list(required)}
-
-
-def misjudged(schema, taken, refused):
-    reader = recogniser(tools(schema))
-    wrong = [value for value in taken if not reader.accepts(call_text("f", value))]
-    return wrong + [value for value in refused if reader.accepts(call_text("f", value))]
-
+from dlm.grammar import InvalidGrammarError
 
 NODE = {
     "$defs": {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of
 from oracle import judge
-from scores import scores_of
+from scores import logits_of, scores_of
 
 from dlm.grammar import (
     BudgetError,
@@ -51,11 +51,6 @@ def random_scores(seed, size, scale=4.0):
     return scores_of(logits)
 
 
-def wanting(tokens, size, pad):
-    row = (list(tokens) + [pad] * L)[:L]
-    return scores_of(50.0 * torch.nn.functional.one_hot(torch.tensor(row), size).float(), row)
-
-
 def answer(frontier, canvases):
     """All that is committed up to the stop, canvas by canvas."""
     said = []
@@ -85,7 +80,7 @@ def test_whatever_the_model_wants_the_answer_closes_within_its_budget(
     opening = vocabulary.encode('[{"(ab1ж')[seed % 6]
     for canvases in (
         (random_scores(seed + i, size) for i in range(budget)),
-        (wanting([opening] * L, size, vocabulary.pad) for _ in range(budget)),
+        (scores_of(logits_of(vocabulary, [opening] * L, L)) for _ in range(budget)),
     ):
         said = answer(Frontier(compiled, budget), canvases)
         assert len(said) <= budget
@@ -149,13 +144,13 @@ def test_nothing_is_closed_early_while_the_model_s_own_text_fits(by_byte, spec, 
     wanted = [*vocabulary.encode(text), 1]
     frontier = Frontier(by_byte.compile(spec), len(wanted))
     for start in range(0, len(wanted), L):
-        scores = wanting(wanted[start:][:L], len(vocabulary), vocabulary.pad)
+        scores = scores_of(logits_of(vocabulary, wanted[start:], L))
         guidance = frontier.guide(scores)
         assert not guidance.repaired
         assert guidance.guess[: guidance.stop + 1] == wanted[start:][:L]
         frontier.commit(guidance.guess[: guidance.stop + 1])
     short = Frontier(by_byte.compile(spec), len(wanted) - 1)
-    tokens = (wanting(wanted[i:][:L], len(vocabulary), vocabulary.pad) for i in range(0, 999, L))
+    tokens = (scores_of(logits_of(vocabulary, wanted[i:], L)) for i in range(0, 999, L))
     assert len(answer(short, tokens)) < len(wanted)
 
 
@@ -230,7 +225,8 @@ def test_a_free_text_before_many_keys_may_take_all_tokens_that_these_leave(compi
     budget, letter = needed_for(compiled) + 100, vocabulary.encode("a")
     begun = vocabulary.encode('{"summary":"')
     canvases = (
-        wanting((begun if i == 0 else []) + letter * L, len(vocabulary), 0) for i in range(budget)
+        scores_of(logits_of(vocabulary, (begun if i == 0 else []) + letter * L, L))
+        for i in range(budget)
     )
     assert len(answer(Frontier(compiled, budget), canvases)) == budget
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
 from oracle import judge
-from scores import scores_of
+from scores import logits_of, scores_of
 
 from dlm.grammar import (
     Compiler,
@@ -43,23 +43,13 @@ def encode(vocabulary, text):
     return vocabulary.encode(text)
 
 
-def logits_of(vocabulary, tokens, sure=50.0):
-    """Logits of a model that is sure of `tokens`, then of padding."""
-    wanted = torch.tensor(list(tokens) + [vocabulary.pad] * (L - len(tokens)))[:L]
-    return sure * torch.nn.functional.one_hot(wanted, len(vocabulary)).float()
-
-
-def wanting(vocabulary, tokens, sure=50.0):
-    return scores_of(logits_of(vocabulary, tokens, sure))
-
-
 def allowed(guidance, position, size):
     return tokens_in(rows_of(guidance)[position], size)
 
 
 def test_agreement_follows_the_model_and_masks_every_position(frontier, vocabulary):
     tokens = encode(vocabulary, '{"invoice_id": "A1",')
-    guidance = frontier.guide(wanting(vocabulary, tokens))
+    guidance = frontier.guide(scores_of(logits_of(vocabulary, tokens, L)))
     agreed = len(tokens)
     assert guidance.guess[:agreed] == tokens
     for position, token in enumerate(tokens):
@@ -70,7 +60,7 @@ def test_agreement_follows_the_model_and_masks_every_position(frontier, vocabula
 def test_each_mask_is_the_state_s_own(frontier, compiler, vocabulary):
     """Where nothing is dictated, a row holds exactly what a fresh matcher allows there."""
     tokens = encode(vocabulary, '{"invoice_id": "A1b2c3')
-    guidance = frontier.guide(wanting(vocabulary, tokens))
+    guidance = frontier.guide(scores_of(logits_of(vocabulary, tokens, L)))
     matcher = judge(JsonSchema(SCHEMA), vocabulary)
     for position, token in enumerate(tokens):
         mask = rows_of(guidance)[position]
@@ -81,7 +71,7 @@ def test_each_mask_is_the_state_s_own(frontier, compiler, vocabulary):
 
 def test_what_the_grammar_dictates_is_all_that_is_allowed(frontier, vocabulary):
     tokens = encode(vocabulary, '{"invoice_id": ')
-    guidance = frontier.guide(wanting(vocabulary, tokens))
+    guidance = frontier.guide(scores_of(logits_of(vocabulary, tokens, L)))
     key = encode(vocabulary, "invoice_id")
     start = tokens.index(key[0])
     for offset, token in enumerate(key):
@@ -90,7 +80,7 @@ def test_what_the_grammar_dictates_is_all_that_is_allowed(frontier, vocabulary):
 
 def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontier, vocabulary):
     fence = encode(vocabulary, "```json")
-    logits = logits_of(vocabulary, [*fence, *encode(vocabulary, '{"invoice')])
+    logits = logits_of(vocabulary, [*fence, *encode(vocabulary, '{"invoice')], L)
     brace = encode(vocabulary, '{"')[0]
     logits[0, brace] = 40.0
     guidance = frontier.guide(scores_of(logits))
@@ -105,7 +95,7 @@ def test_a_repair_takes_the_best_allowed_token_and_suspects_what_follows(frontie
 def test_behind_the_second_refusal_nothing_is_read_before_a_last_pass(frontier, vocabulary):
     """It is left as the model has it; in a last pass a valid text goes on."""
     wanted = [*encode(vocabulary, "no{"), *encode(vocabulary, "} and more")]
-    scores = wanting(vocabulary, (wanted * L)[:L])
+    scores = scores_of(logits_of(vocabulary, (wanted * L)[:L], L))
     early, late = frontier.guide(scores), frontier.guide(scores, LAST)
     assert early.repaired
     assert 0 < early.suspect == late.suspect < L
@@ -123,7 +113,7 @@ def test_behind_the_second_refusal_nothing_is_read_before_a_last_pass(frontier, 
 def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabulary):
     frontier = Frontier(compiler.compile(JsonSchema({"type": "integer"})), BUDGET)
     tokens = [*encode(vocabulary, "42"), 106, *encode(vocabulary, "junk")]
-    guidance = frontier.guide(wanting(vocabulary, tokens))
+    guidance = frontier.guide(scores_of(logits_of(vocabulary, tokens, L)))
     assert guidance.guess == [*tokens[:3], *[vocabulary.pad] * (L - 3)]
     assert (guidance.stop, guidance.scored, guidance.suspect) == (2, 3, L)
     for position in range(3, L):
@@ -132,7 +122,7 @@ def test_behind_the_stop_there_is_padding_and_nothing_is_scored(compiler, vocabu
 
 def test_padding_and_stops_are_not_allowed_before_the_end(frontier, vocabulary):
     for unwanted in (vocabulary.pad, *vocabulary.stops):
-        guidance = frontier.guide(wanting(vocabulary, [unwanted] * L))
+        guidance = frontier.guide(scores_of(logits_of(vocabulary, [unwanted] * L, L)))
         assert not {vocabulary.pad, *vocabulary.stops} & allowed(guidance, 0, len(vocabulary))
         assert guidance.guess[0] not in vocabulary.control
 
@@ -164,7 +154,10 @@ def test_what_others_have_read_changes_nothing(compiler, vocabulary, seeds, text
         Frontier(known, BUDGET).guide(random_scores(vocabulary, seed))
     among = Frontier(known, budget)
     wanted = encode(vocabulary, text)
-    for scores in [wanting(vocabulary, wanted), *(random_scores(vocabulary, s) for s in seeds)]:
+    for scores in [
+        scores_of(logits_of(vocabulary, wanted, L)),
+        *(random_scores(vocabulary, s) for s in seeds),
+    ]:
         one, two = alone.guide(scores, LAST), among.guide(scores, LAST)
         assert (one.guess, one.suspect, one.stop) == (two.guess, two.suspect, two.stop)
         assert (one.choice, one.repaired) == (two.choice, two.repaired)
@@ -195,7 +188,7 @@ def test_a_look_that_resumes_the_last_one_sees_what_a_first_look_sees(compiler, 
         tokens = encode(vocabulary, data.draw(st.sampled_from(texts)))
         tokens = tokens[: data.draw(st.integers(0, len(tokens)))]
         filler = data.draw(st.sampled_from([0, 106, 523, encode(vocabulary, "A")[0]]))
-        scores = wanting(vocabulary, (tokens + [filler] * L)[:L])
+        scores = scores_of(logits_of(vocabulary, (tokens + [filler] * L)[:L], L))
         fresh = Frontier(compiled, BUDGET)
         one, two = (
             fresh.guide(scores, Fixed(pinned=pinned)),
@@ -244,7 +237,7 @@ def test_what_is_dictated_may_end_within_a_character(compiler, vocabulary):
     """Both words begin with the byte D0: half of a letter is certain, and no text."""
     frontier = Frontier(compiler.compile(JsonSchema({"enum": ["\u0434\u0430", "\u043d"]})), BUDGET)
     tokens = encode(vocabulary, '"\u0434\u0430"')
-    guidance = frontier.guide(wanting(vocabulary, [*tokens, 106]))
+    guidance = frontier.guide(scores_of(logits_of(vocabulary, [*tokens, 106], L)))
     assert vocabulary.text(guidance.guess) == '"\u0434\u0430"'
 
 

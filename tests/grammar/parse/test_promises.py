@@ -11,11 +11,10 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from scores import scores_of
-from trees import node_of, trees
+from trees import compiled_for, node_of, trees
 
 from dlm.grammar import (
     BudgetError,
-    Compiled,
     Fixed,
     Frontier,
     JsonSchema,
@@ -25,7 +24,6 @@ from dlm.grammar import (
     Vocabulary,
 )
 from dlm.grammar.masks import tokens_in
-from dlm.grammar.parse import Network, Terminals
 from dlm.grammar.regex import Literal, Reference
 from dlm.grammar.rules import Rules
 from dlm.grammar.vocabulary import Marker
@@ -44,10 +42,6 @@ def vocabulary_of(more) -> Vocabulary:
         thought=None,
         encode=lambda text: [BYTES + byte for byte in text.encode()],
     )
-
-
-def compiled(vocabulary, rules) -> Compiled:
-    return Compiled(Network(rules), vocabulary, Terminals(vocabulary.trie, len(vocabulary)))
 
 
 def walked(matcher, budget, rng) -> None:
@@ -71,7 +65,7 @@ def test_the_least_budget_that_does_is_kept(tree, pieces, seed):
     vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)])
     rules, rng = Rules(), random.Random(seed)
     rules.define(Reference("root"), node_of(tree))
-    grammar = compiled(vocabulary, rules)
+    grammar = compiled_for(vocabulary, rules)
     budget = least(grammar)
     with pytest.raises(BudgetError):
         LeftToRight(grammar, budget - 1)
@@ -88,7 +82,7 @@ TIED = {
 def test_of_two_texts_of_as_many_bytes_the_one_of_fewer_tokens_is_written(canvas):
     """At the start it is the shortest one, and behind `["` both are."""
     vocabulary = vocabulary_of([b'["', b"name", b'"]'])
-    grammar, rng = compiled(vocabulary, JsonSchema(TIED).rules(None)), torch.manual_seed(0)
+    grammar, rng = compiled_for(vocabulary, JsonSchema(TIED).rules(None)), torch.manual_seed(0)
     budget = least(grammar)
     assert budget == 4
     for room in range(budget, 8):
@@ -114,7 +108,7 @@ FREE = st.sets(st.sampled_from(['":', '"":0,', '","', '":0', '{"', '"}', '":0,"'
 def test_keys_that_may_not_come_twice_take_no_more_than_there_is(pieces, least_keys, seed):
     vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)])
     schema = {"additionalProperties": {"const": 0}, "minProperties": least_keys}
-    grammar = compiled(vocabulary, JsonSchema({"type": "object", **schema}).rules(None))
+    grammar = compiled_for(vocabulary, JsonSchema({"type": "object", **schema}).rules(None))
     budget, rng = least(grammar), random.Random(seed)
     for more in (0, 1, 4):
         walked(Matcher(grammar), budget + more, rng)
@@ -126,7 +120,7 @@ def test_a_marker_of_text_that_is_begun_is_completed_in_time(limit):
     vocabulary = vocabulary_of([b"<think>", b"</think>"])
     rules = Rules()
     rules.define(Reference("root"), Literal("ok"))
-    grammar, size = compiled(vocabulary, rules), len(vocabulary)
+    grammar, size = compiled_for(vocabulary, rules), len(vocabulary)
     markers = [Marker([token], vocabulary) for token in (size - 2, size - 1)]
     for seed in range(60):
         rng = random.Random(seed)
@@ -144,7 +138,7 @@ def test_a_marker_of_text_that_is_begun_is_completed_in_time(limit):
 def test_what_is_allowed_is_the_caller_s_own_and_names_tokens_alone():
     odd = vocabulary_of([b"ab"] * 7)
     assert len(odd) % 32
-    grammar = compiled(odd, JsonSchema({"type": "string"}).rules(None))
+    grammar = compiled_for(odd, JsonSchema({"type": "string"}).rules(None))
     matcher = Matcher(grammar)
     assert matcher.accept(BYTES + ord('"'))
     words = matcher.allowed()

@@ -10,7 +10,7 @@ from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from masked import rows_of, tokens_in
-from scores import scores_of
+from scores import logits_of, scores_of
 from transformers import AutoTokenizer
 
 import dlm.models
@@ -147,15 +147,6 @@ def markers(vocabulary):
     return list(vocabulary.thought.open), list(vocabulary.thought.close)
 
 
-def logits_of(vocabulary, tokens):
-    row = torch.tensor((list(tokens) + [vocabulary.pad] * L)[:L])
-    return 50.0 * torch.nn.functional.one_hot(row, len(vocabulary)).float()
-
-
-def wanting(vocabulary, tokens):
-    return scores_of(logits_of(vocabulary, tokens))
-
-
 def masks(compiled, tokens):
     """What a matcher allows at each of `tokens`, from the grammar's beginning."""
     matcher = Matcher(compiled)
@@ -175,7 +166,7 @@ def test_behind_the_marker_the_same_guide_constrains_the_answer(thinking, spec, 
     expected = {len(wanted) - len(answer) + i: m for i, m in enumerate(masks(compiled, answer))}
     frontier = Frontier(compiled, 100, reasoning_of(vocabulary))
     for start in range(0, len(wanted), L):
-        guidance = frontier.guide(wanting(vocabulary, wanted[start:]))
+        guidance = frontier.guide(scores_of(logits_of(vocabulary, wanted[start:], L)))
         assert not guidance.repaired
         tokens = guidance.guess[: guidance.stop + 1]
         assert tokens == wanted[start:][:L]
@@ -190,7 +181,7 @@ def test_the_answer_may_begin_at_once(thinking):
     vocabulary = thinking.vocabulary
     answer = [*vocabulary.encode('{"age": 7}'), STOP]
     frontier = Frontier(thinking.compile(PERSON), 100, reasoning_of(vocabulary))
-    guidance = frontier.guide(wanting(vocabulary, answer))
+    guidance = frontier.guide(scores_of(logits_of(vocabulary, answer, L)))
     assert guidance.guess[: guidance.stop + 1] == answer
     assert not guidance.repaired
     first = tokens_in(rows_of(guidance)[0], len(vocabulary))
@@ -202,7 +193,7 @@ def test_reasoning_holds_no_stop_and_no_other_control_token(thinking):
     vocabulary = thinking.vocabulary
     opened, closed = markers(vocabulary)
     frontier = Frontier(thinking.compile(PERSON), 100, reasoning_of(vocabulary))
-    guidance = frontier.guide(wanting(vocabulary, [*opened, STOP]))
+    guidance = frontier.guide(scores_of(logits_of(vocabulary, [*opened, STOP], L)))
     assert guidance.guess[: len(opened)] == opened
     assert guidance.guess[len(opened)] != STOP
     row = tokens_in(rows_of(guidance)[len(opened)], len(vocabulary))
@@ -240,7 +231,7 @@ def test_a_thinking_budget_closes_the_reasoning_and_the_answer_still_fits(
     rng, so = torch.Generator().manual_seed(seed), vocabulary.encode("so")[0]
     while not said or said[-1] not in vocabulary.stops:
         wanted = [*opened, *[so] * L][len(said) :] if len(said) < len(opened) else [so] * L
-        logits = logits_of(vocabulary, wanted)
+        logits = logits_of(vocabulary, wanted, L)
         if noise:
             logits += 30 * torch.randn(L, len(vocabulary), generator=rng)
         argmax = [*wanted[:1], *logits.argmax(-1).tolist()[1:]]

@@ -8,11 +8,11 @@ import pytest
 from exhaustive import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from trees import node_of, trees
+from trees import compiled_for, node_of, trees
 
-from dlm.grammar import Compiled, Compiler, JsonSchema, Matcher, Unfinished, Vocabulary
+from dlm.grammar import Compiler, JsonSchema, Matcher, Unfinished, Vocabulary
 from dlm.grammar.masks import Trie, tokens_in
-from dlm.grammar.parse import NEVER, Network, Terminals
+from dlm.grammar.parse import NEVER
 from dlm.grammar.regex import Alternation, Concatenation, Literal, Reference, SpecialToken
 from dlm.grammar.rules import Rules
 
@@ -33,10 +33,6 @@ def vocabulary_of(more, singles="abc") -> Vocabulary:
     )
 
 
-def compiled(vocabulary, rules) -> Compiled:
-    return Compiled(Network(rules), vocabulary, Terminals(vocabulary.trie, len(vocabulary)))
-
-
 @examples(150)
 @given(
     tree=TREES,
@@ -49,7 +45,7 @@ def test_counts_are_those_of_the_whole_text_wherever_a_text_leads(tree, pieces, 
     vocabulary = vocabulary_of([piece.encode() for piece in sorted(pieces)], singles)
     rules, rng = Rules(), random.Random(seed)
     rules.define(Reference("root"), node_of(tree))
-    grammar = compiled(vocabulary, rules)
+    grammar = compiled_for(vocabulary, rules)
     state = grammar.parser.start
     for _ in range(12):
         spelled = vocabulary.fewest(grammar.parser.completion(state, maxsize))
@@ -72,7 +68,7 @@ def test_control_tokens_count_as_one_and_join_nothing(compiler, vocabulary):
     rules = Rules()
     marked = (Literal("ab"), SpecialToken(frozenset({5})), Literal("ab"))
     rules.define(Reference("root"), Concatenation(marked))
-    grammar = compiled(vocabulary, rules)
+    grammar = compiled_for(vocabulary, rules)
     each = len(vocabulary.fewest([b"ab"]))
     assert grammar.remainders.tokens(grammar.parser.start) == 2 * each + 1
 
@@ -132,7 +128,7 @@ def check_counts(vocabulary, text: bytes, places) -> None:
     """Compare counts and tokens from some places of a text on with those of the whole rest."""
     rules = Rules()
     rules.define(Reference("root"), Literal(text.decode()))
-    grammar, places = compiled(vocabulary, rules), set(places)
+    grammar, places = compiled_for(vocabulary, rules), set(places)
     state = grammar.parser.start
     for place, byte in enumerate(text):
         if place in places:
@@ -182,7 +178,7 @@ def test_a_long_text_of_equal_pieces_is_counted_with_little_work(text):
     vocabulary.trie = CountingTrie(vocabulary.pieces)
     rules = Rules()
     rules.define(Reference("root"), Literal(text))
-    grammar = compiled(vocabulary, rules)
+    grammar = compiled_for(vocabulary, rules)
     tokens, visited = looks(grammar, 500, lambda: grammar.remainders.tokens(grammar.parser.start))
     assert tokens == -(-len(text) // (48 if text[1] == "a" else 16))
     assert max(visited) < 500 * 20  # nodes for a unit
@@ -197,7 +193,7 @@ def test_a_long_text_without_equal_pieces_is_counted_in_parts():
     vocabulary.trie = CountingTrie(vocabulary.pieces)
     rules = Rules()
     rules.define(Reference("root"), Literal(text))
-    grammar = compiled(vocabulary, rules)
+    grammar = compiled_for(vocabulary, rules)
     whole = len(vocabulary.fewest([text.encode()]))
     once = sum(1 for start in range(len(text)) for _ in vocabulary.trie.along(text.encode(), start))
     tokens, visited = looks(grammar, 500, lambda: grammar.remainders.tokens(grammar.parser.start))
@@ -228,7 +224,7 @@ def test_next_to_the_end_of_a_budget_every_token_is_allowed_that_fits():
     vocabulary = vocabulary_of([word.encode() for word in words], "")
     rules = Rules()
     rules.define(Reference("root"), node_of((Concatenation, [(Alternation, words)] * 2)))
-    matcher = Matcher(compiled(vocabulary, rules))
+    matcher = Matcher(compiled_for(vocabulary, rules))
     assert len(tokens_in(matcher.allowed(3))) == len(words)
     assert matcher.accept(2)
     assert len(tokens_in(matcher.allowed(2))) == len(words)

@@ -1,13 +1,12 @@
 """EBNF as xgrammar's and llama.cpp's users write it; xgrammar says what it means."""
 
-import random
-
 import pytest
 from ebnf import matches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import languages
 from recogniser import Recogniser
+from trees import texts_near
 
 from dlm.grammar import InvalidGrammarError
 from dlm.grammar.regex import Literal, Repetition
@@ -18,11 +17,6 @@ def made(source):
     rules = read_ebnf(source)
     check_rules(rules)
     return with_terminals(rules)
-
-
-def texts_near(seed, alphabet, count=40):
-    choose = random.Random(seed)
-    return ["", *("".join(choose.choices(alphabet, k=choose.randint(1, 7))) for _ in range(count))]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """Lark as its users and llguidance's write it; xgrammar says what most of it means."""
 
-import random
-
 import pytest
 import xgrammar as xgr
 from ebnf import COMPILER, accepts, matches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import languages
+from trees import texts_near
 
 from dlm.grammar import InvalidGrammarError
 from dlm.grammar.regex import Literal, Terminal
@@ -25,11 +24,6 @@ def judged(source, texts):
     compiled = COMPILER.compile_grammar(xgr.Grammar.from_lark(source))
     matchers = [xgr.GrammarMatcher(compiled) for _ in texts]
     return [m.accept_string(t) and m.is_completed() for m, t in zip(matchers, texts, strict=True)]
-
-
-def texts_near(seed, alphabet, count):
-    choose = random.Random(seed)
-    return ["", *("".join(choose.choices(alphabet, k=choose.randint(1, 8))) for _ in range(count))]
 
 
 _SKIP = '%grammar_options {"allow_initial_skip": true}\n'

@@ -4,28 +4,13 @@ import pickle
 
 import pytest
 from native_calls import call_tokens, spell
-from spoken import MARKERS, call_text, recogniser
+from spoken import MARKERS, misjudged, objects, tools
 
-from dlm.grammar import InvalidGrammarError, InvalidValueError, Tools
-
-
-def tools(schema, **more):
-    function = {"name": "f", "parameters": schema, **more}
-    return Tools([{"type": "function", "function": function}], choice="required")
+from dlm.grammar import InvalidGrammarError, InvalidValueError
 
 
 def strict(schema):
     return tools(schema, strict=True)
-
-
-def objects(required=(), **properties):
-    return {"type": "object", "properties": properties, "required": list(required)}
-
-
-def misjudged(schema, taken, refused):
-    reader = recogniser(tools(schema))
-    wrong = [value for value in taken if not reader.accepts(call_text("f", value))]
-    return wrong + [value for value in refused if reader.accepts(call_text("f", value))]
 
 
 WIDE = [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from recogniser import Recogniser
+from spoken import recogniser
 
 from dlm.grammar import InvalidGrammarError, InvalidValueError, JsonObject, JsonSchema
 
@@ -173,3 +174,17 @@ def test_any_json_object():
     recogniser = Recogniser(JsonObject().rules(None))
     assert recogniser.accepts('{"a": {"b": [1, null, "x"]}, "c": {}}')
     assert not recogniser.accepts("[1]")
+
+
+def test_a_json_object_is_any_object_and_nothing_else():
+    spec = JsonObject()
+    reader = recogniser(spec)
+    for text in ("{}", '{"a": [1, {"b": null}]}'):
+        assert reader.accepts(text)
+        assert spec.value(text) == json.loads(text)
+    for text in ("[]", "1", '"{}"', "{" + " " * 9 + "}"):
+        assert not reader.accepts(text)
+    with pytest.raises(InvalidValueError, match="does not fit"):
+        spec.value("[]")
+    with pytest.raises(InvalidGrammarError, match="max_whitespace is 0"):
+        JsonObject(max_whitespace=0)

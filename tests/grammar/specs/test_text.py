@@ -1,0 +1,181 @@
+"""Texts of one form: context-free grammars, choices and regexes, what they take and refuse."""
+
+import re
+
+import pytest
+from exhaustive import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up import REGEXES
+from spoken import accepts, recogniser
+
+from dlm.grammar import Choice, Grammar, InvalidGrammarError, InvalidValueError, Regex
+from dlm.grammar.regex import Terminal
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Grammar('root ::= "(" root ")" | "x"'),
+        Grammar('start: "(" start ")" | "x"', syntax="lark"),
+    ],
+)
+def test_a_grammar_may_nest(spec):
+    assert accepts(spec, "((x))")
+    assert not accepts(spec, "((x)")
+    assert spec.value("((x))") == "((x))"
+
+
+def test_a_schema_in_a_grammar_is_exact():
+    schema = '{"type": "object", "properties": {"a": {"maxLength": 2}}, "required": ["a"]}'
+    reader = recogniser(Grammar(f'start: "x" %json {schema} /b?/', "lark"))
+    assert reader.accepts('x{"a": "\\u00e9!"}')
+    assert not reader.accepts('x{"a": "abc"}')
+    assert not reader.accepts('x{"a": "a\n"}')
+
+
+def test_an_anchor_in_a_grammar_holds():
+    with pytest.raises(InvalidGrammarError, match="line 1 column 8: in this regex, nothing"):
+        Grammar("start: /a$b/", "lark").rules(None)
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place():
+    schema = '{"type": "array", "items": {"type": "string"}, "uniqueItems": true}'
+    with pytest.raises(InvalidGrammarError, match="%json at /uniqueItems") as raised:
+        Grammar(f"start: %json {schema}", "lark").rules(None)
+    assert raised.value.where == "line 1 column 8"
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: Grammar(" "), "grammar: rules are text, not ' '"),
+        (
+            lambda: Grammar('root ::= "a" missing').rules(None),
+            "line 1 column 14: .*no rule missing",
+        ),
+        (lambda: Grammar("start: nothing", "lark").rules(None), "no rule nothing"),
+        (lambda: Grammar('root ::= x\nx ::= "a" x').rules(None), "no finite text fits"),
+        (lambda: Grammar('root ::= "a" Token(106)').rules(None), "names tokens"),
+    ],
+)
+def test_what_is_no_grammar_says_why(make, problem):
+    with pytest.raises(InvalidGrammarError, match=problem):
+        make()
+
+
+def test_the_key_of_a_grammar_tells_notations_apart():
+    assert Grammar("root ::= x").key != Grammar("root ::= x", "lark").key
+
+
+@examples(20)
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True))
+def test_a_choice_is_its_options_and_nothing_else(options):
+    """Whatever they are made of: quotes, escapes, line breaks, NUL."""
+    spec = Choice(options)
+    reader = recogniser(spec)
+    for option in options:
+        assert reader.accepts(option)
+        assert spec.value(option) == option
+        assert reader.accepts(option + "x") == (option + "x" in options)
+        assert reader.accepts(option[:-1]) == (option[:-1] in options)
+
+
+def test_thousands_of_words_are_one_terminal():
+    words = [f"word {i}" for i in range(9000)]
+    rules = Choice(words).rules(None)
+    (node,) = rules.nodes.values()
+    assert node.automaton.accepts("word 8999")
+    assert not node.automaton.accepts("word 9000")
+
+
+def test_a_choice_refuses_what_it_does_not_hold():
+    with pytest.raises(InvalidValueError, match="'c' is none of the options"):
+        Choice(["a", "b"]).value("c")
+
+
+def test_the_key_of_a_choice_is_its_options():
+    assert Choice(["a", "b"]).key == Choice(("a", "b")).key
+    assert Choice(["a", "b"]).key != Choice(["b", "a"]).key
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ([], r"choice: a list of options, not \[\]"),
+        ("ab", "choice: a list of options, not 'ab'"),
+        (5, "choice: a list of options, not 5"),
+        (["a", ""], "choice at option 1: '' is no text"),
+        (["a", "\ud800"], "choice at option 1: .* is no text"),
+        (["a", "b", "a"], "choice at option 2: 'a' is there twice"),
+        (["a" * 3_000_000, "b" * 3_000_000], "choice: 6000000 characters are too many"),
+    ],
+)
+def test_what_is_no_choice_says_why(options, problem):
+    with pytest.raises(InvalidGrammarError, match=problem):
+        Choice(options)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "taken", "refused"),
+    [
+        ("[a-z]+[0-9]", ["ab1"], ["ab1 ", "ab", ""]),
+        ("b", ["b"], ["ab"]),
+        ("(ac*)?", ["", "a", "acc"], ["c"]),
+        ("(b{1,2}|b)", ["b", "bb"], ["bbb"]),
+        ("(?!if$)[a-z]+", ["i", "ifx"], ["if"]),
+        (r"(?i:é)\p{Lu}", ["ÉA", "éÉ"], ["éa"]),
+        ("a{99}(b{99}){99}", ["a" * 99 + "b" * 9801], ["a" * 99 + "b" * 9800]),
+        ("[a-z]{1,32767}", ["a", "z" * 32767], ["", "z" * 32768]),
+        ("[a-z]{1,5000}|é[0-9]", ["a", "é1"], ["", "é"]),
+        ("a\0b", ["a\0b"], ["ab"]),
+    ],
+)
+def test_a_regex_matches_the_whole_text(pattern, taken, refused):
+    reader = recogniser(Regex(pattern))
+    assert [text for text in taken if not reader.accepts(text)] == []
+    assert [text for text in refused if reader.accepts(text)] == []
+    assert Regex(pattern).value(taken[0]) == taken[0]
+
+
+@examples(30)
+@given(REGEXES, st.data())
+def test_made_up_regexes_match_what_python_does(pattern, data):
+    reader = recogniser(Regex(pattern))
+    fitting = data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
+    if "\u2028" not in fitting and "\u2029" not in fitting and "\r" not in fitting:
+        assert reader.accepts(fitting)
+    text = data.draw(st.text("ab7é日本 .", max_size=6))
+    assert reader.accepts(text) == bool(re.fullmatch(pattern, text, re.ASCII))
+
+
+def test_a_long_count_is_counted():
+    (node,) = Regex("[a-z]{1,32767}").rules(None).nodes.values()
+    assert isinstance(node, Terminal)
+    assert (len(node.automaton.edges), node.low, node.high) == (1, 1, 32767)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("", "regex: a pattern is text, not ''"),
+        ("(a", "regex at character"),
+        (r"(a)\1", "regex at character"),
+        ("a{1,99999999999999999}", "regex at character"),
+        ("(?>a)", "regex at character"),
+    ],
+)
+def test_what_is_no_pattern_says_why_at_once(pattern, problem):
+    with pytest.raises(InvalidGrammarError, match=problem):
+        Regex(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(?!a)a", "a(?=b)", "(?=a)[^a]{5,}", "a$b"])
+def test_a_pattern_that_nothing_matches_is_refused(pattern):
+    with pytest.raises(InvalidGrammarError, match="regex: nothing matches it"):
+        accepts(Regex(pattern), "a")
+
+
+def test_what_looks_around_takes_an_automaton_that_is_not_too_large():
+    with pytest.raises(InvalidGrammarError, match="regex: too large: "):
+        accepts(Regex("(?!b)(a{99}b?){99}"), "a")
