@@ -149,15 +149,18 @@ def branches(
         )
 
 
+def moves_of(scanner: Scanner | LiteralScanner, state: int) -> list[tuple[int, int, int, bool]]:
+    """Return first and last byte, next state, and whether the move ends a character."""
+    return [(low, high, to, scanner.counts(state, to)) for low, high, to in scanner.moves(state)]
+
+
 class AnyText:
     """The trie nodes reached by any text of some characters, read from either side of its quote."""
 
     def __init__(self, scanner: Scanner, trie: Trie):
         """`scanner` must take any number of some characters, in quotes."""
         self.scanner, self._trie = scanner, trie
-        table = WalkTable(
-            lambda s: [(*move, scanner.counts(s, move[2])) for move in scanner.moves(s)]
-        )
+        table = WalkTable(lambda state: moves_of(scanner, state))
         (_, _, within), *_ = scanner.moves(scanner.start)
         self.characters = scanner.repeated(within)
         self._found = {True: _sorted(table, scanner, scanner.start, trie)}

@@ -175,7 +175,7 @@ class Compiled:
         groups = [*following.groups(None if sure is None else ~sure)]
         for group, cost in groups:
             onward = self.after(state, int(group[0]))
-            needed = NEVER if onward is None or not self._counted(cost) else self.least(onward)
+            needed = NEVER if onward is None or cost > _COUNTED else self.least(onward)
             farthest = max(farthest, needed)
             if needed <= tokens:
                 fitting.append(group)
@@ -207,7 +207,7 @@ class Compiled:
         apart = keys.key is not None or keys.watched
         doubtful = following.groups(None if sure is None else ~sure, apart=apart)
         groups = [*islice(doubtful, _ONE_BY_ONE if apart else _DOUBTFUL)]
-        fitting = [group for group, cost in groups if self._counted(cost) and fits(int(group[0]))]
+        fitting = [group for group, cost in groups if cost <= _COUNTED and fits(int(group[0]))]
         self.meter.add(len(groups))
         return self._members(following, sure, fitting)
 
@@ -244,7 +244,7 @@ class Compiled:
         most = state.cost if keys is None else most_tokens(state.cost)
         if most <= tokens and self.vocabulary.spells_every_byte:
             return True
-        return None if self._counted(state.cost) else False
+        return None if state.cost <= _COUNTED else False
 
     def least(self, state: State) -> int:
         """Return the fewest tokens known to complete the text; fewer may be possible."""
@@ -315,7 +315,7 @@ class Compiled:
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, more than {budget}", least
             )
-        if not self._counted(cost):
+        if cost > _COUNTED:
             enough = first + (cost if keys is None else most_tokens(cost)) + 1
             return BudgetError(
                 f"the shortest answer takes at least {least} tokens, and surely fits {enough}, "
@@ -363,9 +363,6 @@ class Compiled:
             self._texts[key] = text
         return self._texts[key]
 
-    def _counted(self, cost: int) -> bool:
-        return cost <= _COUNTED
-
     @cached_property
     def _by_fewest_tokens(self) -> dict[State, list[int]]:
         """Completions in fewer tokens than the shortest text in bytes, for states on one path."""
@@ -377,6 +374,6 @@ class Compiled:
     def _fewest(self) -> FewestTokens:
         """The search for that path, which may take several calls."""
         start = self.parser.start
-        known = self.remainders.tokens(start) if self._counted(start.cost or 0) else NEVER
+        known = self.remainders.tokens(start) if (start.cost or 0) <= _COUNTED else NEVER
         most = _FEW if known == NEVER else known - 1
         return FewestTokens(self.parser, self.vocabulary, self.meter, most)

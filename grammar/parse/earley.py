@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dlm.grammar.errors import GrammarError
 from dlm.grammar.limits import LazyDict, Meter
-from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge
+from dlm.grammar.parse.network import Network, RuleEdge, TerminalEdge, TokenEdge
 from dlm.grammar.parse.scanner import LiteralScanner, Scanner
 from dlm.grammar.regex.nodes import Terminal
 
@@ -250,13 +250,11 @@ class Parser:
 
     def named(self, state: State) -> set[int]:
         """Return the control tokens that may follow because a rule lists their ids."""
-        edges = (e for item in state.items for e in self.network.edges_of(item.state).tokens)
-        return {token for edge in edges if edge.listed for token in edge.ids}
+        return {token for edge in self.token_edges(state) if edge.listed for token in edge.ids}
 
-    def takes_other_tokens(self, state: State) -> list[frozenset[int]]:
-        """Return the excluded tokens of each edge that takes every other control token."""
-        edges = (e for item in state.items for e in self.network.edges_of(item.state).tokens)
-        return [edge.ids for edge in edges if not edge.listed]
+    def token_edges(self, state: State) -> list[TokenEdge]:
+        """Return the edges that read a control token."""
+        return [e for item in state.items for e in self.network.edges_of(item.state).tokens]
 
     def after_terminal(self, thread: Thread) -> State:
         """Return the state after the thread's terminal."""

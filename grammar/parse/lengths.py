@@ -90,10 +90,7 @@ class Distances:
         return found
 
 
-@RESULTS.remembered
-def distances(automaton: Automaton, weigh: Weigh) -> Distances:
-    """Return shared `Distances`. `weigh` must be a module-level function, as part of a key."""
-    return Distances(automaton, weigh)
+_distances = RESULTS.remembered(Distances)  # by the automaton, and a function of the module level
 
 
 @lru_cache(maxsize=1 << 14)  # entries of 250 bytes
@@ -117,7 +114,7 @@ class Lengths:
     """The fewest bytes to acceptance within bounds, for one automaton and one spelling."""
 
     def __init__(self, automaton: Automaton, weigh: Weigh):
-        self._distances = distances(automaton, weigh)
+        self._distances = _distances(automaton, weigh)
         self._edges, self._shortest = self._distances.edges, self._distances.shortest
         self._exactly: list[list[float]] = []  # bytes by number of characters, then by state
         self._seen: dict[tuple[float, ...], int] = {}  # rows less their minimum, with their index

@@ -26,6 +26,7 @@ from dlm.grammar.parse.branches import (
     TerminalTransitions,
     branches,
     completed,
+    moves_of,
 )
 from dlm.grammar.parse.earley import Parser, State, Thread
 from dlm.grammar.parse.network import Network, TerminalEdge, scanner_of
@@ -48,9 +49,11 @@ class TerminalTokens:
 
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
-        self._table = WalkTable(lambda s: _moves(scanner, s))  # without `self`: no reference cycle
+        self._table = WalkTable(
+            lambda s: moves_of(scanner, s)
+        )  # without `self`: no reference cycle
         self._stopping = WalkTable(
-            lambda s: [] if all.reads_any_text(scanner, s) else _moves(scanner, s)
+            lambda s: [] if all.reads_any_text(scanner, s) else moves_of(scanner, s)
         )
         self._branches: dict[tuple[int, int, bool], Branch] = {}  # by node, state, counting
         self._transitions: dict[tuple[int, bool], TerminalTransitions] = {}
@@ -215,10 +218,6 @@ class TerminalTokens:
                         branch = known.branch(node, state == scanner.start, counting, meter)
                         self._branches.setdefault((node, to, counting), branch)
         return scanner
-
-
-def _moves(scanner: Scanner | LiteralScanner, state: int) -> list[tuple[int, int, int, bool]]:
-    return [(low, high, to, scanner.counts(state, to)) for low, high, to in scanner.moves(state)]
 
 
 class Terminals:
@@ -444,9 +443,9 @@ class StateMasks:
 
     def _control(self, state: State) -> set[int]:
         """Return the control tokens that rules take, and the stops if the text may end."""
-        tokens = self._parser.named(state) if state.items else set()
-        for excluded in self._parser.takes_other_tokens(state):
-            tokens |= self._vocabulary.control - excluded
+        tokens, control = set[int](), self._vocabulary.control
+        for edge in self._parser.token_edges(state):
+            tokens |= edge.ids if edge.listed else control - edge.ids
         return tokens | {*self._vocabulary.stops} if state.cost == 0 else tokens
 
     def _bounds(self, thread: Thread) -> Bounds:

@@ -415,9 +415,7 @@ class Languages:
 
     def of(self, word: str, text: str, wanted: bool = True) -> Automaton:
         """Return the texts that a pattern or a format accepts, or, if not `wanted`, refuses."""
-        automaton, low, high = self._read(word, text, wanted)
-        if low or high is not None:
-            automaton = automaton.intersection(Automaton.lengths(low, high))
+        automaton = whole(self._read(word, text, wanted))
         return automaton if wanted else automaton.complement()
 
     def _read(self, word: str, text: str, wanted: bool) -> TextLanguage:

@@ -77,9 +77,9 @@ class Spec(ABC):
         Raises `InvalidGrammarError` if rules can not express the spec, or take too much work.
         """
 
-    @abstractmethod
     def value(self, text: str) -> Any:
         """Return the value of a finished `text`. Raises `InvalidValueError` if it is refused."""
+        return text
 
     def instance(self, value: Any, text: str) -> Any:
         """Return the object that the user gets for a finished `text` and its `value`.
@@ -123,9 +123,6 @@ class Grammar(Spec):
         rules = read_ebnf(self.text) if self.syntax == "ebnf" else read_lark(self.text, _schema)
         check_rules(rules)
         return with_terminals(rules)
-
-    def value(self, text: str) -> str:
-        return text
 
 
 def _schema(schema: Any, rules: Rules) -> Node:
@@ -216,9 +213,6 @@ class Regex(Spec):
         except InvalidGrammarError as error:
             raise InvalidGrammarError(self.kind, error.reason, error.where) from error
         return with_terminals(rules)
-
-    def value(self, text: str) -> str:
-        return text
 
 
 _OPTIONS: dict[str, tuple[str, ...]] = {

@@ -229,9 +229,6 @@ class StructuralTag(Spec):
         check_rules(reader.rules, self.kind)
         return with_terminals(reader.rules)
 
-    def value(self, text: str) -> str:
-        return text
-
     @cached_property
     def _plain(self) -> dict[str, Any]:
         """The tag as JSON data, in the current form."""
