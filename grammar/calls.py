@@ -287,7 +287,7 @@ class CallReader:
             self._fail(repr(character))
 
     def _after_colon(self, after: list[tuple[str, int]], character: str) -> None:
-        """Decide by the text after a colon whether the colon ends the key (`dialect.is_bare`)."""
+        """Decide by the text after a colon whether the colon ends the key (`is_bare`)."""
         call = self._call
         after.append((character, self._token))
         text = "".join(one for one, _ in after)

@@ -190,7 +190,7 @@ class Vocabulary:
     @cached_property
     def spells_every_byte(self) -> bool:
         """Whether each byte is a token, so that no text takes more tokens than bytes."""
-        return all(bytes([byte]) in self._by_byte for byte in range(256))
+        return len({piece for piece in self.pieces if len(piece) == 1}) == 256
 
     @cached_property
     def quoted(self) -> QuotedTokens:
@@ -204,11 +204,6 @@ class Vocabulary:
     def longest(self) -> int:
         """The number of bytes of the longest token."""
         return max(map(len, self.pieces))
-
-    @cached_property
-    def _by_byte(self) -> dict[bytes, int]:
-        """The tokens of single bytes."""
-        return {piece: token for token, piece in enumerate(self.pieces) if len(piece) == 1}
 
     def canonical(self, before: Sequence[int], text: str) -> list[int]:
         """Return the tokens of `text` after the tokens `before`, in the tokenizer's spelling.

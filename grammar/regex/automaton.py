@@ -236,7 +236,11 @@ def _counted(parts: tuple[Node, ...]) -> BoundedTexts:
                 bounds = [bound for bound in (high, most) if bound is not None]
                 within = automaton.intersection(_automaton(Repetition(all_.part)))
                 return within, max(low, least), min(bounds, default=None)
-    counted = [part for part in parts if isinstance(part, Repetition) and _is_long(part)]
+    counted = [
+        part
+        for part in parts
+        if isinstance(part, Repetition) and max(part.low, part.high or 0) > _FEW
+    ]
     if len(counted) == 1:
         (repetition,) = counted
         size = _length(repetition.part)
@@ -265,10 +269,6 @@ def _parts(node: Node) -> tuple[Node, ...]:
     if not isinstance(node, Concatenation):
         return (node,)
     return tuple(inner for part in node.parts for inner in _parts(part))
-
-
-def _is_long(repetition: Repetition) -> bool:
-    return max(repetition.low, repetition.high or 0) > _FEW
 
 
 def _length(node: Node) -> int | None:

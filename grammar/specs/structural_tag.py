@@ -43,13 +43,6 @@ def fail(reason: str, path: Path) -> NoReturn:
     raise InvalidGrammarError(KIND, reason, pointer(*path) or "/")
 
 
-def check_tag(tag: dict[str, Any]) -> None:
-    """Raises `InvalidGrammarError`, with a JSON pointer, if the form of `tag` is wrong."""
-    if tag.get("type") != KIND.replace(" ", "_"):
-        fail('its type is "structural_tag"', ("type",))
-    _fields(tag, {"type": _text, "format": _format}, (), ())
-
-
 def _fields(form: Any, known: dict[str, FieldCheck], optional: tuple[str, ...], path: Path) -> None:
     if not isinstance(form, dict):
         fail(f"an object has to stand here, not {form!r:.40}", path)
@@ -212,7 +205,9 @@ class StructuralTag(Spec):
     kind = KIND
 
     def __post_init__(self) -> None:
-        check_tag(self._plain)
+        if self._plain.get("type") != "structural_tag":
+            fail('its type is "structural_tag"', ("type",))
+        _fields(self._plain, {"type": _text, "format": _format}, (), ())
 
     @property
     def source(self) -> Any:

@@ -231,7 +231,7 @@ class Tools(Spec):
     choice: str = "auto"  # or "required"
     named: str | None = None  # a tool's name; `choice` is ignored then
     parallel: bool = True
-    format: str = _NATIVE  # or one of markup.MARKUPS
+    format: str = _NATIVE  # or one of `MARKUPS`
     content: Spec | None = None  # None: any text; only Gemma's own form takes a spec
 
     kind = "tools"
