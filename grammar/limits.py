@@ -23,6 +23,9 @@ from dlm.grammar.errors import Unfinished
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K")
+T = TypeVar("T")
+V = TypeVar("V")
 
 _ENTRY = 400  # bytes of an entry itself
 
@@ -97,19 +100,14 @@ def size_of(*things: Any) -> int:
 RESULTS = SharedCache(128 << 20)  # shared by the whole process
 
 
-K = TypeVar("K")
-Value = TypeVar("Value")
-V = TypeVar("V")
-
-
-class LazyDict(dict[int, Value]):
+class LazyDict(dict[int, T]):
     """A dictionary that makes each value at its first look-up."""
 
-    def __init__(self, make: Callable[[int], Value]):
+    def __init__(self, make: Callable[[int], T]):
         super().__init__()
         self._make = make
 
-    def __missing__(self, number: int) -> Value:
+    def __missing__(self, number: int) -> T:
         value = self[number] = self._make(number)
         return value
 

@@ -49,9 +49,8 @@ class TerminalTokens:
 
     def __init__(self, scanner: Scanner | LiteralScanner, all: "Terminals", trie: Trie, size: int):
         self._scanner, self._all, self._trie, self._size = scanner, all, trie, size
-        self._table = WalkTable(
-            lambda s: moves_of(scanner, s)
-        )  # without `self`: no reference cycle
+        # The tables refer to the scanner, not to `self`: there is no reference cycle.
+        self._table = WalkTable(lambda s: moves_of(scanner, s))
         self._stopping = WalkTable(
             lambda s: [] if all.reads_any_text(scanner, s) else moves_of(scanner, s)
         )

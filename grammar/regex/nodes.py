@@ -148,8 +148,20 @@ def alternation(*options: Node) -> Node:
     return options[0] if len(options) == 1 else Alternation(options)
 
 
+def parts_of(node: Node) -> tuple[Node, ...]:
+    """Return the parts of a concatenation, else the node alone."""
+    return node.parts if isinstance(node, Concatenation) else (node,)
+
+
+def alternation_of(options: list[Node]) -> Node:
+    """Return the alternation of `options` without repetitions; `NOTHING` if there are none."""
+    kept = [option for option in dict.fromkeys(options) if option != NOTHING]
+    return alternation(*kept) if kept else NOTHING
+
+
 EVERY: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))  # Unicode scalar values: no surrogates
 _FOREIGN = ((0xD800, 0xDFFF), (0x110000, 0x110000))
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of pairs, which are no text
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -200,17 +212,3 @@ def alphabet(sets: Iterable[Ranges]) -> tuple[list[Ranges], dict[Ranges, list[in
         for member in bits(mask):
             members[member].append(number)
     return [tuple(ranges) for ranges in classes.values()], dict(zip(distinct, members, strict=True))
-
-
-SURROGATES = re.compile("[\ud800-\udfff]")  # halves of pairs, which are no text
-
-
-def parts_of(node: Node) -> tuple[Node, ...]:
-    """Return the parts of a concatenation, else the node alone."""
-    return node.parts if isinstance(node, Concatenation) else (node,)
-
-
-def alternation_of(options: list[Node]) -> Node:
-    """Return the alternation of `options` without repetitions; `NOTHING` if there are none."""
-    kept = [option for option in dict.fromkeys(options) if option != NOTHING]
-    return alternation(*kept) if kept else NOTHING

@@ -36,8 +36,8 @@ from dlm.grammar.schema.documents import Source, TooMuchWorkError, Work
 from dlm.grammar.schema.values import EXACT_CHARACTERS, MOST_CHARACTERS, number_automaton
 
 _LONGEST = 10_000  # characters of a pattern
-_ONE_SECONDS = 0.25  # seconds for one match
-_ALL_SECONDS = 1.0  # seconds for all matches of one check
+_ONE_MATCH = 0.25  # seconds
+_ALL_MATCHES = 1.0  # seconds, in one check
 _PIECE = re.compile(r"\\k<|\\z|\\.|\[\^?|\]|\$", re.DOTALL)
 
 
@@ -49,7 +49,7 @@ class Backtracking:
     """Matcher of patterns for one check, with limits of time per match and in total."""
 
     def __init__(self):
-        self._left = _ALL_SECONDS
+        self._left = _ALL_MATCHES
 
     def fits(self, pattern: str, text: str) -> bool:
         """Whether the pattern matches a part of the text. Raises `TooLongError`."""
@@ -58,7 +58,7 @@ class Backtracking:
             raise TooLongError
         begin = monotonic()
         try:
-            return compiled.search(text, timeout=min(_ONE_SECONDS, self._left)) is not None
+            return compiled.search(text, timeout=min(_ONE_MATCH, self._left)) is not None
         except TimeoutError as error:
             raise TooLongError from error
         finally:
