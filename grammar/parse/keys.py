@@ -68,18 +68,14 @@ class Partial:
             self._read(found[0])
             at = found.end()
 
-    def may_become(self, value: Hashable) -> bool:
-        """Whether the text may be completed to equal `value`, which `hashable` returned."""
-        try:
-            return next(self._continuations(0, value), None) is not None
-        except RecursionError:  # Python can not hold the value
-            return False
-
     def continuations(self, value: Hashable) -> list[bytes]:
-        """Return continuations of the text to `value`, each up to the end of one JSON token."""
+        """Return continuations of the text to `value`, each up to the end of one JSON token.
+
+        `hashable` returned `value`. None are left if the text cannot be completed to equal it.
+        """
         try:
             return [*self._continuations(0, value)]
-        except RecursionError:
+        except RecursionError:  # Python can not hold the value
             return []
 
     def _read(self, token: bytes) -> None:
@@ -297,7 +293,8 @@ class Keys:
         if not self.watched:
             return tokens.packed["opening"]
         if self.string:
-            return tokens.packed["ending" if self.may_repeat_item else "joining"]
+            arrays = (each for each in self.open if isinstance(each, SeenItems))
+            return tokens.packed["ending" if any(map(self._may_repeat, arrays)) else "joining"]
         return tokens.packed["structural"]
 
     @property
@@ -313,12 +310,11 @@ class Keys:
         """
         found: list[bytes] = []
         if self.may_repeat_key:
-            begun = self.key or b""
-            names = (json.dumps(name, ensure_ascii=False)[1:].encode() for name in self._held())
-            found += [name[len(begun) :] for name in names if name.startswith(begun)]
-            if self.key is None:
-                found = [b'"' + rest for rest in found]
-        for rest, items in self._begun_items():
+            found += [b'"' * (self.key is None) + rest for rest in self._rests_of_keys()]
+        for items in self.open:
+            if not isinstance(items, SeenItems) or not items.texts:
+                continue
+            rest = self.text[items.begun :]
             found += [text[len(rest) :] for text in items.texts if text.startswith(rest)]
             if rest[:1] in (b"[", b"{"):
                 partial = Partial(rest)
@@ -329,18 +325,15 @@ class Keys:
     @property
     def may_repeat_key(self) -> bool:
         """Whether the current key, or the one that must come next, may repeat another key."""
-        held = self._held()
-        if not held or (self.key is None and (self.string or not self.expected)):
+        if not self._held() or (self.key is None and (self.string or not self.expected)):
             return False
-        begun = self.key or b""
-        return b"\\" in begun or any(
-            json.dumps(name, ensure_ascii=False)[1:].encode().startswith(begun) for name in held
-        )
+        return b"\\" in (self.key or b"") or next(self._rests_of_keys(), None) is not None
 
-    @property
-    def may_repeat_item(self) -> bool:
-        """Whether a current item, or one that must come next, may repeat another item."""
-        return any(self._may_repeat(each) for each in self.open if isinstance(each, SeenItems))
+    def _rests_of_keys(self) -> Iterator[bytes]:
+        """Yield the rests of the object's keys that begin as the current one does, with quotes."""
+        begun = self.key or b""
+        names = (json.dumps(name, ensure_ascii=False)[1:].encode() for name in self._held())
+        return (name[len(begun) :] for name in names if name.startswith(begun))
 
     @property
     def at_risk(self) -> dict[int, int]:
@@ -369,7 +362,7 @@ class Keys:
             return True
         if rest[:1] in (b"[", b"{"):
             partial = Partial(rest)
-            return any(partial.may_become(value) for value in items.values)
+            return any(map(partial.continuations, items.values))
         return b"\\" in rest  # an escape may spell any character
 
     @property
@@ -381,12 +374,6 @@ class Keys:
         """The keys of the innermost object."""
         top = self.open[-1] if self.open else None
         return top if isinstance(top, frozenset) else frozenset()
-
-    def _begun_items(self) -> Iterator[tuple[bytes, SeenItems]]:
-        """Yield the beginnings of current items, with the arrays that hold others."""
-        for each in self.open:
-            if isinstance(each, SeenItems) and each.texts:
-                yield self.text[each.begun :], each
 
 
 def _repeats(open_: tuple[frozenset[str] | SeenItems | None, ...], text: bytearray) -> bool:
