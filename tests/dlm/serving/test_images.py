@@ -363,7 +363,7 @@ def test_only_users_and_tools_send_images(seeing):
 
 
 def test_a_model_without_a_tower_says_so(tiny):
-    place = r"messages\[0\]\.content\[0\]\.image_url\.url is an image: this model reads text"
+    place = r"messages\[0\]\.content\[0\]\.image_url is an image: this model reads text"
     with pytest.raises(openai.BadRequestError, match=place):
         chat(tiny, data_url(PNG))
     place = r"input\[3\]\.output\[0\]\.image_url is an image: this model reads text"
