@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import torch
 
+from dlm.kernels.cards import Card
 from dlm.models import pages
 from dlm.models.backends import Dispatch
 from dlm.models.config import LayerType, ModelConfig
@@ -50,33 +51,17 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """Peak rates of a GPU by its maker: bytes, and bf16 operations (summed in fp32), per second."""
-
-    name: str
-    bandwidth: float
-    bf16: float
-
-
-GPUS = (
-    Gpu(name="RTX PRO 6000", bandwidth=1.792e12, bf16=503.8e12),
-    Gpu(name="RTX 5090", bandwidth=1.792e12, bf16=209.5e12),
-    Gpu(name="H200", bandwidth=4.8e12, bf16=989e12),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
     """Bytes and operations of a part of a step; experts of four bits are multiplied in bf16."""
 
     read: float  # bytes
     operations: float
 
-    def milliseconds(self, gpu: Gpu) -> dict[str, float]:
+    def milliseconds(self, card: Card) -> dict[str, float]:
         """Return the time for memory and for arithmetic; the part takes at least the longer one."""
         return {
-            "memory": 1e3 * self.read / gpu.bandwidth,
-            "arithmetic": 1e3 * self.operations / gpu.bf16,
+            "memory": 1e3 * self.read / card.bandwidth,
+            "arithmetic": 1e3 * self.operations / card.bf16,
         }
 
 
@@ -251,9 +236,9 @@ def step_work(config: ModelConfig, load: Load) -> dict[str, PassWork]:
     }
 
 
-def step_times(config: ModelConfig, load: Load, gpu: Gpu) -> dict[str, dict[str, float] | float]:
+def step_times(config: ModelConfig, load: Load, card: Card) -> dict[str, dict[str, float] | float]:
     """Return the least milliseconds of each part, and of the step: parts run one after another."""
-    parts = {name: work.milliseconds(gpu) for name, work in step_work(config, load).items()}
+    parts = {name: work.milliseconds(card) for name, work in step_work(config, load).items()}
     return {**parts, "step": sum(max(times.values()) for times in parts.values())}
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlm.cli.command_line import CommandParser, fail
+from dlm.kernels.cards import CARDS
 from dlm.models import ModelConfig, ModelError, plan
 from dlm.models.checkpoint import read_json
 
@@ -65,7 +66,7 @@ def report(config: ModelConfig, load: plan.Load) -> dict[str, Any]:
         "total": plan.total_bytes(config, load),
         "reserved": plan.RESERVED,
         "fits": {f"{gb} GB": asdict(plan.capacity(config, load, gb * 10**9)) for gb in MEMORIES},
-        "step": {gpu.name: plan.step_times(config, load, gpu) for gpu in plan.GPUS},
+        "step": {card.name: plan.step_times(config, load, card) for card in CARDS},
     }
 
 

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dlm.kernels.cards import CARDS
 from dlm.models import ModelConfig, ModelError, checkpoint, plan
 from dlm.models.pages import CHUNK, cache_bytes
-from dlm.models.plan import GPUS, Load
+from dlm.models.plan import Load
 from dlm.models.quantise import quantise
 
 ROOT = Path(__file__).parents[2]
@@ -127,8 +128,9 @@ def test_slots_share_weights_and_nothing_else():
 
 def test_a_step_takes_its_parts_longer_bounds_one_after_another():
     load = Load(slots=1, context=2048)
-    for gpu, experts, dense in zip(GPUS, (7.17, 7.17, 2.68), (1.87, 4.09, 0.87), strict=True):
-        times = plan.step_times(BIG, load, gpu)
+    by_hand = (7.17, 7.17, 4.28, 2.68), (1.87, 4.09, 1.143, 0.87)
+    for card, experts, dense in zip(CARDS, *by_hand, strict=True):
+        times = plan.step_times(BIG, load, card)
         step = times.pop("step")
         longer = {name: max(part.values()) for name, part in times.items()}
         assert longer["experts"] == pytest.approx(experts, rel=2e-3)
