@@ -3,6 +3,8 @@
     python scripts/bench_kernels.py [--canvases N] [--json]
     python scripts/bench_kernels.py --offline --json
 
+`--beside` is the output of an earlier run with `--json`; each time's change since then is shown.
+
 The least time is the longer of two: that of moving the kernel's bytes, at the rate of a copy, and
 that of its operations, at the rate of a large bf16 product; both rates are measured first.
 
@@ -13,7 +15,7 @@ times iterations, programs and warps, over four a clock of each processor; the b
 bandwidth; the operations of matrices, over the rate of dense bf16 products. The last two are the
 floor, below which no kernel gets. Waiting is left out. On an H100 with 256 tokens of the 26B, gate
 and up took 147 us where 97 are predicted, down 80 where 52 are, and the vocabulary pass, of two
-kernels, 70 where 52 are predicted for the first: 1.3 to 1.5 times as long. W4A16 and the two other
+kernels, 70 where 52 are predicted for the first: 1.3 to 1.5 times as long. W4A16 and the other
 GPUs were not measured.
 """
 
@@ -26,16 +28,25 @@ from typing import Any, cast
 
 import torch
 import triton
+from measure.beside import Results, add_beside, compare, earlier_of, show_settings, with_change
 from measure.kernel_cases import KernelCase, Sizes, cases
 from measure.options import MeasureParser
 from measure.report import commit, print_table
 from torch import Tensor
 
+from dlm.kernels.cards import CARDS, Card
 from dlm.kernels.moe import down_tiles, gate_up_tiles, tiling
 from dlm.kernels.offline import OfflineCase, findings
 from dlm.kernels.shipped import CASES, numbers_a_lane, read, tile
 from dlm.kernels.w4a16 import tile_for
 
+RESULTS = Results(
+    script="bench_kernels.py",
+    rows="kernels",
+    key=("name", "shape"),
+    figures=("kernel", "torch"),
+    settings=("device", "torch", "triton"),
+)
 _SHOWN = ("target", "shared", "registers", "spills", "loop", "instructions", "error")
 
 
@@ -44,14 +55,22 @@ def main() -> None:
     parser.add_count("--canvases", 1, "The canvases of 256 rows each.")
     purpose = "Compile only, which needs no GPU."
     parser.add_argument("--offline", action="store_true", help=purpose)
+    add_beside(parser)
     args = parser.parsed()
     if args.offline:
+        if args.beside is not None:
+            parser.error("--beside compares measured times, and --offline measures none")
         found = compiled(Sizes(rows=256 * args.canvases))
         print(json.dumps(found)) if args.json else show_compiled(found)
         sys.exit(any("error" in kernel for kernel in found["kernels"]))
     if not torch.cuda.is_available():
         parser.error("there is no CUDA device to time kernels on; --offline compiles them")
+    try:
+        earlier = earlier_of(args, RESULTS)
+    except ValueError as error:
+        parser.error(str(error))
     found = measured(Sizes(rows=256 * args.canvases))
+    compare(found, earlier, RESULTS)
     print(json.dumps(found)) if args.json else show_measured(found)
 
 
@@ -136,12 +155,14 @@ def show_measured(found: dict[str, Any]) -> None:
         f"{found['triton']}. A copy moves {found['copy_bytes_per_second'] / 1e12:.2f} TB/s, a bf16 "
         f"product computes {found['bf16_operations_per_second'] / 1e12:.0f} TFLOP/s."
     )
+    show_settings(found)
     columns = ("kernel", "shape", "us", "torch, us", "best, us", "of best", "largest error")
     rows = [
         (
             each["name"],
             each["shape"],
-            *(f"{each[key]:.1f}" for key in ("kernel", "torch", "best")),
+            *(with_change(f"{each[key]:.1f}", each, key) for key in ("kernel", "torch")),
+            f"{each['best']:.1f}",
             f"{each['share_of_best']:.0%}",
             f"{each['error']:.1e}",
         )
@@ -178,27 +199,6 @@ def show_compiled(found: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """A GPU with the number of its SM and the rates that it can reach."""
-
-    name: str
-    sm: int
-    processors: int
-    clock: float  # Hz
-    bandwidth: float  # bytes
-    rate: float  # bf16 operations of matrices
-
-
-GPUS = (
-    Device(
-        name="RTX PRO 6000", sm=120, processors=188, clock=2.6e9, bandwidth=1.792e12, rate=503.8e12
-    ),
-    Device(name="RTX 5090", sm=120, processors=170, clock=2.4e9, bandwidth=1.792e12, rate=209.5e12),
-    Device(name="H100", sm=90, processors=132, clock=1.75e9, bandwidth=3.0e12, rate=750e12),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedLaunch:
     """One launch of a kernel: iterations of its loop by each warp of `programs`."""
 
@@ -214,20 +214,20 @@ class PredictedLaunch:
 def predicted(found: Mapping[OfflineCase, Mapping[str, Any]], sizes: Sizes) -> list[dict[str, Any]]:
     """Return predicted times in microseconds of the launches whose kernels are in `found`."""
     return [
-        {"name": launch.name, "shape": launch.shape, "device": gpu.name}
-        | times(launch, gpu, found[launch.case]["loop"])
-        for gpu in GPUS
-        for launch in launches(sizes, gpu)
+        {"name": launch.name, "shape": launch.shape, "device": card.name}
+        | times(launch, card, found[launch.case]["loop"])
+        for card in CARDS
+        for launch in launches(sizes, card)
         if "loop" in found.get(launch.case, {})
     ]
 
 
-def times(launch: PredictedLaunch, gpu: Device, loop: int) -> dict[str, float]:
+def times(launch: PredictedLaunch, card: Card, loop: int) -> dict[str, float]:
     """Return the prediction, its floor and the three times that they are computed from."""
     warps = launch.programs * read(launch.case[1])[1]
-    issue = 1e6 * loop * launch.iterations * warps / (4 * gpu.processors * gpu.clock)
-    moved = 1e6 * launch.moved / gpu.bandwidth
-    computed = 1e6 * launch.operations / gpu.rate
+    issue = 1e6 * loop * launch.iterations * warps / (4 * card.processors * card.clock)
+    moved = 1e6 * launch.moved / card.bandwidth
+    computed = 1e6 * launch.operations / card.bf16
     floor = max(moved, computed)
     return {
         "instructions_a_number": loop / (numbers_a_lane(*launch.case[:2]) or 1),
@@ -239,14 +239,14 @@ def times(launch: PredictedLaunch, gpu: Device, loop: int) -> dict[str, float]:
     }
 
 
-def launches(sizes: Sizes, gpu: Device) -> Iterator[PredictedLaunch]:
+def launches(sizes: Sizes, card: Card) -> Iterator[PredictedLaunch]:
     """Yield launches of the experts, of a dense NVFP4 product and of the vocabulary pass.
 
     Of the vocabulary pass it is the first kernel. All experts are chosen equally often.
     """
     N, H, M, V = sizes.rows, sizes.hidden, sizes.dense, sizes.vocab
     E, inner, slots = sizes.experts, sizes.expert, sizes.rows * sizes.chosen
-    major = gpu.sm // 10
+    major = card.sm // 10
     for name, candidates, rows, columns, passed in (  # the last: activations, in and out
         ("gate_up", gate_up_tiles(major, True), inner, H, N * H + slots * inner),
         ("down", down_tiles(major, True), H, inner, slots * (inner + H)),
@@ -256,23 +256,23 @@ def launches(sizes: Sizes, gpu: Device) -> Iterator[PredictedLaunch]:
         yield PredictedLaunch(
             name=f"experts, {name}",
             shape=f"{N} x {H}, {sizes.chosen} of {E} of {inner}",
-            case=_case(f"moe._{name}_kernel", gpu.sm, tile(options)),
+            case=_case(f"moe._{name}_kernel", card.sm, tile(options)),
             iterations=columns / 64,
             programs=E * cdiv(cdiv(slots, E), options["BLOCK_N"]) * cdiv(rows, options["BLOCK_M"]),
             moved=E * matrices * rows * columns * 9 / 16 + 2 * passed,
             operations=2 * slots * matrices * rows * columns,
         )
-    options = tile_for(N, M, major, gpu.processors)
+    options = tile_for(N, M, major, card.processors)
     yield PredictedLaunch(
         name="NVFP4 product, W4A16",
         shape=f"{N} x {H} x {M}",
-        case=_case("w4a16._w4a16_kernel", gpu.sm, f" {options['UNROLL']} {tile(options)}"),
+        case=_case("w4a16._w4a16_kernel", card.sm, f" {options['UNROLL']} {tile(options)}"),
         iterations=H / 64 / options["UNROLL"],
         programs=cdiv(N, options["BLOCK_N"]) * cdiv(M, options["BLOCK_M"]),
         moved=M * H * 9 / 16 + 2 * N * (H + M),
         operations=2 * N * H * M,
     )
-    case = _case("vocab._chunk_kernel", gpu.sm, "", "None")
+    case = _case("vocab._chunk_kernel", card.sm, "", "None")
     chunk = int(read(case[1])[0][-1])
     yield PredictedLaunch(
         name="vocabulary pass, chunks",

@@ -6,7 +6,11 @@ By default it is DiffusionGemma 26B with experts in NVFP4 and an fp8 cache, whos
 are made on the GPU. `--config` is another model's config.json, for a CPU a small one. Every slot
 has a prompt of its own. Once all are encoded, steps under a JSON schema and without one are timed
 in turns. A step is one pass over the canvases of all slots. `--profile` adds the device's work in a
-step: launches, the time of each kernel, and the rest, in which it waits for the host.
+step: launches, the time of each kernel, and the rest, in which it waits for the host. `--beside` is
+the output of an earlier run with `--json`; each figure's change since then is shown.
+
+The floor of a step is the longer of the times for its bytes and for its operations, part by part,
+as `plan.py` computes it, on a card whose rates are known (`kernels/cards.py`).
 
 Random weights are as wide as a trained model's, so that nothing overflows and experts are chosen
 evenly. A few tokens are loud: in each row some of them share nearly all of the probability. Plain
@@ -20,9 +24,10 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
+from measure.beside import Results, add_beside, compare, earlier_of, show_settings, with_change
 from measure.options import MeasureParser
 from measure.report import commit, print_table
 from measure.schemas import tokenizer_of
@@ -33,6 +38,7 @@ import dlm
 from dlm.chat import Chat
 from dlm.cli.command_line import fail
 from dlm.engine import BUILT_IN
+from dlm.kernels.cards import card_of
 from dlm.models import DiffusionGemma, ModelConfig, ModelError, plan
 from dlm.models.backends import Dispatch, Kernels
 from dlm.models.checkpoint import read_json
@@ -43,6 +49,13 @@ from dlm.storage import KV_TYPES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ROUNDS = 3  # of each mode, in turns
+RESULTS = Results(
+    script="bench_step.py",
+    rows="steps",
+    key=("slots", "mode"),
+    figures=("milliseconds", "tokens_per_second", "peak_bytes"),
+    settings=("device", "torch", "config", "model", "weights", "kv", "context", "backends"),
+)
 _ANSWER = 8192  # tokens of an answer at most: more than are timed
 _SETTLED = 16  # tokens of a canvas that a pass of a trained model settles, for tokens a second
 _NAME, _KERNELS, _SHOWN = 90, 40, 16  # letters of a kernel's name; kernels kept and shown
@@ -56,11 +69,13 @@ _FOUR_BIT = 2.9  # root mean square of the sixteen numbers of four bits
 def main() -> None:
     args = arguments()
     try:
+        earlier = earlier_of(args, RESULTS)
         found = bench(args)
     except (ModelError, dlm.DlmError, dlm.GrammarError, OSError, ValueError) as error:
         fail(str(error))
     except torch.OutOfMemoryError:
         fail("the GPU has too little memory for it: plan.py prints what fits", 1)
+    compare(found, earlier, RESULTS)
     print(json.dumps(found)) if args.json else show(found)
 
 
@@ -82,12 +97,39 @@ def bench(args: argparse.Namespace) -> dict[str, Any]:
         "commit": commit(),
         "torch": torch.__version__,
         "config": args.config.name,
+        "model": shape_of(config),
         "weights": args.weights,
         "kv": args.kv,
         "context": args.context,
         "backends": model.backends,
         "steps": [row for slots in args.slots for row in measured(model, chat, spec, slots, args)],
     }
+
+
+def shape_of(config: ModelConfig) -> dict[str, int]:
+    """Return the sizes of a model that its steps depend on."""
+    return {
+        "layers": len(config.layers),
+        "hidden": config.hidden_size,
+        "dense": config.intermediate_size,
+        "experts": config.experts,
+        "expert": config.expert_size,
+        "chosen": config.experts_per_token,
+        "vocabulary": config.vocab_size,
+        "canvas": config.canvas_length,
+    }
+
+
+def floor_of(
+    config: ModelConfig, slots: int, args: argparse.Namespace, device: str
+) -> float | None:
+    """Return the least milliseconds of a step; None on a card that is not known, and for a cache
+    that no kernel reads."""
+    card, kinds = card_of(device), get_args(plan.CacheType)
+    if card is None or args.kv not in kinds:
+        return None
+    load = plan.Load(slots=slots, context=args.context, cache=args.kv, weights=args.weights)
+    return cast(float, plan.step_times(config, load, card)["step"])
 
 
 def arguments() -> argparse.Namespace:
@@ -111,6 +153,7 @@ def arguments() -> argparse.Namespace:
     schema = EXAMPLES / "invoice.json"
     add("--schema", type=Path, default=schema, metavar="FILE", help="The schema of the items.")
     add("--profile", action="store_true", help="Add the device's work in a step.")
+    add_beside(parser)
     args = parser.parsed()
     if args.device == "cuda" and not torch.cuda.is_available():
         fail("--device cuda: there is none here")
@@ -152,10 +195,12 @@ def measured(
             profiles[name] = profiled(engine, requests, args.steps)
     finally:
         engine.close()
+    device = torch.cuda.get_device_name() if model.device.type == "cuda" else "cpu"
     return [
         {
             "slots": slots,
             "mode": name,
+            "floor_milliseconds": floor_of(model.config, slots, args, device),
             "milliseconds": (taken := statistics.median(each["milliseconds"] for each in found)),
             "tokens_per_second": 1e3 * slots * _SETTLED / taken,
             "graphs": engine.backends["graphs"],
@@ -252,19 +297,23 @@ def show(found: dict[str, Any]) -> None:
         f"experts in {found['weights']}, cache in {found['kv']}, prompts of {found['context']:,} "
         f"tokens; {computed}. Tokens a second: if a pass settles {_SETTLED} of a canvas."
     )
-    headings = "slots", "mode", "ms a step", "tokens a second", "peak GB", "passes"
+    show_settings(found)
+    headings = "slots", "mode", "ms a step", "floor, ms", "tokens a second", "peak GB", "passes"
     cells = [
         (
             str(row["slots"]),
             row["mode"],
-            f"{row['milliseconds']:.1f}",
-            f"{row['tokens_per_second']:,.0f}",
-            f"{row['peak_bytes'] / 1e9:.1f}" if row["peak_bytes"] else "-",
+            with_change(f"{row['milliseconds']:.1f}", row, "milliseconds"),
+            "-" if row["floor_milliseconds"] is None else f"{row['floor_milliseconds']:.1f}",
+            with_change(f"{row['tokens_per_second']:,.0f}", row, "tokens_per_second"),
+            with_change(f"{row['peak_bytes'] / 1e9:.1f}", row, "peak_bytes")
+            if row["peak_bytes"]
+            else "-",
             row["graphs"],
         )
         for row in found["steps"]
     ]
-    print_table(headings, cells, left=("mode", "passes"))
+    print_table(headings, cells, left=("mode", "passes"), width=120)
     for row in found["steps"]:
         if "profile" in row:
             show_profile(row)

@@ -1,15 +1,17 @@
 """What is timed computes what it is said to; what needs no GPU works without one."""
 
 import json
+import sys
 from functools import partial
 
 import bench_kernels
 import pytest
 import torch
-from bench_kernels import GPUS, launches, times
+from bench_kernels import launches, times
 from commands import ended
 from measure.kernel_cases import Sizes, cases
 
+from dlm.kernels.cards import CARDS
 from dlm.kernels.shipped import CASES
 
 SMALL = Sizes(
@@ -76,11 +78,53 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch, capsys):
     assert "there is no CUDA device to time kernels on; --offline compiles them" in said.err
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read: No such file"),
+        ("[", "holds no JSON object"),
+        ('{"steps": []}', "is not what bench_kernels.py --json prints"),
+        ('{"kernels": [{"name": "GELU"}]}', "a list of rows with name and shape"),
+    ],
+)
+def test_what_is_no_earlier_run_is_an_error_before_anything_is_timed(
+    content, problem, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(bench_kernels, "measured", lambda sizes: pytest.fail("timed"))
+    if content is not None:
+        (tmp_path / "earlier.json").write_text(content)
+    assert ended(monkeypatch, bench_kernels, "--beside", tmp_path / "earlier.json") == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_an_earlier_run_is_beside_times_that_are_measured_and_no_others(
+    monkeypatch, capsys, tmp_path
+):
+    row = {"name": "GELU", "shape": "8 x 64", "best": 1.0, "share_of_best": 0.1, "error": 0.0}
+    whole = {"device": "card", "commit": "1", "torch": "2", "triton": "3"}
+    whole |= {"copy_bytes_per_second": 1e12, "bf16_operations_per_second": 1e14}
+    earlier = whole | {"kernels": [row | {"kernel": 20.0, "torch": 40.0}], "device": "another card"}
+    (tmp_path / "earlier.json").write_text(json.dumps(earlier))
+    now = whole | {"kernels": [row | {"kernel": 10.0, "torch": 50.0}]}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(bench_kernels, "measured", lambda sizes: now)
+    asked = ["bench_kernels.py", "--beside", str(tmp_path / "earlier.json")]
+    monkeypatch.setattr(sys, "argv", asked)
+    bench_kernels.main()
+    out = capsys.readouterr().out
+    assert "10.0 (-50.0 %)" in out
+    assert "50.0 (+25.0 %)" in out
+    assert "other settings: device was another card, is card\n" in out
+    assert ended(monkeypatch, bench_kernels, *asked[1:], "--offline") == 2
+    assert "--beside compares measured times" in capsys.readouterr().err
+
+
 def test_offline_tells_what_each_kernel_takes_and_what_it_will_take_and_which_do_not_compile(
     monkeypatch, capsys
 ):
     """A kernel that does not compile is named, and counts."""
-    h100 = next(gpu for gpu in GPUS if gpu.name == "H100")
+    h100 = next(card for card in CARDS if card.name == "H100")
     product = next(
         one for one in launches(Sizes(rows=256), h100) if one.name == "NVFP4 product, W4A16"
     )
@@ -101,15 +145,15 @@ def test_offline_tells_what_each_kernel_takes_and_what_it_will_take_and_which_do
         assert each["spills"] == 0
     assert wrong["name"] == name
     assert wrong["error"]
-    (time,) = told["predicted"]
-    assert time["device"] == "H100"
+    time = next(one for one in told["predicted"] if one["device"] == "H100")
+    assert {one["device"] for one in told["predicted"]} == {"H100", "H200"}, "both of SM 9.0"
     assert time["predicted"] >= time["floor"] == max(time["bytes"], time["operations"])
     assert time["instructions_a_number"] == compiled[1]["a_number"]
 
 
 def test_a_prediction_is_the_longest_of_issue_bytes_and_operations():
     """The 26B's gate and up on an H100: 128 experts of 6 blocks of 128 rows and 44 groups."""
-    h100 = next(gpu for gpu in GPUS if gpu.name == "H100")
+    h100 = next(card for card in CARDS if card.name == "H100")
     found = {launch.case: launch for launch in launches(Sizes(), h100)}
     assert len(found) == 4
     gate_up = next(one for one in found.values() if one.name == "experts, gate_up")
@@ -122,8 +166,8 @@ def test_a_prediction_is_the_longest_of_issue_bytes_and_operations():
 
 def test_every_launch_of_a_prediction_is_shipped():
     for rows in (256, 4096):
-        for gpu in GPUS:
-            assert {launch.case for launch in launches(Sizes(rows=rows), gpu)} <= {*CASES}
+        for card in CARDS:
+            assert {launch.case for launch in launches(Sizes(rows=rows), card)} <= {*CASES}
 
 
 @pytest.mark.gpu

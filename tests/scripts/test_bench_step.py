@@ -1,7 +1,10 @@
 """The step of a model with random weights: it runs on a CPU too, and says what it ran."""
 
+import argparse
 import json
+import re
 import sys
+from pathlib import Path
 
 import bench_step
 import pytest
@@ -10,11 +13,13 @@ from bench_step import random_model
 from commands import ended
 
 from dlm.engine import BUILT_IN
+from dlm.kernels.cards import card_of
 from dlm.models import ModelConfig, plan
 from dlm.models.backends import Dispatch
 from dlm.models.checkpoint import read_json
 
 CONFIG = BUILT_IN / "config.json"
+BIG = Path(__file__).parents[2] / "examples" / "diffusiongemma-26b-a4b.json"
 ASKED = "--config", CONFIG, "--device", "cpu", "--context", 9, "--steps", 2, "--slots", "1,4"
 
 
@@ -49,6 +54,61 @@ def test_a_table_is_for_people(monkeypatch, capsys):
     assert "experts by torch" in out
 
 
+def printed(monkeypatch, capsys, *args: object) -> str:
+    monkeypatch.setattr(sys, "argv", ["bench_step.py", *map(str, (*ASKED, "--slots", "1", *args))])
+    bench_step.main()
+    return capsys.readouterr().out
+
+
+def test_each_figure_has_its_change_since_an_earlier_run(monkeypatch, capsys, tmp_path):
+    earlier = json.loads(printed(monkeypatch, capsys, "--json"))
+    earlier["steps"][0]["milliseconds"] = 1e-6
+    del earlier["steps"][1]
+    (tmp_path / "earlier.json").write_text(json.dumps(earlier))
+    asked = "--beside", tmp_path / "earlier.json"
+    out = printed(monkeypatch, capsys, *asked)
+    assert re.search(r"free .*\(\+\d+\.\d %\)", out)
+    assert re.search(r"constrained .*\d \(-\)", out), "that row is new"
+    assert "other settings" not in out
+    found = json.loads(printed(monkeypatch, capsys, *asked, "--json"))
+    free, constrained = (row["changes"] for row in found["steps"])
+    row = found["steps"][0]
+    assert free["milliseconds"] == pytest.approx(100 * (row["milliseconds"] - 1e-6) / 1e-6)
+    assert free["peak_bytes"] is None, "there is no peak on a CPU"
+    assert {*constrained.values()} == {None}
+    assert found["differs"] == []
+
+
+def test_other_settings_are_named_and_compared_all_the_same(monkeypatch, capsys, tmp_path):
+    earlier = json.loads(printed(monkeypatch, capsys, "--json"))
+    earlier |= {"context": 1024, "device": "NVIDIA H100 80GB HBM3"}
+    earlier["model"]["hidden"] = 2816
+    del earlier["kv"]
+    (tmp_path / "earlier.json").write_text(json.dumps(earlier))
+    out = printed(monkeypatch, capsys, "--beside", tmp_path / "earlier.json")
+    for line in (
+        "context was 1024, is 9",
+        "device was NVIDIA H100 80GB HBM3, is cpu",
+        "model.hidden was 2816, is 192",
+        "kv was not recorded, is fp8",
+    ):
+        assert f"other settings: {line}\n" in out
+    assert out.count("other settings") == 4
+    assert " %)" in out
+
+
+def test_a_known_card_has_a_floor_and_another_has_none():
+    config = ModelConfig.from_hf(read_json(BIG))
+    args = argparse.Namespace(kv="fp8", weights="nvfp4", context=1024)
+    one, sixteen = (bench_step.floor_of(config, n, args, "NVIDIA H100 80GB HBM3") for n in (1, 16))
+    load = plan.Load(slots=1, context=1024)
+    assert one == plan.step_times(config, load, card_of("NVIDIA H100 80GB HBM3"))["step"]
+    assert one < sixteen < 16 * one
+    assert bench_step.floor_of(config, 1, args, "NVIDIA H100 PCIe") is None
+    args.kv = "fp32"
+    assert bench_step.floor_of(config, 1, args, "NVIDIA H100 80GB HBM3") is None
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -62,6 +122,9 @@ def test_a_table_is_for_people(monkeypatch, capsys):
         (("--tokenizer", "nothing.json"), "nothing.json"),
         (("--kernels", "triton"), "cannot run here"),
         (("--device", "abacus"), "abacus"),
+        (("--beside", "nothing.json"), "--beside nothing.json cannot be read: No such file"),
+        (("--beside", CONFIG), "is not what bench_step.py --json prints"),
+        (("--beside", bench_step.__file__), "holds no JSON object"),
     ],
 )
 def test_bad_usage_is_told_before_weights_are_made(args, said, monkeypatch, capsys):
